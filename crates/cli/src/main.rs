@@ -1,0 +1,2 @@
+//! The program neap: lab and perf.
+fn main() {}

@@ -1,0 +1,1 @@
+//! TUN and AF_PACKET as devices of neap-stack.

@@ -1,0 +1,1 @@
+//! Hosts and links in virtual time, running the same stack code.

@@ -1,0 +1,1 @@
+//! A user-space TCP/IP stack with small queues: workers and blocking sockets.

@@ -1,0 +1,146 @@
+//! One super-packet on its way down: headers, payload slices, and what the device must still do.
+
+use bytes::Bytes;
+use neap_tcp::segment::{Ecn, Payload};
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::small_queue::TxCredit;
+
+/// Room for the headers of a frame: Ethernet 14, IPv6 40 with a fragment header 8, TCP 60.
+pub const HEADER_ROOM: usize = 128;
+
+/// Header bytes, built back to front so that each layer prepends its own without moving bytes.
+#[derive(Clone)]
+pub struct Headers {
+    bytes: [u8; HEADER_ROOM],
+    start: u8,
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self { bytes: [0; HEADER_ROOM], start: HEADER_ROOM as u8 }
+    }
+}
+
+impl Headers {
+    /// Reserves `len` zeroed bytes in front of what is there and returns them.
+    ///
+    /// # Panics
+    /// If the headers exceed [`HEADER_ROOM`]: the sum of all header sizes is a constant.
+    pub fn prepend(&mut self, len: usize) -> &mut [u8] {
+        let start = usize::from(self.start).checked_sub(len).expect("headers fit their room");
+        self.start = start as u8;
+        &mut self.bytes[start..start + len]
+    }
+
+    /// The header bytes, first layer first.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[usize::from(self.start)..]
+    }
+
+    /// The header bytes, to be filled in.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[usize::from(self.start)..]
+    }
+
+    /// Bytes of all headers.
+    pub fn len(&self) -> usize {
+        HEADER_ROOM - usize::from(self.start)
+    }
+
+    /// Whether there is no header yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl core::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Headers").field(&self.as_slice()).finish()
+    }
+}
+
+/// The kind of a super-frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+}
+
+/// A super-frame: its payload is cut into pieces of `size` bytes by device or by `gso`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gso {
+    /// Payload bytes of each wire segment.
+    pub size: u16,
+    /// What the headers are.
+    pub kind: GsoKind,
+}
+
+/// A transport checksum that is still to be finished: the field holds the folded sum of the
+/// pseudo-header, as `CHECKSUM_PARTIAL` in Linux. Offsets count from the first header byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Where summing starts: the transport header.
+    pub start: u16,
+    /// Where the sum is stored, from `start`.
+    pub offset: u16,
+}
+
+/// One super-packet on its way down (Linux's `sk_buff`). Dropping it is its completion: the credit
+/// returns its bytes wherever that happens.
+#[derive(Debug)]
+pub struct Frame {
+    /// Link, IP and transport headers.
+    pub headers: Headers,
+    /// Bytes of the link header at the front of `headers` (0 on TUN, 14 on Ethernet).
+    pub link_len: u8,
+    /// Payload.
+    pub payload: Payload,
+    /// Set when the payload exceeds one wire segment.
+    pub gso: Option<Gso>,
+    /// Set when the transport checksum is not finished.
+    pub checksum: Option<PartialChecksum>,
+    /// Not before this (EDT); [`Instant::ZERO`] when unpaced.
+    pub departure: Instant,
+    /// `skb->priority`, 0 to 15: the band of `pfifo_fast` and `fq`.
+    pub priority: u8,
+    /// Identifies the flow for fair queueing: socket id, or a keyed hash for what has no socket.
+    pub flow: u64,
+    /// ECN codepoint of the IP header.
+    pub ecn: Ecn,
+    /// The share of the socket's account; `None` for pure ACKs and what no socket sent.
+    pub credit: Option<TxCredit>,
+}
+
+impl Frame {
+    /// Bytes of headers and payload as they stand, one header for a super-frame (Linux's `skb->len`).
+    pub fn len(&self) -> usize {
+        self.headers.len() + self.payload.len() as usize
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Wire segments that it becomes.
+    pub fn segments(&self) -> u32 {
+        self.gso.map_or(1, |gso| self.payload.len().div_ceil(u32::from(gso.size)).max(1))
+    }
+
+    /// Bytes on the wire after segmentation, each piece with its own headers (`qdisc_pkt_len`).
+    pub fn wire_len(&self) -> usize {
+        self.payload.len() as usize + self.segments() as usize * self.headers.len()
+    }
+
+    /// All bytes in one buffer, for captures and devices that need them contiguous.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut all = bytes::BytesMut::with_capacity(self.len());
+        all.extend_from_slice(self.headers.as_slice());
+        for chunk in self.payload.chunks() {
+            all.extend_from_slice(chunk);
+        }
+        all.freeze()
+    }
+}

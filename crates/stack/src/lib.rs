@@ -1,0 +1,6 @@
+//! One host.
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod frame;
+pub mod qdisc;

@@ -1,0 +1,190 @@
+//! Every constant of a connection, by its sysctl name, with Linux's unit and default.
+
+use thiserror::Error;
+
+/// `min default max` of a buffer, in bytes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferSizes {
+    /// Granted even under memory pressure.
+    pub min: u32,
+    /// At the start.
+    pub default: u32,
+    /// Autotuning never goes beyond.
+    pub max: u32,
+}
+
+/// How the round-trip bonus of autosizing is bounded (`linux-send-path` trap T9 and its price).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TsoBonus {
+    /// As Linux since 2022: up to a full super-frame on any short path.
+    Linux,
+    /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
+    Bounded,
+}
+
+/// Settings of a connection: sysctls with Linux's names, units and defaults, and rule switches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// `net.ipv4.tcp_limit_output_bytes`: hard cap of the small-queue limit, bytes. `u32::MAX` with
+    /// [`small_queues`](Self::small_queues) off.
+    pub tcp_limit_output_bytes: u32,
+    /// `net.ipv4.tcp_min_tso_segs`: segments per frame at the least.
+    pub tcp_min_tso_segs: u32,
+    /// `net.ipv4.tcp_tso_rtt_log`: the bonus halves with every 2^n microseconds of minimum RTT.
+    pub tcp_tso_rtt_log: u32,
+    /// `net.ipv4.tcp_tso_win_divisor`: share of the window that one deferral may wait for.
+    pub tcp_tso_win_divisor: u32,
+    /// `net.ipv4.tcp_autocorking`.
+    pub tcp_autocorking: bool,
+    /// `net.ipv4.tcp_wmem`.
+    pub tcp_wmem: BufferSizes,
+    /// `net.ipv4.tcp_rmem`.
+    pub tcp_rmem: BufferSizes,
+    /// `net.ipv4.tcp_moderate_rcvbuf`: receive-buffer autotuning.
+    pub tcp_moderate_rcvbuf: bool,
+    /// `net.ipv4.tcp_window_scaling`.
+    pub tcp_window_scaling: bool,
+    /// `net.ipv4.tcp_timestamps`.
+    pub tcp_timestamps: bool,
+    /// `net.ipv4.tcp_sack`.
+    pub tcp_sack: bool,
+    /// `net.ipv4.tcp_dsack`.
+    pub tcp_dsack: bool,
+    /// `net.ipv4.tcp_ecn`: 0 never, 1 ask and accept, 2 accept only.
+    pub tcp_ecn: u8,
+    /// `net.ipv4.tcp_frto`.
+    pub tcp_frto: bool,
+    /// `net.ipv4.tcp_early_retrans`: tail loss probes when not 0.
+    pub tcp_early_retrans: u8,
+    /// `net.ipv4.tcp_reordering`: initial reordering degree in segments.
+    pub tcp_reordering: u32,
+    /// `net.ipv4.tcp_max_reordering`.
+    pub tcp_max_reordering: u32,
+    /// `net.ipv4.tcp_slow_start_after_idle`.
+    pub tcp_slow_start_after_idle: bool,
+    /// `net.ipv4.tcp_pacing_ss_ratio`: percent.
+    pub tcp_pacing_ss_ratio: u32,
+    /// `net.ipv4.tcp_pacing_ca_ratio`: percent.
+    pub tcp_pacing_ca_ratio: u32,
+    /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
+    pub tcp_notsent_lowat: u32,
+    /// `net.ipv4.tcp_syn_retries`.
+    pub tcp_syn_retries: u32,
+    /// `net.ipv4.tcp_synack_retries`.
+    pub tcp_synack_retries: u32,
+    /// `net.ipv4.tcp_retries2`: timeouts of an established connection before it is given up.
+    pub tcp_retries2: u32,
+    /// `net.ipv4.tcp_orphan_retries`: the same after close; 0 means 8.
+    pub tcp_orphan_retries: u32,
+    /// `net.ipv4.tcp_fin_timeout`: seconds in FIN-WAIT-2 after close.
+    pub tcp_fin_timeout: u32,
+    /// `net.ipv4.tcp_keepalive_time`: seconds.
+    pub tcp_keepalive_time: u32,
+    /// `net.ipv4.tcp_keepalive_intvl`: seconds.
+    pub tcp_keepalive_intvl: u32,
+    /// `net.ipv4.tcp_keepalive_probes`.
+    pub tcp_keepalive_probes: u32,
+    /// `net.ipv4.tcp_rto_min_us`: microseconds.
+    pub tcp_rto_min_us: u32,
+    /// `net.ipv4.tcp_rto_max_ms`: milliseconds.
+    pub tcp_rto_max_ms: u32,
+    /// `net.ipv4.tcp_invalid_ratelimit`: milliseconds between challenge ACKs of one connection.
+    pub tcp_invalid_ratelimit: u32,
+    /// `net.ipv4.tcp_challenge_ack_limit`: challenge ACKs per second of the host.
+    pub tcp_challenge_ack_limit: u32,
+    /// `net.ipv4.tcp_syncookies`: 0 never, 1 when the SYN queue overflows, 2 always.
+    pub tcp_syncookies: u8,
+    /// `net.ipv4.tcp_max_syn_backlog`: half-open connections per listener.
+    pub tcp_max_syn_backlog: u32,
+    /// `net.core.somaxconn`: accept queue of a listener at the most.
+    pub somaxconn: u32,
+    /// `net.core.wmem_max`: the most that `SO_SNDBUF` may ask, bytes.
+    pub wmem_max: u32,
+    /// `net.core.rmem_max`: the most that `SO_RCVBUF` may ask, bytes.
+    pub rmem_max: u32,
+    /// `net.ipv4.tcp_congestion_control`.
+    pub tcp_congestion_control: String,
+    /// `net.ipv4.tcp_abort_on_overflow`: reset instead of silence when the accept queue is full.
+    pub tcp_abort_on_overflow: bool,
+    /// `net.ipv4.tcp_base_mss` floor for a peer's MSS option: `net.ipv4.tcp_min_snd_mss`.
+    pub tcp_min_snd_mss: u32,
+    /// `neap.tcp_small_queues`: the small-queue check, on unless an experiment turns it off.
+    pub small_queues: bool,
+    /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
+    pub tso_autosizing: bool,
+    /// `neap.tcp_tso_bonus`: `linux` or `bounded`.
+    pub tso_bonus: TsoBonus,
+    /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
+    /// frame may take at the flow's rate; the small-queue limit is twice that.
+    pub tso_max_usecs: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            tcp_limit_output_bytes: 4 << 20,
+            tcp_min_tso_segs: 2,
+            tcp_tso_rtt_log: 9,
+            tcp_tso_win_divisor: 3,
+            tcp_autocorking: true,
+            tcp_wmem: BufferSizes { min: 4096, default: 16384, max: 4 << 20 },
+            tcp_rmem: BufferSizes { min: 4096, default: 131_072, max: 6 << 20 },
+            tcp_moderate_rcvbuf: true,
+            tcp_window_scaling: true,
+            tcp_timestamps: true,
+            tcp_sack: true,
+            tcp_dsack: true,
+            tcp_ecn: 2,
+            tcp_frto: true,
+            tcp_early_retrans: 3,
+            tcp_reordering: 3,
+            tcp_max_reordering: 300,
+            tcp_slow_start_after_idle: true,
+            tcp_pacing_ss_ratio: 200,
+            tcp_pacing_ca_ratio: 120,
+            tcp_notsent_lowat: u32::MAX,
+            tcp_syn_retries: 6,
+            tcp_synack_retries: 5,
+            tcp_retries2: 15,
+            tcp_orphan_retries: 0,
+            tcp_fin_timeout: 60,
+            tcp_keepalive_time: 7200,
+            tcp_keepalive_intvl: 75,
+            tcp_keepalive_probes: 9,
+            tcp_rto_min_us: 200_000,
+            tcp_rto_max_ms: 120_000,
+            tcp_invalid_ratelimit: 500,
+            tcp_challenge_ack_limit: 1000,
+            tcp_syncookies: 1,
+            tcp_max_syn_backlog: 1024,
+            somaxconn: 4096,
+            wmem_max: 4 << 20,
+            rmem_max: 4 << 20,
+            tcp_congestion_control: "cubic".into(),
+            tcp_abort_on_overflow: false,
+            tcp_min_snd_mss: 48,
+            small_queues: true,
+            tso_autosizing: true,
+            tso_bonus: TsoBonus::Bounded,
+            tso_max_usecs: 420,
+        }
+    }
+}
+
+/// A sysctl that cannot be set.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum SysctlError {
+    /// No such name.
+    #[error("unknown sysctl {0}")]
+    Unknown(String),
+    /// The value does not parse or is out of range.
+    #[error("{name}: {value:?} is not {expected}")]
+    Value {
+        /// The sysctl's name.
+        name: String,
+        /// What was given.
+        value: String,
+        /// What it should have been.
+        expected: &'static str,
+    },
+}

@@ -1,0 +1,161 @@
+//! Congestion control: one [`AckSample`] in, window and pacing rate out.
+
+use crate::time::{Instant, Nanos, Rate};
+use core::fmt;
+
+/// What one ACK told the sender: the only input of a controller besides events
+/// (Linux's `rate_sample`). All counts are wire segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AckSample {
+    /// When the ACK was processed.
+    pub now: Instant,
+    /// Newly acknowledged or SACKed by this ACK.
+    pub acked_sacked: u32,
+    /// Newly acknowledged by the cumulative ACK alone.
+    pub acked: u32,
+    /// Newly marked lost.
+    pub losses: u32,
+    /// In flight just before this ACK was processed.
+    pub prior_in_flight: u32,
+    /// In flight now.
+    pub in_flight: u32,
+    /// Delivered over the sampled interval; 0 when there is no sample.
+    pub delivered: u32,
+    /// Of `delivered`, those that the receiver reported as marked.
+    pub delivered_ce: u32,
+    /// `tcp delivered` of the connection when the sampled segment was sent.
+    pub prior_delivered: u64,
+    /// `delivered` of the connection now.
+    pub total_delivered: u64,
+    /// The sampled interval; zero when there is no sample.
+    pub interval: Nanos,
+    /// Round-trip time of the newest acknowledged segment; `None` if it was retransmitted.
+    pub rtt: Option<Nanos>,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub srtt: Nanos,
+    /// Minimum round-trip time of the last five minutes; [`Nanos::MAX`] before the first sample.
+    pub min_rtt: Nanos,
+    /// The sample was taken while the application had nothing to send.
+    pub is_app_limited: bool,
+    /// The flight had filled the window since the last ACK.
+    pub is_cwnd_limited: bool,
+    /// The ACK was delayed by the receiver (it covered a single small segment late).
+    pub is_ack_delayed: bool,
+    /// A new round began: the newest acknowledged segment was sent after the previous round's end.
+    pub is_round_start: bool,
+    /// The ACK carried an ECN echo.
+    pub is_ece: bool,
+    /// Departures are spaced, by the connection or by a qdisc.
+    pub is_paced: bool,
+    /// The segment size in bytes.
+    pub mss: u32,
+}
+
+/// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
+/// controllers (PRR, validation, undo); a controller moves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Congestion window.
+    pub cwnd: u32,
+    /// Slow-start threshold; `u32::MAX` until the first congestion event.
+    pub ssthresh: u32,
+    /// Segments acknowledged towards the next increase (`snd_cwnd_cnt`).
+    pub cwnd_cnt: u32,
+    /// The window may not exceed this (`snd_cwnd_clamp`).
+    pub clamp: u32,
+}
+
+impl Window {
+    /// The window at the start of a connection.
+    pub const fn new(initial: u32) -> Self {
+        Self { cwnd: initial, ssthresh: u32::MAX, cwnd_cnt: 0, clamp: 1 << 20 }
+    }
+
+    /// Whether the window grows by slow start.
+    pub const fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Slow start: grows by `acked`, at most to ssthresh. Returns what is left of `acked`
+    /// (Linux's `tcp_slow_start`). Saturating: no window overflows.
+    pub fn slow_start(&mut self, acked: u32) -> u32 {
+        let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh);
+        let left = acked - (cwnd - self.cwnd).min(acked);
+        self.cwnd = cwnd.min(self.clamp);
+        left
+    }
+
+    /// Congestion avoidance: one segment per `per` acknowledged (Linux's `tcp_cong_avoid_ai`).
+    pub fn additive_increase(&mut self, per: u32, acked: u32) {
+        let per = per.max(1);
+        if self.cwnd_cnt >= per {
+            self.cwnd_cnt = 0;
+            self.cwnd = self.cwnd.saturating_add(1);
+        }
+        self.cwnd_cnt = self.cwnd_cnt.saturating_add(acked);
+        if self.cwnd_cnt >= per {
+            let more = self.cwnd_cnt / per;
+            self.cwnd_cnt -= more * per;
+            self.cwnd = self.cwnd.saturating_add(more);
+        }
+        self.cwnd = self.cwnd.min(self.clamp);
+    }
+}
+
+/// What happens to a window besides ACKs (Linux's `tcp_ca_event` and `set_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionEvent {
+    /// First transmission after idle: nothing was in flight.
+    TxStart {
+        /// When the connection last sent.
+        last_sent: Instant,
+    },
+    /// Fast recovery begins; [`CongestionControl::ssthresh`] was applied.
+    Recovery,
+    /// Window reduction without loss begins (ECN echo, local drop).
+    Cwr,
+    /// A retransmission timeout was declared.
+    Loss,
+    /// Back in the open state with the reduced window.
+    Open,
+    /// The reduction was undone: window and threshold are the old ones again.
+    Undo,
+}
+
+/// A congestion controller. The lab's users bring their own; BBR sets
+/// [`owns_window`](Self::owns_window).
+pub trait CongestionControl: fmt::Debug + Send {
+    /// Its name as in `tcp_congestion_control`.
+    fn name(&self) -> &'static str;
+
+    /// An ACK arrived. Called in every state where the window may move: outside recovery, and in all
+    /// states when [`owns_window`](Self::owns_window).
+    fn on_ack(&mut self, sample: &AckSample, window: &mut Window);
+
+    /// The threshold for a congestion event that begins now, in segments; at least 2.
+    fn ssthresh(&mut self, now: Instant, window: &Window) -> u32;
+
+    /// Something besides an ACK happened.
+    fn on_event(&mut self, event: CongestionEvent, now: Instant, window: &mut Window);
+
+    /// Whether the controller sets window and rate in every state, so that PRR and the common
+    /// pacing formula stay out (Linux's `cong_control`).
+    fn owns_window(&self) -> bool {
+        false
+    }
+
+    /// The pacing rate that the controller asks for; `None` leaves it to the common formula.
+    fn pacing_rate(&self) -> Option<Rate> {
+        None
+    }
+
+    /// The least number of segments per frame, where the controller has a view.
+    fn min_tso_segs(&self) -> Option<u32> {
+        None
+    }
+
+    /// How many windows the send buffer should hold (`sndbuf_expand`).
+    fn sndbuf_expand(&self) -> u32 {
+        2
+    }
+}

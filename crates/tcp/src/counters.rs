@@ -1,0 +1,184 @@
+//! Counters of what happened to segments, by the names `nstat` prints.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// One counter. Names as printed by `nstat`; neap's own start with `Neap`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $variant,)+ }
+
+        impl Counter {
+            /// All counters, in the order in which they are printed.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name that `nstat` prints.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Active opens.
+    ActiveOpens = "TcpActiveOpens",
+    /// Passive opens.
+    PassiveOpens = "TcpPassiveOpens",
+    /// Opens that failed.
+    AttemptFails = "TcpAttemptFails",
+    /// Established connections that were reset.
+    EstabResets = "TcpEstabResets",
+    /// Segments received, super-segments counted by their pieces.
+    InSegs = "TcpInSegs",
+    /// Segments sent, without retransmissions.
+    OutSegs = "TcpOutSegs",
+    /// Segments retransmitted.
+    RetransSegs = "TcpRetransSegs",
+    /// Segments with a bad checksum or header.
+    InErrs = "TcpInErrs",
+    /// Resets sent.
+    OutRsts = "TcpOutRsts",
+    /// Data segments sent for the first time.
+    OrigDataSent = "TcpExtTCPOrigDataSent",
+    /// Segments delivered, retransmissions included.
+    Delivered = "TcpExtTCPDelivered",
+    /// Segments delivered with an ECN mark.
+    DeliveredCE = "TcpExtTCPDeliveredCE",
+    /// Retransmission timeouts, TLP and reordering timers excluded.
+    Timeouts = "TcpExtTCPTimeouts",
+    /// Timeouts found spurious by F-RTO.
+    SpuriousRTOs = "TcpExtTCPSpuriousRTOs",
+    /// Segments retransmitted in fast recovery.
+    FastRetrans = "TcpExtTCPFastRetrans",
+    /// Segments retransmitted in slow start after a timeout.
+    SlowStartRetrans = "TcpExtTCPSlowStartRetrans",
+    /// Retransmissions that were lost.
+    LostRetransmit = "TcpExtTCPLostRetransmit",
+    /// Recoveries started by SACK or RACK.
+    SackRecovery = "TcpExtTCPSackRecovery",
+    /// Recoveries started by duplicate ACKs without SACK.
+    RenoRecovery = "TcpExtTCPRenoRecovery",
+    /// Tail loss probes sent.
+    LossProbes = "TcpExtTCPLossProbes",
+    /// Losses repaired by a tail loss probe.
+    LossProbeRecovery = "TcpExtTCPLossProbeRecovery",
+    /// Window reductions undone in full.
+    FullUndo = "TcpExtTCPFullUndo",
+    /// Window reductions undone on a partial ACK.
+    PartialUndo = "TcpExtTCPPartialUndo",
+    /// Window reductions undone because DSACK named every retransmission.
+    DSACKUndo = "TcpExtTCPDSACKUndo",
+    /// Loss state left because the timeout was spurious.
+    LossUndo = "TcpExtTCPLossUndo",
+    /// DSACK blocks received for a range below una.
+    DSACKRecv = "TcpExtTCPDSACKRecv",
+    /// DSACK blocks received for a range above una.
+    DSACKOfoRecv = "TcpExtTCPDSACKOfoRecv",
+    /// DSACK blocks sent for old data.
+    DSACKOldSent = "TcpExtTCPDSACKOldSent",
+    /// DSACK blocks sent for out-of-order data.
+    DSACKOfoSent = "TcpExtTCPDSACKOfoSent",
+    /// SACK blocks that made no sense.
+    SACKDiscard = "TcpExtTCPSACKDiscard",
+    /// SACKed data was given up by the receiver.
+    SACKReneging = "TcpExtTCPSACKReneging",
+    /// Reordering seen by SACK.
+    SACKReorder = "TcpExtTCPSACKReorder",
+    /// ACKs that were delayed and then sent by the timer.
+    DelayedACKs = "TcpExtDelayedACKs",
+    /// A quick ACK was not possible because the application owned the socket.
+    DelayedACKLocked = "TcpExtDelayedACKLocked",
+    /// Zero-window probes and keepalives sent.
+    KeepAlive = "TcpExtTCPKeepAlive",
+    /// Connections aborted by user timeout, keepalive or too many retransmissions.
+    AbortOnTimeout = "TcpExtTCPAbortOnTimeout",
+    /// Connections reset because data arrived after close.
+    AbortOnData = "TcpExtTCPAbortOnData",
+    /// Connections reset because of unread data or linger 0 at close.
+    AbortOnClose = "TcpExtTCPAbortOnClose",
+    /// Connections aborted because memory ran out.
+    AbortOnMemory = "TcpExtTCPAbortOnMemory",
+    /// Segments refused by PAWS on an established connection.
+    PAWSEstab = "TcpExtPAWSEstab",
+    /// SYN segments answered with a challenge ACK.
+    SYNChallenge = "TcpExtTCPSYNChallenge",
+    /// Challenge ACKs sent.
+    ChallengeACK = "TcpExtTCPChallengeACK",
+    /// Acceptable ACKs suppressed by the out-of-window limit.
+    ACKSkipped = "TcpExtTCPACKSkippedChallenge",
+    /// SYN cookies sent.
+    SyncookiesSent = "TcpExtSyncookiesSent",
+    /// SYN cookies that came back right.
+    SyncookiesRecv = "TcpExtSyncookiesRecv",
+    /// SYN cookies that came back wrong.
+    SyncookiesFailed = "TcpExtSyncookiesFailed",
+    /// SYN or final ACK refused because the accept queue is full.
+    ListenOverflows = "TcpExtListenOverflows",
+    /// SYNs dropped by a listener.
+    ListenDrops = "TcpExtListenDrops",
+    /// Connections that ended in TIME_WAIT.
+    TimeWaited = "TcpExtTW",
+    /// Segments queued out of order.
+    OFOQueue = "TcpExtTCPOFOQueue",
+    /// Segments dropped because the out-of-order queue was full.
+    OFODrop = "TcpExtTCPOFODrop",
+    /// Out-of-order bytes given up to make room for in-order data.
+    OfoPruned = "TcpExtOfoPruned",
+    /// Segments dropped beyond the receive buffer.
+    RcvQDrop = "TcpExtTCPRcvQDrop",
+    /// Segments dropped because they lay outside the window.
+    OutOfWindow = "TcpExtTCPOutOfWindow",
+    /// Segments dropped because the owned socket's backlog was full.
+    BacklogDrop = "TcpExtTCPBacklogDrop",
+    /// Pushes held back because data was still below TCP.
+    AutoCorking = "TcpExtTCPAutoCorking",
+    /// Retransmissions held back because the original was still below TCP.
+    SpuriousRtxHostQueues = "TcpExtTCPSpuriousRtxHostQueues",
+    /// Retransmissions that a qdisc or device refused.
+    RetransFail = "TcpExtTCPRetransFail",
+    /// Slow start left by HyStart++ on delay.
+    HystartDelayDetect = "TcpExtTCPHystartDelayDetect",
+    /// Window at which HyStart++ left slow start, summed.
+    HystartDelayCwnd = "TcpExtTCPHystartDelayCwnd",
+    /// Transmissions that stopped at the small-queue limit.
+    SmallQueueThrottled = "NeapTCPSmallQueueThrottled",
+    /// Transmissions that stopped at the pacing gate.
+    PacingBlocked = "NeapTCPPacingBlocked",
+    /// Super-segments whose sending was deferred to let them grow.
+    TsoDeferred = "NeapTCPTsoDeferred",
+    /// Segments refused by the local qdisc, each of which entered CWR.
+    LocalCongestion = "NeapTCPLocalCongestion",
+    /// Work left as a debt for the owner of the socket.
+    Deferred = "NeapTCPDeferred",
+}
+
+/// A set of counters, shared by the connections of one shard.
+///
+/// Adding is one relaxed atomic add.
+#[derive(Debug)]
+pub struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counters {
+    /// Adds `n`.
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.0[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Relaxed)
+    }
+
+    /// Every counter with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
+    }
+}

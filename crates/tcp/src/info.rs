@@ -1,0 +1,1 @@
+//! `TCP_INFO`: what `ss -tin` shows, and where the bytes of a flow are.

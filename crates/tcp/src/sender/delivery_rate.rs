@@ -1,0 +1,1 @@
+//! Delivery rate: what an ACK says about bandwidth (Linux's `tcp_rate.c`).

@@ -1,0 +1,47 @@
+//! The seam downward: what a connection needs from the host below it.
+
+use super::small_queue::TxCredit;
+use crate::segment::Segment;
+use crate::time::Instant;
+
+/// What became of a frame at the qdisc (Linux's `NET_XMIT_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Taken.
+    Queued,
+    /// Taken, but the queue is congested (`NET_XMIT_CN`): the sender should enter CWR.
+    Congested,
+    /// Not taken; the frame is gone and counted. Nothing was sent.
+    Dropped,
+}
+
+/// Sizes of the super-frames that the way down can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GsoLimits {
+    /// Largest IP packet in bytes, link header excluded (`gso_max_size`).
+    pub max_size: u32,
+    /// Most wire segments in one super-frame (`gso_max_segs`); 1 means no super-frames.
+    pub max_segs: u32,
+}
+
+/// The way down of one socket. `&mut dyn`: one indirect call per super-frame.
+pub trait Egress {
+    /// Sends `segment` not before `departure` (meaningful where
+    /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit has
+    /// been returned and the caller acts as if it had never called.
+    fn enqueue(&mut self, segment: Segment, departure: Instant, credit: Option<TxCredit>)
+    -> Verdict;
+
+    /// Super-frame limits of the path now.
+    fn gso(&self) -> GsoLimits;
+
+    /// Whether a qdisc on the path holds frames until their departure (`fq`). If not, the
+    /// connection itself waits (internal pacing) with the same stamps.
+    fn holds_until_departure(&self) -> bool;
+
+    /// The shift by which the device asks to divide the rate for autosizing and the small-queue
+    /// limit (`sk_pacing_shift`): 10 is about one millisecond.
+    fn pacing_shift(&self) -> u32 {
+        10
+    }
+}

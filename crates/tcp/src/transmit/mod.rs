@@ -1,0 +1,3 @@
+//! The one exit of a connection.
+pub mod egress;
+pub mod small_queue;

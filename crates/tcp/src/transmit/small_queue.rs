@@ -1,0 +1,237 @@
+//! TCP Small Queues: the bytes a socket has below TCP, and their credits.
+//!
+//! A [`TxCredit`] travels inside each frame; its drop is the TX completion (Linux's `tcp_wfree`).
+//! Count and flag share one word, so "is it full" and "wake me" are decided by one
+//! read-modify-write and no fence is needed, where Linux needs one because `sk_wmem_alloc` and
+//! `TSQ_THROTTLED` are two words.
+//!
+//! Cost: one atomic add to charge, one to complete, one load to admit. An account is 120 bytes.
+
+use crate::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed},
+};
+use std::task::Waker;
+
+const THROTTLED: u64 = 1 << 63;
+
+/// Frames whose presence below TCP can be told apart; later ones are judged by the byte count.
+const TICKETS: usize = 16;
+
+/// Bytes of one socket that sit in qdiscs and devices. UDP sockets have one too.
+#[derive(Debug)]
+pub struct TxAccount {
+    word: AtomicU64,
+    /// Ticket number of the frame that occupies each place; 0 when free.
+    tickets: [AtomicU32; TICKETS],
+    issued: AtomicU32,
+    /// Wakes the socket's shard; runs wherever the last frame is dropped, so it may only post.
+    ready: Waker,
+}
+
+impl TxAccount {
+    /// An empty account. `ready` is woken when a throttled socket may transmit again.
+    pub fn new(ready: Waker) -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU64::new(0),
+            tickets: core::array::from_fn(|_| AtomicU32::new(0)),
+            issued: AtomicU32::new(0),
+            ready,
+        })
+    }
+
+    /// Whether a further segment may go down: at most `limit` bytes are below.
+    /// After `false`, a later completion is sure to wake the socket.
+    pub fn admit(&self, limit: u64) -> bool {
+        if self.bytes() <= limit {
+            return true;
+        }
+        self.throttle_above(limit)
+    }
+
+    /// Asks for a wake-up at the next completion if more than `limit` bytes are below.
+    /// Returns whether they are not, judged by the very read that left the mark.
+    fn throttle_above(&self, limit: u64) -> bool {
+        let before = self.word.fetch_or(THROTTLED, AcqRel) & !THROTTLED;
+        if before > limit {
+            return false;
+        }
+        self.word.fetch_and(!THROTTLED, AcqRel);
+        true
+    }
+
+    /// Bytes below TCP now.
+    pub fn bytes(&self) -> u64 {
+        self.word.load(Acquire) & !THROTTLED
+    }
+
+    /// Whether the socket waits for a completion.
+    pub fn is_throttled(&self) -> bool {
+        self.word.load(Acquire) & THROTTLED != 0
+    }
+
+    /// Whether the frame with this ticket is still below; if it is, a completion is sure to
+    /// wake the socket (Linux's `skb_still_in_host_queue`).
+    pub fn holds(&self, ticket: Ticket) -> bool {
+        let is_there = || match ticket.place() {
+            Some(place) => self.tickets[place].load(Acquire) == ticket.0,
+            None => ticket == Ticket::UNNAMED && self.bytes() > 0,
+        };
+        is_there() && !self.throttle_above(0) && is_there()
+    }
+}
+
+/// Names one frame below TCP, to be asked for with [`TxAccount::holds`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket(u32);
+
+impl Ticket {
+    /// No frame: what was never sent, or what left without a credit.
+    pub const NONE: Self = Self(0);
+    /// A frame that found no free place; it counts as below while anything is.
+    const UNNAMED: Self = Self(u32::MAX);
+
+    fn place(self) -> Option<usize> {
+        (self != Self::NONE && self != Self::UNNAMED).then_some(self.0 as usize % TICKETS)
+    }
+}
+
+/// The right of one frame to be below TCP; dropped when the wire has it.
+#[derive(Debug)]
+pub struct TxCredit {
+    account: Arc<TxAccount>,
+    bytes: u32,
+    ticket: Ticket,
+}
+
+impl TxCredit {
+    /// Counts `bytes` of memory (payload and overhead) as below TCP.
+    pub fn charge(account: &Arc<TxAccount>, bytes: u32) -> Self {
+        account.word.fetch_add(u64::from(bytes), Relaxed);
+        Self { account: account.clone(), bytes, ticket: account.issue() }
+    }
+
+    /// The name of this frame.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Bytes that this credit counts.
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// The account that this credit counts in, for figures by place.
+    pub fn account(&self) -> &Arc<TxAccount> {
+        &self.account
+    }
+
+    /// Splits off the credit of the first `bytes` (at most all), for software GSO. The rest
+    /// keeps the ticket, so the frame counts as below until its last piece is on the wire.
+    #[must_use]
+    pub fn split(&mut self, bytes: u32) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { account: self.account.clone(), bytes, ticket: Ticket::NONE }
+    }
+}
+
+impl TxAccount {
+    fn issue(&self) -> Ticket {
+        let number = self.issued.fetch_add(1, Relaxed).wrapping_add(1);
+        let ticket = Ticket(number);
+        let Some(place) = ticket.place() else {
+            return Ticket::UNNAMED;
+        };
+        match self.tickets[place].compare_exchange(0, number, AcqRel, Relaxed) {
+            Ok(_) => ticket,
+            Err(_) => Ticket::UNNAMED,
+        }
+    }
+}
+
+impl Drop for TxCredit {
+    fn drop(&mut self) {
+        let account = &self.account;
+        if let Some(place) = self.ticket.place() {
+            account.tickets[place].store(0, std::sync::atomic::Ordering::Release);
+        }
+        let before = account.word.fetch_sub(u64::from(self.bytes), AcqRel);
+        // Of several racing completions, the one that clears the flag wakes.
+        if before & THROTTLED != 0
+            && account.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0
+        {
+            account.ready.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn account() -> (Arc<Wakes>, Arc<TxAccount>) {
+        let wakes = Arc::new(Wakes::default());
+        (wakes.clone(), TxAccount::new(wakes.into()))
+    }
+
+    #[test]
+    fn a_refused_socket_is_woken_once() {
+        let (wakes, account) = account();
+        let credits: Vec<_> = (0..3).map(|_| TxCredit::charge(&account, 100)).collect();
+        assert!(account.admit(300));
+        assert!(!account.admit(299));
+        drop(credits);
+        assert_eq!(account.bytes(), 0);
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_split_credit_releases_in_steps() {
+        let (_, account) = account();
+        let mut credit = TxCredit::charge(&account, 100);
+        let ticket = credit.ticket();
+        let part = credit.split(60);
+        drop(part);
+        assert_eq!(account.bytes(), 40);
+        assert!(account.holds(ticket));
+        drop(credit);
+        assert_eq!(account.bytes(), 0);
+        assert!(!account.holds(ticket));
+    }
+
+    #[test]
+    fn a_ticket_names_its_own_frame() {
+        let (wakes, account) = account();
+        let first = TxCredit::charge(&account, 1);
+        let second = TxCredit::charge(&account, 1);
+        let (a, b) = (first.ticket(), second.ticket());
+        drop(second);
+        assert!(account.holds(a) && !account.holds(b));
+        drop(first);
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "asking leaves the wake-up mark");
+        assert!(!account.holds(Ticket::NONE));
+    }
+
+    #[test]
+    fn frames_beyond_the_named_ones_count_as_below_while_anything_is() {
+        let (_, account) = account();
+        let mut credits: Vec<_> = (0..=TICKETS).map(|_| TxCredit::charge(&account, 1)).collect();
+        let last = credits.pop().expect("just made");
+        let ticket = last.ticket();
+        drop(last);
+        assert!(account.holds(ticket), "cannot be told apart");
+        credits.clear();
+        assert!(!account.holds(ticket));
+    }
+}
