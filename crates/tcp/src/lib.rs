@@ -5,6 +5,7 @@ pub mod config;
 pub mod congestion;
 pub mod counters;
 pub mod segment;
+pub mod sender;
 pub mod seq;
 mod sync;
 pub mod time;
