@@ -11,5 +11,7 @@ pub mod sender;
 pub mod seq;
 mod syn_cookies;
 mod sync;
+mod sysctl;
 pub mod time;
+pub mod time_wait;
 pub mod transmit;
