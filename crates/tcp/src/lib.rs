@@ -4,8 +4,12 @@
 pub mod config;
 pub mod congestion;
 pub mod counters;
+pub mod handshake;
+pub mod isn;
 pub mod segment;
+pub mod sender;
 pub mod seq;
+mod syn_cookies;
 mod sync;
 pub mod time;
 pub mod transmit;
