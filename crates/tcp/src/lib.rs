@@ -22,6 +22,7 @@ pub mod sender;
 pub mod seq;
 pub mod state;
 mod syn_cookies;
+mod sysctl;
 mod sync;
 pub mod time;
 pub mod time_wait;

@@ -60,7 +60,8 @@ impl Best {
 pub struct WindowedMin(Option<Best>);
 
 impl WindowedMin {
-    /// Adds `value` seen at `at` and returns the minimum over the last `window` (same unit as `at`).
+    /// Adds `value` seen at `at` and returns the minimum over the last `window`, which has the
+    /// unit of `at`.
     pub fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
         self.0.get_or_insert(Best::new(at, value)).add(window, at, value, |old, new| old < new)
     }
@@ -76,7 +77,8 @@ impl WindowedMin {
 pub struct WindowedMax(Option<Best>);
 
 impl WindowedMax {
-    /// Adds `value` seen at `at` and returns the maximum over the last `window` (same unit as `at`).
+    /// Adds `value` seen at `at` and returns the maximum over the last `window`, which has the
+    /// unit of `at`.
     pub fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
         self.0.get_or_insert(Best::new(at, value)).add(window, at, value, |old, new| old > new)
     }
