@@ -4,6 +4,7 @@
 pub mod config;
 pub mod congestion;
 pub mod counters;
+pub mod receiver;
 pub mod segment;
 pub mod seq;
 mod sync;
