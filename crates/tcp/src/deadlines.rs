@@ -1,6 +1,7 @@
-//! When a connection wants to be called again: one due time per kind, no callbacks.
+//! When a connection wants to be called again: one due time per kind, no callbacks. Delayed ACKs
+//! are the receiver's own.
 //!
-//! Cost: a store to arm or cancel, a minimum over eight words to ask.
+//! Cost: a store to arm or cancel, a minimum over seven words to ask.
 
 use crate::time::Instant;
 
@@ -18,21 +19,18 @@ pub enum Deadline {
     Probe,
     /// A paced frame may depart.
     Pacing,
-    /// A delayed ACK is due.
-    DelayedAck,
     /// Keepalive probe (RFC 9293 section 3.8.4).
     Keepalive,
     /// An orphan in FIN-WAIT-2 ends, or the linger time of a close does.
     Orphan,
 }
 
-const KINDS: [Deadline; 8] = [
+const KINDS: [Deadline; 7] = [
     Deadline::Retransmit,
     Deadline::LossProbe,
     Deadline::Reorder,
     Deadline::Probe,
     Deadline::Pacing,
-    Deadline::DelayedAck,
     Deadline::Keepalive,
     Deadline::Orphan,
 ];

@@ -97,6 +97,18 @@ impl Recovery {
         self.tlp.is_some()
     }
 
+    /// Segments were cut anew for a smaller MTU and count as lost; that is no congestion
+    /// (`tcp_simple_retransmit`).
+    pub fn on_resegmented(&mut self, nxt: SeqNumber) {
+        if self.state != CaState::Loss {
+            self.high_seq = nxt;
+            self.undo_marker = None;
+            self.prior_ssthresh = 0;
+            self.state = CaState::Loss;
+            self.frto = false;
+        }
+    }
+
     /// A segment was sent: PRR counts it.
     pub fn count_sent(&mut self, segments: u32) {
         if self.in_reduction() {
@@ -113,6 +125,21 @@ impl Recovery {
 }
 
 impl Sender {
+    /// RACK's reordering window is over (`tcp_rack_reo_timeout`). Returns how long to wait on.
+    pub fn on_reorder_timeout(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
+        self.recovery.rack.advanced = true;
+        let before = self.board.counts();
+        let wait = self.rack_mark_lost(now);
+        if self.board.counts().lost_out > before.lost_out
+            && self.recovery.state < CaState::Recovery
+        {
+            self.enter_recovery(now, false, counters);
+            let lost = self.board.counts().lost_out - before.lost_out;
+            self.reduce(1, lost, false);
+        }
+        wait
+    }
+
     /// A tail loss probe was sent up to `nxt`.
     pub fn on_probe_sent(&mut self, was_retransmission: bool) {
         self.recovery.tlp = Some(Probe { high_seq: self.nxt, was_retransmission });

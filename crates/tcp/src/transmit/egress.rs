@@ -29,8 +29,12 @@ pub trait Egress {
     /// Sends `segment` not before `departure` (meaningful where
     /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit has
     /// been returned and the caller acts as if it had never called.
-    fn enqueue(&mut self, segment: Segment, departure: Instant, credit: Option<TxCredit>)
-    -> Verdict;
+    fn enqueue(
+        &mut self,
+        segment: Segment,
+        departure: Instant,
+        credit: Option<TxCredit>,
+    ) -> Verdict;
 
     /// Super-frame limits of the path now.
     fn gso(&self) -> GsoLimits;
