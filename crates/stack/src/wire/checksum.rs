@@ -112,12 +112,11 @@ pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
 }
 
 /// Folds to 16 bits with end-around carry.
-fn fold(sum: u64) -> u16 {
-    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The folded sum of the big-endian words of `bytes`; an odd last byte is a high one.
@@ -131,8 +130,8 @@ fn sum(bytes: &[u8]) -> u16 {
                 *lane += u64::from(u32::from_ne_bytes(*word));
             }
         }
-        // Each lane is under 2^64 / 2^32 words; folded first so that eight of them cannot overflow.
-        total = lanes.iter().map(|&lane| u64::from(fold(lane))).sum();
+        // Folded to 33 bits first, so that eight lanes cannot overflow.
+        total = lanes.iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
     }
     let (words, tail) = tail.as_chunks::<4>();
     for word in words {
