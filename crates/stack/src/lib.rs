@@ -3,4 +3,6 @@
 
 pub mod device;
 pub mod frame;
+pub mod hand_off;
 pub mod qdisc;
+mod sync;
