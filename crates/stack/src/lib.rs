@@ -1,6 +1,7 @@
 //! One host.
 #![forbid(unsafe_code)]
 
+pub mod bql;
 pub mod device;
 pub mod fragment;
 pub mod frame;
@@ -9,3 +10,9 @@ pub mod gso;
 pub mod qdisc;
 pub mod reassembly;
 pub mod wire;
+mod gso;
+pub mod hand_off;
+pub mod port;
+pub mod qdisc;
+mod sync;
+pub mod wheel;
