@@ -35,26 +35,18 @@ struct World {
 
 fn worlds() -> impl Strategy<Value = World> {
     let line = (1_u32..4_000, 2_304_u32..300_000, 0_u8..10, any::<bool>());
-    let habits = (
-        any::<u64>(),
-        any::<u32>(),
-        0_u32..200_000,
-        0_u32..40,
-        1_u32..60,
-    );
-    (line, habits).prop_map(
-        |((mss, rcvbuf, wscale, sack), (seed, irs, len, loss, reader))| World {
-            seed: seed | 1,
-            irs,
-            len,
-            mss,
-            rcvbuf,
-            wscale,
-            sack,
-            loss,
-            reader,
-        },
-    )
+    let habits = (any::<u64>(), any::<u32>(), 0_u32..200_000, 0_u32..40, 1_u32..60);
+    (line, habits).prop_map(|((mss, rcvbuf, wscale, sack), (seed, irs, len, loss, reader))| World {
+        seed: seed | 1,
+        irs,
+        len,
+        mss,
+        rcvbuf,
+        wscale,
+        sack,
+        loss,
+        reader,
+    })
 }
 
 fn byte(at: u32) -> u8 {
@@ -115,11 +107,7 @@ impl Run {
         }
         let segment = Segment {
             seq: SeqNumber(self.world.irs) + 1 + from,
-            flags: if fin {
-                Flags::FIN | Flags::ACK
-            } else {
-                Flags::ACK
-            },
+            flags: if fin { Flags::FIN | Flags::ACK } else { Flags::ACK },
             payload: Payload::from(Bytes::from((from..to).map(byte).collect::<Vec<_>>())),
             ..Segment::default()
         };
@@ -142,31 +130,19 @@ impl Run {
         let end = segment.end_seq();
         let in_order = segment.seq.at_or_before(before) && end.after(before);
         let allowed = end.at_or_before(self.rx.adv());
-        let intake = self
-            .rx
-            .on_segment(self.now, &mut segment, Estimates::default());
+        let intake = self.rx.on_segment(self.now, &mut segment, Estimates::default());
         if in_order && allowed {
-            assert!(
-                self.rx.nxt().at_or_after(end),
-                "inside the window, refused: {intake:?}"
-            );
+            assert!(self.rx.nxt().at_or_after(end), "inside the window, refused: {intake:?}");
         }
         let limit = self.world.rcvbuf + self.world.rcvbuf / 4 + 2 * OVERHEAD;
         let limit = limit + 5 * self.world.mss + (1 << self.world.wscale);
-        assert!(
-            self.rx.rmem_alloc() <= limit,
-            "{} > {limit}",
-            self.rx.rmem_alloc()
-        );
+        assert!(self.rx.rmem_alloc() <= limit, "{} > {limit}", self.rx.rmem_alloc());
     }
 
     fn read(&mut self) {
         let before = self.rx.unread();
         let got = if self.dice.percent(30) {
-            self.rx
-                .read_bytes(self.now)
-                .map(Vec::from)
-                .unwrap_or_default()
+            self.rx.read_bytes(self.now).map(Vec::from).unwrap_or_default()
         } else {
             let mut buf = vec![0; self.dice.below(3 * self.world.mss) as usize];
             let peeked = self.rx.peek(&mut buf);
@@ -235,8 +211,7 @@ impl Run {
             };
             if self.edge < self.world.len {
                 let refused = probe.end_seq().after(self.rx.adv());
-                self.rx
-                    .on_segment(self.now, &mut probe, Estimates::default());
+                self.rx.on_segment(self.now, &mut probe, Estimates::default());
                 assert!(!refused || self.rx.ack_due() == AckDue::Now);
             }
         }

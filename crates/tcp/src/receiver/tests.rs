@@ -28,10 +28,7 @@ fn setup() -> Setup {
 
 /// A buffer that does not grow: growth asks for quick ACKs.
 fn fixed() -> Setup {
-    Setup {
-        rcvbuf: Some(131_072),
-        ..setup()
-    }
+    Setup { rcvbuf: Some(131_072), ..setup() }
 }
 
 impl Host {
@@ -39,17 +36,9 @@ impl Host {
         let counters = Arc::new(Counters::default());
         let now = Instant::from_nanos(1 << 40);
         let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
-        let estimates = Estimates {
-            srtt: Nanos::from_millis(20),
-            rto: Nanos::from_millis(220),
-            tsval: 0,
-        };
-        Self {
-            rx,
-            now,
-            counters,
-            estimates,
-        }
+        let estimates =
+            Estimates { srtt: Nanos::from_millis(20), rto: Nanos::from_millis(220), tsval: 0 };
+        Self { rx, now, counters, estimates }
     }
 
     fn new() -> Self {
@@ -123,11 +112,7 @@ impl Host {
     fn blocks(&self) -> Vec<(u32, u32)> {
         let first = self.at(0);
         let offset = |seq: SeqNumber| seq.bytes_since(first);
-        self.rx
-            .sack_blocks(4)
-            .iter()
-            .map(|b| (offset(b.left), offset(b.right)))
-            .collect()
+        self.rx.sack_blocks(4).iter().map(|b| (offset(b.left), offset(b.right))).collect()
     }
 
     /// Data in order until the quick ACKs of the start are spent. Returns the next offset.
@@ -167,36 +152,12 @@ fn an_idle_receiver_is_small() {
 fn the_initial_window_is_linuxs() {
     let config = Config::default();
     let select = |mss| InitialWindow::select(&config, None, 0, mss, true);
-    assert_eq!(
-        select(1460),
-        InitialWindow {
-            wnd: 64_240,
-            wscale: 7
-        }
-    );
-    assert_eq!(
-        select(65_495),
-        InitialWindow {
-            wnd: 65_495,
-            wscale: 7
-        }
-    );
+    assert_eq!(select(1460), InitialWindow { wnd: 64_240, wscale: 7 });
+    assert_eq!(select(65_495), InitialWindow { wnd: 65_495, wscale: 7 });
     let unscaled = InitialWindow::select(&config, Some(8_192), 0, 1460, false);
-    assert_eq!(
-        unscaled,
-        InitialWindow {
-            wnd: 2_920,
-            wscale: 0
-        }
-    );
+    assert_eq!(unscaled, InitialWindow { wnd: 2_920, wscale: 0 });
     let clamped = InitialWindow::select(&config, None, 10_000, 1460, true);
-    assert_eq!(
-        clamped,
-        InitialWindow {
-            wnd: 8_760,
-            wscale: 0
-        }
-    );
+    assert_eq!(clamped, InitialWindow { wnd: 8_760, wscale: 0 });
     assert_eq!(InitialWindow::select(&config, Some(0), 0, 0, true).wnd, 0);
 }
 
@@ -213,9 +174,7 @@ fn a_lone_small_segment_waits_40_ms() {
     let mut host = Host::new();
     let offset = host.settle();
     host.data(offset, 100);
-    let AckDue::Delayed(at) = host.rx.ack_due() else {
-        panic!("{:?}", host.rx.ack_due())
-    };
+    let AckDue::Delayed(at) = host.rx.ack_due() else { panic!("{:?}", host.rx.ack_due()) };
     assert_eq!(at.since(host.now), ATO_MIN);
     assert_eq!(host.rx.deadline(), at);
     host.wait(39);
@@ -223,11 +182,7 @@ fn a_lone_small_segment_waits_40_ms() {
     host.wait(1);
     assert_eq!(host.rx.ack_due(), AckDue::Now);
     assert_eq!(host.counters.get(Counter::DelayedACKs), 1);
-    assert_eq!(
-        host.rx.ato(),
-        Nanos::from_millis(80),
-        "a missed delay inflates the estimate"
-    );
+    assert_eq!(host.rx.ato(), Nanos::from_millis(80), "a missed delay inflates the estimate");
     host.ack();
     assert_eq!(host.rx.ack_due(), AckDue::None);
 }
@@ -236,11 +191,7 @@ fn a_lone_small_segment_waits_40_ms() {
 fn the_delay_stays_below_the_least_retransmission_timeout() {
     let mut host = Host::new();
     let mut offset = host.settle();
-    host.estimates = Estimates {
-        srtt: Nanos::from_secs(3),
-        rto: Nanos::from_secs(9),
-        tsval: 0,
-    };
+    host.estimates = Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), tsval: 0 };
     for _ in 0..8 {
         host.data(offset, 100);
         offset += 100;
@@ -248,9 +199,7 @@ fn the_delay_stays_below_the_least_retransmission_timeout() {
         host.acks();
     }
     host.data(offset, 100);
-    let AckDue::Delayed(at) = host.rx.ack_due() else {
-        panic!("{:?}", host.rx.ack_due())
-    };
+    let AckDue::Delayed(at) = host.rx.ack_due() else { panic!("{:?}", host.rx.ack_due()) };
     assert_eq!(at.since(host.now), Nanos::from_millis(199));
 }
 
@@ -269,10 +218,7 @@ fn reading_all_of_a_pushed_segment_is_acknowledged_unless_the_sides_take_turns()
     assert!(!host.rx.quickack());
     host.data(offset + 200, 100);
     host.read(1_000);
-    assert!(
-        matches!(host.rx.ack_due(), AckDue::Delayed(_)),
-        "it goes with the reply"
-    );
+    assert!(matches!(host.rx.ack_due(), AckDue::Delayed(_)), "it goes with the reply");
     host.rx.set_quickack(1);
     assert_eq!(host.rx.ack_due(), AckDue::Now);
 }
@@ -283,46 +229,23 @@ fn a_fin_is_taken_in_order_only() {
     let fin = host.segment(20, 10, Flags::FIN);
     assert_eq!(
         host.input(fin.clone()),
-        Intake {
-            disposition: Disposition::OutOfOrder,
-            readable: 0,
-            fin: false
-        }
+        Intake { disposition: Disposition::OutOfOrder, readable: 0, fin: false }
     );
-    assert_eq!(
-        host.blocks(),
-        [(20, 31)],
-        "the FIN is reported with its data"
-    );
+    assert_eq!(host.blocks(), [(20, 31)], "the FIN is reported with its data");
     host.acks();
     let late = host.segment(25, 10, Flags::PSH);
-    assert_eq!(
-        host.input(late).disposition,
-        Disposition::Duplicate,
-        "cut at the FIN"
-    );
+    assert_eq!(host.input(late).disposition, Disposition::Duplicate, "cut at the FIN");
     let intake = {
         let segment = host.segment(0, 20, Flags::PSH);
         host.input(segment)
     };
-    assert_eq!(
-        intake,
-        Intake {
-            disposition: Disposition::InOrder,
-            readable: 30,
-            fin: true
-        }
-    );
+    assert_eq!(intake, Intake { disposition: Disposition::InOrder, readable: 30, fin: true });
     assert_eq!(host.rx.nxt(), host.at(31));
     assert!(host.rx.is_finished());
     assert!(host.acks() >= 1);
     assert_eq!(host.input(fin).disposition, Disposition::Duplicate);
     assert_eq!(host.blocks(), [(20, 31)]);
-    assert_eq!(
-        host.data(31, 5),
-        Disposition::OutOfWindow,
-        "nothing comes behind a FIN"
-    );
+    assert_eq!(host.data(31, 5), Disposition::OutOfWindow, "nothing comes behind a FIN");
     assert_eq!(host.read(100), (0..30).collect::<Vec<u8>>());
 }
 
@@ -342,11 +265,7 @@ fn a_bare_fin_ahead_of_its_data_waits() {
     let segment = host.segment(0, 10, Flags::empty());
     assert_eq!(
         host.input(segment),
-        Intake {
-            disposition: Disposition::InOrder,
-            readable: 10,
-            fin: true
-        }
+        Intake { disposition: Disposition::InOrder, readable: 10, fin: true }
     );
 }
 
@@ -380,10 +299,7 @@ fn a_partly_old_segment_gives_its_new_bytes() {
     let segment = host.segment(50, 100, Flags::PSH);
     assert_eq!(host.input(segment).readable, 50);
     assert_eq!(host.blocks(), [(50, 100)]);
-    assert_eq!(
-        host.read(1_000),
-        (0..150).map(|i| i as u8).collect::<Vec<_>>()
-    );
+    assert_eq!(host.read(1_000), (0..150).map(|i| i as u8).collect::<Vec<_>>());
 }
 
 #[test]
@@ -405,10 +321,7 @@ fn out_of_order_acks_are_immediate_then_compressed() {
 
 #[test]
 fn without_sack_every_out_of_order_segment_gets_an_ack() {
-    let mut host = Host::with(&Setup {
-        sack: false,
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { sack: false, ..setup() });
     for i in 1..4 {
         host.data(i * MSS, MSS);
     }
@@ -423,11 +336,7 @@ fn without_sack_every_out_of_order_segment_gets_an_ack() {
 
 #[test]
 fn a_probe_of_a_closed_window_is_answered() {
-    let mut host = Host::with(&Setup {
-        wnd: 1_000,
-        rcvbuf: Some(4_096),
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { wnd: 1_000, rcvbuf: Some(4_096), ..setup() });
     let mut offset = 0;
     while host.rx.adv() != host.rx.nxt() {
         let len = host.rx.adv().bytes_since(host.rx.nxt()).min(MSS);
@@ -447,24 +356,14 @@ fn a_probe_of_a_closed_window_is_answered() {
 
 #[test]
 fn data_is_cut_at_the_edge() {
-    let mut host = Host::with(&Setup {
-        wnd: 1_000,
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
     let segment = host.segment(0, 1_500, Flags::FIN);
     assert_eq!(
         host.input(segment),
-        Intake {
-            disposition: Disposition::InOrder,
-            readable: 1_000,
-            fin: false
-        }
+        Intake { disposition: Disposition::InOrder, readable: 1_000, fin: false }
     );
     assert_eq!(host.rx.nxt(), host.rx.adv());
-    let mut host = Host::with(&Setup {
-        wnd: 1_000,
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
     assert_eq!(host.data(900, 500), Disposition::OutOfOrder);
     assert_eq!(host.blocks(), [(900, 1_000)]);
     assert_eq!(host.data(1_000, 1), Disposition::OutOfWindow);
@@ -473,11 +372,7 @@ fn data_is_cut_at_the_edge() {
 
 #[test]
 fn small_reads_do_not_open_the_window_by_little() {
-    let setup = Setup {
-        wnd: 30_000,
-        rcvbuf: Some(65_536),
-        ..setup()
-    };
+    let setup = Setup { wnd: 30_000, rcvbuf: Some(65_536), ..setup() };
     let mut host = Host::with(&setup);
     let mut offset = 0;
     while host.rx.adv().bytes_since(host.rx.nxt()) >= MSS {
@@ -518,10 +413,7 @@ fn ece_is_repeated_until_cwr() {
     assert!(!host.rx.ece());
     assert_eq!(host.acks(), 1);
 
-    let mut host = Host::with(&Setup {
-        ecn: false,
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { ecn: false, ..setup() });
     let mut marked = host.segment(0, 100, Flags::empty());
     marked.ecn = Ecn::Ce;
     host.input(marked);
@@ -545,18 +437,10 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
     let max = Config::default().tcp_rmem.max;
     assert_eq!(host.rx.rcvbuf(), max);
     assert!(host.rx.wnd() > max / 2, "{}", host.rx.wnd());
-    assert!(
-        host.rx.rcv_rtt() <= Nanos::from_millis(20),
-        "{:?}",
-        host.rx.rcv_rtt()
-    );
+    assert!(host.rx.rcv_rtt() <= Nanos::from_millis(20), "{:?}", host.rx.rcv_rtt());
     assert_eq!(host.rx.bytes_received(), u64::from(offset));
 
-    let mut host = Host::with(&Setup {
-        rcvbuf: Some(65_536),
-        wnd: 32_000,
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { rcvbuf: Some(65_536), wnd: 32_000, ..setup() });
     for i in 0..10_000 {
         host.data(i * MSS, MSS);
         host.read(2 * MSS as usize);
@@ -568,16 +452,10 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
 
 #[test]
 fn the_round_trip_is_measured_by_timestamps() {
-    let mut host = Host::with(&Setup {
-        ts_recent: Some(7),
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { ts_recent: Some(7), ..setup() });
     for i in 0..10 {
         let mut segment = host.segment(i * MSS, MSS, Flags::PSH);
-        segment.options.timestamps = Some(Timestamps {
-            value: 8 + i,
-            echo: 100 + i,
-        });
+        segment.options.timestamps = Some(Timestamps { value: 8 + i, echo: 100 + i });
         host.estimates.tsval = 130 + i;
         host.input(segment);
         host.read(MSS as usize);
@@ -589,10 +467,7 @@ fn the_round_trip_is_measured_by_timestamps() {
 
 #[test]
 fn timestamps_are_taken_from_the_segment_at_the_left_edge() {
-    let mut host = Host::with(&Setup {
-        ts_recent: Some(100),
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { ts_recent: Some(100), ..setup() });
     assert!(host.rx.paws_refuses(host.now, 99, 0));
     assert!(!host.rx.paws_refuses(host.now, 99, 1));
     host.rx.update_ts_recent(host.now, host.at(1), 105);
@@ -607,18 +482,9 @@ fn unacceptable_segments_are_answered_at_a_limited_rate() {
     let mut host = Host::new();
     host.data(0, 100);
     host.acks();
-    assert_eq!(
-        host.rx.acceptable(host.at(0) - 1, host.at(0) - 1),
-        Acceptable::Old
-    );
-    assert_eq!(
-        host.rx.acceptable(host.at(100), host.at(100)),
-        Acceptable::Yes
-    );
-    assert_eq!(
-        host.rx.acceptable(host.rx.adv(), host.rx.adv()),
-        Acceptable::Yes
-    );
+    assert_eq!(host.rx.acceptable(host.at(0) - 1, host.at(0) - 1), Acceptable::Old);
+    assert_eq!(host.rx.acceptable(host.at(100), host.at(100)), Acceptable::Yes);
+    assert_eq!(host.rx.acceptable(host.rx.adv(), host.rx.adv()), Acceptable::Yes);
     let beyond = host.rx.adv() + 1;
     assert_eq!(host.rx.acceptable(beyond, beyond), Acceptable::Beyond);
     let probe = host.segment(0, 0, Flags::empty());
@@ -638,18 +504,10 @@ fn unacceptable_segments_are_answered_at_a_limited_rate() {
 #[test]
 fn out_of_order_data_yields_to_data_in_order() {
     let rcvbuf = 200_000;
-    let mut host = Host::with(&Setup {
-        wnd: 65_535,
-        rcvbuf: Some(rcvbuf),
-        ..setup()
-    });
+    let mut host = Host::with(&Setup { wnd: 65_535, rcvbuf: Some(rcvbuf), ..setup() });
     for i in 0..20_000 {
         host.data(2 + 2 * i, 1);
-        assert!(
-            host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 1,
-            "{}",
-            host.rx.rmem_alloc()
-        );
+        assert!(host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 1, "{}", host.rx.rmem_alloc());
     }
     assert!(host.counters.get(Counter::OFODrop) > 0);
     let edge = host.rx.adv();
@@ -658,11 +516,7 @@ fn out_of_order_data_yields_to_data_in_order() {
         let len = edge.bytes_since(host.rx.nxt()).min(MSS);
         let at = host.rx.nxt().bytes_since(host.at(0));
         assert_eq!(host.data(at, len), Disposition::InOrder);
-        assert!(
-            host.rx.rmem_alloc() <= rcvbuf + rcvbuf / 8,
-            "{}",
-            host.rx.rmem_alloc()
-        );
+        assert!(host.rx.rmem_alloc() <= rcvbuf + rcvbuf / 8, "{}", host.rx.rmem_alloc());
         offset = at + len;
     }
     assert!(host.counters.get(Counter::OfoPruned) > 0);
@@ -692,11 +546,7 @@ fn a_shrunk_buffer_keeps_its_promise() {
 fn autotuning_can_be_turned_off() {
     let config = Config {
         tcp_moderate_rcvbuf: false,
-        tcp_rmem: BufferSizes {
-            min: 4096,
-            default: 100_000,
-            max: 1 << 20,
-        },
+        tcp_rmem: BufferSizes { min: 4096, default: 100_000, max: 1 << 20 },
         ..Config::default()
     };
     let counters = Arc::new(Counters::default());
@@ -723,11 +573,7 @@ fn slices_are_handed_over_without_a_copy() {
     let mut host = Host::new();
     let page = Bytes::from(vec![9; 20_000]);
     let at = page.as_ptr();
-    let segment = Segment {
-        seq: host.at(0),
-        payload: Payload::from(page),
-        ..Segment::default()
-    };
+    let segment = Segment { seq: host.at(0), payload: Payload::from(page), ..Segment::default() };
     host.input(segment);
     let slice = host.rx.read_bytes(host.now).unwrap();
     assert_eq!((slice.as_ptr(), slice.len()), (at, 20_000));
