@@ -43,6 +43,12 @@ pub trait Egress {
     /// connection itself waits (internal pacing) with the same stamps.
     fn holds_until_departure(&self) -> bool;
 
+    /// Whether frames are on the wire when [`enqueue`](Self::enqueue) returns, so that none ever
+    /// wait below (a TUN behind a plain FIFO): the size of a frame then costs no delay.
+    fn completes_on_enqueue(&self) -> bool {
+        false
+    }
+
     /// The shift by which the device asks to divide the rate for autosizing and the small-queue
     /// limit (`sk_pacing_shift`): 10 is about one millisecond.
     fn pacing_shift(&self) -> u32 {
