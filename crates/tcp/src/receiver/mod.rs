@@ -419,6 +419,7 @@ impl Receiver {
             self.take_in_order(now, payload, fin, segment.ecn, size, estimates);
             Disposition::InOrder
         } else {
+            self.on_ecn(segment.ecn);
             let segments = segment.segments();
             self.take_out_of_order(at, payload, fin, size, segments)
         }
@@ -441,6 +442,7 @@ impl Receiver {
         estimates: Estimates,
     ) {
         let had_holes = self.has_holes();
+        self.dup_acks = 0;
         let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
         let at = self.received;
         let end = at + u64::from(payload.len());
@@ -654,11 +656,12 @@ impl Receiver {
 
     /// The window to put in the next segment that acknowledges [`nxt`](Self::nxt).
     pub fn offer(&mut self) -> Offer {
-        let (selected, tight) = self.window.select(self.rmem_alloc(), self.ack.rcv_mss());
+        let memory = self.rmem_alloc();
+        let (selected, tight) = self.window.select(memory, self.ack.rcv_mss());
         if tight {
             self.ack.hint_quick(false);
         }
-        self.window.offer(self.nxt, selected)
+        self.window.offer(self.nxt, selected, memory)
     }
 
     /// A segment that acknowledges [`nxt`](Self::nxt) with the window `offer` was handed down,
@@ -840,5 +843,7 @@ impl Receiver {
     }
 }
 
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod tests;

@@ -321,20 +321,26 @@ impl ReceiveWindow {
 
     /// The offer for a segment that acknowledges `nxt` (`tcp_select_window`): never takes back
     /// what was promised.
-    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32) -> Offer {
+    ///
+    /// What is promised is rounded up to the scale. A peer that sends byte by byte could move the
+    /// edge by that, one byte with each ACK, so that the window never closes: once memory and
+    /// promise exceed the buffer by an eighth, it is rounded down. The edge up to which data is
+    /// taken stays, see [`on_offered`](Self::on_offered).
+    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32, memory: u32) -> Offer {
         let unit = 1_u32 << self.wscale;
-        let promised = self.remaining(nxt).next_multiple_of(unit);
-        let wnd = selected.max(promised).min(MAX_UNSCALED << self.wscale);
+        let mut wnd = self.remaining(nxt);
+        if memory.saturating_add(wnd) <= self.rcvbuf.saturating_add(self.rcvbuf / 8) {
+            wnd = wnd.next_multiple_of(unit);
+        }
+        let wnd = selected.max(wnd).min(MAX_UNSCALED << self.wscale);
         let field = (wnd >> self.wscale) as u16;
         Offer { field, wnd: u32::from(field) << self.wscale }
     }
 
-    /// `offer` went out with an acknowledgment of `nxt`.
+    /// `offer` went out with an acknowledgment of `nxt`. The right edge never moves left.
     pub(super) fn on_offered(&mut self, nxt: SeqNumber, offer: Offer) {
-        let edge = self.edge();
+        self.wnd = offer.wnd.max(self.remaining(nxt));
         self.wup = nxt;
-        // Held whatever the caller says: the right edge does not move left.
-        self.wnd = offer.wnd.max(if edge.after(nxt) { edge.bytes_since(nxt) } else { 0 });
     }
 
     fn sample_rtt(&mut self, micros: u32, by_window: bool, drained: bool) {
