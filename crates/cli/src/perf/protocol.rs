@@ -218,7 +218,7 @@ fn read_exact(from: &mut impl Read, buf: &mut [u8]) -> Result<(), ProtocolError>
 fn interrupted_or_io(error: io::Error) -> ProtocolError {
     if error
         .get_ref()
-        .is_some_and(|inner| inner.is::<UserInterrupt>())
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<UserInterrupt>)
     {
         ProtocolError::Interrupted
     } else {
