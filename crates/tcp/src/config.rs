@@ -127,16 +127,8 @@ impl Default for Config {
             tcp_tso_rtt_log: 9,
             tcp_tso_win_divisor: 3,
             tcp_autocorking: true,
-            tcp_wmem: BufferSizes {
-                min: 4096,
-                default: 16384,
-                max: 4 << 20,
-            },
-            tcp_rmem: BufferSizes {
-                min: 4096,
-                default: 131_072,
-                max: 6 << 20,
-            },
+            tcp_wmem: BufferSizes { min: 4096, default: 16384, max: 4 << 20 },
+            tcp_rmem: BufferSizes { min: 4096, default: 131_072, max: 6 << 20 },
             tcp_moderate_rcvbuf: true,
             tcp_window_scaling: true,
             tcp_timestamps: true,

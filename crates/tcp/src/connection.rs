@@ -240,10 +240,8 @@ impl Connection {
         let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
         let advmss = advertised_mss(&setup.path, &setup.options);
         let receiver = receiver_setup(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
-        let receiver =
-            receiver::Setup { rcvbuf: setup.options.receive_buffer, ..receiver };
-        let receiver =
-            Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
+        let receiver = receiver::Setup { rcvbuf: setup.options.receive_buffer, ..receiver };
+        let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
         let mut connection = Self::new(now, State::Established, setup, receiver);
         connection.agree(&accepted.negotiated);
         if let Some(rtt) = accepted.synack_rtt {
@@ -345,6 +343,11 @@ impl Connection {
             }
         }
         segment
+    }
+
+    /// The MSS that our SYN announces.
+    pub(crate) fn advertised_mss(&self) -> u16 {
+        advertised_mss(&self.path, &self.options)
     }
 
     /// What we are ready to agree to.
@@ -720,8 +723,7 @@ impl Connection {
             }
             SocketOption::Congestion(name) => {
                 let controller = congestion::by_name(&name);
-                self.sender.controller =
-                    controller.ok_or(OptionError::UnknownCongestion(name))?;
+                self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
                 self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
             }
             SocketOption::Priority(band @ 0..=15) => options.priority = band,

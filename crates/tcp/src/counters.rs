@@ -179,8 +179,6 @@ impl Counters {
 
     /// Every counter with its value.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
-        Counter::ALL
-            .iter()
-            .map(|&counter| (counter, self.get(counter)))
+        Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }
 }

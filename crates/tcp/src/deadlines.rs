@@ -74,12 +74,8 @@ impl Deadlines {
 
     /// Disarms retransmission, loss probe, reordering and zero-window probe.
     pub fn clear_retransmit(&mut self) {
-        for kind in [
-            Deadline::Retransmit,
-            Deadline::LossProbe,
-            Deadline::Reorder,
-            Deadline::Probe,
-        ] {
+        for kind in [Deadline::Retransmit, Deadline::LossProbe, Deadline::Reorder, Deadline::Probe]
+        {
             self.clear(kind);
         }
     }

@@ -1,5 +1,6 @@
 //! `TCP_INFO`: what `ss -tin` shows, and where the bytes of a flow are.
 
+use crate::connection::Connection;
 use crate::sender::recovery::CaState;
 use crate::state::State;
 use crate::time::{Instant, Nanos, Rate};
@@ -139,6 +140,84 @@ pub struct TcpInfo {
     pub snd_wscale: u8,
     /// Shift of our windows.
     pub rcv_wscale: u8,
+}
+
+impl Connection {
+    /// All figures at `now`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        let (sender, receiver) = (&self.sender, &self.receiver);
+        let counts = sender.board.counts();
+        let recovery = &sender.recovery;
+        let times = self.chronograph.times(now);
+        let min_rtt = Some(sender.rtt.min_rtt()).filter(|&min| min != Nanos::MAX);
+        TcpInfo {
+            state: self.state,
+            ca_state: recovery.state,
+            congestion: sender.controller.name(),
+            retransmits: recovery.retransmits.max(self.syn_retransmits),
+            probes: self.probe_backoff.max(self.keepalive_probes),
+            backoff: sender.rtt.shift(),
+            rto: sender.rtt.rto(),
+            ato: receiver.ato(),
+            snd_mss: sender.mss,
+            rcv_mss: receiver.rcv_mss(),
+            advmss: u32::from(self.advertised_mss()),
+            pmtu: self.path.mtu,
+            unacked: counts.packets_out,
+            sacked: counts.sacked_out,
+            lost: counts.lost_out,
+            retrans: counts.retrans_out,
+            rtt: sender.rtt.srtt(),
+            rttvar: sender.rtt.rttvar(),
+            min_rtt,
+            rcv_rtt: receiver.rcv_rtt(),
+            rcv_space: receiver.rcv_space(),
+            rcv_ssthresh: receiver.rcv_ssthresh(),
+            snd_ssthresh: sender.window.ssthresh,
+            snd_cwnd: sender.window.cwnd,
+            reordering: recovery.reordering,
+            snd_wnd: sender.wnd,
+            rcv_wnd: receiver.wnd(),
+            total_retrans: sender.total_retransmitted,
+            pacing_rate: sender.pacer.rate(),
+            max_pacing_rate: sender.pacer.max_rate(),
+            bytes_acked: sender.bytes_acked,
+            bytes_received: receiver.bytes_received(),
+            bytes_sent: sender.bytes_sent,
+            bytes_retrans: sender.bytes_retransmitted,
+            segs_out: self.segs_out,
+            segs_in: self.segs_in,
+            data_segs_out: sender.data_segs_out,
+            data_segs_in: self.data_segs_in,
+            delivery_rate: sender.rate.rate(sender.mss),
+            delivery_rate_app_limited: sender.rate.is_rate_app_limited(),
+            delivered: sender.rate.delivered(),
+            delivered_ce: sender.rate.delivered_ce(),
+            dsack_dups: sender.dsack_dups,
+            reord_seen: recovery.rack.has_seen_reordering(),
+            notsent_bytes: sender.queue.len(),
+            unacked_bytes: sender.nxt.bytes_since(sender.una),
+            unread_bytes: receiver.unread(),
+            below_bytes: self.account.bytes(),
+            sndbuf: self.sndbuf,
+            wmem_queued: self.memory(),
+            rcvbuf: receiver.rcvbuf(),
+            blocked: self.blocked,
+            busy_time: times.busy,
+            rwnd_limited: times.rwnd,
+            sndbuf_limited: times.sndbuf,
+            small_queue_limited: times.small_queue,
+            pacing_limited: times.pacing,
+            cwnd_limited: times.cwnd,
+            last_data_sent: sender.last_sent.map(|sent| now.since(sent)),
+            last_ack_recv: now.since(sender.last_ack_at),
+            ecn: sender.ecn,
+            timestamps: self.timestamps,
+            sack: sender.sack,
+            snd_wscale: self.snd_wscale,
+            rcv_wscale: self.rcv_wscale,
+        }
+    }
 }
 
 /// What the time of a busy flow is spent on.

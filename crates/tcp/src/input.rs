@@ -76,8 +76,7 @@ impl Connection {
         let Some(timestamps) = segment.options.timestamps.filter(|ts| ts.echo != 0) else {
             return false;
         };
-        self.config.tcp_timestamps
-            && (self.timestamp(now).wrapping_sub(timestamps.echo) as i32) < 0
+        self.config.tcp_timestamps && (self.timestamp(now).wrapping_sub(timestamps.echo) as i32) < 0
     }
 
     /// All states with a peer (RFC 9293 section 3.10.7.4).
@@ -112,8 +111,7 @@ impl Connection {
             && let Some(timestamps) = segment.options.timestamps
         {
             let pure_ack = segment.seq_len() == 0;
-            let slack =
-                if pure_ack { TsRecent::replay_window(self.sender.rtt.rto()) } else { 0 };
+            let slack = if pure_ack { TsRecent::replay_window(self.sender.rtt.rto()) } else { 0 };
             if self.receiver.paws_refuses(now, timestamps.value, slack) {
                 self.counters.add(Counter::PAWSEstab, 1);
                 self.receiver.on_unacceptable(now, segment);
@@ -294,16 +292,15 @@ impl Connection {
     fn enter_time_wait(&mut self, now: Instant) {
         self.counters.add(Counter::TimeWaited, 1);
         self.deadlines.clear_all();
-        let window = self.receiver.adv().bytes_since(self.receiver.nxt());
         let ts_recent = self.timestamps.then(|| self.receiver.ts_recent());
         self.time_wait = Some(Box::new(TimeWait::new(
             now,
             self.receiver.nxt(),
             self.sender.nxt,
-            window,
-            self.rcv_wscale,
+            self.receiver.offer().field,
             ts_recent,
             self.ts_offset,
+            self.config.tcp_invalid_ratelimit,
         )));
     }
 

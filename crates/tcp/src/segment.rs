@@ -288,10 +288,7 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(options.wire_len(), 20);
-        options = Options {
-            sack_permitted: true,
-            ..Options::default()
-        };
+        options = Options { sack_permitted: true, ..Options::default() };
         assert_eq!(options.wire_len(), 4);
     }
 }

@@ -211,8 +211,7 @@ impl Connection {
             self.deadlines.set(Deadline::Keepalive, again);
             return;
         }
-        let limit =
-            self.options.keepalive_count.unwrap_or(self.config.tcp_keepalive_probes);
+        let limit = self.options.keepalive_count.unwrap_or(self.config.tcp_keepalive_probes);
         let by_user = self.options.user_timeout;
         let timed_out = match by_user {
             Some(limit) => quiet >= limit && self.keepalive_probes > 0,

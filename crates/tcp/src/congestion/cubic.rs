@@ -81,7 +81,7 @@ struct Curve {
 #[derive(Clone, Copy, Debug)]
 pub struct Cubic {
     curve: Curve,
-    /// The curve before the congestion event that is being repaired.
+    /// The curve before the last reduction, as long as it may be undone.
     saved: Option<Curve>,
     hystart: HyStart,
     last_ack: Instant,
@@ -150,7 +150,7 @@ impl CongestionControl for Cubic {
     /// Multiplicative decrease by 0.7, with fast convergence: a flow whose window fell below the
     /// last plateau releases bandwidth (sections 4.6 and 4.7).
     fn ssthresh(&mut self, _now: Instant, window: &Window) -> u32 {
-        self.saved.get_or_insert(self.curve);
+        self.saved = Some(self.curve);
         let cwnd = window.cwnd;
         let is_falling = cwnd < self.curve.w_max;
         let w_max = if is_falling { scale(cwnd, 17, 20) } else { cwnd };
@@ -339,19 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn undo_restores_the_curve_of_before_the_first_reduction() {
+    fn undo_restores_the_curve_of_before_the_last_reduction() {
         let mut now = Instant::ZERO;
-        let (mut cubic, mut window) = reduced(1000, now);
-        run(&mut cubic, &mut window, &mut now, 10);
-        let before = cubic.curve;
-        window.ssthresh = cubic.ssthresh(now, &window);
-        cubic.on_event(CongestionEvent::Recovery, now, &mut window);
-        window.cwnd = 1;
-        cubic.ssthresh(now, &window);
-        cubic.on_event(CongestionEvent::Loss, now, &mut window);
-        assert_ne!(cubic.curve, before);
-        cubic.on_event(CongestionEvent::Undo, now, &mut window);
-        assert_eq!(cubic.curve, before);
+        for event in [CongestionEvent::Recovery, CongestionEvent::Loss] {
+            let (mut cubic, mut window) = reduced(1000, now);
+            // An episode that was neither undone nor ended in an event.
+            cubic.ssthresh(now, &window);
+            run(&mut cubic, &mut window, &mut now, 10);
+            let before = cubic.curve;
+            window.ssthresh = cubic.ssthresh(now, &window);
+            cubic.on_event(event, now, &mut window);
+            assert_ne!(cubic.curve, before);
+            cubic.on_event(CongestionEvent::Undo, now, &mut window);
+            assert_eq!(cubic.curve, before);
+        }
     }
 
     #[test]

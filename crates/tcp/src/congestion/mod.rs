@@ -74,12 +74,7 @@ pub struct Window {
 impl Window {
     /// The window at the start of a connection.
     pub const fn new(initial: u32) -> Self {
-        Self {
-            cwnd: initial,
-            ssthresh: u32::MAX,
-            cwnd_cnt: 0,
-            clamp: 1 << 20,
-        }
+        Self { cwnd: initial, ssthresh: u32::MAX, cwnd_cnt: 0, clamp: 1 << 20 }
     }
 
     /// Whether the window grows by slow start.

@@ -193,11 +193,7 @@ impl AckPolicy {
     /// with the usual options. Returns whether the size grew to a new value.
     pub(super) fn measure(&mut self, size: SegmentSize, advmss: u32, header: u32) -> bool {
         let previous = core::mem::take(&mut self.last_seg_size);
-        let len = if size.gso_size == 0 {
-            size.len
-        } else {
-            size.gso_size
-        };
+        let len = if size.gso_size == 0 { size.len } else { size.gso_size };
         let pushed = size.flags.contains(Flags::PSH);
         if len >= self.rcv_mss {
             let changed = len != self.rcv_mss;
@@ -238,20 +234,14 @@ impl AckPolicy {
         let mut ato = self.ato;
         if ato > ATO_MIN {
             let slow = self.pingpong || self.pending.contains(Pending::PUSHED);
-            let mut max = if slow {
-                DELACK_MAX
-            } else {
-                Nanos::from_millis(500)
-            };
+            let mut max = if slow { DELACK_MAX } else { Nanos::from_millis(500) };
             if srtt != Nanos::ZERO {
                 max = max.min(srtt.max(ATO_MIN));
             }
             ato = ato.min(max);
         }
         let tick = Nanos::from_millis(1);
-        ato = ato
-            .min(DELACK_MAX)
-            .min(rto_min.saturating_sub(tick).max(tick));
+        ato = ato.min(DELACK_MAX).min(rto_min.saturating_sub(tick).max(tick));
         self.schedule();
         if self.delayed <= now + ato / 4 {
             self.pending |= Pending::NOW;

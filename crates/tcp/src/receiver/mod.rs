@@ -354,28 +354,19 @@ impl Receiver {
             self.on_cwr(!payload.is_empty());
         }
         if payload.is_empty() && !fin {
-            return Intake {
-                disposition: Disposition::Empty,
-                readable: 0,
-                fin: false,
-            };
+            return Intake { disposition: Disposition::Empty, readable: 0, fin: false };
         }
         if let Some(timestamps) = segment.options.timestamps {
             let full = payload.len() >= self.ack.rcv_mss();
             let drained = self.queue.is_empty();
-            self.window
-                .measure_by_echo(estimates.tsval, timestamps.echo, full, drained);
+            self.window.measure_by_echo(estimates.tsval, timestamps.echo, full, drained);
         }
         let received = self.received;
         let was_finished = self.is_finished();
         let disposition = self.take(now, segment, seq, payload, fin, estimates);
         self.check_ack(now, estimates);
         let readable = (self.received - received) as u32;
-        Intake {
-            disposition,
-            readable,
-            fin: self.is_finished() && !was_finished,
-        }
+        Intake { disposition, readable, fin: self.is_finished() && !was_finished }
     }
 
     /// `tcp_data_queue`.
@@ -405,9 +396,7 @@ impl Receiver {
             self.ack.schedule_now();
         }
         // A FIN needs no buffer: at the edge it is taken even if the window is closed.
-        let last = self
-            .fin_seq()
-            .map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
+        let last = self.fin_seq().map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
         let bare = payload.is_empty();
         if self.is_finished() || seq.after(last) || (seq == last && !bare) {
             return self.refuse_out_of_window();
@@ -452,11 +441,7 @@ impl Receiver {
         estimates: Estimates,
     ) {
         let had_holes = self.has_holes();
-        let copy_break = if self.make_room(self.received) {
-            COPY_BREAK
-        } else {
-            usize::MAX
-        };
+        let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
         let at = self.received;
         let end = at + u64::from(payload.len());
         if had_holes && self.reassembly.first().is_some_and(|first| first < end) {
@@ -513,25 +498,15 @@ impl Receiver {
     }
 
     fn measure_mss(&mut self, size: SegmentSize) {
-        let options = if self.is.contains(Is::TIMESTAMPS) {
-            TIMESTAMPS
-        } else {
-            0
-        };
-        if self
-            .ack
-            .measure(size, self.window.advmss(), HEADER + options)
-        {
+        let options = if self.is.contains(Is::TIMESTAMPS) { TIMESTAMPS } else { 0 };
+        if self.ack.measure(size, self.window.advmss(), HEADER + options) {
             self.window.rescale(size.len);
         }
     }
 
     fn grow_window(&mut self, len: u32) {
         let memory = self.rmem_alloc();
-        if self
-            .window
-            .grow(&self.config, memory, len, self.ack.rcv_mss())
-        {
+        if self.window.grow(&self.config, memory, len, self.ack.rcv_mss()) {
             self.ack.hint_quick(true);
         }
     }
@@ -591,9 +566,7 @@ impl Receiver {
         if window.fits(memory) {
             return true;
         }
-        let pruned = self
-            .reassembly
-            .prune(at, |held| queued.saturating_add(held) > goal);
+        let pruned = self.reassembly.prune(at, |held| queued.saturating_add(held) > goal);
         if pruned > 0 {
             self.counters.add(Counter::OfoPruned, 1);
         }
@@ -721,10 +694,7 @@ impl Receiver {
             for extent in self.reassembly.report(max - blocks.len()) {
                 let finished = u32::from(fin == Some(extent.end));
                 let (left, right) = (self.seq_at(extent.start), self.seq_at(extent.end));
-                blocks.push(SackBlock {
-                    left,
-                    right: right + finished,
-                });
+                blocks.push(SackBlock { left, right: right + finished });
             }
         }
         blocks
@@ -737,11 +707,7 @@ impl Receiver {
             return;
         }
         let old = left.before(self.nxt);
-        let counter = if old {
-            Counter::DSACKOldSent
-        } else {
-            Counter::DSACKOfoSent
-        };
+        let counter = if old { Counter::DSACKOldSent } else { Counter::DSACKOfoSent };
         self.counters.add(counter, 1);
         if let Some(last) = self.dsack.last_mut()
             && left.at_or_before(last.right)
@@ -870,9 +836,7 @@ impl Receiver {
 
     /// Bytes from `nxt` to the end of what waits out of order.
     fn beyond(&self) -> u32 {
-        self.reassembly
-            .end()
-            .map_or(0, |end| end.saturating_sub(self.received) as u32)
+        self.reassembly.end().map_or(0, |end| end.saturating_sub(self.received) as u32)
     }
 }
 

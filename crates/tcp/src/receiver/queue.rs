@@ -275,10 +275,7 @@ mod tests {
             assert_eq!(out[..expected.len()], expected);
             second.advance(7);
             second.pop_slice();
-            assert_eq!(
-                second.len() as usize,
-                second.chunks().map(<[u8]>::len).sum::<usize>()
-            );
+            assert_eq!(second.len() as usize, second.chunks().map(<[u8]>::len).sum::<usize>());
         }
     }
 }

@@ -53,9 +53,7 @@ impl Reassembly {
 
     /// The position behind the last byte here.
     pub(super) fn end(&self) -> Option<u64> {
-        self.ranges
-            .last_key_value()
-            .map(|(&start, range)| start + u64::from(range.len()))
+        self.ranges.last_key_value().map(|(&start, range)| start + u64::from(range.len()))
     }
 
     /// Adds the bytes of `payload`, which start at `start`, where no byte is yet.
@@ -132,9 +130,7 @@ impl Reassembly {
     }
 
     fn extent(&self, key: u64) -> Option<Extent> {
-        self.ranges
-            .get(&key)
-            .map(|range| key..key + u64::from(range.len()))
+        self.ranges.get(&key).map(|range| key..key + u64::from(range.len()))
     }
 
     /// Takes the range that has the byte at `next`, if it is here; bytes before `next` are dropped.
@@ -197,12 +193,8 @@ impl Reassembly {
 
     /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others.
     pub(super) fn report(&self, max: usize) -> SmallVec<[Extent; RECENT]> {
-        let mut blocks: SmallVec<[Extent; RECENT]> = self
-            .recent
-            .iter()
-            .filter_map(|&key| self.extent(key))
-            .take(max)
-            .collect();
+        let mut blocks: SmallVec<[Extent; RECENT]> =
+            self.recent.iter().filter_map(|&key| self.extent(key)).take(max).collect();
         for (&key, range) in self.ranges.iter().take(RECENT) {
             if blocks.len() >= max.min(RECENT) {
                 break;
@@ -248,13 +240,7 @@ mod tests {
         ofo.insert(10, bytes(5, 1));
         ofo.insert(20, bytes(5, 2));
         assert_eq!(ofo.ranges.len(), 2);
-        assert_eq!(
-            ofo.insert(15, bytes(5, 3)),
-            Inserted {
-                new: 5,
-                duplicate: None
-            }
-        );
+        assert_eq!(ofo.insert(15, bytes(5, 3)), Inserted { new: 5, duplicate: None });
         assert_eq!(ofo.ranges.len(), 1);
         assert_eq!(ofo.report(4).as_slice(), [10..25]);
         assert!(ofo.take(9).is_none());
@@ -269,13 +255,7 @@ mod tests {
         ofo.insert(10, bytes(5, 1));
         ofo.insert(20, bytes(5, 1));
         let inserted = ofo.insert(8, bytes(20, 2));
-        assert_eq!(
-            inserted,
-            Inserted {
-                new: 10,
-                duplicate: Some(10..15)
-            }
-        );
+        assert_eq!(inserted, Inserted { new: 10, duplicate: Some(10..15) });
         let got = content(ofo.take(8).unwrap());
         let expected = [vec![2; 2], vec![1; 5], vec![2; 5], vec![1; 5], vec![2; 3]].concat();
         assert_eq!(got, expected);

@@ -16,10 +16,7 @@ pub struct TsRecent {
 impl TsRecent {
     /// Starts with the timestamp of the SYN.
     pub fn new(now: Instant, value: u32) -> Self {
-        Self {
-            value,
-            stamp: seconds(now),
-        }
+        Self { value, stamp: seconds(now) }
     }
 
     /// The value to echo.

@@ -39,11 +39,7 @@ impl InitialWindow {
         scaling: bool,
     ) -> Self {
         let largest = MAX_UNSCALED << MAX_WSCALE;
-        let clamp = if clamp == 0 {
-            largest
-        } else {
-            clamp.min(largest)
-        };
+        let clamp = if clamp == 0 { largest } else { clamp.min(largest) };
         let rcvbuf = rcvbuf.unwrap_or(config.tcp_rmem.default);
         let mut space = (win_from_space(rcvbuf, RATIO_DEFAULT)).min(clamp);
         if mss > 0 && space > mss {
@@ -54,13 +50,8 @@ impl InitialWindow {
             wnd -= wnd % mss;
         }
         let wscale = if scaling {
-            let most = space
-                .max(config.tcp_rmem.max)
-                .max(config.rmem_max)
-                .min(clamp);
-            (most.max(1).ilog2() as u8)
-                .saturating_sub(15)
-                .min(MAX_WSCALE)
+            let most = space.max(config.tcp_rmem.max).max(config.rmem_max).min(clamp);
+            (most.max(1).ilog2() as u8).saturating_sub(15).min(MAX_WSCALE)
         } else {
             0
         };
@@ -135,27 +126,16 @@ impl ReceiveWindow {
     pub(super) fn new(now: Instant, config: &Config, start: &Start) -> Self {
         let wscale = start.wscale.min(MAX_WSCALE);
         let advmss = start.advmss.max(1);
-        let rcvbuf = start
-            .rcvbuf
-            .unwrap_or(config.tcp_rmem.default)
-            .max(MIN_RCVBUF);
+        let rcvbuf = start.rcvbuf.unwrap_or(config.tcp_rmem.default).max(MIN_RCVBUF);
         let full = win_from_space(rcvbuf, RATIO_DEFAULT);
         let representable = MAX_UNSCALED << wscale;
-        let mut clamp = if start.clamp == 0 {
-            representable
-        } else {
-            start.clamp
-        };
+        let mut clamp = if start.clamp == 0 { representable } else { start.clamp };
         clamp = clamp.min(representable).min(full);
         if clamp > 2 * advmss && clamp + advmss > full {
             clamp = (2 * advmss).max(full.saturating_sub(advmss));
         }
         let wnd = start.wnd.min(representable);
-        let whole = if full > advmss {
-            full - full % advmss
-        } else {
-            full
-        };
+        let whole = if full > advmss { full - full % advmss } else { full };
         let ssthresh = whole.min(clamp);
         Self {
             wnd,
@@ -164,10 +144,7 @@ impl ReceiveWindow {
             clamp,
             ssthresh,
             advmss,
-            space: ssthresh
-                .min(wnd)
-                .min(INIT_CWND.saturating_mul(advmss))
-                .max(1),
+            space: ssthresh.min(wnd).min(INIT_CWND.saturating_mul(advmss)).max(1),
             space_seq: start.nxt,
             space_time: now,
             rtt8_us: 0,
@@ -196,11 +173,7 @@ impl ReceiveWindow {
     /// What is left of the advertised window (`tcp_receive_window`).
     pub(super) fn remaining(&self, nxt: SeqNumber) -> u32 {
         let edge = self.edge();
-        if edge.after(nxt) {
-            edge.bytes_since(nxt)
-        } else {
-            0
-        }
+        if edge.after(nxt) { edge.bytes_since(nxt) } else { 0 }
     }
 
     pub(super) fn rcvbuf(&self) -> u32 {
@@ -273,10 +246,7 @@ impl ReceiveWindow {
     /// A segment of `len` bytes arrived: more may be offered if segments of this size leave room
     /// (`tcp_grow_window`). Returns whether it grew.
     pub(super) fn grow(&mut self, config: &Config, memory: u32, len: u32, rcv_mss: u32) -> bool {
-        let room = self
-            .clamp
-            .min(self.free(memory))
-            .saturating_sub(self.ssthresh);
+        let room = self.clamp.min(self.free(memory)).saturating_sub(self.ssthresh);
         if room == 0 {
             return false;
         }
@@ -356,10 +326,7 @@ impl ReceiveWindow {
         let promised = self.remaining(nxt).next_multiple_of(unit);
         let wnd = selected.max(promised).min(MAX_UNSCALED << self.wscale);
         let field = (wnd >> self.wscale) as u16;
-        Offer {
-            field,
-            wnd: u32::from(field) << self.wscale,
-        }
+        Offer { field, wnd: u32::from(field) << self.wscale }
     }
 
     /// `offer` went out with an acknowledgment of `nxt`.
@@ -367,11 +334,7 @@ impl ReceiveWindow {
         let edge = self.edge();
         self.wup = nxt;
         // Held whatever the caller says: the right edge does not move left.
-        self.wnd = offer.wnd.max(if edge.after(nxt) {
-            edge.bytes_since(nxt)
-        } else {
-            0
-        });
+        self.wnd = offer.wnd.max(if edge.after(nxt) { edge.bytes_since(nxt) } else { 0 });
     }
 
     fn sample_rtt(&mut self, micros: u32, by_window: bool, drained: bool) {
@@ -421,9 +384,7 @@ impl ReceiveWindow {
             return;
         }
         let read_to = queued.nxt - queued.unread;
-        let copied = read_to
-            .bytes_since(self.space_seq)
-            .saturating_sub(queued.unread);
+        let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
         if copied > self.space {
             self.grow_buffer(config, copied, queued.beyond);
         }

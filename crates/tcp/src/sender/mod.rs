@@ -147,7 +147,7 @@ impl Sender {
     pub fn new(iss: SeqNumber, config: &Config, controller: Box<dyn CongestionControl>) -> Self {
         let rto_min = Nanos::from_micros(u64::from(config.tcp_rto_min_us));
         let rto_max = Nanos::from_millis(u64::from(config.tcp_rto_max_ms));
-        let recovery = Recovery { reordering: config.tcp_reordering, ..Recovery::default() };
+        let recovery = Recovery::new(config.tcp_reordering);
         Self {
             una: iss,
             nxt: iss + 1,
@@ -445,13 +445,7 @@ impl Sender {
     }
 
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
-    fn take_rtt(
-        &mut self,
-        now: Instant,
-        rtts: &Rtts,
-        facts: &AckFacts,
-        sample: &mut AckSample,
-    ) {
+    fn take_rtt(&mut self, now: Instant, rtts: &Rtts, facts: &AckFacts, sample: &mut AckSample) {
         let by_sequence = rtts.first.filter(|_| !facts.retransmitted_acked);
         let rtt = by_sequence.or(rtts.sacked);
         if let Some(rtt) = rtt {

@@ -86,7 +86,19 @@ pub enum AfterAck {
     NewDataFirst,
 }
 
+impl Rack {
+    /// Whether the network was seen to reorder.
+    pub fn has_seen_reordering(&self) -> bool {
+        self.reordering_seen
+    }
+}
+
 impl Recovery {
+    /// No loss yet; `reordering` is `tcp_reordering`.
+    pub(super) fn new(reordering: u32) -> Self {
+        Self { reordering, ..Self::default() }
+    }
+
     /// Whether the window is being reduced by PRR.
     pub fn in_reduction(&self) -> bool {
         matches!(self.state, CaState::Cwr | CaState::Recovery)
@@ -130,8 +142,7 @@ impl Sender {
         self.recovery.rack.advanced = true;
         let before = self.board.counts();
         let wait = self.rack_mark_lost(now);
-        if self.board.counts().lost_out > before.lost_out
-            && self.recovery.state < CaState::Recovery
+        if self.board.counts().lost_out > before.lost_out && self.recovery.state < CaState::Recovery
         {
             self.enter_recovery(now, false, counters);
             let lost = self.board.counts().lost_out - before.lost_out;
@@ -411,8 +422,7 @@ impl Sender {
             self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
             self.init_undo();
         }
-        if self.recovery.state <= CaState::Disorder
-            && self.board.counts().sacked_out >= reordering
+        if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }

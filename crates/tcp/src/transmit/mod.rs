@@ -14,11 +14,11 @@ pub mod small_queue;
 use crate::connection::{Connection, Fin};
 use crate::counters::Counter;
 use crate::deadlines::Deadline;
+use crate::receiver::{AckDue, Offer};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
 use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
 use crate::sender::send_queue::BUFFER_OVERHEAD;
-use crate::receiver::{AckDue, Offer};
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -221,7 +221,10 @@ impl Connection {
                 return Err(TxBlocked::Defer);
             }
             let bytes = autosize::split_point(unsent, window, path.mss, quota, short_may_go);
-            if bytes == unsent && bytes % path.mss != 0 && self.is_autocorked(bytes % path.mss) {
+            if bytes == unsent
+                && !bytes.is_multiple_of(path.mss)
+                && self.is_autocorked(bytes % path.mss)
+            {
                 bytes - bytes % path.mss
             } else {
                 bytes
@@ -366,7 +369,7 @@ impl Connection {
         if with_fin {
             self.fin = Fin::Sent;
         }
-        if bytes % path.mss != 0 {
+        if !bytes.is_multiple_of(path.mss) {
             self.small_end = self.sender.nxt;
         }
         self.counters.add(Counter::OutSegs, u64::from(segments));
@@ -434,13 +437,11 @@ impl Connection {
 
     /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
     pub(crate) fn options_of(&self, now: Instant, with_sack: bool) -> Options {
-        let timestamps = self.timestamps.then(|| Timestamps {
-            value: self.timestamp(now),
-            echo: self.receiver.ts_recent(),
-        });
+        let timestamps = self
+            .timestamps
+            .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
         let room = if timestamps.is_some() { 3 } else { 4 };
-        let sack =
-            if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
+        let sack = if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
         Options { timestamps, sack, ..Options::default() }
     }
 

@@ -121,7 +121,8 @@ mod tests {
         let start = Instant::from_nanos(100 * MS);
         pacer.depart(start, 1000, true, 100);
         pacer.depart(start, 1000, true, 100);
-        let late = start + Nanos(2 * MS + 200_000);
+        assert_eq!(pacer.next_departure(), start + Nanos(1_500_000));
+        let late = start + Nanos(1_700_000);
         pacer.depart(late, 1000, true, 100);
         assert_eq!(pacer.next_departure(), late + Nanos(800_000));
         let later = late + Nanos(50 * MS);

@@ -108,11 +108,7 @@ impl TxCredit {
     /// Counts `bytes` of memory (payload and overhead) as below TCP.
     pub fn charge(account: &Arc<TxAccount>, bytes: u32) -> Self {
         account.word.fetch_add(u64::from(bytes), Relaxed);
-        Self {
-            account: account.clone(),
-            bytes,
-            ticket: account.issue(),
-        }
+        Self { account: account.clone(), bytes, ticket: account.issue() }
     }
 
     /// The name of this frame.
@@ -136,11 +132,7 @@ impl TxCredit {
     pub fn split(&mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Self {
-            account: self.account.clone(),
-            bytes,
-            ticket: Ticket::NONE,
-        }
+        Self { account: self.account.clone(), bytes, ticket: Ticket::NONE }
     }
 }
 
@@ -225,20 +217,14 @@ mod tests {
         drop(second);
         assert!(account.holds(a) && !account.holds(b));
         drop(first);
-        assert_eq!(
-            wakes.0.load(Ordering::SeqCst),
-            1,
-            "asking leaves the wake-up mark"
-        );
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1, "asking leaves the wake-up mark");
         assert!(!account.holds(Ticket::NONE));
     }
 
     #[test]
     fn frames_beyond_the_named_ones_count_as_below_while_anything_is() {
         let (_, account) = account();
-        let mut credits: Vec<_> = (0..=TICKETS)
-            .map(|_| TxCredit::charge(&account, 1))
-            .collect();
+        let mut credits: Vec<_> = (0..=TICKETS).map(|_| TxCredit::charge(&account, 1)).collect();
         let last = credits.pop().expect("just made");
         let ticket = last.ticket();
         drop(last);
