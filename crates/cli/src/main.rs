@@ -8,11 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod perf;
 
 #[derive(Parser)]
-#[command(
-    name = "neap",
-    version,
-    about = "TCP without the queue: a user-space TCP/IP stack"
-)]
+#[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -17,11 +17,8 @@ struct Running(Option<Child>);
 
 impl Running {
     fn start(command: &mut Command) -> Self {
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self(Some(child.expect("the program starts")))
     }
 
@@ -47,22 +44,12 @@ impl Running {
                 None => thread::sleep(Duration::from_millis(5)),
             }
         };
-        Output {
-            status,
-            stdout: out.join().unwrap(),
-            stderr: err.join().unwrap(),
-        }
+        Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
     }
 
     fn interrupt(&self) {
         let pid = self.0.as_ref().expect("still running").id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &pid])
-                .status()
-                .expect("kill runs")
-                .success()
-        );
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
     }
 }
 
@@ -103,9 +90,7 @@ fn in_namespace(name: &str, body: impl FnOnce(&World)) {
     }
     let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
         let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun";
-        let output = Command::new("unshare")
-            .args([flags, "sh", "-c", probe])
-            .output();
+        let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
         output.is_ok_and(|output| output.status.success())
     }) else {
         println!("SKIP: no right to make a network namespace with a TUN interface in it");
@@ -118,14 +103,9 @@ fn in_namespace(name: &str, body: impl FnOnce(&World)) {
         .env(INSIDE, "1")
         .output()
         .expect("unshare runs");
-    let (stdout, stderr) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(
-        output.status.success() && stdout.contains("1 passed"),
-        "{stdout}{stderr}"
-    );
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
 }
 
 /// Prepares a namespace and goes on as the program given.
@@ -139,11 +119,7 @@ struct World {
 impl World {
     fn neap(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
-        command
-            .arg("perf")
-            .args(args)
-            .arg("-p")
-            .arg(self.port.to_string());
+        command.arg("perf").args(args).arg("-p").arg(self.port.to_string());
         command
     }
 
@@ -160,9 +136,7 @@ impl World {
             let output = Running::start(command).output();
             let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
             let early = ["onnection refused", "unreachable", "No route to host"];
-            let early = early
-                .iter()
-                .any(|words| texts.iter().any(|text| text.contains(words)));
+            let early = early.iter().any(|words| texts.iter().any(|text| text.contains(words)));
             if !early || begin.elapsed() > LIMIT {
                 return output;
             }
@@ -217,9 +191,7 @@ fn report(output: &Output) -> Value {
 }
 
 fn bytes(report: &Value, sum: &str) -> u64 {
-    report["end"][sum]["bytes"]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no {sum} in {report:#}"))
+    report["end"][sum]["bytes"].as_u64().unwrap_or_else(|| panic!("no {sum} in {report:#}"))
 }
 
 /// Every path of keys in a document; all elements of a list share one path.
@@ -232,9 +204,7 @@ fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
                 into.insert(path);
             }
         }
-        Value::Array(list) => list
-            .iter()
-            .for_each(|value| keys(value, &format!("{path}[]"), into)),
+        Value::Array(list) => list.iter().for_each(|value| keys(value, &format!("{path}[]"), into)),
         _ => {}
     }
 }
@@ -257,17 +227,10 @@ fn one_stream_to_iperf3() {
         assert!((0.99..1.2).contains(&seconds), "{seconds}");
         let intervals = ours["intervals"].as_array().unwrap();
         assert!((4..=5).contains(&intervals.len()), "{intervals:#?}");
-        let moved: u64 = intervals
-            .iter()
-            .map(|interval| interval["sum"]["bytes"].as_u64().unwrap())
-            .sum();
+        let moved: u64 =
+            intervals.iter().map(|interval| interval["sum"]["bytes"].as_u64().unwrap()).sum();
         assert_eq!(moved, bytes(&ours, "sum_sent"));
-        assert!(
-            ours["end"]["cpu_utilization_percent"]["remote_total"]
-                .as_f64()
-                .unwrap()
-                > 0.0
-        );
+        assert!(ours["end"]["cpu_utilization_percent"]["remote_total"].as_f64().unwrap() > 0.0);
     });
 }
 
@@ -280,10 +243,7 @@ fn four_streams_from_iperf3() {
         let streams = ours["end"]["streams"].as_array().unwrap();
         assert_eq!(streams.len(), 4);
         for stream in streams {
-            assert!(
-                stream["receiver"]["bytes"].as_u64().unwrap() > 1 << 20,
-                "{stream:#}"
-            );
+            assert!(stream["receiver"]["bytes"].as_u64().unwrap() > 1 << 20, "{stream:#}");
         }
     });
 }
@@ -298,11 +258,7 @@ fn bytes_and_blocks_to_iperf3() {
         ] {
             let (ours, theirs) = world.send(args);
             assert_eq!(bytes(&ours, "sum_sent"), expected, "{args:?}");
-            assert_eq!(
-                bytes(&ours, "sum_received"),
-                bytes(&theirs, "sum_received"),
-                "{args:?}"
-            );
+            assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"), "{args:?}");
         }
         let (ours, _) = world.send(&["-n", "8M", "-R"]);
         assert!(bytes(&ours, "sum_received") >= 8 << 20);
@@ -317,10 +273,8 @@ fn omitted_seconds_are_not_counted() {
         assert_eq!(intervals[0]["sum"]["omitted"], true);
         assert_eq!(intervals[1]["sum"]["omitted"], false);
         assert_eq!(intervals[1]["sum"]["start"], 0.0);
-        let counted: u64 = intervals[1..]
-            .iter()
-            .map(|interval| interval["sum"]["bytes"].as_u64().unwrap())
-            .sum();
+        let counted: u64 =
+            intervals[1..].iter().map(|interval| interval["sum"]["bytes"].as_u64().unwrap()).sum();
         assert_eq!(counted, bytes(&ours, "sum_sent"));
     });
 }
@@ -328,22 +282,10 @@ fn omitted_seconds_are_not_counted() {
 #[test]
 fn iperf3_sends_one_stream_and_four() {
     in_namespace("iperf3_sends_one_stream_and_four", |world| {
-        for args in [
-            &["-t", "1"][..],
-            &["-t", "1", "-P", "4"],
-            &["-n", "8M", "-P", "2"],
-        ] {
+        for args in [&["-t", "1"][..], &["-t", "1", "-P", "4"], &["-n", "8M", "-P", "2"]] {
             let (ours, theirs) = world.serve(args);
-            assert_eq!(
-                bytes(&ours, "sum_received"),
-                bytes(&theirs, "sum_received"),
-                "{args:?}"
-            );
-            assert_eq!(
-                bytes(&ours, "sum_sent"),
-                bytes(&theirs, "sum_sent"),
-                "{args:?}"
-            );
+            assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"), "{args:?}");
+            assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"), "{args:?}");
             assert!(bytes(&ours, "sum_received") > 1 << 20, "{args:?}");
         }
     });
@@ -354,11 +296,7 @@ fn iperf3_receives_one_stream_and_four() {
     in_namespace("iperf3_receives_one_stream_and_four", |world| {
         for args in [&["-t", "1", "-R"][..], &["-t", "1", "-P", "4", "-R"]] {
             let (ours, theirs) = world.serve(args);
-            assert_eq!(
-                bytes(&ours, "sum_sent"),
-                bytes(&theirs, "sum_sent"),
-                "{args:?}"
-            );
+            assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"), "{args:?}");
             assert!(bytes(&ours, "sum_received") > 1 << 20, "{args:?}");
         }
     });
@@ -381,17 +319,13 @@ fn json_has_the_keys_of_iperf3() {
             let (ours, _) = world.send(args);
             let absent = missing(&client, &ours);
             assert!(
-                absent
-                    .iter()
-                    .all(|key| KNOWN_ABSENT.contains(&key.as_str())),
+                absent.iter().all(|key| KNOWN_ABSENT.contains(&key.as_str())),
                 "client {args:?}: {absent:?}"
             );
             let (ours, _) = world.serve(args);
             let absent = missing(&server, &ours);
             assert!(
-                absent
-                    .iter()
-                    .all(|key| KNOWN_ABSENT.contains(&key.as_str())),
+                absent.iter().all(|key| KNOWN_ABSENT.contains(&key.as_str())),
                 "server {args:?}: {absent:?}"
             );
             for key in [
@@ -415,34 +349,21 @@ fn json_has_the_keys_of_iperf3() {
 
 #[test]
 fn the_report_for_people_has_a_line_per_stream_and_sums() {
-    in_namespace(
-        "the_report_for_people_has_a_line_per_stream_and_sums",
-        |world| {
-            let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
-            let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success(), "{text}");
-            for (end, count) in [("sender", 3), ("receiver", 3)] {
-                assert_eq!(
-                    text.lines().filter(|line| line.ends_with(end)).count(),
-                    count,
-                    "{text}"
-                );
-            }
-            assert!(
-                text.contains("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd"),
-                "{text}"
-            );
-            assert!(
-                text.lines()
-                    .filter(|line| line.starts_with("[SUM]"))
-                    .count()
-                    >= 3,
-                "{text}"
-            );
-            drop(server);
-        },
-    );
+    in_namespace("the_report_for_people_has_a_line_per_stream_and_sums", |world| {
+        let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+        let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        for (end, count) in [("sender", 3), ("receiver", 3)] {
+            assert_eq!(text.lines().filter(|line| line.ends_with(end)).count(), count, "{text}");
+        }
+        assert!(
+            text.contains("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd"),
+            "{text}"
+        );
+        assert!(text.lines().filter(|line| line.starts_with("[SUM]")).count() >= 3, "{text}");
+        drop(server);
+    });
 }
 
 #[test]
@@ -466,10 +387,7 @@ fn a_server_serves_again_after_tests_it_refuses() {
         let output = server.output();
         assert!(output.status.success(), "{output:?}");
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            complaints.contains("UDP") && complaints.contains("--bidir"),
-            "{complaints}"
-        );
+        assert!(complaints.contains("UDP") && complaints.contains("--bidir"), "{complaints}");
     });
 }
 
@@ -494,16 +412,8 @@ fn a_second_client_is_told_that_the_server_is_busy() {
             command.args(["-c", &script]);
             command
         };
-        busy(
-            &mut world.neap(&["-s"]),
-            &mut first(STACK),
-            &mut world.iperf3(&long(STACK)),
-        );
-        busy(
-            &mut world.iperf3(&["-s"]),
-            &mut first(KERNEL),
-            &mut world.neap(&long(KERNEL)),
-        );
+        busy(&mut world.neap(&["-s"]), &mut first(STACK), &mut world.iperf3(&long(STACK)));
+        busy(&mut world.iperf3(&["-s"]), &mut first(KERNEL), &mut world.neap(&long(KERNEL)));
     });
 }
 
@@ -517,10 +427,7 @@ fn an_interrupted_client_tells_its_server() {
         client.interrupt();
         let output = client.output();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            !output.status.success() && text.contains("sender"),
-            "{text}"
-        );
+        assert!(!output.status.success() && text.contains("sender"), "{text}");
         let output = server.output();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains("terminated"), "{text}");
@@ -529,82 +436,64 @@ fn an_interrupted_client_tells_its_server() {
 
 #[test]
 fn a_server_survives_clients_that_do_not_keep_the_protocol() {
-    in_namespace(
-        "a_server_survives_clients_that_do_not_keep_the_protocol",
-        |world| {
-            let server = Running::start(&mut world.neap(&["-s"]));
-            let cookie = [&[b'a'; 36][..], &[0]].concat();
-            let cases: [(&[u8], &str); 6] = [
-                (b"", "closed the control connection early"),
-                (
-                    b"GET / HTTP/1.0\r\n\r\n",
-                    "closed the control connection early",
-                ),
-                (&[0xff; 80], "4294967295 bytes of JSON"),
-                (
-                    &[&cookie[..], &[0, 0, 0, 2], b"{]"].concat(),
-                    "JSON is not what",
-                ),
-                (&[&cookie[..], &[0, 0, 0, 2], b"{}"].concat(), "only TCP"),
-                (
-                    &[&cookie[..], &[0, 0, 0, 12], br#"{"tcp":true}"#, &[77]].concat(),
-                    "77",
-                ),
-            ];
-            for (sent, _) in cases {
-                let mut socket = world.connect();
-                socket.write_all(sent).unwrap();
-                let _ = socket.shutdown(std::net::Shutdown::Write);
-                read_all(&mut socket);
-            }
-            server.interrupt();
-            let output = server.output();
-            let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{output:?}");
-            let mut lines = complaints.lines();
-            for (sent, words) in cases {
-                let line = lines.next().unwrap_or_default();
-                assert!(
-                    line.contains(words),
-                    "{:?}: {line}\n{complaints}",
-                    String::from_utf8_lossy(sent)
-                );
-            }
-        },
-    );
+    in_namespace("a_server_survives_clients_that_do_not_keep_the_protocol", |world| {
+        let server = Running::start(&mut world.neap(&["-s"]));
+        let cookie = [&[b'a'; 36][..], &[0]].concat();
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "closed the control connection early"),
+            (b"GET / HTTP/1.0\r\n\r\n", "closed the control connection early"),
+            (&[0xff; 80], "4294967295 bytes of JSON"),
+            (&[&cookie[..], &[0, 0, 0, 2], b"{]"].concat(), "JSON is not what"),
+            (&[&cookie[..], &[0, 0, 0, 2], b"{}"].concat(), "only TCP"),
+            (&[&cookie[..], &[0, 0, 0, 12], br#"{"tcp":true}"#, &[77]].concat(), "77"),
+        ];
+        for (sent, _) in cases {
+            let mut socket = world.connect();
+            socket.write_all(sent).unwrap();
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            read_all(&mut socket);
+        }
+        server.interrupt();
+        let output = server.output();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{output:?}");
+        let mut lines = complaints.lines();
+        for (sent, words) in cases {
+            let line = lines.next().unwrap_or_default();
+            assert!(
+                line.contains(words),
+                "{:?}: {line}\n{complaints}",
+                String::from_utf8_lossy(sent)
+            );
+        }
+    });
 }
 
 #[test]
 fn a_client_survives_servers_that_do_not_keep_the_protocol() {
-    in_namespace(
-        "a_client_survives_servers_that_do_not_keep_the_protocol",
-        |world| {
-            let cases: [(&[u8], &str); 6] = [
-                (b"", "closed the control connection early"),
-                (b"HTTP/1.0 400 Bad Request\r\n", "byte 72 is no state"),
-                (&[0xff], "busy with another test"),
-                (&[11], "the server has ended the test"),
-                (&[9, 0xfe, 0, 0, 0, 130, 0, 0, 0, 0], "socket buffers"),
-                (&[9, 16], "IperfDone"),
-            ];
-            for (answer, words) in cases {
-                let listener = TcpListener::bind((KERNEL, world.port)).unwrap();
-                let client = Running::start(&mut world.neap(&["-c", KERNEL]));
-                let (mut socket, _) = listener.accept().unwrap();
-                let mut cookie = [0; 37];
-                socket.read_exact(&mut cookie).unwrap();
-                socket.write_all(answer).unwrap();
-                socket.shutdown(std::net::Shutdown::Write).unwrap();
-                let output = client.output();
-                let text = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(
-                    !output.status.success() && text.contains(words),
-                    "{answer:?}: {text}"
-                );
-                drop(socket);
-            }
-        },
-    );
+    in_namespace("a_client_survives_servers_that_do_not_keep_the_protocol", |world| {
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "closed the control connection early"),
+            (b"HTTP/1.0 400 Bad Request\r\n", "byte 72 is no state"),
+            (&[0xff], "busy with another test"),
+            (&[11], "the server has ended the test"),
+            (&[9, 0xfe, 0, 0, 0, 130, 0, 0, 0, 0], "socket buffers"),
+            (&[9, 16], "IperfDone"),
+        ];
+        for (answer, words) in cases {
+            let listener = TcpListener::bind((KERNEL, world.port)).unwrap();
+            let client = Running::start(&mut world.neap(&["-c", KERNEL]));
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut cookie = [0; 37];
+            socket.read_exact(&mut cookie).unwrap();
+            socket.write_all(answer).unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            let output = client.output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains(words), "{answer:?}: {text}");
+            drop(socket);
+        }
+    });
 }
 
 #[test]
@@ -622,10 +511,7 @@ fn errors_of_the_command_line_say_what_to_do() {
         ] {
             let output = Running::start(&mut world.neap(args)).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(
-                !output.status.success() && text.contains(hint),
-                "{args:?}: {text}"
-            );
+            assert!(!output.status.success() && text.contains(hint), "{args:?}: {text}");
         }
     });
 }

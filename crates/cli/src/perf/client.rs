@@ -21,24 +21,16 @@ pub(crate) fn resolve(
     port: u16,
     version: Option<IpVersion>,
 ) -> Result<SocketAddr, PerfError> {
-    let unresolved = |reason: String| PerfError::Resolve {
-        host: host.to_owned(),
-        reason,
-    };
+    let unresolved = |reason: String| PerfError::Resolve { host: host.to_owned(), reason };
     let all = match host.parse::<IpAddr>() {
         Ok(addr) => vec![SocketAddr::new(addr, port)],
-        Err(_) => (host, port)
-            .to_socket_addrs()
-            .map_err(|error| unresolved(error.to_string()))?
-            .collect(),
+        Err(_) => {
+            (host, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?.collect()
+        }
     };
     let fits = |addr: &SocketAddr| version.is_none_or(|version| version == IpVersion::of(addr));
     all.into_iter().find(fits).ok_or_else(|| {
-        let version = if version == Some(IpVersion::V6) {
-            "IPv6"
-        } else {
-            "IPv4"
-        };
+        let version = if version == Some(IpVersion::V6) { "IPv6" } else { "IPv4" };
         unresolved(format!("it has no {version} address"))
     })
 }
@@ -70,24 +62,13 @@ pub(crate) fn run(
         cookie.write(&mut socket)?;
         streams.push(Stream::new(stream_id(index), socket));
     }
-    let role = if plan.reverse {
-        Role::Receiver
-    } else {
-        Role::Sender
-    };
+    let role = if plan.reverse { Role::Receiver } else { Role::Sender };
     reporter.start(&Start::new(plan, &cookie, &streams, default_mss)?);
     control.expect_state(State::TestStart)?;
     control.expect_state(State::TestRunning)?;
 
     let clock = CpuClock::start();
-    let setting = Setting {
-        plan,
-        role,
-        client: true,
-        interval,
-        interrupt,
-        listener: None,
-    };
+    let setting = Setting { plan, role, client: true, interval, interrupt, listener: None };
     let mut phase = DataPhase::new(setting, &mut control, &mut streams, reporter)?;
     let (seconds, ended) = phase.run();
     let cpu = clock.stop();

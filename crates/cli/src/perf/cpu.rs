@@ -15,11 +15,7 @@ pub(crate) struct CpuClock {
 
 impl CpuClock {
     pub(crate) fn start() -> Self {
-        Self {
-            wall: Instant::now(),
-            total: process_time(),
-            ticks: ticks(),
-        }
+        Self { wall: Instant::now(), total: process_time(), ticks: ticks() }
     }
 
     /// Per cent of the wall time since the start. The sum is exact, user and system split it by clock ticks.
@@ -27,20 +23,10 @@ impl CpuClock {
         let wall = self.wall.elapsed().as_secs_f64().max(1e-9);
         let total = process_time().saturating_sub(self.total).as_secs_f64() / wall * 100.0;
         let (user, system) = ticks();
-        let (user, system) = (
-            user.saturating_sub(self.ticks.0),
-            system.saturating_sub(self.ticks.1),
-        );
-        let share = if user + system == 0 {
-            0.0
-        } else {
-            user as f64 / (user + system) as f64
-        };
-        Cpu {
-            total,
-            user: total * share,
-            system: total * (1.0 - share),
-        }
+        let (user, system) =
+            (user.saturating_sub(self.ticks.0), system.saturating_sub(self.ticks.1));
+        let share = if user + system == 0 { 0.0 } else { user as f64 / (user + system) as f64 };
+        Cpu { total, user: total * share, system: total * (1.0 - share) }
     }
 }
 
@@ -53,10 +39,8 @@ fn ticks() -> (u64, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name before the last parenthesis may contain anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut times = fields
-        .split_ascii_whitespace()
-        .skip(11)
-        .map(|field| field.parse().unwrap_or(0));
+    let mut times =
+        fields.split_ascii_whitespace().skip(11).map(|field| field.parse().unwrap_or(0));
     (times.next().unwrap_or(0), times.next().unwrap_or(0))
 }
 

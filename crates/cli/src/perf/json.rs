@@ -171,52 +171,30 @@ impl MovedJson {
     fn new(socket: Option<u32>, start: f64, end: f64, bytes: u64, sender: bool) -> Self {
         let seconds = end - start;
         let bits_per_second = bits_per_second(bytes, seconds);
-        Self {
-            socket,
-            start,
-            end,
-            seconds,
-            bytes,
-            bits_per_second,
-            sender,
-            ..Self::default()
-        }
+        Self { socket, start, end, seconds, bytes, bits_per_second, sender, ..Self::default() }
     }
 }
 
 impl JsonReport {
     pub(crate) fn new() -> Self {
         let uname = rustix::system::uname();
-        let parts = [
-            uname.sysname(),
-            uname.nodename(),
-            uname.release(),
-            uname.version(),
-            uname.machine(),
-        ];
+        let parts =
+            [uname.sysname(), uname.nodename(), uname.release(), uname.version(), uname.machine()];
         let start = StartJson {
             version: format!("neap {}", env!("CARGO_PKG_VERSION")),
             system_info: parts.map(std::ffi::CStr::to_string_lossy).join(" "),
             ..StartJson::default()
         };
-        Self {
-            start,
-            ..Self::default()
-        }
+        Self { start, ..Self::default() }
     }
 
     pub(crate) fn connecting(&mut self, host: &str, port: u16) {
-        self.start.connecting_to = Some(HostJson {
-            host: host.to_owned(),
-            port,
-        });
+        self.start.connecting_to = Some(HostJson { host: host.to_owned(), port });
     }
 
     pub(crate) fn accepted(&mut self, from: SocketAddr) {
-        self.start.accepted_connection = Some(HostJson {
-            host: from.ip().to_string(),
-            port: from.port(),
-        });
+        self.start.accepted_connection =
+            Some(HostJson { host: from.ip().to_string(), port: from.port() });
     }
 
     pub(crate) fn start(&mut self, start: &Start<'_>) {
@@ -228,13 +206,8 @@ impl JsonReport {
             remote_port: remote.port(),
         };
         self.start.connected = start.streams.iter().map(connected).collect();
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        self.start.timestamp = Some(TimestampJson {
-            time: http_date(now),
-            timesecs: now,
-        });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.start.timestamp = Some(TimestampJson { time: http_date(now), timesecs: now });
         let (duration, bytes, blocks) = match start.plan.until {
             Until::Time(time) => (time.as_secs(), 0, 0),
             Until::Bytes(bytes) => (0, bytes, 0),
@@ -274,13 +247,8 @@ impl JsonReport {
         let mut streams = Vec::with_capacity(interval.streams.len());
         for stream in &interval.streams {
             total.0 = total.0.saturating_add(stream.bytes);
-            let mut moved = MovedJson::new(
-                Some(stream.id),
-                start,
-                end,
-                stream.bytes,
-                stream.sender.is_some(),
-            );
+            let mut moved =
+                MovedJson::new(Some(stream.id), start, end, stream.bytes, stream.sender.is_some());
             moved.omitted = Some(interval.omitted);
             if let Some((retransmits, info)) = stream.sender {
                 total.1 = Some(total.1.unwrap_or(0) + retransmits);
@@ -306,17 +274,10 @@ impl JsonReport {
         let (sent, received, retransmits) = summary.sum();
         let mut sum_sent = MovedJson::new(None, 0.0, sent.seconds, sent.bytes, sends);
         sum_sent.retransmits = retransmits;
-        let (own, remote) = (
-            summary.congestion.clone(),
-            summary.remote_congestion.clone(),
-        );
+        let (own, remote) = (summary.congestion.clone(), summary.remote_congestion.clone());
         let (sender, receiver) = if sends { (own, remote) } else { (remote, own) };
         self.end.all = Some(EndOfTestJson {
-            streams: summary
-                .streams
-                .iter()
-                .map(|stream| end_stream(stream, sends))
-                .collect(),
+            streams: summary.streams.iter().map(|stream| end_stream(stream, sends)).collect(),
             sum_sent,
             sum_received: MovedJson::new(None, 0.0, received.seconds, received.bytes, sends),
             cpu_utilization_percent: CpuJson {
@@ -344,13 +305,8 @@ impl JsonReport {
 }
 
 fn end_stream(stream: &StreamSummary, sends: bool) -> EndStreamJson {
-    let mut sender = MovedJson::new(
-        Some(stream.id),
-        0.0,
-        stream.sent.seconds,
-        stream.sent.bytes,
-        sends,
-    );
+    let mut sender =
+        MovedJson::new(Some(stream.id), 0.0, stream.sent.seconds, stream.sent.bytes, sends);
     sender.retransmits = stream.retransmits;
     sender.extremes = stream.retransmits.map(|_| ExtremesJson {
         max_snd_cwnd: stream.extremes.max_snd_cwnd,
@@ -359,22 +315,16 @@ fn end_stream(stream: &StreamSummary, sends: bool) -> EndStreamJson {
         min_rtt: stream.extremes.min_rtt,
         mean_rtt: stream.extremes.mean_rtt(),
     });
-    let receiver = MovedJson::new(
-        Some(stream.id),
-        0.0,
-        stream.received.seconds,
-        stream.received.bytes,
-        sends,
-    );
+    let receiver =
+        MovedJson::new(Some(stream.id), 0.0, stream.received.seconds, stream.received.bytes, sends);
     EndStreamJson { sender, receiver }
 }
 
 /// Seconds since 1970 as `Sat, 21 Nov 2026 10:47:34 GMT`.
 fn http_date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (day, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of year 0, so that the leap day is the last of its year.
     let shifted = day + 719_468;

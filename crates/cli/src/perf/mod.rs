@@ -65,12 +65,7 @@ pub(crate) struct Args {
     #[arg(short = 'R', long, conflicts_with = "server")]
     reverse: bool,
     /// Congestion control, by name
-    #[arg(
-        short = 'C',
-        long = "congestion",
-        value_name = "ALGO",
-        conflicts_with = "server"
-    )]
+    #[arg(short = 'C', long = "congestion", value_name = "ALGO", conflicts_with = "server")]
     congestion: Option<String>,
     /// Maximum segment size, bytes
     #[arg(short = 'M', long = "set-mss", value_name = "MSS", conflicts_with = "server",
@@ -117,10 +112,7 @@ enum PerfError {
     #[error("cannot find {host}: {reason}")]
     Resolve { host: String, reason: String },
     #[error("cannot connect to {server}: {source}; is an iperf3 server running there?")]
-    Connect {
-        server: SocketAddr,
-        source: io::Error,
-    },
+    Connect { server: SocketAddr, source: io::Error },
     #[error("cannot listen: {0}")]
     Listen(io::Error),
     #[error("cannot set the socket options that the client asks for: {0}")]
@@ -157,11 +149,7 @@ fn size(text: &str) -> Result<u64, String> {
     let number: f64 = digits.parse().map_err(|_| wrong())?;
     let value = number * f64::from(1 << (shift / 2)) * f64::from(1 << (shift / 2));
     // Beyond 2^53 a count could not cross the wire as C programs write numbers.
-    if (1.0..=9e15).contains(&value) {
-        Ok(value as u64)
-    } else {
-        Err(wrong())
-    }
+    if (1.0..=9e15).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
 }
 
 fn size_within<const LIMIT: u32>(text: &str) -> Result<u32, String> {
@@ -186,9 +174,9 @@ impl Args {
         let until = match (self.bytes, self.blockcount) {
             (Some(bytes), _) => Until::Bytes(bytes),
             (None, Some(blocks)) => Until::Blocks(blocks),
-            (None, None) => Until::Time(Duration::from_secs(
-                self.time.unwrap_or(DEFAULT_TIME).into(),
-            )),
+            (None, None) => {
+                Until::Time(Duration::from_secs(self.time.unwrap_or(DEFAULT_TIME).into()))
+            }
         };
         Plan {
             streams: self.parallel,

@@ -80,10 +80,7 @@ pub(crate) fn apply(socket: &TcpStream, options: &SocketOptions) -> io::Result<(
 
 /// Send and receive buffer of a socket, bytes.
 pub(crate) fn buffer_sizes(socket: &TcpStream) -> io::Result<(usize, usize)> {
-    Ok((
-        sockopt::socket_send_buffer_size(socket)?,
-        sockopt::socket_recv_buffer_size(socket)?,
-    ))
+    Ok((sockopt::socket_send_buffer_size(socket)?, sockopt::socket_recv_buffer_size(socket)?))
 }
 
 /// Name of a socket's congestion control.
@@ -131,17 +128,8 @@ impl Poller {
 
     /// Waits for this socket too, from now on: for data, or for room where `for_room`.
     pub(crate) fn add(&self, socket: &impl AsFd, token: u64, for_room: bool) -> io::Result<()> {
-        let flags = if for_room {
-            epoll::EventFlags::OUT
-        } else {
-            epoll::EventFlags::IN
-        };
-        Ok(epoll::add(
-            &self.epoll,
-            socket,
-            epoll::EventData::new_u64(token),
-            flags,
-        )?)
+        let flags = if for_room { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
     }
 
     /// Waits for this socket no longer.
@@ -154,11 +142,7 @@ impl Poller {
         ready.clear();
         self.events.clear();
         let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match epoll::wait(
-            &self.epoll,
-            spare_capacity(&mut self.events),
-            Some(&timeout),
-        ) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

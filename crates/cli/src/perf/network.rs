@@ -50,30 +50,16 @@ pub(crate) enum NetworkError {
     #[error("--address {address} and {other} are of different versions of IP")]
     Mixed { address: IpAddr, other: IpAddr },
     #[error("--address and {option} are the same address {address}; each end needs its own")]
-    Same {
-        option: &'static str,
-        address: IpAddr,
-    },
+    Same { option: &'static str, address: IpAddr },
     #[error("{option} {other} is outside of the network of --address {address}/{prefix}")]
-    Unreachable {
-        option: &'static str,
-        other: IpAddr,
-        address: IpAddr,
-        prefix: u8,
-    },
+    Unreachable { option: &'static str, other: IpAddr, address: IpAddr, prefix: u8 },
 }
 
 /// The device under the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    Tun {
-        name: String,
-        host: Cidr,
-    },
-    Packet {
-        name: String,
-        gateway: Option<IpAddr>,
-    },
+    Tun { name: String, host: Cidr },
+    Packet { name: String, gateway: Option<IpAddr> },
 }
 
 /// A way out whose parts fit together.
@@ -101,37 +87,22 @@ impl Network {
             (Some(name), _) => {
                 let host = args.host_address.ok_or(NetworkError::NoHostAddress)?;
                 address.check_neighbor("--host-address", host.address)?;
-                Way::Tun {
-                    name: name.clone(),
-                    host,
-                }
+                Way::Tun { name: name.clone(), host }
             }
             (None, Some(name)) => {
                 if let Some(gateway) = args.gateway {
                     address.check_neighbor("--gateway", gateway)?;
                 }
-                Way::Packet {
-                    name: name.clone(),
-                    gateway: args.gateway,
-                }
+                Way::Packet { name: name.clone(), gateway: args.gateway }
             }
             (None, None) => return Err(NetworkError::NoDevice),
         };
-        Ok(Self {
-            way,
-            address,
-            sysctls: args.sysctls.clone(),
-            gso_max: args.gso_max,
-        })
+        Ok(Self { way, address, sysctls: args.sysctls.clone(), gso_max: args.gso_max })
     }
 
     /// The version of IP that the stack speaks.
     pub(crate) fn version(&self) -> IpVersion {
-        if self.address.address.is_ipv4() {
-            IpVersion::V4
-        } else {
-            IpVersion::V6
-        }
+        if self.address.address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
     }
 }
 
@@ -147,15 +118,11 @@ impl Cidr {
     pub(crate) fn contains(&self, other: IpAddr) -> bool {
         match (self.address, other) {
             (IpAddr::V4(one), IpAddr::V4(other)) => {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(self.prefix))
-                    .unwrap_or(0);
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
                 (u32::from(one) ^ u32::from(other)) & mask == 0
             }
             (IpAddr::V6(one), IpAddr::V6(other)) => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.prefix))
-                    .unwrap_or(0);
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
                 (u128::from(one) ^ u128::from(other)) & mask == 0
             }
             _ => false,
@@ -173,12 +140,7 @@ impl Cidr {
         // An IPv6 router is often reached by its link-local address.
         let link_local = matches!(other, IpAddr::V6(other) if other.is_unicast_link_local());
         if !self.contains(other) && !link_local {
-            return Err(NetworkError::Unreachable {
-                option,
-                other,
-                address,
-                prefix,
-            });
+            return Err(NetworkError::Unreachable { option, other, address, prefix });
         }
         Ok(())
     }
@@ -204,11 +166,8 @@ impl FromStr for Cidr {
             return Err(CidrError::Form);
         }
         let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-        let nobody = [
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        ]
-        .contains(&address);
+        let nobody = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
+            .contains(&address);
         if broadcast || nobody || address.is_multicast() || address.is_loopback() {
             return Err(CidrError::NotAHost);
         }
@@ -233,10 +192,9 @@ impl FromStr for Sysctl {
 
     fn from_str(text: &str) -> Result<Self, SysctlError> {
         match text.split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() => Ok(Self {
-                name: name.trim().to_owned(),
-                value: value.trim().to_owned(),
-            }),
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
             _ => Err(SysctlError),
         }
     }
@@ -268,25 +226,13 @@ mod tests {
         .unwrap();
         assert_eq!(
             tun.way,
-            Way::Tun {
-                name: "t0".to_owned(),
-                host: "10.9.0.1/24".parse().unwrap()
-            }
+            Way::Tun { name: "t0".to_owned(), host: "10.9.0.1/24".parse().unwrap() }
         );
-        assert_eq!(
-            tun.sysctls[0],
-            Sysctl {
-                name: "a.b".to_owned(),
-                value: "3".to_owned()
-            }
-        );
+        assert_eq!(tun.sysctls[0], Sysctl { name: "a.b".to_owned(), value: "3".to_owned() });
         assert_eq!(tun.version(), IpVersion::V4);
         let packet =
             network("--packet v0 --address fd00::2/64 --gateway fe80::1 --gso-max 16384").unwrap();
-        assert_eq!(
-            (packet.version(), packet.gso_max),
-            (IpVersion::V6, Some(16_384))
-        );
+        assert_eq!((packet.version(), packet.gso_max), (IpVersion::V6, Some(16_384)));
     }
 
     #[test]
@@ -294,29 +240,14 @@ mod tests {
         for (line, hint) in [
             ("", "no way out"),
             ("--tun t0", "--address"),
-            (
-                "--tun t0 --address 10.9.0.2/24",
-                "--host-address is missing",
-            ),
-            (
-                "--tun t0 --packet v0 --address 10.9.0.2/24",
-                "cannot be used with",
-            ),
+            ("--tun t0 --address 10.9.0.2/24", "--host-address is missing"),
+            ("--tun t0 --packet v0 --address 10.9.0.2/24", "cannot be used with"),
             ("--packet v0 --address 10.9.0.2", "10.9.0.2/24"),
             ("--packet v0 --address 10.9.0.2/33", "10.9.0.2/24"),
             ("--packet v0 --address 224.0.0.1/4", "cannot have"),
-            (
-                "--packet v0 --address 10.9.0.2/24 --gateway 10.8.0.1",
-                "outside",
-            ),
-            (
-                "--packet v0 --address 10.9.0.2/24 --gateway fd00::1",
-                "different versions",
-            ),
-            (
-                "--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.2/24",
-                "same address",
-            ),
+            ("--packet v0 --address 10.9.0.2/24 --gateway 10.8.0.1", "outside"),
+            ("--packet v0 --address 10.9.0.2/24 --gateway fd00::1", "different versions"),
+            ("--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.2/24", "same address"),
             ("--packet v0 --address 10.9.0.2/24 --sysctl x", "NAME=VALUE"),
         ] {
             let error = network(line).unwrap_err();

@@ -78,43 +78,22 @@ impl Plan {
                 "the client asks for a limited rate (-b) from the server",
             );
         }
-        let streams = within(
-            asked.parallel,
-            MAX_STREAMS,
-            error_code::STREAMS,
-            "too many parallel streams",
-        )?
-        .max(1);
-        let block = within(
-            asked.len,
-            MAX_BLOCK,
-            error_code::BLOCK_SIZE,
-            "the block size is out of range",
-        )?;
-        let omit = within(
-            asked.omit,
-            MAX_OMIT,
-            error_code::OMIT,
-            "the omitted time is out of range",
-        )?;
-        let time = within(
-            asked.time,
-            MAX_TIME,
-            error_code::DURATION,
-            "the duration is out of range",
-        )?;
+        let streams =
+            within(asked.parallel, MAX_STREAMS, error_code::STREAMS, "too many parallel streams")?
+                .max(1);
+        let block =
+            within(asked.len, MAX_BLOCK, error_code::BLOCK_SIZE, "the block size is out of range")?;
+        let omit =
+            within(asked.omit, MAX_OMIT, error_code::OMIT, "the omitted time is out of range")?;
+        let time =
+            within(asked.time, MAX_TIME, error_code::DURATION, "the duration is out of range")?;
         let window = within(
             asked.window,
             MAX_WINDOW,
             error_code::BUFFER_SIZE,
             "the socket buffer is out of range",
         )?;
-        let mss = within(
-            asked.mss,
-            MAX_MSS,
-            error_code::MSS,
-            "the MSS is out of range",
-        )?;
+        let mss = within(asked.mss, MAX_MSS, error_code::MSS, "the MSS is out of range")?;
         let until = match (asked.num, asked.blockcount, time) {
             (0, 0, time) => Until::Time(Duration::from_secs(time.into())),
             (bytes, 0, 0) => Until::Bytes(bytes),
@@ -194,13 +173,7 @@ mod tests {
     use super::*;
 
     fn asked() -> Parameters {
-        Parameters {
-            tcp: true,
-            time: 10,
-            parallel: 1,
-            len: 131_072,
-            ..Parameters::default()
-        }
+        Parameters { tcp: true, time: 10, parallel: 1, len: 131_072, ..Parameters::default() }
     }
 
     #[test]
@@ -226,10 +199,7 @@ mod tests {
             let again = Plan::of(&plan.parameters()).unwrap();
             assert_eq!(again.until, until);
             assert_eq!(again.byte_limit(), limit);
-            assert_eq!(
-                (again.streams, again.reverse, again.block),
-                (128, true, 1000)
-            );
+            assert_eq!((again.streams, again.reverse, again.block), (128, true, 1000));
             assert_eq!(again.omit, plan.omit);
             assert_eq!(again.socket, plan.socket);
         }
@@ -239,81 +209,17 @@ mod tests {
     fn what_is_out_of_range_is_refused_with_iperf3s_number() {
         let big = u64::MAX;
         let cases = [
-            (
-                Parameters {
-                    tcp: false,
-                    udp: true,
-                    ..asked()
-                },
-                error_code::NOT_IMPLEMENTED,
-            ),
-            (
-                Parameters {
-                    bidirectional: true,
-                    ..asked()
-                },
-                error_code::NOT_IMPLEMENTED,
-            ),
-            (
-                Parameters {
-                    reverse: true,
-                    bandwidth: 1,
-                    ..asked()
-                },
-                error_code::NOT_IMPLEMENTED,
-            ),
-            (
-                Parameters {
-                    parallel: 129,
-                    ..asked()
-                },
-                error_code::STREAMS,
-            ),
-            (
-                Parameters {
-                    len: big,
-                    ..asked()
-                },
-                error_code::BLOCK_SIZE,
-            ),
-            (
-                Parameters {
-                    omit: 601,
-                    ..asked()
-                },
-                error_code::OMIT,
-            ),
-            (
-                Parameters {
-                    time: big,
-                    ..asked()
-                },
-                error_code::DURATION,
-            ),
-            (
-                Parameters {
-                    window: big,
-                    ..asked()
-                },
-                error_code::BUFFER_SIZE,
-            ),
-            (
-                Parameters {
-                    mss: 65_536,
-                    ..asked()
-                },
-                error_code::MSS,
-            ),
+            (Parameters { tcp: false, udp: true, ..asked() }, error_code::NOT_IMPLEMENTED),
+            (Parameters { bidirectional: true, ..asked() }, error_code::NOT_IMPLEMENTED),
+            (Parameters { reverse: true, bandwidth: 1, ..asked() }, error_code::NOT_IMPLEMENTED),
+            (Parameters { parallel: 129, ..asked() }, error_code::STREAMS),
+            (Parameters { len: big, ..asked() }, error_code::BLOCK_SIZE),
+            (Parameters { omit: 601, ..asked() }, error_code::OMIT),
+            (Parameters { time: big, ..asked() }, error_code::DURATION),
+            (Parameters { window: big, ..asked() }, error_code::BUFFER_SIZE),
+            (Parameters { mss: 65_536, ..asked() }, error_code::MSS),
             (Parameters { num: 1, ..asked() }, error_code::END_CONDITIONS),
-            (
-                Parameters {
-                    num: 1,
-                    blockcount: 1,
-                    time: 0,
-                    ..asked()
-                },
-                error_code::END_CONDITIONS,
-            ),
+            (Parameters { num: 1, blockcount: 1, time: 0, ..asked() }, error_code::END_CONDITIONS),
         ];
         for (asked, code) in cases {
             assert_eq!(Plan::of(&asked).unwrap_err().code, code, "{asked:?}");

@@ -196,13 +196,7 @@ impl Cookie {
         self.0
             .iter()
             .take_while(|&&byte| byte != 0)
-            .map(|&byte| {
-                if byte.is_ascii_graphic() {
-                    char::from(byte)
-                } else {
-                    '?'
-                }
-            })
+            .map(|&byte| if byte.is_ascii_graphic() { char::from(byte) } else { '?' })
             .collect()
     }
 }
@@ -216,10 +210,7 @@ fn read_exact(from: &mut impl Read, buf: &mut [u8]) -> Result<(), ProtocolError>
 }
 
 fn interrupted_or_io(error: io::Error) -> ProtocolError {
-    if error
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<UserInterrupt>)
-    {
+    if error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<UserInterrupt>) {
         ProtocolError::Interrupted
     } else {
         ProtocolError::Io(error)
@@ -260,13 +251,12 @@ pub(crate) fn read_json<T: DeserializeOwned>(
         return Err(ProtocolError::JsonTooLong { length, limit });
     }
     let mut text = Vec::new();
-    let got = from
-        .take(u64::from(length))
-        .read_to_end(&mut text)
-        .map_err(|error| match error.kind() {
+    let got = from.take(u64::from(length)).read_to_end(&mut text).map_err(|error| {
+        match error.kind() {
             io::ErrorKind::TimedOut => ProtocolError::Silent,
             _ => interrupted_or_io(error),
-        })?;
+        }
+    })?;
     if got < length as usize {
         return Err(ProtocolError::Closed);
     }
@@ -423,11 +413,7 @@ pub(crate) struct Parameters {
     pub num: u64,
     #[serde(deserialize_with = "count")]
     pub blockcount: u64,
-    #[serde(
-        rename = "MSS",
-        deserialize_with = "count",
-        skip_serializing_if = "is_zero"
-    )]
+    #[serde(rename = "MSS", deserialize_with = "count", skip_serializing_if = "is_zero")]
     pub mss: u64,
     #[serde(skip_serializing_if = "is_false")]
     pub nodelay: bool,
@@ -564,47 +550,23 @@ mod tests {
                 assert_eq!(state.byte(), byte);
             }
         }
-        assert!(matches!(
-            read_state(&mut [3].as_slice()),
-            Err(ProtocolError::UnknownState(3))
-        ));
-        assert_eq!(
-            read_state(&mut [9].as_slice()).unwrap(),
-            State::ParamExchange
-        );
+        assert!(matches!(read_state(&mut [3].as_slice()), Err(ProtocolError::UnknownState(3))));
+        assert_eq!(read_state(&mut [9].as_slice()).unwrap(), State::ParamExchange);
     }
 
     #[test]
     fn announced_errors_are_errors() {
-        assert!(matches!(
-            read_state(&mut [0xff].as_slice()),
-            Err(ProtocolError::AccessDenied)
-        ));
-        assert!(matches!(
-            read_state(&mut [11].as_slice()),
-            Err(ProtocolError::ServerTerminated)
-        ));
+        assert!(matches!(read_state(&mut [0xff].as_slice()), Err(ProtocolError::AccessDenied)));
+        assert!(matches!(read_state(&mut [11].as_slice()), Err(ProtocolError::ServerTerminated)));
         let error = [0xfe, 0, 0, 0, 134, 0, 0, 0, 2];
         let got = read_state(&mut error.as_slice()).unwrap_err();
-        assert!(matches!(
-            got,
-            ProtocolError::ServerError {
-                code: 134,
-                errno: 2
-            }
-        ));
+        assert!(matches!(got, ProtocolError::ServerError { code: 134, errno: 2 }));
         assert!(got.to_string().contains("congestion control"), "{got}");
         assert!(got.to_string().contains("No such file"), "{got}");
         for cut in 0..error.len() {
-            assert!(
-                matches!(read_state(&mut &error[..cut]), Err(ProtocolError::Closed)),
-                "{cut}"
-            );
+            assert!(matches!(read_state(&mut &error[..cut]), Err(ProtocolError::Closed)), "{cut}");
         }
-        let strange = ProtocolError::ServerError {
-            code: u32::MAX,
-            errno: u32::MAX,
-        };
+        let strange = ProtocolError::ServerError { code: u32::MAX, errno: u32::MAX };
         assert_eq!(strange.to_string(), "the server reports: error 4294967295");
     }
 
@@ -618,10 +580,7 @@ mod tests {
         assert_eq!(wire.len(), 37);
         assert_eq!(wire[36], 0);
         assert_eq!(Cookie::read(&mut wire.as_slice()).unwrap(), one);
-        assert!(matches!(
-            Cookie::read(&mut &wire[..36]),
-            Err(ProtocolError::Closed)
-        ));
+        assert!(matches!(Cookie::read(&mut &wire[..36]), Err(ProtocolError::Closed)));
         assert_eq!(Cookie([0x1b; 37]).text(), "?".repeat(37));
     }
 
@@ -631,10 +590,7 @@ mod tests {
         let got = read_json::<Parameters>(&mut huge.as_slice(), MAX_PARAMETERS);
         assert!(matches!(
             got,
-            Err(ProtocolError::JsonTooLong {
-                length: u32::MAX,
-                limit: MAX_PARAMETERS
-            })
+            Err(ProtocolError::JsonTooLong { length: u32::MAX, limit: MAX_PARAMETERS })
         ));
         let short = [&1000_u32.to_be_bytes()[..], b"{"].concat();
         assert!(matches!(
@@ -663,10 +619,7 @@ mod tests {
         ] {
             let wire = message(text.as_bytes());
             let got = read_json::<Parameters>(&mut wire.as_slice(), MAX_PARAMETERS);
-            assert!(
-                matches!(got, Err(ProtocolError::Json(_))),
-                "{text:.20}: {got:?}"
-            );
+            assert!(matches!(got, Err(ProtocolError::Json(_))), "{text:.20}: {got:?}");
         }
         let invalid = message(&[b'"', 0xff, b'"']);
         assert!(matches!(
@@ -694,28 +647,17 @@ mod tests {
         assert_eq!(got.sender_has_retransmits, -1);
         assert_eq!(got.stream(1).unwrap().bytes, u64::MAX);
         assert_eq!(got.stream(1).unwrap().retransmits, -1);
-        assert!(matches!(
-            got.stream(3),
-            Err(ProtocolError::StreamMissing(3))
-        ));
+        assert!(matches!(got.stream(3), Err(ProtocolError::StreamMissing(3))));
     }
 
     #[test]
     fn parameters_and_results_survive_the_wire() {
-        let sent = Parameters {
-            tcp: true,
-            time: 10,
-            parallel: 4,
-            len: 1 << 17,
-            ..Parameters::default()
-        };
+        let sent =
+            Parameters { tcp: true, time: 10, parallel: 4, len: 1 << 17, ..Parameters::default() };
         let mut wire = Vec::new();
         write_json(&mut wire, &sent).unwrap();
         let got: Parameters = read_json(&mut wire.as_slice(), MAX_PARAMETERS).unwrap();
-        assert_eq!(
-            (got.time, got.parallel, got.len, got.window),
-            (10, 4, 1 << 17, 0)
-        );
+        assert_eq!((got.time, got.parallel, got.len, got.window), (10, 4, 1 << 17, 0));
         for cut in 0..wire.len() {
             assert!(matches!(
                 read_json::<Parameters>(&mut &wire[..cut], MAX_PARAMETERS),

@@ -106,9 +106,7 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn new(role: Role, streams: &[Stream], seconds: f64, cpu: Cpu) -> Self {
-        let congestion = streams
-            .first()
-            .and_then(|stream| net::congestion(&stream.socket));
+        let congestion = streams.first().and_then(|stream| net::congestion(&stream.socket));
         Self {
             role,
             streams: streams.iter().map(|stream| stream.figures).collect(),
@@ -152,20 +150,13 @@ impl Summary {
         let role = own.role;
         let mut streams = Vec::with_capacity(own.streams.len());
         for figures in &own.streams {
-            let here = Side {
-                bytes: figures.bytes,
-                seconds: own.seconds,
-            };
+            let here = Side { bytes: figures.bytes, seconds: own.seconds };
             let told = peer.map(|peer| peer.stream(figures.id)).transpose()?;
             let there = told.map_or(Side::default(), |told| Side {
                 bytes: told.bytes,
                 seconds: (told.end_time - told.start_time).max(0.0),
             });
-            let (sent, received) = if role == Role::Sender {
-                (here, there)
-            } else {
-                (there, here)
-            };
+            let (sent, received) = if role == Role::Sender { (here, there) } else { (there, here) };
             let retransmits = match (role, peer, told) {
                 (Role::Sender, ..) => Some(figures.extremes.retransmits),
                 (_, Some(peer), Some(told)) if peer.sender_has_retransmits == 1 => {
@@ -214,11 +205,7 @@ impl Summary {
 
 /// Bits per second; 0 in no time.
 pub(crate) fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        bytes as f64 * 8.0 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }
 
 /// Three digits and the largest unit that keeps them before the point, in four columns.
@@ -238,31 +225,17 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 }
 
 fn bytes(value: u64) -> String {
-    scaled(
-        value as f64,
-        1024.0,
-        &["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"],
-    )
+    scaled(value as f64, 1024.0, &["Bytes", "KBytes", "MBytes", "GBytes", "TBytes"])
 }
 
 fn rate(value: u64, seconds: f64) -> String {
-    let units = [
-        "bits/sec",
-        "Kbits/sec",
-        "Mbits/sec",
-        "Gbits/sec",
-        "Tbits/sec",
-    ];
+    let units = ["bits/sec", "Kbits/sec", "Mbits/sec", "Gbits/sec", "Tbits/sec"];
     scaled(bits_per_second(value, seconds), 1000.0, &units)
 }
 
 fn columns(id: Option<u32>, start: f64, end: f64, moved: u64) -> String {
     let id = id.map_or("SUM".to_owned(), |id| format!("{id:3}"));
-    format!(
-        "[{id}] {start:6.2}-{end:<6.2} sec  {}  {}",
-        bytes(moved),
-        rate(moved, end - start)
-    )
+    format!("[{id}] {start:6.2}-{end:<6.2} sec  {}  {}", bytes(moved), rate(moved, end - start))
 }
 
 /// Writes the report for people. Errors of the output are ignored: a test goes on when nobody reads.
@@ -294,22 +267,16 @@ impl<W: Write> TextReport<W> {
     }
 
     pub(crate) fn interval(&mut self, interval: &Interval) {
-        let sends = interval
-            .streams
-            .iter()
-            .any(|stream| stream.sender.is_some());
+        let sends = interval.streams.iter().any(|stream| stream.sender.is_some());
         if !std::mem::replace(&mut self.headed, true) {
             let retransmits = if sends { "         Retr  Cwnd" } else { "" };
-            self.line(&format!(
-                "[ ID] Interval           Transfer     Bitrate{retransmits}"
-            ));
+            self.line(&format!("[ ID] Interval           Transfer     Bitrate{retransmits}"));
         }
         let omitted = if interval.omitted { "(omitted)" } else { "" };
         let tail = |sender: Option<(u64, Info)>| match sender {
-            Some((retransmits, info)) => format!(
-                "  {retransmits:3}   {}       {omitted}",
-                bytes(info.snd_cwnd)
-            ),
+            Some((retransmits, info)) => {
+                format!("  {retransmits:3}   {}       {omitted}", bytes(info.snd_cwnd))
+            }
             None => format!("{:18}{omitted}", ""),
         };
         let mut sum = (0_u64, 0_u64);
@@ -322,11 +289,8 @@ impl<W: Write> TextReport<W> {
             self.line(&(line + &tail(stream.sender)));
         }
         if interval.streams.len() > 1 {
-            let tail = if sends {
-                format!("  {:3}             {omitted}", sum.1)
-            } else {
-                tail(None)
-            };
+            let tail =
+                if sends { format!("  {:3}             {omitted}", sum.1) } else { tail(None) };
             self.line(&(columns(None, interval.start, interval.end, sum.0) + &tail));
             self.line(RULE);
         }
@@ -337,23 +301,11 @@ impl<W: Write> TextReport<W> {
             self.line(RULE);
         }
         let (sent, received, retransmits) = summary.sum();
-        let head = if retransmits.is_some() {
-            "         Retr"
-        } else {
-            ""
-        };
-        self.line(&format!(
-            "[ ID] Interval           Transfer     Bitrate{head}"
-        ));
+        let head = if retransmits.is_some() { "         Retr" } else { "" };
+        self.line(&format!("[ ID] Interval           Transfer     Bitrate{head}"));
         for stream in &summary.streams {
             let id = Some(stream.id);
-            self.sides(
-                summary,
-                id,
-                stream.sent,
-                stream.received,
-                stream.retransmits,
-            );
+            self.sides(summary, id, stream.sent, stream.received, stream.retransmits);
         }
         if summary.streams.len() > 1 {
             self.sides(summary, None, sent, received, retransmits);
@@ -407,15 +359,9 @@ mod tests {
     }
 
     fn interval(streams: u32, sender: bool) -> Interval {
-        let info = Info {
-            snd_cwnd: 1_111_490,
-            ..Info::default()
-        };
-        let stream = |id| StreamInterval {
-            id,
-            bytes: 6 << 20,
-            sender: sender.then_some((7, info)),
-        };
+        let info = Info { snd_cwnd: 1_111_490, ..Info::default() };
+        let stream =
+            |id| StreamInterval { id, bytes: 6 << 20, sender: sender.then_some((7, info)) };
         Interval {
             start: 0.5,
             end: 1.0,
@@ -443,10 +389,7 @@ mod tests {
 
     #[test]
     fn sums_of_what_a_peer_tells_do_not_overflow() {
-        let side = Side {
-            bytes: u64::MAX,
-            seconds: 1.0,
-        };
+        let side = Side { bytes: u64::MAX, seconds: 1.0 };
         let stream = |id| StreamSummary {
             id,
             sent: side,

@@ -42,12 +42,7 @@ impl<'a> Server<'a> {
         listener.set_nonblocking(true).map_err(PerfError::Listen)?;
         let poller = Poller::new().map_err(PerfError::Listen)?;
         poller.add(&listener, 0, false).map_err(PerfError::Listen)?;
-        Ok(Self {
-            listener,
-            poller,
-            interval,
-            interrupt,
-        })
+        Ok(Self { listener, poller, interval, interrupt })
     }
 
     /// Waits for a client and runs its test.
@@ -63,9 +58,7 @@ impl<'a> Server<'a> {
         let gone = !matches!(
             result,
             Ok(())
-                | Err(PerfError::Protocol(
-                    ProtocolError::Closed | ProtocolError::ClientTerminated
-                ))
+                | Err(PerfError::Protocol(ProtocolError::Closed | ProtocolError::ClientTerminated))
         );
         if gone {
             // The client may be gone itself.
@@ -95,9 +88,7 @@ impl<'a> Server<'a> {
                 return Err(ProtocolError::Interrupted.into());
             }
             patience()?;
-            self.poller
-                .wait(&mut ready, SLICE)
-                .map_err(PerfError::Listen)?;
+            self.poller.wait(&mut ready, SLICE).map_err(PerfError::Listen)?;
         }
     }
 
@@ -107,11 +98,7 @@ impl<'a> Server<'a> {
         let plan = Self::agree(control)?;
         control.send_state(State::CreateStreams)?;
         let mut streams = self.accept_streams(control, &plan, &cookie)?;
-        let role = if plan.reverse {
-            Role::Sender
-        } else {
-            Role::Receiver
-        };
+        let role = if plan.reverse { Role::Sender } else { Role::Receiver };
         let default_mss = net::info(control.socket()).snd_mss;
         reporter.start(&Start::new(&plan, &cookie, &streams, default_mss)?);
         control.send_state(State::TestStart)?;
@@ -148,10 +135,7 @@ impl<'a> Server<'a> {
     /// Reads what the client asks for; refuses with iperf3's number what this server cannot do.
     fn agree(control: &mut Control) -> Result<Plan, PerfError> {
         let asked: Parameters = control.read_json(MAX_PARAMETERS).inspect_err(|error| {
-            if matches!(
-                error,
-                ProtocolError::Json(_) | ProtocolError::JsonTooLong { .. }
-            ) {
+            if matches!(error, ProtocolError::Json(_) | ProtocolError::JsonTooLong { .. }) {
                 // Whether the client still listens does not change what is reported here.
                 let _ = control.send_error(error_code::RECEIVE_PARAMETERS, 0);
             }
@@ -178,15 +162,12 @@ impl<'a> Server<'a> {
                 }
                 match control.try_state()? {
                     None => Ok(()),
-                    Some(got) => Err(ProtocolError::UnexpectedState {
-                        expected: State::TestEnd,
-                        got,
-                    }),
+                    Some(got) => {
+                        Err(ProtocolError::UnexpectedState { expected: State::TestEnd, got })
+                    }
                 }
             })?;
-            socket
-                .set_read_timeout(Some(COOKIE_LIMIT))
-                .map_err(ProtocolError::Io)?;
+            socket.set_read_timeout(Some(COOKIE_LIMIT)).map_err(ProtocolError::Io)?;
             match Cookie::read(&mut socket) {
                 Ok(told) if told == *cookie => {}
                 Ok(_) => {
@@ -196,10 +177,8 @@ impl<'a> Server<'a> {
                 Err(_) => continue,
             }
             if let Err(error) = net::apply(&socket, &plan.socket) {
-                let errno = error
-                    .raw_os_error()
-                    .and_then(|errno| errno.try_into().ok())
-                    .unwrap_or(0);
+                let errno =
+                    error.raw_os_error().and_then(|errno| errno.try_into().ok()).unwrap_or(0);
                 control.send_error(error_code::SET_OPTIONS, errno)?;
                 return Err(PerfError::Options(error));
             }

@@ -72,11 +72,7 @@ impl Extremes {
         self.max_snd_cwnd = self.max_snd_cwnd.max(info.snd_cwnd);
         self.max_snd_wnd = self.max_snd_wnd.max(info.snd_wnd);
         self.max_rtt = self.max_rtt.max(info.rtt);
-        self.min_rtt = if self.samples == 0 {
-            info.rtt
-        } else {
-            self.min_rtt.min(info.rtt)
-        };
+        self.min_rtt = if self.samples == 0 { info.rtt } else { self.min_rtt.min(info.rtt) };
         self.sum_rtt += u64::from(info.rtt);
         self.samples += 1;
     }
@@ -86,11 +82,7 @@ impl Stream {
     pub(crate) fn new(id: u32, socket: TcpStream) -> Self {
         Self {
             socket,
-            figures: Figures {
-                id,
-                bytes: 0,
-                extremes: Extremes::default(),
-            },
+            figures: Figures { id, bytes: 0, extremes: Extremes::default() },
             interval_bytes: 0,
             base_retransmits: 0,
             interval_retransmits: 0,
@@ -131,9 +123,7 @@ impl Stream {
     fn transfer(&mut self, role: Role, block: &mut [u8], credit: u64) -> io::Result<bool> {
         let moved = match role {
             Role::Sender => {
-                let length = usize::try_from(credit)
-                    .unwrap_or(usize::MAX)
-                    .min(block.len());
+                let length = usize::try_from(credit).unwrap_or(usize::MAX).min(block.len());
                 self.socket.write(&block[..length])
             }
             Role::Receiver => self.socket.read(block),
@@ -233,9 +223,7 @@ impl<'a> DataPhase<'a> {
     ) -> Result<Self, DataError> {
         let single = streams.len() == 1;
         let poller = Poller::new().map_err(DataError::Wait)?;
-        poller
-            .add(control.socket(), CONTROL, false)
-            .map_err(DataError::Wait)?;
+        poller.add(control.socket(), CONTROL, false).map_err(DataError::Wait)?;
         for (index, stream) in streams.iter().enumerate() {
             let set = if single {
                 let timeouts = stream.socket.set_read_timeout(Some(SLICE));
@@ -245,10 +233,7 @@ impl<'a> DataPhase<'a> {
             };
             let added = || poller.add(&stream.socket, index as u64, setting.role == Role::Sender);
             set.and_then(|()| added())
-                .map_err(|source| DataError::Stream {
-                    id: stream.figures.id,
-                    source,
-                })?;
+                .map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
         }
         let now = Instant::now();
         let omit = setting.plan.omit;
@@ -332,11 +317,7 @@ impl<'a> DataPhase<'a> {
 
     fn at_limit(&self, now: Instant) -> bool {
         self.omit_until.is_none()
-            && (self
-                .setting
-                .plan
-                .time_limit()
-                .is_some_and(|limit| now - self.start >= limit)
+            && (self.setting.plan.time_limit().is_some_and(|limit| now - self.start >= limit)
                 || self.credit() == 0)
     }
 
@@ -363,11 +344,8 @@ impl<'a> DataPhase<'a> {
     }
 
     fn report(&mut self, now: Instant) {
-        let streams = self
-            .streams
-            .iter_mut()
-            .map(|stream| stream.report(self.setting.role))
-            .collect();
+        let streams =
+            self.streams.iter_mut().map(|stream| stream.report(self.setting.role)).collect();
         self.observer.interval(Interval {
             start: (self.last_report - self.start).as_secs_f64(),
             end: (now - self.start).as_secs_f64(),
@@ -388,11 +366,9 @@ impl<'a> DataPhase<'a> {
         match self.control.try_state()? {
             None => Ok(false),
             Some(State::TestEnd) if !self.setting.client => Ok(true),
-            Some(got) => Err(ProtocolError::UnexpectedState {
-                expected: State::TestEnd,
-                got,
+            Some(got) => {
+                Err(ProtocolError::UnexpectedState { expected: State::TestEnd, got }.into())
             }
-            .into()),
         }
     }
 
@@ -405,35 +381,21 @@ impl<'a> DataPhase<'a> {
         let stream = &mut self.streams[index];
         let moved = stream.transfer(self.setting.role, &mut self.block, credit);
         if stream.done {
-            self.poller
-                .remove(&stream.socket)
-                .map_err(DataError::Wait)?;
+            self.poller.remove(&stream.socket).map_err(DataError::Wait)?;
         }
-        moved.map_err(|source| DataError::Stream {
-            id: stream.figures.id,
-            source,
-        })
+        moved.map_err(|source| DataError::Stream { id: stream.figures.id, source })
     }
 
     /// Time from now until the clock asks for something, at most a slice.
     fn until_due(&self, now: Instant) -> Duration {
-        let limit = self
-            .setting
-            .plan
-            .time_limit()
-            .map(|limit| self.start + limit);
-        let due = [self.next_report, self.omit_until, limit]
-            .into_iter()
-            .flatten()
-            .min();
+        let limit = self.setting.plan.time_limit().map(|limit| self.start + limit);
+        let due = [self.next_report, self.omit_until, limit].into_iter().flatten().min();
         due.map_or(SLICE, |due| due.saturating_duration_since(now).min(SLICE))
     }
 
     fn step_many(&mut self, now: Instant) -> Result<bool, DataError> {
         let timeout = self.until_due(now);
-        self.poller
-            .wait(&mut self.ready, timeout)
-            .map_err(DataError::Wait)?;
+        self.poller.wait(&mut self.ready, timeout).map_err(DataError::Wait)?;
         let mut moved = false;
         let mut credit = self.credit();
         for next in 0..self.ready.len() {
@@ -459,21 +421,16 @@ impl<'a> DataPhase<'a> {
         self.control.send_state(State::TestEnd)?;
         match self.drain_until_state()? {
             State::ExchangeResults => Ok(()),
-            got => Err(ProtocolError::UnexpectedState {
-                expected: State::ExchangeResults,
-                got,
+            got => {
+                Err(ProtocolError::UnexpectedState { expected: State::ExchangeResults, got }.into())
             }
-            .into()),
         }
     }
 
     fn drain_until_state(&mut self) -> Result<State, DataError> {
         for stream in &*self.streams {
             let set = stream.socket.set_nonblocking(true);
-            set.map_err(|source| DataError::Stream {
-                id: stream.figures.id,
-                source,
-            })?;
+            set.map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
         }
         let until = Instant::now() + IDLE_LIMIT;
         while Instant::now() < until {
@@ -483,13 +440,10 @@ impl<'a> DataPhase<'a> {
             if let Some(state) = self.control.try_state()? {
                 return Ok(state);
             }
-            self.poller
-                .wait(&mut self.ready, SLICE)
-                .map_err(DataError::Wait)?;
+            self.poller.wait(&mut self.ready, SLICE).map_err(DataError::Wait)?;
             for &token in &self.ready {
-                let Some(stream) = usize::try_from(token)
-                    .ok()
-                    .and_then(|index| self.streams.get_mut(index))
+                let Some(stream) =
+                    usize::try_from(token).ok().and_then(|index| self.streams.get_mut(index))
                 else {
                     continue;
                 };
@@ -501,10 +455,7 @@ impl<'a> DataPhase<'a> {
                     Err(error) if is_transient(&error) => {}
                     Ok(bytes) if bytes > 0 => {}
                     // A sender has nothing to read; a server may close or reset its streams before it sends the state.
-                    _ => self
-                        .poller
-                        .remove(&stream.socket)
-                        .map_err(DataError::Wait)?,
+                    _ => self.poller.remove(&stream.socket).map_err(DataError::Wait)?,
                 }
             }
         }
