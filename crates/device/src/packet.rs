@@ -17,8 +17,8 @@
 //! than half of `SO_SNDBUF` is in the kernel (`sock_def_write_space`). Seen on 6.18: 64 KB frames in
 //! `tbf` at 100 Mbit/s, one edge each 5.3 ms; with the default `SO_SNDBUF`, edges only below 104 KB.
 //! So the buffer is made four times the ring (`SO_SNDBUFFORCE`), and `next_event` is only a watchdog.
-//! Where the system refuses that (no `CAP_NET_ADMIN`), `next_event` asks for a poll every 200 us
-//! while frames are out.
+//! Where the system refuses that (it wants `CAP_NET_ADMIN` in the initial user namespace, so also
+//! under `unshare -rn`), `next_event` asks for a poll every 200 us while frames are out.
 //!
 //! **Receiving.** TPACKET_V2 slots, each large enough for a coalesced packet of 64 KB; V3 would hold
 //! small packets back until a block is full or a millisecond has passed. Packets are copied to

@@ -231,7 +231,11 @@ impl PacketTx {
     }
 
     fn look_later(&mut self, now: Instant) {
-        let idle = self.slots.frames == 0 && self.slots.given_up.frames == 0;
+        if self.slots.given_up.frames > 0 {
+            self.look_at = now;
+            return;
+        }
+        let idle = self.slots.frames == 0;
         self.look_at = if idle {
             Instant::FAR_FUTURE
         } else {
@@ -248,6 +252,8 @@ impl TxQueue for PacketTx {
     fn flush(&mut self, now: Instant) {
         if self.slots.unsent > 0 {
             self.kick(now);
+        } else {
+            self.look_later(now);
         }
     }
 

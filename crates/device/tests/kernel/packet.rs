@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant as Clock;
+use std::time::{Duration, Instant as Clock};
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 2);
@@ -69,31 +69,42 @@ impl Edges {
         Self(epoll)
     }
 
-    /// Waits for an edge; whether one came.
-    fn wait(&self) -> bool {
+    /// Waits for an edge, at most this long; whether one came.
+    fn wait(&self, at_most: Duration) -> bool {
         let mut events = Vec::with_capacity(1);
-        let timeout = rustix::event::Timespec {
-            tv_sec: PATIENCE.as_secs() as i64,
-            tv_nsec: 0,
-        };
+        let timeout = rustix::event::Timespec::try_from(at_most).expect("a short time");
         let room = rustix::buffer::spare_capacity(&mut events);
         epoll::wait(&self.0, room, Some(&timeout)).expect("epoll") > 0
     }
 }
 
-/// Reaps until the account is empty, waiting for nothing but edges. Returns frames, bytes, and how
-/// many times some were completed.
+/// Reaps until the account is empty, as a driver does. Where the watchdog is slow, edges alone must
+/// do. Returns frames, bytes, and how many times some were completed.
 fn drain(queue: &mut QueuePair, edges: &Edges, account: &TxAccount) -> (u32, u64, u32) {
     let (mut frames, mut bytes, mut steps) = (0, 0, 0);
+    let start = Clock::now();
     loop {
-        let completed = queue.tx.reap(Instant::ZERO);
+        let now = Instant::ZERO + start.elapsed().into();
+        let completed = queue.tx.reap(now);
         frames += completed.frames;
         bytes += completed.bytes;
         steps += u32::from(completed.frames > 0);
         if account.bytes() == 0 {
             return (frames, bytes, steps);
         }
-        assert!(edges.wait(), "{} bytes never completed", account.bytes());
+        let next = queue.tx.next_event().since(now);
+        let is_watchdog = next >= Nanos::from_millis(10);
+        let came = edges.wait(if is_watchdog { PATIENCE } else { next.into() });
+        assert!(
+            came || !is_watchdog,
+            "{} bytes never completed",
+            account.bytes()
+        );
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{} bytes are left",
+            account.bytes()
+        );
     }
 }
 
@@ -101,7 +112,7 @@ fn drain(queue: &mut QueuePair, edges: &Edges, account: &TxAccount) -> (u32, u64
 fn completions_come_as_the_qdisc_lets_frames_go() {
     in_namespace(|| {
         veth();
-        run("tc qdisc add dev pk0 root tbf rate 100mbit burst 130kb limit 10mb");
+        run("tc qdisc add dev pk0 root tbf rate 20mbit burst 130kb limit 10mb");
         let mut queue = queue();
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
@@ -117,8 +128,8 @@ fn completions_come_as_the_qdisc_lets_frames_go() {
         assert_eq!(account.bytes(), 10 * u64::from(CHARGE));
         queue.tx.flush(Instant::ZERO);
         let first = queue.tx.reap(Instant::ZERO);
-        // The burst lets two pass; each further one needs 5 ms.
-        assert!((1..=5).contains(&first.frames), "{first:?}");
+        // The burst lets two pass; each further one needs 26 ms.
+        assert!((1..=6).contains(&first.frames), "{first:?}");
         assert!(account.bytes() > 0);
         assert!(
             queue.tx.next_event() < Instant::FAR_FUTURE,
@@ -126,7 +137,7 @@ fn completions_come_as_the_qdisc_lets_frames_go() {
         );
         let (frames, rest, steps) = drain(&mut queue, &edges, &account);
         assert_eq!((first.frames + frames, first.bytes + rest), (10, bytes));
-        assert!(steps >= 3, "completed in {steps} steps");
+        assert!(steps >= 2, "completed in {steps} steps");
         queue.tx.reap(Instant::ZERO);
         assert_eq!(queue.tx.next_event(), Instant::FAR_FUTURE);
         assert_eq!(queue.tx.errors(), 0);
@@ -170,9 +181,8 @@ fn a_full_qdisc_pushes_back_and_loses_nothing() {
         }
         let now = Instant::from_nanos(1);
         queue.tx.flush(now);
-        assert_eq!(
-            queue.tx.next_event(),
-            now + Nanos::from_millis(1),
+        assert!(
+            queue.tx.next_event() <= now + Nanos::from_millis(1),
             "unsent slots are retried"
         );
         let (frames, _, _) = drain(&mut queue, &edges, &account);
