@@ -17,7 +17,10 @@ pub struct Headers {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self { bytes: [0; HEADER_ROOM], start: HEADER_ROOM as u8 }
+        Self {
+            bytes: [0; HEADER_ROOM],
+            start: HEADER_ROOM as u8,
+        }
     }
 }
 
@@ -27,7 +30,9 @@ impl Headers {
     /// # Panics
     /// If the headers exceed [`HEADER_ROOM`]: the sum of all header sizes is a constant.
     pub fn prepend(&mut self, len: usize) -> &mut [u8] {
-        let start = usize::from(self.start).checked_sub(len).expect("headers fit their room");
+        let start = usize::from(self.start)
+            .checked_sub(len)
+            .expect("headers fit their room");
         self.start = start as u8;
         &mut self.bytes[start..start + len]
     }
@@ -126,7 +131,9 @@ impl Frame {
 
     /// Wire segments that it becomes.
     pub fn segments(&self) -> u32 {
-        self.gso.map_or(1, |gso| self.payload.len().div_ceil(u32::from(gso.size)).max(1))
+        self.gso.map_or(1, |gso| {
+            self.payload.len().div_ceil(u32::from(gso.size)).max(1)
+        })
     }
 
     /// Bytes on the wire after segmentation, each piece with its own headers (`qdisc_pkt_len`).
@@ -142,5 +149,24 @@ impl Frame {
             all.extend_from_slice(chunk);
         }
         all.freeze()
+    }
+}
+
+/// A frame of `payload` bytes behind 40 bytes of headers, for tests of what frames pass through.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn test_frame(payload: usize) -> Frame {
+    let mut headers = Headers::default();
+    headers.prepend(40);
+    Frame {
+        headers,
+        link_len: 0,
+        payload: Payload::from(Bytes::from(vec![0; payload])),
+        gso: None,
+        checksum: None,
+        departure: Instant::ZERO,
+        priority: 0,
+        flow: 0,
+        ecn: Ecn::NotEct,
+        credit: None,
     }
 }
