@@ -30,12 +30,7 @@ const IFA_LOCAL: u16 = 2;
 /// Adds `address/prefix` to the interface with this index, and waits until it can be reached.
 pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()> {
     // No protocol is protocol 0, NETLINK_ROUTE.
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut reply = [0u8; 1024];
     let mut ask = |message: &[u8]| {
         send(&socket, message, SendFlags::empty())?;
@@ -87,11 +82,7 @@ fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
     body.extend(index.to_ne_bytes());
     push_attribute(&mut body, IFA_LOCAL, address);
     push_attribute(&mut body, IFA_ADDRESS, address);
-    message(
-        RTM_NEWADDR,
-        NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE,
-        &body,
-    )
+    message(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE, &body)
 }
 
 /// How the kernel would reach the address.
@@ -112,21 +103,14 @@ enum Reply {
 /// The first message of a reply: a route, or an `nlmsgerr`, where code 0 is success and anything else
 /// a negative errno.
 fn parse(reply: &[u8]) -> Result<Reply> {
-    let kind = reply
-        .get(4..6)
-        .and_then(|b| b.try_into().ok())
-        .map(u16::from_ne_bytes);
-    let code = reply
-        .get(16..20)
-        .and_then(|b| b.try_into().ok())
-        .map(i32::from_ne_bytes);
+    let kind = reply.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
+    let code = reply.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
     match (kind, code) {
         (Some(NLMSG_ERROR), Some(0)) => Ok(Reply::Done),
         (Some(NLMSG_ERROR), Some(code)) => Err(Errno::from_raw_os_error(code.saturating_neg())),
-        (Some(RTM_NEWROUTE), _) => reply
-            .get(16 + RTM_TYPE)
-            .map(|&kind| Reply::Route(kind))
-            .ok_or(Errno::BADMSG),
+        (Some(RTM_NEWROUTE), _) => {
+            reply.get(16 + RTM_TYPE).map(|&kind| Reply::Route(kind)).ok_or(Errno::BADMSG)
+        }
         _ => Err(Errno::BADMSG),
     }
 }
