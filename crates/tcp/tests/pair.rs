@@ -337,7 +337,8 @@ fn reordering_costs_no_window_once_known() {
 
 #[test]
 fn duplicates_are_reported_and_harmless() {
-    let pair = transfer(500_000, |n, _| if n.is_multiple_of(10) { Fate::Twice } else { Fate::Deliver });
+    let pair =
+        transfer(500_000, |n, _| if n.is_multiple_of(10) { Fate::Twice } else { Fate::Deliver });
     assert!(pair.count(1, Counter::DSACKOldSent) > 0);
     assert_eq!(pair.count(0, Counter::RetransSegs), 0);
 }
@@ -345,14 +346,9 @@ fn duplicates_are_reported_and_harmless() {
 #[test]
 fn without_sack_and_timestamps_losses_are_repaired_too() {
     let config = Config { tcp_sack: false, tcp_timestamps: false, ..Config::default() };
-    let pair =
-        transfer_with(
-            &config,
-            1_000_000,
-            |n, _| {
-                if n.is_multiple_of(97) { Fate::Lose } else { Fate::Deliver }
-            },
-        );
+    let pair = transfer_with(&config, 1_000_000, |n, _| {
+        if n.is_multiple_of(97) { Fate::Lose } else { Fate::Deliver }
+    });
     assert!(pair.count(0, Counter::RenoRecovery) > 0);
 }
 
