@@ -75,7 +75,10 @@ impl Pseudo {
 
     /// The sum of the pseudo-header of a packet with `len` bytes of transport header and payload.
     pub fn with_len(self, len: u32) -> Checksum {
-        Checksum { sum: u64::from(self.0) + u64::from(len), odd: false }
+        Checksum {
+            sum: u64::from(self.0) + u64::from(len),
+            odd: false,
+        }
     }
 
     /// Whether `transport`, header and payload, has the right checksum.
@@ -97,7 +100,11 @@ pub fn of(bytes: &[u8]) -> u16 {
 /// The folded sum of two adjacent blocks from the folded sum of each; `first_len` is the length of
 /// the first.
 pub fn combine(first: u16, second: u16, first_len: usize) -> u16 {
-    let second = if first_len % 2 == 1 { second.swap_bytes() } else { second };
+    let second = if first_len % 2 == 1 {
+        second.swap_bytes()
+    } else {
+        second
+    };
     fold(u64::from(first) + u64::from(second))
 }
 
@@ -112,12 +119,11 @@ pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
 }
 
 /// Folds to 16 bits with end-around carry.
-fn fold(sum: u64) -> u16 {
-    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The folded sum of the big-endian words of `bytes`; an odd last byte is a high one.
@@ -131,8 +137,11 @@ fn sum(bytes: &[u8]) -> u16 {
                 *lane += u64::from(u32::from_ne_bytes(*word));
             }
         }
-        // Each lane is under 2^64 / 2^32 words; folded first so that eight of them cannot overflow.
-        total = lanes.iter().map(|&lane| u64::from(fold(lane))).sum();
+        // Folded to 33 bits first, so that eight lanes cannot overflow.
+        total = lanes
+            .iter()
+            .map(|lane| (lane & 0xffff_ffff) + (lane >> 32))
+            .sum();
     }
     let (words, tail) = tail.as_chunks::<4>();
     for word in words {
@@ -161,7 +170,10 @@ mod tests {
 
     #[test]
     fn rfc_1071_example() {
-        assert_eq!(!of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
+        assert_eq!(
+            !of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
+            0xddf2
+        );
     }
 
     #[test]

@@ -78,7 +78,10 @@ fn same_segment(oracle: &etherparse::TcpSlice<'_>, segment: &Segment, flat: &[u8
             TcpOptionElement::SelectiveAcknowledgement(first, rest) => {
                 let blocks = core::iter::once(first).chain(rest.into_iter().flatten());
                 seen.sack = blocks
-                    .map(|(l, r)| SackBlock { left: SeqNumber(l), right: SeqNumber(r) })
+                    .map(|(l, r)| SackBlock {
+                        left: SeqNumber(l),
+                        right: SeqNumber(r),
+                    })
                     .collect();
             }
         }
