@@ -8,7 +8,7 @@ use crate::demux::FourTuple;
 use crate::drop_reason::DropReason;
 use crate::fragment::fragment;
 use crate::frame::{Frame, Gso, GsoKind, Headers};
-use crate::interface::Interface;
+use crate::interface::{Interface, Lookup};
 use crate::socket::SocketError;
 use crate::socket::tcp::Cx;
 use crate::stack::Host;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 const HOP_LIMIT: u8 = 64;
 
 /// Largest IP packet on the loopback.
-const LOOPBACK_MTU: u32 = 65_535;
+pub(crate) const LOOPBACK_MTU: u32 = 65_535;
 
 /// Largest packet that an IPv4 total length can state.
 const MAX_PACKET: u32 = 65_535;
@@ -49,8 +49,9 @@ pub(crate) enum Way {
 pub(crate) struct Found {
     /// Of the topology when it was found.
     generation: u64,
+    expires: Instant,
     pub(crate) way: Way,
-    /// Largest packet, the path's reductions included.
+    /// Largest packet.
     pub(crate) mtu: u32,
     pseudo: Pseudo,
 }
@@ -59,63 +60,50 @@ pub(crate) struct Found {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketPath {
     found: Option<Found>,
-    /// The least MTU that a router reported; 0 when none did.
-    pmtu: u32,
     /// The MTU that the connection knows; 0 before it was told.
     told: u32,
-    ip_header: u32,
     identification: u16,
 }
 
 impl SocketPath {
-    /// The way now; looks again when routes or addresses changed since the last time.
+    /// The way now; looks again when routes, addresses or path MTUs changed since the last time.
     pub(crate) fn refresh(
         &mut self,
         host: &Host,
+        now: Instant,
         local: IpAddr,
         remote: IpAddr,
     ) -> Option<&Found> {
         let generation = host.topology.generation();
-        if self.found.as_ref().is_none_or(|found| found.generation != generation) {
-            self.found = self.find(host, generation, local, remote);
+        let is_current =
+            |found: &Found| found.generation == generation && now < found.expires;
+        if !self.found.as_ref().is_some_and(is_current) {
+            self.found = Self::find(host, now, local, remote);
         }
         self.found.as_ref()
     }
 
-    fn find(
-        &mut self,
-        host: &Host,
-        generation: u64,
-        local: IpAddr,
-        remote: IpAddr,
-    ) -> Option<Found> {
+    fn find(host: &Host, now: Instant, local: IpAddr, remote: IpAddr) -> Option<Found> {
         let pseudo = Pseudo::of(local, remote, Protocol::TCP)?;
-        let (way, mtu) = host.topology.now().way(remote)?;
-        self.ip_header = if remote.is_ipv4() { 20 } else { 40 };
-        let mtu = if self.pmtu == 0 { mtu } else { mtu.min(self.pmtu) };
-        Some(Found { generation, way, mtu, pseudo })
+        let Lookup { generation, expires, way, mtu, .. } = host.topology.lookup(now, remote)?;
+        Some(Found { generation, expires, way, mtu, pseudo })
     }
 
-    /// A router reported that no more than `mtu` bytes pass; whether that is news.
-    pub(crate) fn reduce_mtu(&mut self, mtu: u32) -> bool {
-        let Some(found) = self.found.as_mut().filter(|found| mtu < found.mtu) else {
-            return false;
-        };
-        found.mtu = mtu;
-        self.pmtu = mtu;
-        true
+    /// Largest packet as found last; 0 without a route.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.found.as_ref().map_or(0, |found| found.mtu)
     }
 
     /// What the connection is to know of the path; from now on it does.
-    pub(crate) fn tell(&mut self) -> Path {
+    pub(crate) fn tell(&mut self, remote: IpAddr) -> Path {
         self.told = self.found.as_ref().map_or(self.told, |found| found.mtu);
-        Path { mtu: self.told, ip_header: self.ip_header }
+        Path { mtu: self.told, ip_header: if remote.is_ipv4() { 20 } else { 40 } }
     }
 
     /// The path, if it is not what the connection knows.
-    pub(crate) fn take_change(&mut self) -> Option<Path> {
+    pub(crate) fn take_change(&mut self, remote: IpAddr) -> Option<Path> {
         let mtu = self.found.as_ref()?.mtu;
-        (mtu != self.told).then(|| self.tell())
+        (mtu != self.told).then(|| self.tell(remote))
     }
 
     /// The next IPv4 identification for `count` packets. They are sent with DF, so it says nothing
@@ -147,7 +135,7 @@ impl<'a> Lower<'a> {
         let shard = cx.socket.cell.shard();
         let mut gso = GsoLimits { max_size: 1500, max_segs: 1 };
         let (mut holds, mut pacing_shift) = (false, 10);
-        match path.refresh(cx.host, tuple.local, tuple.remote).map(|found| &found.way) {
+        match path.refresh(cx.host, cx.now, tuple.local, tuple.remote).map(|found| &found.way) {
             None => {}
             Some(Way::Loopback) => {
                 gso = GsoLimits { max_size: LOOPBACK_MTU, max_segs: SOFTWARE_GSO_SEGS };
@@ -379,7 +367,7 @@ pub(crate) fn send_datagram_on(
     path: &mut SocketPath,
     datagram: Datagram,
 ) -> Result<(), SocketError> {
-    let Some(found) = path.refresh(host, datagram.local, datagram.remote).cloned() else {
+    let Some(found) = path.refresh(host, now, datagram.local, datagram.remote).cloned() else {
         host.ip.add(IpCounter::IpOutNoRoutes, 1);
         host.drops.count(DropReason::NoRoute);
         return Err(SocketError::NetworkUnreachable);
@@ -411,7 +399,7 @@ pub(crate) fn send_segment(
     segment: Segment,
 ) -> Verdict {
     let mut path = SocketPath::default();
-    let Some(found) = path.refresh(host, tuple.local, tuple.remote) else {
+    let Some(found) = path.refresh(host, now, tuple.local, tuple.remote) else {
         host.ip.add(IpCounter::IpOutNoRoutes, 1);
         host.drops.count(DropReason::NoRoute);
         return Verdict::Dropped;

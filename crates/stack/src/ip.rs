@@ -10,7 +10,7 @@ use crate::egress::{self, SocketPath};
 use crate::frame::Frame;
 use crate::gro::Gro;
 use crate::icmp;
-use crate::interface::Interface;
+use crate::interface::{Interface, Locals};
 use crate::listener::{Answer, Listener};
 use crate::reassembly::{Part, Refusal, Whole};
 use crate::shard::Batch;
@@ -21,7 +21,7 @@ use crate::wire::checksum::Pseudo;
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{Protocol, ipv4, ipv6, tcp, udp};
 use bytes::{Buf, Bytes};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
 use neap_tcp::segment::{Ecn, Flags, Segment};
@@ -30,10 +30,6 @@ use neap_tcp::time::Instant;
 use neap_tcp::time_wait::TimeWaitVerdict;
 use std::sync::Arc;
 
-/// Bytes of the IP header in front of an arriving segment, as far as counters need them.
-const V4: usize = ipv4::HEADER_LEN;
-const V6: usize = ipv6::HEADER_LEN;
-
 /// The receive path in one batch.
 pub(crate) struct Input<'a> {
     pub(crate) host: &'a Host,
@@ -41,6 +37,7 @@ pub(crate) struct Input<'a> {
     pub(crate) shard: usize,
     /// Where the packet came in; `None` for what this host sent to itself.
     pub(crate) interface: Option<&'a Arc<Interface>>,
+    pub(crate) locals: &'a Locals,
     pub(crate) gro: &'a mut Gro<FourTuple>,
     pub(crate) batch: &'a mut Batch,
 }
@@ -215,12 +212,12 @@ impl Input<'_> {
             || (is_from_outside
                 && (source.is_loopback()
                     || destination.is_loopback()
-                    || self.host.is_local(source)));
+                    || self.locals.contains(source)));
         if is_impossible {
             self.drop(DropReason::IpMartian);
             return false;
         }
-        if !self.host.is_local(destination) {
+        if !self.locals.contains(destination) {
             self.drop(DropReason::IpOtherHost);
             return false;
         }
@@ -453,7 +450,7 @@ fn listen(
     iss: Option<SeqNumber>,
 ) {
     let mut path = SocketPath::default();
-    let mtu = path.refresh(host, tuple.local, tuple.remote).map_or(0, |path| path.mtu);
+    let mtu = path.refresh(host, now, tuple.local, tuple.remote).map_or(0, |path| path.mtu);
     if mtu == 0 {
         host.drops.count(DropReason::NoRoute);
         return;
@@ -528,19 +525,3 @@ pub(crate) fn send_segment(
     }
     let _ = egress::send_segment(host, now, shard, tuple, segment);
 }
-
-/// Whether a destination is one that only neighbours on the link can mean.
-pub(crate) fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.is_multicast(),
-    }
-}
-
-/// Bytes of the IP header in front of a packet to this address.
-pub(crate) fn header_len(address: IpAddr) -> usize {
-    if address.is_ipv4() { V4 } else { V6 }
-}
-
-/// All nodes on the link.
-pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
