@@ -3,7 +3,13 @@
 
 pub mod bql;
 pub mod device;
+pub mod fragment;
 pub mod frame;
+pub mod gro;
+pub mod gso;
+pub mod qdisc;
+pub mod reassembly;
+pub mod wire;
 mod gso;
 pub mod hand_off;
 mod keyed;

@@ -1,1 +1,303 @@
 //! `TCP_INFO`: what `ss -tin` shows, and where the bytes of a flow are.
+
+use crate::connection::Connection;
+use crate::sender::recovery::CaState;
+use crate::state::State;
+use crate::time::{Instant, Nanos, Rate};
+use crate::transmit::TxBlocked;
+
+/// Figures of one connection, by the names of `struct tcp_info` without the prefix. Counts are wire
+/// segments, sizes bytes, times nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TcpInfo {
+    /// State.
+    pub state: State,
+    /// Congestion state.
+    pub ca_state: CaState,
+    /// Congestion control.
+    pub congestion: &'static str,
+    /// Timeouts in a row.
+    pub retransmits: u32,
+    /// Unanswered probes (zero window, keepalive).
+    pub probes: u32,
+    /// Doublings of the RTO.
+    pub backoff: u32,
+    /// Retransmission timeout.
+    pub rto: Nanos,
+    /// Delayed-ACK timeout.
+    pub ato: Nanos,
+    /// Payload bytes of a full segment.
+    pub snd_mss: u32,
+    /// Estimated segment size of the peer.
+    pub rcv_mss: u32,
+    /// MSS that we advertised.
+    pub advmss: u32,
+    /// Path MTU.
+    pub pmtu: u32,
+    /// In flight and not acknowledged.
+    pub unacked: u32,
+    /// SACKed.
+    pub sacked: u32,
+    /// Thought lost.
+    pub lost: u32,
+    /// Retransmitted and out.
+    pub retrans: u32,
+    /// Smoothed round-trip time.
+    pub rtt: Nanos,
+    /// Its mean deviation.
+    pub rttvar: Nanos,
+    /// Minimum round-trip time; `None` before the first sample.
+    pub min_rtt: Option<Nanos>,
+    /// The receiver's estimate of the round-trip time.
+    pub rcv_rtt: Nanos,
+    /// Receive space of the last round trip.
+    pub rcv_space: u32,
+    /// Limit of the advertised window.
+    pub rcv_ssthresh: u32,
+    /// Slow-start threshold; `u32::MAX` when there was no congestion yet.
+    pub snd_ssthresh: u32,
+    /// Congestion window.
+    pub snd_cwnd: u32,
+    /// Reordering degree.
+    pub reordering: u32,
+    /// The peer's window.
+    pub snd_wnd: u32,
+    /// Our window.
+    pub rcv_wnd: u32,
+    /// Retransmissions ever.
+    pub total_retrans: u32,
+    /// Pacing rate.
+    pub pacing_rate: Rate,
+    /// `SO_MAX_PACING_RATE`.
+    pub max_pacing_rate: Rate,
+    /// Payload bytes acknowledged.
+    pub bytes_acked: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Payload bytes retransmitted.
+    pub bytes_retrans: u64,
+    /// Segments sent.
+    pub segs_out: u64,
+    /// Segments received.
+    pub segs_in: u64,
+    /// Data segments sent.
+    pub data_segs_out: u64,
+    /// Data segments received.
+    pub data_segs_in: u64,
+    /// Delivery rate; `None` before the first sample.
+    pub delivery_rate: Option<Rate>,
+    /// That rate was limited by the application.
+    pub delivery_rate_app_limited: bool,
+    /// Segments delivered.
+    pub delivered: u64,
+    /// Of these, marked.
+    pub delivered_ce: u32,
+    /// DSACK blocks received.
+    pub dsack_dups: u32,
+    /// Reordering was seen.
+    pub reord_seen: bool,
+    /// Payload bytes written and not sent (`SIOCOUTQNSD`).
+    pub notsent_bytes: u32,
+    /// Payload bytes sent and not acknowledged.
+    pub unacked_bytes: u32,
+    /// Payload bytes that the application can read.
+    pub unread_bytes: u32,
+    /// Memory in qdiscs and devices (`skmem t`).
+    pub below_bytes: u64,
+    /// Send buffer (`skmem tb`).
+    pub sndbuf: u32,
+    /// Memory of the write queue (`skmem w`).
+    pub wmem_queued: u32,
+    /// Receive buffer (`skmem rb`).
+    pub rcvbuf: u32,
+    /// Why the flow is not sending.
+    pub blocked: TxBlocked,
+    /// Time with data to send or in flight.
+    pub busy_time: Nanos,
+    /// Of it, limited by the peer's window.
+    pub rwnd_limited: Nanos,
+    /// Of it, limited by the send buffer.
+    pub sndbuf_limited: Nanos,
+    /// Of it, held back by the small-queue limit.
+    pub small_queue_limited: Nanos,
+    /// Of it, held back by pacing.
+    pub pacing_limited: Nanos,
+    /// Of it, limited by the congestion window.
+    pub cwnd_limited: Nanos,
+    /// Time since data was last sent; `None` if never.
+    pub last_data_sent: Option<Nanos>,
+    /// Time since the last ACK arrived.
+    pub last_ack_recv: Nanos,
+    /// ECN was agreed.
+    pub ecn: bool,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// SACK is in use.
+    pub sack: bool,
+    /// Shift of the peer's windows.
+    pub snd_wscale: u8,
+    /// Shift of our windows.
+    pub rcv_wscale: u8,
+}
+
+impl Connection {
+    /// All figures at `now`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        let (sender, receiver) = (&self.sender, &self.receiver);
+        let counts = sender.board.counts();
+        let recovery = &sender.recovery;
+        let times = self.chronograph.times(now);
+        let min_rtt = Some(sender.rtt.min_rtt()).filter(|&min| min != Nanos::MAX);
+        TcpInfo {
+            state: self.state,
+            ca_state: recovery.state,
+            congestion: sender.controller.name(),
+            retransmits: recovery.retransmits.max(self.syn_retransmits),
+            probes: self.probe_backoff.max(self.keepalive_probes),
+            backoff: sender.rtt.shift(),
+            rto: sender.rtt.rto(),
+            ato: receiver.ato(),
+            snd_mss: sender.mss,
+            rcv_mss: receiver.rcv_mss(),
+            advmss: u32::from(self.advertised_mss()),
+            pmtu: self.path.mtu,
+            unacked: counts.packets_out,
+            sacked: counts.sacked_out,
+            lost: counts.lost_out,
+            retrans: counts.retrans_out,
+            rtt: sender.rtt.srtt(),
+            rttvar: sender.rtt.rttvar(),
+            min_rtt,
+            rcv_rtt: receiver.rcv_rtt(),
+            rcv_space: receiver.rcv_space(),
+            rcv_ssthresh: receiver.rcv_ssthresh(),
+            snd_ssthresh: sender.window.ssthresh,
+            snd_cwnd: sender.window.cwnd,
+            reordering: recovery.reordering,
+            snd_wnd: sender.wnd,
+            rcv_wnd: receiver.wnd(),
+            total_retrans: sender.total_retransmitted,
+            pacing_rate: sender.pacer.rate(),
+            max_pacing_rate: sender.pacer.max_rate(),
+            bytes_acked: sender.bytes_acked,
+            bytes_received: receiver.bytes_received(),
+            bytes_sent: sender.bytes_sent,
+            bytes_retrans: sender.bytes_retransmitted,
+            segs_out: self.segs_out,
+            segs_in: self.segs_in,
+            data_segs_out: sender.data_segs_out,
+            data_segs_in: self.data_segs_in,
+            delivery_rate: sender.rate.rate(sender.mss),
+            delivery_rate_app_limited: sender.rate.is_rate_app_limited(),
+            delivered: sender.rate.delivered(),
+            delivered_ce: sender.rate.delivered_ce(),
+            dsack_dups: sender.dsack_dups,
+            reord_seen: recovery.rack.has_seen_reordering(),
+            notsent_bytes: sender.queue.len(),
+            unacked_bytes: sender.nxt.bytes_since(sender.una),
+            unread_bytes: receiver.unread(),
+            below_bytes: self.account.bytes(),
+            sndbuf: self.sndbuf,
+            wmem_queued: self.memory(),
+            rcvbuf: receiver.rcvbuf(),
+            blocked: self.blocked,
+            busy_time: times.busy,
+            rwnd_limited: times.rwnd,
+            sndbuf_limited: times.sndbuf,
+            small_queue_limited: times.small_queue,
+            pacing_limited: times.pacing,
+            cwnd_limited: times.cwnd,
+            last_data_sent: sender.last_sent.map(|sent| now.since(sent)),
+            last_ack_recv: now.since(sender.last_ack_at),
+            ecn: sender.ecn,
+            timestamps: self.timestamps,
+            sack: sender.sack,
+            snd_wscale: self.snd_wscale,
+            rcv_wscale: self.rcv_wscale,
+        }
+    }
+}
+
+/// What the time of a busy flow is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+enum Spent {
+    Idle,
+    Sending,
+    Rwnd,
+    Sndbuf,
+    SmallQueue,
+    Pacing,
+    Cwnd,
+}
+
+/// Integrals over [`TxBlocked`] (Linux's chronographs, and neap's finer ones). O(1) per change.
+#[derive(Clone, Debug)]
+pub struct Chronograph {
+    since: Instant,
+    now_on: Spent,
+    totals: [Nanos; 7],
+}
+
+impl Default for Chronograph {
+    fn default() -> Self {
+        Self { since: Instant::ZERO, now_on: Spent::Idle, totals: [Nanos::ZERO; 7] }
+    }
+}
+
+/// What a chronograph has measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// All but idle time.
+    pub busy: Nanos,
+    /// Limited by the peer's window.
+    pub rwnd: Nanos,
+    /// Limited by the send buffer.
+    pub sndbuf: Nanos,
+    /// Held back by the small-queue limit.
+    pub small_queue: Nanos,
+    /// Held back by pacing.
+    pub pacing: Nanos,
+    /// Limited by the congestion window.
+    pub cwnd: Nanos,
+}
+
+impl Chronograph {
+    /// From `now` on the flow is blocked by `blocked`; `in_flight` says whether anything is out,
+    /// `starved` whether the application was refused room while the window has some.
+    pub fn turn(&mut self, now: Instant, blocked: TxBlocked, in_flight: bool, starved: bool) {
+        let next = match blocked {
+            TxBlocked::NoData if starved => Spent::Sndbuf,
+            TxBlocked::NoData if in_flight => Spent::Sending,
+            TxBlocked::NoData | TxBlocked::NotOpen => Spent::Idle,
+            TxBlocked::Rwnd => Spent::Rwnd,
+            TxBlocked::SmallQueue | TxBlocked::Autocork => Spent::SmallQueue,
+            TxBlocked::Pacing(_) => Spent::Pacing,
+            TxBlocked::Cwnd => Spent::Cwnd,
+            TxBlocked::Nagle | TxBlocked::Defer | TxBlocked::Egress => Spent::Sending,
+        };
+        if next != self.now_on {
+            self.totals[self.now_on as usize] =
+                self.totals[self.now_on as usize] + now.since(self.since);
+            self.since = now;
+            self.now_on = next;
+        }
+    }
+
+    /// The totals at `now`.
+    pub fn times(&self, now: Instant) -> Times {
+        let mut totals = self.totals;
+        totals[self.now_on as usize] = totals[self.now_on as usize] + now.since(self.since);
+        let of = |spent: Spent| totals[spent as usize];
+        Times {
+            busy: totals[1..].iter().fold(Nanos::ZERO, |sum, &part| sum + part),
+            rwnd: of(Spent::Rwnd),
+            sndbuf: of(Spent::Sndbuf),
+            small_queue: of(Spent::SmallQueue),
+            pacing: of(Spent::Pacing),
+            cwnd: of(Spent::Cwnd),
+        }
+    }
+}

@@ -160,6 +160,35 @@ impl Payload {
         }
     }
 
+    /// The bytes `start..start + len` as slices of the same pages; clamped to what is there.
+    #[must_use]
+    pub fn slice(&self, start: u32, len: u32) -> Self {
+        let (mut skip, mut want) = (start as usize, len as usize);
+        let mut part = Self::new();
+        for chunk in &self.chunks {
+            if want == 0 {
+                break;
+            }
+            if skip >= chunk.len() {
+                skip -= chunk.len();
+                continue;
+            }
+            let take = want.min(chunk.len() - skip);
+            part.push(chunk.slice(skip..skip + take));
+            want -= take;
+            skip = 0;
+        }
+        part
+    }
+
+    /// Cuts at `at` (clamped): keeps what is before and returns what is behind.
+    #[must_use]
+    pub fn split_off(&mut self, at: u32) -> Self {
+        let rest = self.slice(at, u32::MAX);
+        self.truncate(at);
+        rest
+    }
+
     /// Keeps the first `bytes` bytes (at most all).
     pub fn truncate(&mut self, bytes: u32) {
         let mut keep = bytes.min(self.len);

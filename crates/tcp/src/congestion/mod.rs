@@ -1,5 +1,11 @@
 //! Congestion control: one [`AckSample`] in, window and pacing rate out.
 
+pub mod cubic;
+mod hystart;
+pub mod reno;
+#[cfg(test)]
+mod tests;
+
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
@@ -157,5 +163,14 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// How many windows the send buffer should hold (`sndbuf_expand`).
     fn sndbuf_expand(&self) -> u32 {
         2
+    }
+}
+
+/// A new controller by its name in `tcp_congestion_control`; `None` if there is none of that name.
+pub fn by_name(name: &str) -> Option<Box<dyn CongestionControl>> {
+    match name {
+        "cubic" => Some(Box::new(cubic::Cubic::default())),
+        "reno" => Some(Box::new(reno::Reno)),
+        _ => None,
     }
 }

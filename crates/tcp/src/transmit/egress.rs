@@ -29,8 +29,12 @@ pub trait Egress {
     /// Sends `segment` not before `departure` (meaningful where
     /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit has
     /// been returned and the caller acts as if it had never called.
-    fn enqueue(&mut self, segment: Segment, departure: Instant, credit: Option<TxCredit>)
-    -> Verdict;
+    fn enqueue(
+        &mut self,
+        segment: Segment,
+        departure: Instant,
+        credit: Option<TxCredit>,
+    ) -> Verdict;
 
     /// Super-frame limits of the path now.
     fn gso(&self) -> GsoLimits;
@@ -38,6 +42,12 @@ pub trait Egress {
     /// Whether a qdisc on the path holds frames until their departure (`fq`). If not, the
     /// connection itself waits (internal pacing) with the same stamps.
     fn holds_until_departure(&self) -> bool;
+
+    /// Whether frames are on the wire when [`enqueue`](Self::enqueue) returns, so that none ever
+    /// wait below (a TUN behind a plain FIFO): the size of a frame then costs no delay.
+    fn completes_on_enqueue(&self) -> bool {
+        false
+    }
 
     /// The shift by which the device asks to divide the rate for autosizing and the small-queue
     /// limit (`sk_pacing_shift`): 10 is about one millisecond.

@@ -1,3 +1,557 @@
-//! The one exit of a connection.
+//! The one exit of a connection: the loop of gates, in Linux's order (`tcp_write_xmit`).
+//!
+//! Everything that leaves goes through [`Connection::transmit`]: resets, SYNs, retransmissions, new
+//! data, probes and ACKs. A segment is committed only when the way down took it, so a refusal
+//! leaves nothing to roll back. Cost per frame: one credit, one clone of its payload slices, one
+//! indirect call, one scoreboard entry.
+
+pub mod autosize;
 pub mod egress;
+pub mod pacer;
+mod retransmit;
 pub mod small_queue;
+
+use crate::connection::{Connection, Fin};
+use crate::counters::Counter;
+use crate::deadlines::Deadline;
+use crate::receiver::{AckDue, Offer};
+use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
+use crate::sender::recovery::CaState;
+use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
+use crate::sender::send_queue::BUFFER_OVERHEAD;
+use crate::seq::SeqNumber;
+use crate::state::State;
+use crate::time::{Instant, Nanos};
+use autosize::{Deferral, FlowRate, Sizes};
+use egress::{Egress, Verdict};
+use small_queue::TxCredit;
+
+/// Pure ACKs of one call at the most.
+const MAX_ACKS: u32 = 20;
+
+/// Why [`Connection::transmit`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxBlocked {
+    /// Everything written was sent.
+    NoData,
+    /// The handshake is not complete, or the connection is over.
+    NotOpen,
+    /// The next frame departs at this time.
+    Pacing(Instant),
+    /// The congestion window is full.
+    Cwnd,
+    /// The peer's window is full.
+    Rwnd,
+    /// A short segment waits for the ACK of another one, or for more data (`TCP_CORK`).
+    Nagle,
+    /// A frame waits to grow (`tso_should_defer`).
+    Defer,
+    /// A short write waits for a completion (autocorking).
+    Autocork,
+    /// Enough is below TCP; a completion resumes.
+    SmallQueue,
+    /// The qdisc dropped the frame; it stays queued.
+    Egress,
+}
+
+/// How far one call may go (`push_one` in Linux).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Push {
+    /// As far as the gates allow.
+    All,
+    /// One frame, whatever cwnd and Nagle say: a tail loss probe.
+    Probe,
+}
+
+/// What a call of the loop computes once.
+pub(crate) struct Path<'a> {
+    pub egress: &'a mut dyn Egress,
+    pub now: Instant,
+    /// Payload bytes of a full segment with today's options.
+    pub mss: u32,
+    pub options: Options,
+    sizes: Sizes,
+    pub is_paced: bool,
+    /// The qdisc holds frames until they depart, so the connection need not.
+    pub is_delegated: bool,
+}
+
+impl Connection {
+    /// Sends what is due and allowed. The caller calls it after input, writes, deadlines and
+    /// completions. Returns why it stopped.
+    pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
+        self.gso = egress.gso();
+        if let Some(seq) = self.stray_reset.take() {
+            let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
+            self.counters.add(Counter::OutRsts, 1);
+            egress.enqueue(reset, now, None);
+        }
+        if self.owed.reset {
+            self.send_reset(now, egress);
+        }
+        let blocked = match self.state {
+            State::Closed => TxBlocked::NotOpen,
+            State::SynSent | State::SynReceived => {
+                self.send_syn(now, egress);
+                TxBlocked::NotOpen
+            }
+            _ => self.transmit_open(now, egress),
+        };
+        self.blocked = blocked;
+        match blocked {
+            TxBlocked::Pacing(at) => self.deadlines.set(Deadline::Pacing, at),
+            _ => self.deadlines.clear(Deadline::Pacing),
+        }
+        self.check_space();
+        let in_flight = !self.sender.board.is_empty();
+        let starved = self.no_space && self.sender.queue.is_empty();
+        self.chronograph.turn(now, blocked, in_flight, starved);
+        blocked
+    }
+
+    fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
+        let options = self.options_of(now, true);
+        let header = 20 + options.wire_len() as u32;
+        let mss = self.mss_for(header);
+        let gso = egress.gso();
+        let flow = FlowRate {
+            pacing: self.sender.pacer.rate(),
+            moved: self.sender.moved_rate(),
+            min_rtt: self.sender.rtt.min_rtt(),
+            shift: egress.pacing_shift(),
+            completes_at_once: egress.completes_on_enqueue(),
+        };
+        let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
+        let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
+        let min_segs =
+            self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
+        let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
+        let is_paced = self.sender.pacer.is_needed();
+        let is_delegated = egress.holds_until_departure();
+        let mut path = Path { egress, now, mss, options, sizes, is_paced, is_delegated };
+
+        if self.owed.zero_window_probe {
+            self.send_window_probe(&mut path);
+        }
+        if self.owed.keepalive {
+            self.owed.keepalive = false;
+            self.send_bare(&mut path, self.sender.una - 1, Flags::ACK);
+        }
+        if self.owed.loss_probe {
+            self.send_loss_probe(&mut path);
+        }
+        let mut stopped = None;
+        if self.owed.new_data_first {
+            self.owed.new_data_first = false;
+            stopped = Some(self.send_new(&mut path, Push::All));
+        }
+        if stopped.is_none() {
+            stopped = self.retransmit_lost(&mut path);
+        }
+        let blocked = match stopped {
+            Some(blocked) => blocked,
+            None => self.send_new(&mut path, Push::All),
+        };
+        self.send_owed_acks(&mut path);
+        self.arm_probe_timer(now, blocked);
+        blocked
+    }
+
+    /// New data, gate after gate.
+    fn send_new(&mut self, path: &mut Path<'_>, push: Push) -> TxBlocked {
+        let mut sent_any = false;
+        let blocked = loop {
+            match self.next_frame(path, push) {
+                Err(blocked) => break blocked,
+                Ok(bytes) => match self.send_frame(path, bytes) {
+                    Ok(()) => sent_any = true,
+                    Err(blocked) => break blocked,
+                },
+            }
+            if push == Push::Probe {
+                break TxBlocked::NoData;
+            }
+        };
+        let in_flight = self.sender.board.counts().in_flight();
+        let limited = self.blocked_by_cwnd || in_flight >= self.sender.window.cwnd;
+        self.blocked_by_cwnd = false;
+        if sent_any || limited {
+            self.sender.validate_cwnd(path.now, limited, self.no_space, &self.config);
+        }
+        if sent_any && push == Push::All {
+            self.arm_loss_probe(path.now);
+        }
+        match blocked {
+            TxBlocked::SmallQueue => self.counters.add(Counter::SmallQueueThrottled, 1),
+            TxBlocked::Pacing(_) => self.counters.add(Counter::PacingBlocked, 1),
+            TxBlocked::Defer => self.counters.add(Counter::TsoDeferred, 1),
+            _ => {}
+        }
+        blocked
+    }
+
+    /// The gates in front of one frame of new data: its payload bytes, or why not.
+    fn next_frame(&mut self, path: &Path<'_>, push: Push) -> Result<u32, TxBlocked> {
+        let unsent = self.sender.queue.len();
+        if unsent == 0 && self.fin != Fin::Queued {
+            return Err(TxBlocked::NoData);
+        }
+        self.pacing_gate(path)?;
+        let quota = match (self.cwnd_quota(), push) {
+            (0, Push::Probe) => 1,
+            (0, Push::All) => return Err(TxBlocked::Cwnd),
+            (quota, _) => quota.min(path.sizes.segments),
+        };
+        let window = self.sender.window_left();
+        let first = unsent.min(path.mss) + u32::from(unsent == 0);
+        if window < first {
+            return Err(TxBlocked::Rwnd);
+        }
+        let short_may_go = self.short_may_go(push);
+        let bytes = if unsent <= path.mss {
+            if unsent > 0 && unsent < path.mss && !short_may_go {
+                return Err(TxBlocked::Nagle);
+            }
+            if push == Push::All && self.is_autocorked(unsent) {
+                return Err(TxBlocked::Autocork);
+            }
+            unsent
+        } else {
+            if push == Push::All && self.must_defer(path, window) {
+                return Err(TxBlocked::Defer);
+            }
+            let bytes = autosize::split_point(unsent, window, path.mss, quota, short_may_go);
+            if bytes == unsent
+                && !bytes.is_multiple_of(path.mss)
+                && self.is_autocorked(bytes % path.mss)
+            {
+                bytes - bytes % path.mss
+            } else {
+                bytes
+            }
+        };
+        self.small_queue_gate(path, bytes, false)?;
+        Ok(bytes)
+    }
+
+    /// Internal pacing: nobody below holds frames, so the connection waits.
+    fn pacing_gate(&self, path: &Path<'_>) -> Result<(), TxBlocked> {
+        let next = self.sender.pacer.next_departure();
+        if path.is_paced && !path.is_delegated && next > path.now {
+            return Err(TxBlocked::Pacing(next));
+        }
+        Ok(())
+    }
+
+    /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
+    fn cwnd_quota(&self) -> u32 {
+        let in_flight = self.sender.board.counts().in_flight();
+        let cwnd = self.sender.window.cwnd;
+        if in_flight >= cwnd { 0 } else { (cwnd / 2).max(1).min(cwnd - in_flight) }
+    }
+
+    /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
+    fn short_may_go(&self, push: Push) -> bool {
+        if push == Push::Probe || self.fin == Fin::Queued || self.push_override {
+            return true;
+        }
+        if self.options.cork {
+            return false;
+        }
+        let unacked_short =
+            self.small_end.after(self.sender.una) && !self.small_end.after(self.sender.nxt);
+        self.options.nodelay || self.sender.board.is_empty() || !unacked_short
+    }
+
+    /// Whether a short write is held until a completion (`tcp_should_autocork`).
+    fn is_autocorked(&mut self, short: u32) -> bool {
+        let may = self.config.tcp_autocorking
+            && self.wrote
+            && self.fin != Fin::Queued
+            && !self.sender.board.is_empty();
+        if !may || self.account.admit(u64::from(short + BUFFER_OVERHEAD)) {
+            return false;
+        }
+        self.counters.add(Counter::AutoCorking, 1);
+        true
+    }
+
+    fn must_defer(&mut self, path: &Path<'_>, window: u32) -> bool {
+        let sender = &self.sender;
+        let left = sender.window.cwnd.saturating_sub(sender.board.counts().in_flight());
+        let cwnd_bytes = u64::from(sender.window.cwnd) * u64::from(path.mss);
+        let unsent = sender.queue.len();
+        let deferral = Deferral {
+            in_recovery: sender.recovery.state >= CaState::Recovery,
+            now: path.now,
+            last_departure: sender.pacer.next_departure(),
+            cwnd_left: u64::from(left) * u64::from(path.mss),
+            rwnd_left: u64::from(window),
+            window: cwnd_bytes.min(u64::from(sender.wnd)),
+            unsent,
+            len: unsent.min(self.size_goal()),
+            max_segs: path.sizes.segments,
+            mss: path.mss,
+            oldest_sent: sender.board.front().map(|sent| sent.sent_at),
+            srtt: sender.rtt.srtt(),
+            is_final: self.fin == Fin::Queued && unsent <= self.size_goal(),
+        };
+        match autosize::should_defer(&self.config, &deferral) {
+            None => false,
+            Some(by) => {
+                self.blocked_by_cwnd |= by == autosize::DeferredBy::Cwnd;
+                true
+            }
+        }
+    }
+
+    /// The small-queue check for a frame of `bytes` (`tcp_small_queue_check`). It is waived while
+    /// at most one frame is unacknowledged, or a device that completes late would stop the flow.
+    pub(crate) fn small_queue_gate(
+        &self,
+        path: &Path<'_>,
+        bytes: u32,
+        rtx: bool,
+    ) -> Result<(), TxBlocked> {
+        if !self.config.small_queues || self.sender.board.frames() <= 1 {
+            return Ok(());
+        }
+        let truesize = bytes.saturating_add(BUFFER_OVERHEAD);
+        let queue_bytes = path.sizes.queue_bytes;
+        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx);
+        // Linux compares a count that is one too high with ">": a full limit refuses.
+        if self.account.admit(limit.saturating_sub(1)) {
+            Ok(())
+        } else {
+            Err(TxBlocked::SmallQueue)
+        }
+    }
+
+    /// Takes `bytes` from the queue, sends them and, if the way down took them, commits.
+    fn send_frame(&mut self, path: &mut Path<'_>, bytes: u32) -> Result<(), TxBlocked> {
+        if self.sender.board.is_empty() {
+            self.sender.restart_after_idle(path.now, &self.config);
+        }
+        let payload = self.sender.queue.take(bytes);
+        let empties = self.sender.queue.is_empty();
+        let with_fin = empties && self.fin == Fin::Queued;
+        let seq = self.sender.nxt;
+        let mut flags = Flags::ACK;
+        flags.set(Flags::FIN, with_fin);
+        flags.set(Flags::PSH, bytes > path.mss || (empties && bytes > 0));
+        flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
+        let (mut segment, offer) = self.segment(path, seq, flags);
+        segment.payload = payload.clone();
+        if bytes > path.mss {
+            segment.gso_size = path.mss as u16;
+        }
+        if self.sender.ecn && bytes > 0 {
+            segment.ecn = Ecn::Ect0;
+        }
+        let segments = segment.segments();
+        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let ticket = credit.ticket();
+        let departure = path.now.max(self.sender.pacer.next_departure());
+        let verdict = path.egress.enqueue(segment, departure, Some(credit));
+        if verdict == Verdict::Dropped {
+            self.sender.queue.put_back(payload);
+            self.on_local_congestion(path.now);
+            return Err(TxBlocked::Egress);
+        }
+        let was_empty = self.sender.board.is_empty();
+        self.commit_departure(path, bytes, segments, offer);
+        let snapshot = self.sender.rate.on_transmit(departure, was_empty);
+        let marks = flags & Flags::FIN;
+        let unit = path.mss as u16;
+        let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
+        self.sender.nxt = sent.end();
+        self.sender.board.push(sent);
+        if with_fin {
+            self.fin = Fin::Sent;
+        }
+        if !bytes.is_multiple_of(path.mss) {
+            self.small_end = self.sender.nxt;
+        }
+        self.counters.add(Counter::OutSegs, u64::from(segments));
+        self.counters.add(Counter::OrigDataSent, u64::from(segments));
+        self.sender.ecn_cwr_owed &= !flags.contains(Flags::CWR);
+        self.wrote = false;
+        self.push_override &= !empties;
+        if was_empty || self.deadlines.is_armed(Deadline::LossProbe) || !self.has_retransmit_timer()
+        {
+            self.arm_retransmit(path.now);
+        }
+        if verdict == Verdict::Congested {
+            self.on_local_congestion(path.now);
+        }
+        Ok(())
+    }
+
+    /// Bookkeeping common to new data and retransmissions, after the way down took the frame.
+    pub(crate) fn commit_departure(
+        &mut self,
+        path: &Path<'_>,
+        bytes: u32,
+        segments: u32,
+        offer: Offer,
+    ) {
+        let sender = &mut self.sender;
+        sender.data_segs_out += u64::from(segments);
+        sender.bytes_sent += u64::from(bytes);
+        let spaced = path.is_paced || path.is_delegated;
+        sender.pacer.depart(path.now, bytes, spaced, sender.data_segs_out);
+        sender.last_sent = Some(path.now);
+        sender.recovery.count_sent(segments);
+        self.segs_out += u64::from(segments);
+        if bytes > 0 {
+            self.receiver.on_data_sent(path.now);
+        }
+        self.receiver.on_ack_sent(offer);
+    }
+
+    /// A qdisc dropped or marked what we sent: reduce the window (`tcp_enter_cwr`).
+    pub(crate) fn on_local_congestion(&mut self, now: Instant) {
+        self.counters.add(Counter::LocalCongestion, 1);
+        self.sender.enter_cwr(now);
+    }
+
+    /// A segment with today's ACK, window and options.
+    pub(crate) fn segment(
+        &mut self,
+        path: &Path<'_>,
+        seq: SeqNumber,
+        mut flags: Flags,
+    ) -> (Segment, Offer) {
+        flags.set(Flags::ECE, self.receiver.ece());
+        let offer = self.receiver.offer();
+        let segment = Segment {
+            seq,
+            ack: self.receiver.nxt(),
+            flags,
+            window: offer.field,
+            options: path.options.clone(),
+            ..Segment::default()
+        };
+        (segment, offer)
+    }
+
+    /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
+    pub(crate) fn options_of(&self, now: Instant, with_sack: bool) -> Options {
+        let timestamps = self
+            .timestamps
+            .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
+        let room = if timestamps.is_some() { 3 } else { 4 };
+        let sack = if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
+        Options { timestamps, sack, ..Options::default() }
+    }
+
+    /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
+    fn send_bare(&mut self, path: &mut Path<'_>, seq: SeqNumber, flags: Flags) -> bool {
+        let (segment, offer) = self.segment(path, seq, flags);
+        // Pure ACKs never wait behind paced data, so their departure is now.
+        let taken = path.egress.enqueue(segment, path.now, None) != Verdict::Dropped;
+        if taken {
+            self.segs_out += 1;
+            self.counters.add(Counter::OutSegs, 1);
+            self.receiver.on_ack_sent(offer);
+        }
+        taken
+    }
+
+    /// The ACKs that no data carried; duplicates are reported by one each.
+    fn send_owed_acks(&mut self, path: &mut Path<'_>) {
+        for _ in 0..MAX_ACKS {
+            if self.receiver.ack_due() != AckDue::Now {
+                return;
+            }
+            path.options = self.options_of(path.now, true);
+            if !self.send_bare(path, self.sender.nxt, Flags::ACK) {
+                return;
+            }
+        }
+    }
+
+    /// Zero-window probe (`tcp_write_wakeup`): as much as fits, or an old sequence number that
+    /// makes the peer answer.
+    fn send_window_probe(&mut self, path: &mut Path<'_>) {
+        self.owed.zero_window_probe = false;
+        let window = self.sender.window_left();
+        let unsent = self.sender.queue.len();
+        let closing = unsent == 0 && self.fin == Fin::Queued;
+        if (unsent > 0 && window > 0) || closing {
+            let _ = self.send_frame(path, unsent.min(window).min(path.mss));
+        } else {
+            self.counters.add(Counter::KeepAlive, 1);
+            self.send_bare(path, self.sender.una - 1, Flags::ACK);
+        }
+    }
+
+    /// Tail loss probe (`tcp_send_loss_probe`): new data if there is any, else the last segment.
+    fn send_loss_probe(&mut self, path: &mut Path<'_>) {
+        self.owed.loss_probe = false;
+        if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
+            return;
+        }
+        let before = self.sender.nxt;
+        if !self.sender.queue.is_empty() && self.sender.window_left() > 0 {
+            let _ = self.send_new(path, Push::Probe);
+        }
+        let is_new = self.sender.nxt != before;
+        let sent = is_new || self.retransmit_tail(path);
+        if sent {
+            self.counters.add(Counter::LossProbes, 1);
+            self.sender.on_probe_sent(!is_new);
+        }
+        self.arm_retransmit(path.now);
+    }
+
+    /// SYN, or SYN-ACK of a simultaneous open.
+    fn send_syn(&mut self, now: Instant, egress: &mut dyn Egress) {
+        if !self.owed.syn {
+            return;
+        }
+        self.owed.syn = false;
+        let segment = self.syn_segment(now);
+        // A SYN that the qdisc drops is sent again by its timer.
+        if egress.enqueue(segment, now, None) != Verdict::Dropped {
+            self.segs_out += 1;
+            self.counters.add(Counter::OutSegs, 1);
+        }
+        self.syn_sent_at = now;
+    }
+
+    fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {
+        self.owed.reset = false;
+        let segment = Segment {
+            seq: self.sender.nxt,
+            ack: self.receiver.nxt(),
+            flags: Flags::RST | Flags::ACK,
+            options: self.options_of(now, false),
+            ..Segment::default()
+        };
+        self.counters.add(Counter::OutRsts, 1);
+        egress.enqueue(segment, now, None);
+    }
+
+    /// Nothing is in flight and something waits: only the probe timer will bring us back.
+    fn arm_probe_timer(&mut self, now: Instant, blocked: TxBlocked) {
+        let waits = !self.sender.queue.is_empty() || self.fin == Fin::Queued;
+        let alone = self.sender.board.is_empty() && waits && blocked != TxBlocked::NoData;
+        if !alone {
+            self.deadlines.clear(Deadline::Probe);
+        } else if !self.deadlines.is_armed(Deadline::Probe) {
+            let base = self.sender.rtt.base_rto().max(Nanos::from_millis(200));
+            let wait = base.saturating_mul(1 << self.probe_backoff.min(16));
+            let most = self.sender.rtt.rto_max();
+            let backlog = self.sender.pacer.backlog(now);
+            self.deadlines.set_retransmit(Deadline::Probe, now + wait.min(most) + backlog);
+        }
+    }
+
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes.
+    pub(crate) fn mss_for(&self, header: u32) -> u32 {
+        let by_path = self.path.mtu.saturating_sub(self.path.ip_header + header);
+        let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
+        by_path.min(by_peer).max(8)
+    }
+}

@@ -193,9 +193,7 @@ impl Drop for TxCredit {
         }
         let before = account.word.fetch_sub(u64::from(self.bytes), AcqRel);
         // Of several racing completions, the one that clears the flag wakes.
-        if before & THROTTLED != 0
-            && account.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0
-        {
+        if before & THROTTLED != 0 && account.word.fetch_and(!THROTTLED, AcqRel) & THROTTLED != 0 {
             account.ready.wake_by_ref();
         }
     }

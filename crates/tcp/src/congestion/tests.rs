@@ -1,0 +1,162 @@
+//! What holds for every controller, and the faults of other stacks that must not come back.
+
+use super::*;
+use proptest::prelude::*;
+
+const NAMES: [&str; 2] = ["reno", "cubic"];
+
+fn controllers() -> impl Iterator<Item = Box<dyn CongestionControl>> {
+    NAMES.iter().map(|name| by_name(name).expect("a known name"))
+}
+
+fn limited(ms: u64, acked: u32) -> AckSample {
+    AckSample {
+        now: Instant::ZERO + Nanos::from_millis(ms),
+        acked_sacked: acked,
+        acked,
+        min_rtt: Nanos::from_millis(10),
+        rtt: Some(Nanos::from_millis(10)),
+        is_cwnd_limited: true,
+        ..AckSample::default()
+    }
+}
+
+#[test]
+fn names_are_found_and_kept() {
+    for name in NAMES {
+        assert_eq!(by_name(name).map(|controller| controller.name()), Some(name));
+    }
+    assert!(by_name("vegas").is_none());
+}
+
+#[test]
+fn windows_saturate_instead_of_overflowing() {
+    for mut controller in controllers() {
+        for ssthresh in [u32::MAX, 2] {
+            let mut window = Window::new(u32::MAX - 1);
+            (window.clamp, window.ssthresh) = (u32::MAX, ssthresh);
+            for ms in 0..10 {
+                let sample = AckSample { is_paced: true, ..limited(ms * 100_000, u32::MAX) };
+                controller.on_ack(&sample, &mut window);
+                assert!(window.cwnd >= u32::MAX - 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn growth_counts_segments_acknowledged_and_not_acks() {
+    for name in NAMES {
+        let grow = |acks: u32, acked: u32| {
+            let mut controller = by_name(name).expect("a known name");
+            let mut window = Window::new(100);
+            for _ in 0..acks {
+                controller.on_ack(&limited(0, acked), &mut window);
+            }
+            window.cwnd
+        };
+        assert_eq!(grow(20, 4), 180, "{name}");
+        assert_eq!(grow(40, 2), 180, "{name}");
+    }
+}
+
+#[test]
+fn no_growth_when_not_cwnd_limited() {
+    for mut controller in controllers() {
+        for ssthresh in [u32::MAX, 2] {
+            let mut window = Window::new(10);
+            window.ssthresh = ssthresh;
+            let before = window;
+            for ms in 0..1000 {
+                let sample = AckSample { is_cwnd_limited: false, ..limited(ms * 10, 10) };
+                controller.on_ack(&sample, &mut window);
+            }
+            assert_eq!(window, before);
+        }
+    }
+}
+
+#[test]
+fn acks_do_not_reduce_the_window_below_the_plateau() {
+    for mut controller in controllers() {
+        let mut window = Window::new(1000);
+        window.ssthresh = controller.ssthresh(Instant::ZERO, &window);
+        // The window is above what the curve says for a long time.
+        window.cwnd = 1500;
+        for ms in 0..20_000 {
+            let before = window.cwnd;
+            controller.on_ack(&limited(ms, 1), &mut window);
+            assert!(window.cwnd >= before);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ack(Box<AckSample>),
+    Reduce(CongestionEvent),
+    Event(CongestionEvent),
+}
+
+fn sample() -> impl Strategy<Value = AckSample> {
+    let nanos = prop_oneof![Just(u64::MAX), 0..20_000_000_000u64, any::<u64>()];
+    let acked = prop_oneof![0..100u32, any::<u32>()];
+    (nanos.clone(), nanos, acked, any::<[bool; 4]>()).prop_map(|(min_rtt, rtt, acked, bits)| {
+        AckSample {
+            acked_sacked: acked,
+            min_rtt: Nanos(min_rtt),
+            rtt: bits[0].then_some(Nanos(rtt)),
+            is_cwnd_limited: bits[1],
+            is_round_start: bits[2],
+            is_paced: bits[3],
+            ..AckSample::default()
+        }
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use CongestionEvent::{Cwr, Loss, Open, Recovery, TxStart, Undo};
+    prop_oneof![
+        8 => sample().prop_map(|sample| Step::Ack(Box::new(sample))),
+        1 => prop::sample::select(vec![Recovery, Cwr, Loss]).prop_map(Step::Reduce),
+        1 => prop::sample::select(vec![Open, Undo]).prop_map(Step::Event),
+        1 => any::<u64>()
+            .prop_map(|at| Step::Event(TxStart { last_sent: Instant::from_nanos(at) })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn acks_never_reduce_a_window_and_nothing_makes_it_zero(
+        name in prop::sample::select(NAMES.to_vec()),
+        initial in prop_oneof![1..100u32, 1..=u32::MAX],
+        clamp in prop_oneof![Just(1u32 << 20), 1..=u32::MAX],
+        steps in prop::collection::vec((0..5_000_000_000u64, step()), 1..100),
+    ) {
+        let mut controller = by_name(name).expect("a known name");
+        let mut window = Window { clamp, ..Window::new(initial.min(clamp)) };
+        let mut now = Instant::ZERO;
+        for (gap, step) in steps {
+            now += Nanos(gap);
+            let before = window;
+            match step {
+                Step::Ack(sample) => {
+                    controller.on_ack(&AckSample { now, ..*sample }, &mut window);
+                    prop_assert!(window.cwnd >= before.cwnd, "{before:?} to {window:?}");
+                    prop_assert!(window.cwnd <= clamp);
+                    prop_assert!(before.cwnd.saturating_add(sample.acked_sacked).saturating_add(1)
+                        >= window.cwnd, "faster than slow start");
+                }
+                Step::Reduce(event) => {
+                    window.ssthresh = controller.ssthresh(now, &window);
+                    prop_assert!(window.ssthresh >= 2);
+                    let cwnd = if event == CongestionEvent::Loss { 1 } else { window.ssthresh };
+                    window.cwnd = cwnd.min(clamp);
+                    controller.on_event(event, now, &mut window);
+                }
+                Step::Event(event) => controller.on_event(event, now, &mut window),
+            }
+            prop_assert!(window.cwnd > 0);
+        }
+    }
+}

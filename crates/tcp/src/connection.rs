@@ -1,0 +1,852 @@
+//! [`Connection`]: joins sender, receiver and state, and is what an application and a host see.
+//!
+//! Four kinds of verbs. Input: `on_segment`, `on_deadline`, `on_path_change`, `on_unreachable`.
+//! Application: `write`, `read`, `shutdown_write`, `close`, `abort`, `set_option`. Output:
+//! `transmit`. Getters: the rest. Input never sends: it records what is owed, and the caller calls
+//! `transmit` afterwards, once for any number of inputs, so that ACKs merge.
+
+use crate::config::Config;
+use crate::congestion::{self, CongestionControl};
+use crate::counters::{Counter, Counters};
+use crate::deadlines::{Deadline, Deadlines};
+use crate::handshake::{self, Accepted, Negotiated, Offer};
+use crate::info::Chronograph;
+use crate::options::{OptionError, SocketOption, SocketOptions};
+use crate::receiver::{self, AckDue, Estimates, Receiver};
+use crate::segment::{Flags, Segment};
+use crate::sender::Sender;
+use crate::sender::send_queue::BUFFER_OVERHEAD;
+use crate::seq::SeqNumber;
+use crate::state::{State, Transition};
+use crate::time::{Instant, Nanos};
+use crate::time_wait::TimeWait;
+use crate::transmit::TxBlocked;
+use crate::transmit::egress::GsoLimits;
+use crate::transmit::small_queue::TxAccount;
+use bytes::Bytes;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Memory that one segment counts for when the send buffer is dimensioned
+/// (`tcp_sndbuf_expand`: the head of an skb rounded up to a power of two, and its descriptor).
+fn memory_per_segment(mss: u32) -> u32 {
+    (mss + 320 + 320).next_power_of_two() + 256
+}
+
+/// `SOCK_MIN_SNDBUF`.
+const MIN_SNDBUF: u32 = 4608;
+/// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
+const MIN_RCVBUF: u32 = 2304;
+
+/// The way to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// Bytes of the IP header: 20 or 40.
+    pub ip_header: u32,
+}
+
+/// Everything that a new connection needs from its host.
+#[derive(Debug)]
+pub struct Setup {
+    /// Settings.
+    pub config: Arc<Config>,
+    /// Where events are counted.
+    pub counters: Arc<Counters>,
+    /// The account of its bytes below TCP.
+    pub account: Arc<TxAccount>,
+    /// Congestion control.
+    pub controller: Box<dyn CongestionControl>,
+    /// Initial sequence number (RFC 6528).
+    pub isn: SeqNumber,
+    /// What is added to the clock in timestamps.
+    pub ts_offset: u32,
+    /// The way to the peer.
+    pub path: Path,
+    /// Options that were set before the connection was opened.
+    pub options: SocketOptions,
+}
+
+/// Why a connection failed (`SO_ERROR`).
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ConnectionError {
+    /// The peer answered the SYN with a reset (ECONNREFUSED).
+    #[error("connection refused")]
+    Refused,
+    /// The peer reset the connection (ECONNRESET).
+    #[error("connection reset by peer")]
+    Reset,
+    /// The peer stopped answering (ETIMEDOUT).
+    #[error("connection timed out")]
+    TimedOut,
+    /// A router said so (EHOSTUNREACH).
+    #[error("no route to host")]
+    HostUnreachable,
+    /// A router said so (ENETUNREACH).
+    #[error("network is unreachable")]
+    NetworkUnreachable,
+    /// The application or the host ended it (ECONNABORTED).
+    #[error("connection aborted")]
+    Aborted,
+}
+
+/// Why nothing was written.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum WriteError {
+    /// No room now, or not yet connected (EAGAIN).
+    #[error("no room in the send buffer")]
+    WouldBlock,
+    /// The application shut the sending side down, or the connection is over (EPIPE).
+    #[error("broken pipe")]
+    Closed,
+    /// The connection failed.
+    #[error(transparent)]
+    Failed(ConnectionError),
+}
+
+/// Why nothing was read.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing has arrived (EAGAIN).
+    #[error("nothing to read")]
+    WouldBlock,
+    /// The connection failed.
+    #[error(transparent)]
+    Failed(ConnectionError),
+}
+
+bitflags::bitflags! {
+    /// What an application may do without waiting.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Readiness: u8 {
+        /// Data or the end of the stream can be read.
+        const READABLE = 1;
+        /// A write finds room.
+        const WRITABLE = 2;
+        /// The peer sent its FIN, or reading was shut down.
+        const READ_CLOSED = 4;
+        /// Writing was shut down, or the connection is over.
+        const WRITE_CLOSED = 8;
+        /// The connection failed.
+        const ERROR = 16;
+    }
+}
+
+/// What the next `transmit` must send beyond what the queues say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Owed {
+    pub reset: bool,
+    pub syn: bool,
+    pub zero_window_probe: bool,
+    pub keepalive: bool,
+    pub loss_probe: bool,
+    pub retransmit_head: bool,
+    pub new_data_first: bool,
+}
+
+/// Our FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fin {
+    None,
+    Queued,
+    Sent,
+}
+
+/// One TCP connection (`tcp_sock`), from SYN-SENT or ESTABLISHED to its end.
+///
+/// An idle one holds no heap beyond its boxed controller.
+#[derive(Debug)]
+pub struct Connection {
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) account: Arc<TxAccount>,
+    pub(crate) state: State,
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) options: Box<SocketOptions>,
+    pub(crate) path: Path,
+    pub(crate) gso: GsoLimits,
+    pub(crate) iss: SeqNumber,
+    pub(crate) ts_offset: u32,
+    pub(crate) peer_mss: u16,
+    pub(crate) snd_wscale: u8,
+    pub(crate) rcv_wscale: u8,
+    pub(crate) timestamps: bool,
+    pub(crate) fin: Fin,
+    pub(crate) owed: Owed,
+    pub(crate) blocked: TxBlocked,
+    pub(crate) chronograph: Chronograph,
+    /// End of the last short segment sent (Minshall).
+    pub(crate) small_end: SeqNumber,
+    pub(crate) blocked_by_cwnd: bool,
+    /// What is queued goes out whatever Nagle says (`TCP_NAGLE_PUSH`).
+    pub(crate) push_override: bool,
+    /// The last event was a write: autocorking may apply.
+    pub(crate) wrote: bool,
+    /// A writer was refused and waits for room (`SOCK_NOSPACE`).
+    pub(crate) no_space: bool,
+    pub(crate) sndbuf: u32,
+    pub(crate) probe_backoff: u32,
+    pub(crate) keepalive_probes: u32,
+    pub(crate) syn_sent_at: Instant,
+    pub(crate) syn_retransmits: u32,
+    /// First retransmission timeout of the row, for the user timeout.
+    pub(crate) stalled_since: Option<Instant>,
+    pub(crate) last_heard: Instant,
+    pub(crate) challenge_after: Instant,
+    pub(crate) error: Option<ConnectionError>,
+    pub(crate) soft_error: Option<ConnectionError>,
+    pub(crate) error_taken: bool,
+    pub(crate) read_shut: bool,
+    pub(crate) is_orphan: bool,
+    pub(crate) time_wait: Option<Box<TimeWait>>,
+    /// A reset for a segment that belongs to no connection, at this sequence number.
+    pub(crate) stray_reset: Option<SeqNumber>,
+    pub(crate) segs_in: u64,
+    pub(crate) segs_out: u64,
+    pub(crate) data_segs_in: u64,
+}
+
+impl Connection {
+    /// Opens actively: the SYN leaves at the next [`transmit`](Self::transmit).
+    pub fn connect(now: Instant, setup: Setup) -> Self {
+        let counters = setup.counters.clone();
+        counters.add(Counter::ActiveOpens, 1);
+        let receiver = receiver::Setup {
+            irs: SeqNumber(0),
+            wnd: 0,
+            wscale: 0,
+            advmss: 536,
+            mss: 536,
+            ts_recent: None,
+            sack: false,
+            ecn: false,
+            rcvbuf: setup.options.receive_buffer,
+            clamp: 0,
+        };
+        let receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
+        let mut connection = Self::new(now, State::SynSent, setup, receiver);
+        connection.owed.syn = true;
+        connection.arm_syn(now);
+        connection
+    }
+
+    /// Takes over a passive open whose handshake is complete. The segment that completed it is to
+    /// be given to [`on_segment`](Self::on_segment) next.
+    pub fn accept(now: Instant, setup: Setup, accepted: Accepted) -> Self {
+        setup.counters.add(Counter::PassiveOpens, 1);
+        let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
+        let advmss = advertised_mss(&setup.path, &setup.options);
+        let receiver = receiver_setup(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
+        let receiver = receiver::Setup { rcvbuf: setup.options.receive_buffer, ..receiver };
+        let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
+        let mut connection = Self::new(now, State::Established, setup, receiver);
+        connection.agree(&accepted.negotiated);
+        if let Some(rtt) = accepted.synack_rtt {
+            connection.take_handshake_rtt(now, rtt);
+        }
+        connection.established(now, accepted.snd_wnd, accepted.irs);
+        connection
+    }
+
+    fn new(now: Instant, state: State, setup: Setup, receiver: Receiver) -> Self {
+        let sender = Sender::new(setup.isn, &setup.config, setup.controller);
+        let sndbuf = setup.options.send_buffer.unwrap_or(setup.config.tcp_wmem.default);
+        let mut connection = Self {
+            gso: GsoLimits { max_size: setup.path.mtu, max_segs: 1 },
+            config: setup.config,
+            counters: setup.counters,
+            account: setup.account,
+            state,
+            sender,
+            receiver,
+            deadlines: Deadlines::default(),
+            options: Box::new(setup.options),
+            path: setup.path,
+            iss: setup.isn,
+            ts_offset: setup.ts_offset,
+            peer_mss: 536,
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            timestamps: false,
+            fin: Fin::None,
+            owed: Owed::default(),
+            blocked: TxBlocked::NotOpen,
+            chronograph: Chronograph::default(),
+            small_end: setup.isn,
+            blocked_by_cwnd: false,
+            push_override: false,
+            wrote: false,
+            no_space: false,
+            sndbuf,
+            probe_backoff: 0,
+            keepalive_probes: 0,
+            syn_sent_at: now,
+            syn_retransmits: 0,
+            stalled_since: None,
+            last_heard: now,
+            challenge_after: Instant::ZERO,
+            error: None,
+            soft_error: None,
+            error_taken: false,
+            read_shut: false,
+            is_orphan: false,
+            time_wait: None,
+            stray_reset: None,
+            segs_in: 0,
+            segs_out: 0,
+            data_segs_in: 0,
+        };
+        connection.sender.pacer.set_max_rate(connection.options.max_pacing_rate);
+        connection
+    }
+
+    /// What was agreed in the handshake.
+    pub(crate) fn agree(&mut self, negotiated: &Negotiated) {
+        self.peer_mss = negotiated.mss;
+        self.snd_wscale = negotiated.snd_wscale.unwrap_or(0);
+        self.rcv_wscale = negotiated.rcv_wscale;
+        self.timestamps = negotiated.ts_recent.is_some();
+        self.sender.sack = negotiated.sack;
+        self.sender.ecn = negotiated.ecn;
+        self.refresh_mss();
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
+        self.state = State::Established;
+        self.sender.establish(window, seq, now);
+        self.deadlines.clear_retransmit();
+        self.small_end = self.sender.una;
+        self.expand_sndbuf();
+        self.arm_keepalive(now);
+    }
+
+    pub(crate) fn take_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
+        self.sender.rtt.on_sample(rtt, self.sender.una, self.sender.nxt);
+        self.sender.rtt.on_min_rtt(now, rtt, false);
+    }
+
+    /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
+    pub(crate) fn syn_segment(&mut self, now: Instant) -> Segment {
+        let mut segment = self.offer().syn(now, self.iss, self.ts_offset);
+        if self.state == State::SynReceived {
+            segment.flags = Flags::SYN | Flags::ACK;
+            segment.ack = self.receiver.nxt();
+            if let Some(timestamps) = &mut segment.options.timestamps {
+                timestamps.echo = self.receiver.ts_recent();
+            }
+            if !self.timestamps {
+                segment.options.timestamps = None;
+            }
+        }
+        segment
+    }
+
+    /// The MSS that our SYN announces.
+    pub(crate) fn advertised_mss(&self) -> u16 {
+        advertised_mss(&self.path, &self.options)
+    }
+
+    /// What we are ready to agree to.
+    pub(crate) fn offer(&self) -> Offer {
+        let mss = advertised_mss(&self.path, &self.options);
+        let locked = self.options.receive_buffer;
+        let space = locked.unwrap_or(self.config.tcp_rmem.default) / 2;
+        Offer::new(&self.config, self.path.ip_header, mss, space, locked.unwrap_or(u32::MAX))
+    }
+
+    /// Replaces the receiver by one that knows the peer's SYN.
+    pub(crate) fn meet_peer(&mut self, now: Instant, syn: &Segment) -> Negotiated {
+        let offer = self.offer();
+        let negotiated = Negotiated::of(syn, &offer);
+        let advmss = advertised_mss(&self.path, &self.options);
+        let setup = receiver::Setup {
+            rcvbuf: self.options.receive_buffer,
+            ..receiver_setup(&negotiated, syn.seq, offer.rcv_wnd, advmss)
+        };
+        self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
+        self.agree(&negotiated);
+        negotiated
+    }
+
+    /// Recomputes the payload of a full segment from path, peer and options.
+    pub(crate) fn refresh_mss(&mut self) {
+        let header = 20 + if self.timestamps { 12 } else { 0 };
+        let mss = self.mss_for(header);
+        let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
+        self.sender.mss = mss.min(limit);
+    }
+
+    /// `TSval` at `now`.
+    pub(crate) fn timestamp(&self, now: Instant) -> u32 {
+        handshake::timestamp(now, self.ts_offset)
+    }
+
+    pub(crate) fn estimates(&self, now: Instant) -> Estimates {
+        Estimates {
+            srtt: self.sender.rtt.srtt(),
+            rto: self.sender.rtt.rto(),
+            tsval: self.timestamp(now),
+        }
+    }
+
+    pub(crate) fn turn(&mut self, transition: Transition) {
+        self.state = self.state.after(transition);
+    }
+
+    /// Ends the connection with `error`.
+    pub(crate) fn fail(&mut self, error: ConnectionError) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            self.counters.add(Counter::AttemptFails, 1);
+        } else if self.state != State::Closed {
+            self.counters.add(Counter::EstabResets, 1);
+        }
+        self.error.get_or_insert(error);
+        self.turn(Transition::Abort);
+        self.deadlines.clear_all();
+        self.sender.queue.clear();
+        self.sender.board.clear();
+        self.fin = Fin::None;
+        let reset = self.owed.reset;
+        self.owed = Owed { reset, ..Owed::default() };
+    }
+
+    // Application.
+
+    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
+    pub(crate) fn size_goal(&self) -> u32 {
+        let mss = self.sender.mss.max(1);
+        if self.gso.max_segs <= 1 {
+            return mss;
+        }
+        let header = self.path.ip_header + 60;
+        let half_window = (self.sender.max_wnd / 2).max(mss);
+        let bytes = self.gso.max_size.saturating_sub(header).min(half_window);
+        (bytes / mss).clamp(1, self.gso.max_segs) * mss
+    }
+
+    fn notsent_limit(&self) -> u32 {
+        match self.options.notsent_lowat {
+            0 => self.config.tcp_notsent_lowat,
+            lowat => lowat,
+        }
+    }
+
+    /// Whether a new buffer may be begun (`sk_stream_memory_free`).
+    fn memory_is_free(&self, wake: bool) -> bool {
+        let unsent = u64::from(self.sender.queue.len()) << u32::from(wake);
+        self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
+    }
+
+    /// Memory of the write queue (`sk_wmem_queued`).
+    pub(crate) fn memory(&self) -> u32 {
+        self.sender.memory(self.size_goal())
+    }
+
+    /// Whether a waiting writer should be woken (`__sk_stream_is_writeable`): a third of the
+    /// buffer is free, and less than half the low-water mark waits.
+    pub(crate) fn is_writable(&self) -> bool {
+        let used = self.memory();
+        self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
+    }
+
+    fn may_write(&mut self) -> Result<(), WriteError> {
+        if let Some(error) = self.error
+            && !self.error_taken
+        {
+            self.error_taken = true;
+            return Err(WriteError::Failed(error));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
+            self.no_space = true;
+            return Err(WriteError::WouldBlock);
+        }
+        if !self.state.may_write() || self.fin != Fin::None {
+            return Err(WriteError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
+    /// low-water mark is full, and [`Readiness::WRITABLE`] will return.
+    pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
+        self.may_write()?;
+        self.check_app_limited();
+        let goal = self.size_goal();
+        let mut done = 0;
+        while done < data.len() {
+            let mut room = self.sender.queue.room_in_last(goal);
+            if room == 0 {
+                if !self.grant_buffer() {
+                    break;
+                }
+                room = goal;
+            }
+            let take = (data.len() - done).min(room as usize);
+            self.sender.queue.push(&data[done..done + take]);
+            done += take;
+        }
+        self.after_write(now, done, done < data.len())
+    }
+
+    /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
+    pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
+        self.may_write()?;
+        self.check_app_limited();
+        let goal = self.size_goal() as usize;
+        let mut done = 0;
+        while !data.is_empty() && self.grant_buffer() {
+            let part = data.split_to(goal.min(data.len()));
+            done += part.len();
+            self.sender.queue.push_bytes(part);
+        }
+        self.after_write(now, done, !data.is_empty())
+    }
+
+    fn grant_buffer(&mut self) -> bool {
+        let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
+        if !empty && !self.memory_is_free(false) {
+            return false;
+        }
+        self.sender.queue.begin_buffer();
+        true
+    }
+
+    fn after_write(&mut self, now: Instant, done: usize, short: bool) -> Result<usize, WriteError> {
+        self.no_space |= short;
+        if done == 0 && short {
+            return Err(WriteError::WouldBlock);
+        }
+        self.wrote = done > 0;
+        // A full tail is no short write: the small-segment rules see the whole queue.
+        self.push_override &= done == 0;
+        let _ = now;
+        Ok(done)
+    }
+
+    /// Marks the flow as limited by its application (`tcp_rate_check_app_limited`).
+    fn check_app_limited(&mut self) {
+        let counts = self.sender.board.counts();
+        if self.sender.queue.len() < self.sender.mss
+            && self.account.bytes() == 0
+            && counts.in_flight() < self.sender.window.cwnd
+            && counts.lost_out <= counts.retrans_out
+        {
+            self.sender.rate.mark_app_limited(counts.in_flight());
+        }
+    }
+
+    /// Room came back: grow the buffer if the window asks for it, and end the writer's wait
+    /// (`tcp_check_space`).
+    pub(crate) fn check_space(&mut self) {
+        if !self.no_space {
+            return;
+        }
+        let counts = self.sender.board.counts();
+        if counts.in_flight() < self.sender.window.cwnd {
+            self.expand_sndbuf();
+        }
+        if self.is_writable() {
+            self.no_space = false;
+        }
+    }
+
+    /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows.
+    fn expand_sndbuf(&mut self) {
+        if self.options.send_buffer.is_some() {
+            return;
+        }
+        let per_segment = memory_per_segment(self.sender.mss);
+        let segments = self.sender.window.cwnd.max(10).max(self.sender.recovery.reordering + 1);
+        let wanted = self
+            .sender
+            .controller
+            .sndbuf_expand()
+            .saturating_mul(segments)
+            .saturating_mul(per_segment);
+        self.sndbuf = self.sndbuf.max(wanted.min(self.config.tcp_wmem.max));
+    }
+
+    fn may_read(&mut self) -> Result<(), ReadError> {
+        if self.receiver.unread() == 0
+            && let Some(error) = self.error
+            && !self.error_taken
+        {
+            self.error_taken = true;
+            return Err(ReadError::Failed(error));
+        }
+        Ok(())
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.receiver.is_finished() || self.read_shut || self.state == State::Closed
+    }
+
+    /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream (or an empty `buf`).
+    pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.may_read()?;
+        match self.receiver.read(now, buf) {
+            0 if buf.is_empty() || self.is_at_end() => Ok(0),
+            0 => Err(ReadError::WouldBlock),
+            read => Ok(read),
+        }
+    }
+
+    /// Takes received bytes without a copy. `Ok(None)` is the end of the stream.
+    pub fn read_bytes(&mut self, now: Instant) -> Result<Option<Bytes>, ReadError> {
+        self.may_read()?;
+        match self.receiver.read_bytes(now) {
+            None if self.is_at_end() => Ok(None),
+            None => Err(ReadError::WouldBlock),
+            slice => Ok(slice),
+        }
+    }
+
+    /// Copies received bytes and leaves them (`MSG_PEEK`).
+    pub fn peek(&mut self, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.may_read()?;
+        match self.receiver.peek(buf) {
+            0 if buf.is_empty() || self.is_at_end() => Ok(0),
+            0 => Err(ReadError::WouldBlock),
+            read => Ok(read),
+        }
+    }
+
+    /// No more will be written: what is queued is sent, then FIN (`SHUT_WR`).
+    pub fn shutdown_write(&mut self, now: Instant) {
+        match self.state {
+            State::SynSent => {
+                self.turn(Transition::Shutdown);
+                self.deadlines.clear_all();
+            }
+            State::SynReceived | State::Established | State::CloseWait => {
+                self.fin = Fin::Queued;
+                self.turn(Transition::Shutdown);
+            }
+            _ => {}
+        }
+        let _ = now;
+    }
+
+    /// Nothing more will be read (`SHUT_RD`); what arrives is dropped unread.
+    pub fn shutdown_read(&mut self) {
+        self.read_shut = true;
+    }
+
+    /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or
+    /// a linger time of zero asks for a reset (RFC 9293 section 3.10.4, RFC 2525 section 2.17).
+    pub fn close(&mut self, now: Instant) {
+        self.is_orphan = true;
+        let lost_data = self.receiver.unread() > 0;
+        let now_or_never = self.options.linger == Some(Nanos::ZERO);
+        if self.state.is_synchronized()
+            && self.state != State::TimeWait
+            && (lost_data || now_or_never)
+        {
+            self.counters.add(Counter::AbortOnClose, 1);
+            self.abort(now);
+            return;
+        }
+        self.read_shut = true;
+        self.shutdown_write(now);
+        if self.state == State::FinWait2 {
+            self.arm_orphan(now);
+        }
+    }
+
+    /// Resets the connection; the RST leaves at the next [`transmit`](Self::transmit).
+    pub fn abort(&mut self, _now: Instant) {
+        self.owed.reset = self.state.is_synchronized() && self.state != State::TimeWait
+            || self.state == State::SynReceived;
+        self.fail(ConnectionError::Aborted);
+    }
+
+    /// Sets one option.
+    pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
+        let options = &mut *self.options;
+        match option {
+            SocketOption::NoDelay(on) => {
+                options.nodelay = on;
+                self.push_override |= on;
+            }
+            SocketOption::Cork(on) => {
+                self.push_override |= options.cork && !on && options.nodelay;
+                options.cork = on;
+            }
+            SocketOption::QuickAck(on) => {
+                options.quickack = Some(on);
+                self.receiver.set_quickack(i32::from(on));
+            }
+            SocketOption::KeepAlive(on) => {
+                options.keepalive = on;
+                self.arm_keepalive(now);
+            }
+            SocketOption::KeepAliveIdle(idle) => {
+                options.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
+                self.arm_keepalive(now);
+            }
+            SocketOption::KeepAliveInterval(interval) => {
+                options.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
+            }
+            SocketOption::KeepAliveCount(count @ 1..=127) => options.keepalive_count = Some(count),
+            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
+            SocketOption::UserTimeout(time) => {
+                options.user_timeout = (time > Nanos::ZERO).then_some(time);
+            }
+            SocketOption::Linger(time) => options.linger = time,
+            SocketOption::SendBuffer(bytes) => {
+                let bytes = bytes.min(self.config.wmem_max).saturating_mul(2).max(MIN_SNDBUF);
+                options.send_buffer = Some(bytes);
+                self.sndbuf = bytes;
+                self.check_space();
+            }
+            SocketOption::ReceiveBuffer(bytes) => {
+                let bytes = bytes.min(self.config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
+                options.receive_buffer = Some(bytes);
+                self.receiver.set_rcvbuf(bytes);
+            }
+            SocketOption::MaxSegment(mss @ 88..=32767) => {
+                options.max_segment = Some(mss);
+                self.refresh_mss();
+            }
+            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
+            SocketOption::MaxPacingRate(rate) => {
+                options.max_pacing_rate = rate;
+                self.sender.pacer.set_max_rate(rate);
+            }
+            SocketOption::NotSentLowat(bytes) => {
+                options.notsent_lowat = bytes;
+                self.check_space();
+            }
+            SocketOption::Congestion(name) => {
+                let controller = congestion::by_name(&name);
+                self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
+                self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
+            }
+            SocketOption::Priority(band @ 0..=15) => options.priority = band,
+            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+        }
+        Ok(())
+    }
+
+    // Getters.
+
+    /// State.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether the connection is over and owes nothing: the socket may be freed once the
+    /// application has let go of it.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed | State::TimeWait) && !self.owed.reset
+    }
+
+    /// What remains when both sides are closed; `Some` once, after the last ACK was sent.
+    pub fn take_time_wait(&mut self) -> Option<TimeWait> {
+        if self.receiver.ack_due() == AckDue::Now {
+            return None;
+        }
+        self.time_wait.take().map(|time_wait| *time_wait)
+    }
+
+    /// Options as they stand.
+    pub fn options(&self) -> &SocketOptions {
+        &self.options
+    }
+
+    /// Why the connection failed, once (`SO_ERROR`).
+    pub fn take_error(&mut self) -> Option<ConnectionError> {
+        if self.error.is_some() && !self.error_taken {
+            self.error_taken = true;
+            return self.error;
+        }
+        self.soft_error.take()
+    }
+
+    /// When to call [`on_deadline`](Self::on_deadline); [`Instant::FAR_FUTURE`] if never.
+    pub fn deadline(&self) -> Instant {
+        if self.state == State::Closed {
+            return Instant::FAR_FUTURE;
+        }
+        self.deadlines.next().min(self.receiver.deadline())
+    }
+
+    /// What the application may do without waiting.
+    pub fn readiness(&self) -> Readiness {
+        let mut ready = Readiness::empty();
+        let over = self.state == State::Closed;
+        let at_end = self.receiver.is_finished() || self.read_shut || over;
+        ready.set(Readiness::READABLE, self.receiver.unread() > 0 || at_end);
+        ready.set(Readiness::READ_CLOSED, at_end);
+        let write_closed = over || self.fin != Fin::None;
+        ready.set(Readiness::WRITE_CLOSED, write_closed);
+        let open = self.state.may_write() && self.is_writable();
+        ready.set(Readiness::WRITABLE, open || write_closed);
+        ready.set(Readiness::ERROR, self.error.is_some());
+        ready
+    }
+
+    /// Why the last [`transmit`](Self::transmit) stopped.
+    pub fn blocked(&self) -> TxBlocked {
+        self.blocked
+    }
+
+    /// Memory that the socket's backlog may take: receive plus send buffer, as in Linux.
+    pub fn backlog_limit(&self) -> u32 {
+        self.receiver.rcvbuf().saturating_add(self.sndbuf)
+    }
+
+    /// Bytes that can be read (`FIONREAD`).
+    pub fn unread(&self) -> u32 {
+        self.receiver.unread()
+    }
+
+    /// Whether `seq` is in flight: the check of a quoted ICMP error (RFC 5927 section 4).
+    pub fn is_in_flight(&self, seq: SeqNumber) -> bool {
+        if self.state == State::SynSent {
+            return seq == self.iss;
+        }
+        seq.at_or_after(self.sender.una) && seq.before(self.sender.nxt)
+    }
+
+    /// The least memory that a write needs to be taken at once.
+    pub fn write_granularity(&self) -> u32 {
+        self.sender.mss + BUFFER_OVERHEAD
+    }
+
+    /// Whether `kind` is armed, for tests and traces.
+    pub fn is_armed(&self, kind: Deadline) -> bool {
+        self.deadlines.is_armed(kind)
+    }
+}
+
+fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
+    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
+    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
+}
+
+/// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.
+fn advertised_mss(path: &Path, options: &SocketOptions) -> u16 {
+    let by_path = path.mtu.saturating_sub(path.ip_header + 20).clamp(88, 65495) as u16;
+    by_path.min(options.max_segment.unwrap_or(u16::MAX))
+}
+
+fn receiver_setup(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Setup {
+    let options = if agreed.ts_recent.is_some() { 12 } else { 0 };
+    receiver::Setup {
+        irs,
+        wnd,
+        wscale: agreed.rcv_wscale,
+        advmss: advmss.saturating_sub(options),
+        mss: agreed.mss.saturating_sub(options),
+        ts_recent: agreed.ts_recent,
+        sack: agreed.sack,
+        ecn: agreed.ecn,
+        rcvbuf: None,
+        clamp: 0,
+    }
+}

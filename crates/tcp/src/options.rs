@@ -1,0 +1,109 @@
+//! Socket options of a connection, by their Linux names.
+
+use crate::time::{Nanos, Rate};
+use thiserror::Error;
+
+/// What an application set on its socket; children inherit a listener's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `TCP_NODELAY`.
+    pub nodelay: bool,
+    /// `TCP_CORK`.
+    pub cork: bool,
+    /// `TCP_QUICKACK` as last set; `None` leaves it to the stack.
+    pub quickack: Option<bool>,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE`; `None` is `tcp_keepalive_time`.
+    pub keepalive_idle: Option<Nanos>,
+    /// `TCP_KEEPINTVL`; `None` is `tcp_keepalive_intvl`.
+    pub keepalive_interval: Option<Nanos>,
+    /// `TCP_KEEPCNT`; `None` is `tcp_keepalive_probes`.
+    pub keepalive_count: Option<u32>,
+    /// `TCP_USER_TIMEOUT`; `None` leaves it to `tcp_retries2`.
+    pub user_timeout: Option<Nanos>,
+    /// `SO_LINGER`: zero resets at close; `None` is off.
+    pub linger: Option<Nanos>,
+    /// `SO_SNDBUF` doubled as Linux does; `None` is autotuned.
+    pub send_buffer: Option<u32>,
+    /// `SO_RCVBUF` doubled as Linux does; `None` is autotuned.
+    pub receive_buffer: Option<u32>,
+    /// `TCP_MAXSEG`: upper bound of the MSS.
+    pub max_segment: Option<u16>,
+    /// `SO_MAX_PACING_RATE`.
+    pub max_pacing_rate: Rate,
+    /// `TCP_NOTSENT_LOWAT` in bytes; 0 is `tcp_notsent_lowat`.
+    pub notsent_lowat: u32,
+    /// `SO_PRIORITY`, 0 to 15: the band of `pfifo_fast` and `fq`.
+    pub priority: u8,
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            nodelay: false,
+            cork: false,
+            quickack: None,
+            keepalive: false,
+            keepalive_idle: None,
+            keepalive_interval: None,
+            keepalive_count: None,
+            user_timeout: None,
+            linger: None,
+            send_buffer: None,
+            receive_buffer: None,
+            max_segment: None,
+            max_pacing_rate: Rate::UNLIMITED,
+            notsent_lowat: 0,
+            priority: 0,
+        }
+    }
+}
+
+/// One option with its new value, as the application gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketOption {
+    /// `TCP_NODELAY`.
+    NoDelay(bool),
+    /// `TCP_CORK`.
+    Cork(bool),
+    /// `TCP_QUICKACK`.
+    QuickAck(bool),
+    /// `SO_KEEPALIVE`.
+    KeepAlive(bool),
+    /// `TCP_KEEPIDLE`, 1 s to 32767 s.
+    KeepAliveIdle(Nanos),
+    /// `TCP_KEEPINTVL`, 1 s to 32767 s.
+    KeepAliveInterval(Nanos),
+    /// `TCP_KEEPCNT`, 1 to 127.
+    KeepAliveCount(u32),
+    /// `TCP_USER_TIMEOUT`; zero is off.
+    UserTimeout(Nanos),
+    /// `SO_LINGER`.
+    Linger(Option<Nanos>),
+    /// `SO_SNDBUF`, bytes as asked (doubled inside).
+    SendBuffer(u32),
+    /// `SO_RCVBUF`, bytes as asked (doubled inside).
+    ReceiveBuffer(u32),
+    /// `TCP_MAXSEG`, 88 to 32767.
+    MaxSegment(u16),
+    /// `SO_MAX_PACING_RATE`.
+    MaxPacingRate(Rate),
+    /// `TCP_NOTSENT_LOWAT`.
+    NotSentLowat(u32),
+    /// `TCP_CONGESTION`.
+    Congestion(String),
+    /// `SO_PRIORITY`, 0 to 15.
+    Priority(u8),
+}
+
+/// Why an option was refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum OptionError {
+    /// The value is out of range (EINVAL).
+    #[error("{0} is out of range")]
+    Range(&'static str),
+    /// No such congestion control (ENOENT).
+    #[error("unknown congestion control {0:?}")]
+    UnknownCongestion(String),
+}

@@ -1,0 +1,849 @@
+//! The receiving half of a connection: what arrived, what may still come, and which ACK is owed.
+//!
+//! [`Receiver`] never sends. A caller hands it segments, reads, and sends an ACK whenever
+//! [`ack_due`](Receiver::ack_due) says [`AckDue::Now`]: with the acknowledgment number
+//! [`nxt`](Receiver::nxt), the window of [`offer`](Receiver::offer), the blocks of
+//! [`sack_blocks`](Receiver::sack_blocks) and ECE if [`ece`](Receiver::ece); then it calls
+//! [`on_ack_sent`](Receiver::on_ack_sent). Every segment with ACK set, data too, counts as one.
+//!
+//! Urgent data is ordinary data here: it stays in the stream (as with `SO_OOBINLINE`).
+
+mod ack;
+mod queue;
+mod reassembly;
+mod timestamps;
+mod window;
+
+pub use ack::{ATO_MIN, AckDue, DELACK_MAX, Estimates};
+pub use queue::{COPY_BREAK, OVERHEAD};
+pub use timestamps::TsRecent;
+pub use window::{InitialWindow, Offer};
+
+use crate::config::Config;
+use crate::counters::{Counter, Counters};
+use crate::segment::{Ecn, Flags, Payload, SackBlock, SackBlocks, Segment};
+use crate::seq::SeqNumber;
+use crate::time::{Instant, Nanos};
+use ack::{AckPolicy, MAX_QUICKACKS, SegmentSize};
+use bytes::Bytes;
+use queue::ByteQueue;
+use reassembly::Reassembly;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use window::{Queued, ReceiveWindow};
+
+/// Memory of an idle connection's empty queue is kept this long for the next segment.
+const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
+/// No payload is longer: one that claims to be is outside every window.
+const LONGEST: u32 = 1 << 30;
+/// Bytes of a TCP header without options.
+const HEADER: u32 = 20;
+/// Bytes of the timestamp option with its padding.
+const TIMESTAMPS: u32 = 12;
+/// Duplicate ACKs owed at the most.
+const MAX_DUP_ACKS: u8 = 16;
+
+/// What the handshake settled for the receiving half.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The peer's initial sequence number (of its SYN).
+    pub irs: SeqNumber,
+    /// Window that our SYN or SYN-ACK offered, bytes.
+    pub wnd: u32,
+    /// Shift count of the windows that we send; 0 when not negotiated.
+    pub wscale: u8,
+    /// The MSS that we announced, less the option bytes of every segment.
+    pub advmss: u16,
+    /// The peer's MSS towards us is unknown until data comes; this is our sending MSS, a hint.
+    pub mss: u16,
+    /// The timestamp of the peer's SYN; `None` without timestamps.
+    pub ts_recent: Option<u32>,
+    /// SACK was negotiated.
+    pub sack: bool,
+    /// ECN was negotiated.
+    pub ecn: bool,
+    /// `SO_RCVBUF` if it was set: bytes of memory, doubled. Fixes the buffer.
+    pub rcvbuf: Option<u32>,
+    /// `TCP_WINDOW_CLAMP`, bytes; 0 when not set.
+    pub clamp: u32,
+}
+
+/// What became of a segment's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// No data and no FIN.
+    Empty,
+    /// Appended to what can be read (or a FIN in order).
+    InOrder,
+    /// Kept until what is before it arrives.
+    OutOfOrder,
+    /// All of it was here before.
+    Duplicate,
+    /// Outside the window; dropped.
+    OutOfWindow,
+    /// No memory for it; dropped.
+    Dropped,
+}
+
+/// The result of [`Receiver::on_segment`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intake {
+    /// What became of the data.
+    pub disposition: Disposition,
+    /// Bytes that became readable, those taken from reassembly included.
+    pub readable: u32,
+    /// The FIN came in order now: the stream ends behind what can be read.
+    pub fin: bool,
+}
+
+/// Why a segment is not acceptable (RFC 9293 section 3.10.7.4; Linux's `tcp_sequence`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceptable {
+    /// It touches the window.
+    Yes,
+    /// It ends before the window.
+    Old,
+    /// It begins behind the window.
+    Beyond,
+}
+
+bitflags::bitflags! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Is: u8 {
+        const SACK = 1;
+        const ECN = 2;
+        /// A segment with an ECN codepoint was seen.
+        const ECN_SEEN = 4;
+        /// Congestion was seen and the sender has not answered with CWR.
+        const DEMAND_CWR = 8;
+        /// The FIN is in order.
+        const FINISHED = 16;
+        const TIMESTAMPS = 32;
+    }
+}
+
+/// The receiving half of a connection.
+///
+/// A segment costs O(1) in order and O(log n) out of order with n holes. Memory is bounded by the
+/// receive buffer: out-of-order data is given up first; data in order and inside the advertised
+/// window is always taken.
+#[derive(Debug)]
+pub struct Receiver {
+    config: Arc<Config>,
+    counters: Arc<Counters>,
+    irs: SeqNumber,
+    nxt: SeqNumber,
+    /// Data bytes received in order: the stream position of `nxt`.
+    received: u64,
+    queue: ByteQueue,
+    reassembly: Reassembly,
+    window: ReceiveWindow,
+    ack: AckPolicy,
+    ts_recent: TsRecent,
+    /// Stream position of the FIN, once seen.
+    fin_at: Option<u64>,
+    /// Duplicates to report, oldest first; one goes with each ACK.
+    dsack: SmallVec<[SackBlock; 2]>,
+    /// When an out-of-window segment without data was last answered.
+    last_oow_ack: Instant,
+    ofo_segments: u32,
+    /// Duplicate ACKs owed to a sender that counts them (without SACK).
+    dup_acks: u8,
+    is: Is,
+}
+
+impl Receiver {
+    /// The state just after the handshake.
+    pub fn new(now: Instant, config: Arc<Config>, counters: Arc<Counters>, setup: &Setup) -> Self {
+        let nxt = setup.irs + 1;
+        let start = window::Start {
+            nxt,
+            wnd: setup.wnd,
+            wscale: setup.wscale,
+            advmss: u32::from(setup.advmss),
+            rcvbuf: setup.rcvbuf,
+            clamp: setup.clamp,
+        };
+        let window = ReceiveWindow::new(now, &config, &start);
+        let hint = setup.advmss.min(setup.mss);
+        let hint = u32::from(hint).min(setup.wnd / 2);
+        let mut is = Is::empty();
+        is.set(Is::SACK, setup.sack);
+        is.set(Is::ECN, setup.ecn);
+        is.set(Is::TIMESTAMPS, setup.ts_recent.is_some());
+        Self {
+            config,
+            counters,
+            irs: setup.irs,
+            nxt,
+            received: 0,
+            queue: ByteQueue::default(),
+            reassembly: Reassembly::default(),
+            window,
+            ack: AckPolicy::new(hint),
+            ts_recent: TsRecent::new(now, setup.ts_recent.unwrap_or(0)),
+            fin_at: None,
+            dsack: SmallVec::new(),
+            last_oow_ack: Instant::ZERO,
+            ofo_segments: 0,
+            dup_acks: 0,
+            is,
+        }
+    }
+
+    /// RCV.NXT: the acknowledgment number to send; behind the FIN once that is in order.
+    pub fn nxt(&self) -> SeqNumber {
+        self.nxt
+    }
+
+    /// The window last advertised, counted from [`wup`](Self::wup).
+    pub fn wnd(&self) -> u32 {
+        self.window.wnd()
+    }
+
+    /// RCV.NXT as last acknowledged.
+    pub fn wup(&self) -> SeqNumber {
+        self.window.wup()
+    }
+
+    /// The advertised right edge: `wup + wnd`. It never moves left.
+    pub fn adv(&self) -> SeqNumber {
+        self.window.edge()
+    }
+
+    /// The peer's initial sequence number.
+    pub fn irs(&self) -> SeqNumber {
+        self.irs
+    }
+
+    /// Bytes that can be read now.
+    pub fn unread(&self) -> u32 {
+        self.queue.len()
+    }
+
+    /// Whether the FIN is in order. Reads return what is before it, then nothing more comes.
+    pub fn is_finished(&self) -> bool {
+        self.is.contains(Is::FINISHED)
+    }
+
+    /// Whether out-of-order data waits.
+    pub fn has_holes(&self) -> bool {
+        !self.reassembly.is_empty()
+    }
+
+    /// Memory held for queued data, bytes (`sk_rmem_alloc`): payload and [`OVERHEAD`] per slice.
+    pub fn rmem_alloc(&self) -> u32 {
+        self.queue.charge().saturating_add(self.reassembly.charge())
+    }
+
+    /// The receive buffer, bytes of memory (`sk_rcvbuf`).
+    pub fn rcvbuf(&self) -> u32 {
+        self.window.rcvbuf()
+    }
+
+    /// The most that may be offered now (`rcv_ssthresh`).
+    pub fn rcv_ssthresh(&self) -> u32 {
+        self.window.ssthresh()
+    }
+
+    /// The window that the buffer could carry (`window_clamp`).
+    pub fn window_clamp(&self) -> u32 {
+        self.window.clamp()
+    }
+
+    /// Estimated segment size of the peer (`tcpi_rcv_mss`).
+    pub fn rcv_mss(&self) -> u32 {
+        self.ack.rcv_mss()
+    }
+
+    /// Estimated gap between data segments (`tcpi_ato`).
+    pub fn ato(&self) -> Nanos {
+        self.ack.ato()
+    }
+
+    /// Round-trip time as the receiver sees it; zero when unknown (`tcpi_rcv_rtt`).
+    pub fn rcv_rtt(&self) -> Nanos {
+        self.window.rtt()
+    }
+
+    /// Bytes read per round trip (`tcpi_rcv_space`).
+    pub fn rcv_space(&self) -> u32 {
+        self.window.rcv_space()
+    }
+
+    /// Data bytes received in order (`tcpi_bytes_received`).
+    pub fn bytes_received(&self) -> u64 {
+        self.received
+    }
+
+    /// Wire segments that came out of order (`tcpi_rcv_ooopack`).
+    pub fn ofo_segments(&self) -> u32 {
+        self.ofo_segments
+    }
+
+    /// When data last arrived (`tcpi_last_data_recv`, as a time).
+    pub fn last_data(&self) -> Instant {
+        self.ack.last_data()
+    }
+
+    /// The timestamp to echo (`TSecr`).
+    pub fn ts_recent(&self) -> u32 {
+        self.ts_recent.value()
+    }
+
+    /// Whether a segment that takes `seq..end` may be processed. A segment that may not is answered
+    /// by [`on_unacceptable`](Self::on_unacceptable), unless it is a reset.
+    pub fn acceptable(&self, seq: SeqNumber, end: SeqNumber) -> Acceptable {
+        if end.before(self.window.wup()) {
+            Acceptable::Old
+        } else if seq.after(self.nxt + self.window.remaining(self.nxt)) {
+            Acceptable::Beyond
+        } else {
+            Acceptable::Yes
+        }
+    }
+
+    /// Whether PAWS refuses a segment with timestamp `value`, which may lag `slack` ticks (0 except
+    /// for reordered pure ACKs, see [`TsRecent::replay_window`]).
+    pub fn paws_refuses(&self, now: Instant, value: u32, slack: u32) -> bool {
+        self.is.contains(Is::TIMESTAMPS) && self.ts_recent.refuses(now, value, slack)
+    }
+
+    /// Takes over the timestamp of an acceptable segment that starts at `seq`, if it is the one to
+    /// echo (RFC 7323 section 4.3).
+    pub fn update_ts_recent(&mut self, now: Instant, seq: SeqNumber, value: u32) {
+        if self.is.contains(Is::TIMESTAMPS) && seq.at_or_before(self.window.wup()) {
+            self.ts_recent.replace(now, value);
+        }
+    }
+
+    /// Answers a segment refused by sequence number or timestamp: an ACK, with DSACK for old data
+    /// (Linux's `tcp_send_dupack`). Segments without data are answered once per
+    /// `tcp_invalid_ratelimit`, so that two confused ends do not loop.
+    pub fn on_unacceptable(&mut self, now: Instant, segment: &Segment) {
+        if segment.payload.is_empty() || segment.flags.contains(Flags::SYN) {
+            let limit = Nanos::from_millis(u64::from(self.config.tcp_invalid_ratelimit));
+            if self.last_oow_ack != Instant::ZERO && now.since(self.last_oow_ack) < limit {
+                self.counters.add(Counter::ACKSkipped, 1);
+                return;
+            }
+            self.last_oow_ack = now;
+        }
+        let end = segment.end_seq();
+        if end != segment.seq && segment.seq.before(self.nxt) {
+            self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+            self.add_dsack(segment.seq, end.earlier(self.nxt));
+        }
+        self.ack.schedule_now();
+    }
+
+    /// Takes the data and the FIN of a segment that passed the checks of RFC 9293 section 3.10.7.4,
+    /// in order or not; the payload is moved out. Data outside the window is cut off. Whatever is
+    /// owed for it shows in [`ack_due`](Self::ack_due). `estimates` are the sender half's.
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &mut Segment,
+        estimates: Estimates,
+    ) -> Intake {
+        let payload = core::mem::take(&mut segment.payload);
+        let syn = segment.flags.contains(Flags::SYN);
+        let seq = segment.seq + u32::from(syn);
+        let fin = segment.flags.contains(Flags::FIN);
+        if segment.flags.contains(Flags::CWR) {
+            self.on_cwr(!payload.is_empty());
+        }
+        if payload.is_empty() && !fin {
+            return Intake { disposition: Disposition::Empty, readable: 0, fin: false };
+        }
+        if let Some(timestamps) = segment.options.timestamps {
+            let full = payload.len() >= self.ack.rcv_mss();
+            let drained = self.queue.is_empty();
+            self.window.measure_by_echo(estimates.tsval, timestamps.echo, full, drained);
+        }
+        let received = self.received;
+        let was_finished = self.is_finished();
+        let disposition = self.take(now, segment, seq, payload, fin, estimates);
+        self.check_ack(now, estimates);
+        let readable = (self.received - received) as u32;
+        Intake { disposition, readable, fin: self.is_finished() && !was_finished }
+    }
+
+    /// `tcp_data_queue`.
+    fn take(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        mut seq: SeqNumber,
+        mut payload: Payload,
+        mut fin: bool,
+        estimates: Estimates,
+    ) -> Disposition {
+        if payload.len() > LONGEST {
+            return self.refuse_out_of_window();
+        }
+        let end = seq + payload.len() + u32::from(fin);
+        if end.at_or_before(self.nxt) {
+            self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+            self.ack.schedule();
+            self.add_dsack(seq, end);
+            return Disposition::Duplicate;
+        }
+        if seq.before(self.nxt) {
+            self.add_dsack(seq, self.nxt);
+            payload.advance(self.nxt.bytes_since(seq));
+            seq = self.nxt;
+            self.ack.schedule_now();
+        }
+        // A FIN needs no buffer: at the edge it is taken even if the window is closed.
+        let last = self.fin_seq().map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
+        let bare = payload.is_empty();
+        if self.is_finished() || seq.after(last) || (seq == last && !bare) {
+            return self.refuse_out_of_window();
+        }
+        let room = last.bytes_since(seq);
+        if payload.len() > room {
+            payload.truncate(room);
+            fin = false;
+            self.counters.add(Counter::OutOfWindow, 1);
+            self.ack.schedule_now();
+        }
+        let size = SegmentSize {
+            len: payload.len(),
+            gso_size: u32::from(segment.gso_size).min(payload.len()),
+            options: segment.options.wire_len() as u32,
+            flags: segment.flags,
+        };
+        let at = self.received + u64::from(seq.bytes_since(self.nxt));
+        if seq == self.nxt {
+            self.take_in_order(now, payload, fin, segment.ecn, size, estimates);
+            Disposition::InOrder
+        } else {
+            self.on_ecn(segment.ecn);
+            let segments = segment.segments();
+            self.take_out_of_order(at, payload, fin, size, segments)
+        }
+    }
+
+    fn refuse_out_of_window(&mut self) -> Disposition {
+        self.counters.add(Counter::OutOfWindow, 1);
+        self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+        self.ack.schedule();
+        Disposition::OutOfWindow
+    }
+
+    fn take_in_order(
+        &mut self,
+        now: Instant,
+        mut payload: Payload,
+        fin: bool,
+        ecn: Ecn,
+        size: SegmentSize,
+        estimates: Estimates,
+    ) {
+        let had_holes = self.has_holes();
+        self.dup_acks = 0;
+        let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
+        let at = self.received;
+        let end = at + u64::from(payload.len());
+        if had_holes && self.reassembly.first().is_some_and(|first| first < end) {
+            let inserted = self.reassembly.insert(at, payload);
+            if let Some(part) = inserted.duplicate {
+                self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+            }
+        } else if !payload.is_empty() {
+            self.advance(payload.len());
+            self.queue.push(&mut payload, copy_break);
+        }
+        while let Some(range) = self.reassembly.take(self.received) {
+            self.advance(range.len());
+            self.queue.append(range, copy_break);
+        }
+        if size.len > 0 {
+            self.on_data(now, ecn, size, estimates);
+        }
+        if fin && end >= self.received {
+            // What lies behind a FIN is no data of this stream.
+            self.fin_at = Some(self.received);
+            self.reassembly.clear();
+        }
+        if self.fin_at == Some(self.received) {
+            self.finish();
+        }
+        if had_holes && !self.has_holes() {
+            // RFC 5681 section 4.2: at once when the last gap is filled.
+            self.ack.schedule_now();
+        }
+    }
+
+    fn advance(&mut self, bytes: u32) {
+        self.nxt += bytes;
+        self.received += u64::from(bytes);
+    }
+
+    fn finish(&mut self) {
+        self.is |= Is::FINISHED;
+        self.nxt += 1;
+        self.reassembly.clear();
+        self.ack.schedule_now();
+    }
+
+    /// `tcp_event_data_recv`.
+    fn on_data(&mut self, now: Instant, ecn: Ecn, size: SegmentSize, estimates: Estimates) {
+        self.measure_mss(size);
+        self.window.measure_by_window(now, self.nxt);
+        self.ack.on_data(now, self.window.wnd(), estimates.rto);
+        self.on_ecn(ecn);
+        if size.len >= 128 {
+            self.grow_window(size.len);
+        }
+    }
+
+    fn measure_mss(&mut self, size: SegmentSize) {
+        let options = if self.is.contains(Is::TIMESTAMPS) { TIMESTAMPS } else { 0 };
+        if self.ack.measure(size, self.window.advmss(), HEADER + options) {
+            self.window.rescale(size.len);
+        }
+    }
+
+    fn grow_window(&mut self, len: u32) {
+        let memory = self.rmem_alloc();
+        if self.window.grow(&self.config, memory, len, self.ack.rcv_mss()) {
+            self.ack.hint_quick(true);
+        }
+    }
+
+    /// `tcp_data_queue_ofo`.
+    fn take_out_of_order(
+        &mut self,
+        at: u64,
+        payload: Payload,
+        fin: bool,
+        size: SegmentSize,
+        segments: u32,
+    ) -> Disposition {
+        let end = at + u64::from(payload.len());
+        self.ack.schedule();
+        self.dup_acks = self.dup_acks.saturating_add(1).min(MAX_DUP_ACKS);
+        if fin && self.fin_at.is_none() && self.reassembly.end().is_none_or(|last| last <= end) {
+            self.fin_at = Some(end);
+        }
+        if payload.is_empty() {
+            return Disposition::OutOfOrder;
+        }
+        if !self.make_room(at) {
+            self.counters.add(Counter::OFODrop, 1);
+            return Disposition::Dropped;
+        }
+        self.measure_mss(size);
+        self.counters.add(Counter::OFOQueue, 1);
+        self.ofo_segments = self.ofo_segments.saturating_add(segments);
+        let inserted = self.reassembly.insert(at, payload);
+        if let Some(part) = inserted.duplicate {
+            self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+        }
+        if inserted.new == 0 {
+            return Disposition::Duplicate;
+        }
+        if self.is.contains(Is::SACK) {
+            self.grow_window(size.len);
+        }
+        self.window.make_room_beyond(&self.config, self.beyond());
+        Disposition::OutOfOrder
+    }
+
+    /// Makes sure that memory is within the buffer before data at `at` is taken, giving up
+    /// out-of-order data behind it if need be (`tcp_prune_queue`). Whether it is.
+    fn make_room(&mut self, at: u64) -> bool {
+        let memory = self.rmem_alloc();
+        if self.window.fits(memory) {
+            return true;
+        }
+        self.ack.hint_quick(false);
+        self.window.on_overrun(&self.config, memory);
+        let queued = self.queue.charge();
+        let window = &self.window;
+        // Some at a time, so that not every segment of a flood pays for a walk.
+        let goal = self.window.rcvbuf() - self.window.rcvbuf() / 8;
+        if window.fits(memory) {
+            return true;
+        }
+        let pruned = self.reassembly.prune(at, |held| queued.saturating_add(held) > goal);
+        if pruned > 0 {
+            self.counters.add(Counter::OfoPruned, 1);
+        }
+        self.window.fits(self.rmem_alloc())
+    }
+
+    /// `tcp_data_ecn_check`.
+    fn on_ecn(&mut self, ecn: Ecn) {
+        if !self.is.contains(Is::ECN) {
+            return;
+        }
+        match ecn {
+            // Without a codepoint after one was seen: a retransmission, so the window is small.
+            Ecn::NotEct if self.is.contains(Is::ECN_SEEN) => {
+                self.ack.enter_quick(self.window.wnd(), 2);
+            }
+            Ecn::NotEct => {}
+            Ecn::Ce => {
+                if !self.is.contains(Is::DEMAND_CWR) {
+                    self.ack.enter_quick(self.window.wnd(), 2);
+                }
+                self.is |= Is::DEMAND_CWR | Is::ECN_SEEN;
+            }
+            Ecn::Ect0 | Ecn::Ect1 => self.is |= Is::ECN_SEEN,
+        }
+    }
+
+    /// `tcp_ecn_accept_cwr`: the sender's window may be one segment, so its data is acknowledged at
+    /// once.
+    fn on_cwr(&mut self, has_data: bool) {
+        self.is.remove(Is::DEMAND_CWR);
+        if has_data && self.is.contains(Is::ECN) {
+            self.ack.schedule_now();
+        }
+    }
+
+    /// Whether ACKs carry ECE: congestion was seen and not answered yet (RFC 3168 section 6.1.3).
+    pub fn ece(&self) -> bool {
+        self.is.contains(Is::DEMAND_CWR)
+    }
+
+    /// `__tcp_ack_snd_check`.
+    fn check_ack(&mut self, now: Instant, estimates: Estimates) {
+        if !self.ack.is_scheduled() {
+            return;
+        }
+        let unacked = self.nxt.bytes_since(self.window.wup());
+        let memory = self.rmem_alloc();
+        let (window, rcv_mss) = (&self.window, self.ack.rcv_mss());
+        let moves = || self.queue.is_empty() || window.select(memory, rcv_mss).0 >= window.wnd();
+        if self.ack.is_urgent(unacked, moves) {
+            self.ack.schedule_now();
+        } else if self.has_holes() || self.fin_at.is_some_and(|at| at > self.received) {
+            let rtt = match (self.window.rtt(), estimates.srtt) {
+                (rtt, Nanos::ZERO) => rtt,
+                (rtt, srtt) => rtt.min(srtt),
+            };
+            let sack = self.is.contains(Is::SACK);
+            self.ack.compress(now, self.nxt.0, sack, rtt);
+        } else {
+            let rto_min = Nanos::from_micros(u64::from(self.config.tcp_rto_min_us));
+            self.ack.delay(now, estimates.srtt, rto_min);
+        }
+    }
+
+    /// Whether an ACK is owed. After `Now` was obeyed, ask again: duplicates are reported by one
+    /// ACK each.
+    pub fn ack_due(&self) -> AckDue {
+        if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
+            return AckDue::Now;
+        }
+        self.ack.due()
+    }
+
+    /// Owes an ACK at once, whatever the policy (handshake, window probe answered, challenge).
+    pub fn owe_ack(&mut self) {
+        self.ack.schedule_now();
+    }
+
+    /// Takes up to 16 ACKs without delay, as after the handshake of an active open
+    /// (`tcp_enter_quickack_mode`).
+    pub fn enter_quickack(&mut self) {
+        self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+    }
+
+    /// The window to put in the next segment that acknowledges [`nxt`](Self::nxt).
+    pub fn offer(&mut self) -> Offer {
+        let memory = self.rmem_alloc();
+        let (selected, tight) = self.window.select(memory, self.ack.rcv_mss());
+        if tight {
+            self.ack.hint_quick(false);
+        }
+        self.window.offer(self.nxt, selected, memory)
+    }
+
+    /// A segment that acknowledges [`nxt`](Self::nxt) with the window `offer` was handed down,
+    /// with data or without. Nothing is owed any more, except for further duplicates.
+    pub fn on_ack_sent(&mut self, offer: Offer) {
+        self.window.on_offered(self.nxt, offer);
+        self.ack.on_ack_sent();
+        if !self.dsack.is_empty() {
+            self.dsack.remove(0);
+        }
+        if self.is.contains(Is::SACK) {
+            self.dup_acks = 0;
+        } else {
+            self.dup_acks = self.dup_acks.saturating_sub(1);
+        }
+    }
+
+    /// Data was sent: replies make the connection interactive, and its ACKs wait for data.
+    pub fn on_data_sent(&mut self, now: Instant) {
+        self.ack.on_data_sent(now);
+    }
+
+    /// The blocks for the next ACK, at most `max`: first a duplicate (RFC 2883), then what arrived
+    /// out of order, most recent first (RFC 2018). Empty without SACK.
+    pub fn sack_blocks(&self, max: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::new();
+        if !self.is.contains(Is::SACK) || max == 0 {
+            return blocks;
+        }
+        blocks.extend(self.dsack.first().copied());
+        if self.has_holes() {
+            let fin = self.fin_at;
+            for extent in self.reassembly.report(max - blocks.len()) {
+                let finished = u32::from(fin == Some(extent.end));
+                let (left, right) = (self.seq_at(extent.start), self.seq_at(extent.end));
+                blocks.push(SackBlock { left, right: right + finished });
+            }
+        }
+        blocks
+    }
+
+    /// Remembers a duplicate to report (`tcp_dsack_set`, `tcp_dsack_extend`). Old ones that touch
+    /// it grow; beyond the slots the newest gives way.
+    fn add_dsack(&mut self, left: SeqNumber, right: SeqNumber) {
+        if !self.is.contains(Is::SACK) || !self.config.tcp_dsack {
+            return;
+        }
+        let old = left.before(self.nxt);
+        let counter = if old { Counter::DSACKOldSent } else { Counter::DSACKOfoSent };
+        self.counters.add(counter, 1);
+        if let Some(last) = self.dsack.last_mut()
+            && left.at_or_before(last.right)
+            && right.at_or_after(last.left)
+        {
+            last.left = last.left.earlier(left);
+            last.right = last.right.later(right);
+            return;
+        }
+        if self.dsack.len() == self.dsack.inline_size() {
+            self.dsack.pop();
+        }
+        self.dsack.push(SackBlock { left, right });
+    }
+
+    /// When [`on_deadline`](Self::on_deadline) is to be called: a delayed ACK, or idle memory to
+    /// give back. `FAR_FUTURE` when never.
+    pub fn deadline(&self) -> Instant {
+        let idle = if self.queue.is_empty() && self.queue.holds_heap() {
+            self.ack.last_data() + IDLE_RELEASE
+        } else {
+            Instant::FAR_FUTURE
+        };
+        self.ack.deadline().min(idle)
+    }
+
+    /// Time passed. Harmless when nothing is due.
+    pub fn on_deadline(&mut self, now: Instant, estimates: Estimates) {
+        if self.ack.on_deadline(now, estimates.rto) {
+            self.counters.add(Counter::DelayedACKs, 1);
+        }
+        if self.queue.is_empty() && now.since(self.ack.last_data()) >= IDLE_RELEASE {
+            self.queue.release();
+        }
+    }
+
+    /// Moves bytes to `buf`; 0 when nothing can be read (then [`is_finished`](Self::is_finished)
+    /// tells the end of the stream). If [`ack_due`](Self::ack_due) is `Now` afterwards, the peer
+    /// must hear of the opened window.
+    pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> usize {
+        let copied = self.queue.read(buf);
+        self.after_read(now, copied);
+        copied
+    }
+
+    /// Copies bytes to `buf` and leaves them.
+    pub fn peek(&self, buf: &mut [u8]) -> usize {
+        self.queue.peek(buf)
+    }
+
+    /// Takes the next slice without copying. As [`read`](Self::read) otherwise.
+    pub fn read_bytes(&mut self, now: Instant) -> Option<Bytes> {
+        let slice = self.queue.take_slice()?;
+        self.after_read(now, slice.len());
+        Some(slice)
+    }
+
+    /// Drops all that is queued, in order or not, as a close does. Returns the unread bytes.
+    pub fn discard(&mut self) -> u32 {
+        let unread = self.queue.len();
+        self.queue.release();
+        self.reassembly.clear();
+        unread
+    }
+
+    /// `tcp_rcv_space_adjust` and `tcp_cleanup_rbuf`.
+    fn after_read(&mut self, now: Instant, copied: usize) {
+        if copied == 0 {
+            return;
+        }
+        let memory = self.rmem_alloc();
+        let queued = Queued {
+            nxt: self.nxt - u32::from(self.is_finished()),
+            unread: self.queue.len(),
+            beyond: self.beyond(),
+        };
+        self.window.adjust(now, &self.config, queued);
+        let unacked = self.nxt.bytes_since(self.window.wup());
+        let urgent = self.ack.wants_ack_after_read(unacked, memory == 0);
+        if urgent || (!self.is_finished() && self.window.wants_update(self.nxt, memory, &self.ack))
+        {
+            self.ack.schedule_now();
+        }
+    }
+
+    /// `SO_RCVBUF`: fixes the buffer at `bytes` of memory, already doubled and bounded by
+    /// `rmem_max`, and ends autotuning. Takes effect as far as nothing promised is taken back.
+    pub fn set_rcvbuf(&mut self, bytes: u32) {
+        self.window.lock(bytes);
+    }
+
+    /// `TCP_WINDOW_CLAMP`: never offers more than `bytes`.
+    pub fn set_window_clamp(&mut self, bytes: u32) {
+        self.window.clamp_to(bytes);
+    }
+
+    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on sends what is
+    /// owed now and leaves that mode, for good if `value` is odd.
+    pub fn set_quickack(&mut self, value: i32) {
+        if value == 0 {
+            self.ack.set_pingpong(true);
+            return;
+        }
+        self.ack.set_pingpong(false);
+        if self.ack.is_scheduled() {
+            self.ack.schedule_now();
+            if value & 1 == 0 {
+                self.ack.set_pingpong(true);
+            }
+        }
+    }
+
+    /// The value of `TCP_QUICKACK`: whether ACKs do not wait for data.
+    pub fn quickack(&self) -> bool {
+        !self.ack.is_pingpong()
+    }
+
+    /// Sequence number of a stream position, which is within half the space of `nxt`.
+    fn seq_at(&self, position: u64) -> SeqNumber {
+        self.irs + 1 + (position as u32)
+    }
+
+    fn fin_seq(&self) -> Option<SeqNumber> {
+        self.fin_at.map(|at| self.seq_at(at))
+    }
+
+    /// Bytes from `nxt` to the end of what waits out of order.
+    fn beyond(&self) -> u32 {
+        self.reassembly.end().map_or(0, |end| end.saturating_sub(self.received) as u32)
+    }
+}
+
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod tests;

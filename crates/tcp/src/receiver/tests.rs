@@ -1,0 +1,587 @@
+use super::*;
+use crate::config::BufferSizes;
+use crate::segment::Timestamps;
+
+const MSS: u32 = 1000;
+
+struct Host {
+    rx: Receiver,
+    now: Instant,
+    counters: Arc<Counters>,
+    estimates: Estimates,
+}
+
+fn setup() -> Setup {
+    Setup {
+        irs: SeqNumber(u32::MAX - 500),
+        wnd: 64_000,
+        wscale: 7,
+        advmss: MSS as u16,
+        mss: MSS as u16,
+        ts_recent: None,
+        sack: true,
+        ecn: true,
+        rcvbuf: None,
+        clamp: 0,
+    }
+}
+
+/// A buffer that does not grow: growth asks for quick ACKs.
+fn fixed() -> Setup {
+    Setup { rcvbuf: Some(131_072), ..setup() }
+}
+
+impl Host {
+    fn with(setup: &Setup) -> Self {
+        let counters = Arc::new(Counters::default());
+        let now = Instant::from_nanos(1 << 40);
+        let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
+        let estimates =
+            Estimates { srtt: Nanos::from_millis(20), rto: Nanos::from_millis(220), tsval: 0 };
+        Self { rx, now, counters, estimates }
+    }
+
+    fn new() -> Self {
+        Self::with(&setup())
+    }
+
+    fn at(&self, offset: u32) -> SeqNumber {
+        self.rx.irs() + 1 + offset
+    }
+
+    fn segment(&self, offset: u32, len: u32, flags: Flags) -> Segment {
+        let data: Vec<u8> = (offset..offset + len).map(|i| i as u8).collect();
+        Segment {
+            seq: self.at(offset),
+            flags: flags | Flags::ACK,
+            payload: Payload::from(Bytes::from(data)),
+            ..Segment::default()
+        }
+    }
+
+    fn input(&mut self, mut segment: Segment) -> Intake {
+        self.rx.on_segment(self.now, &mut segment, self.estimates)
+    }
+
+    fn data(&mut self, offset: u32, len: u32) -> Disposition {
+        let segment = self.segment(offset, len, Flags::PSH);
+        self.input(segment).disposition
+    }
+
+    /// Sends an ACK whatever is due. Returns the window.
+    fn ack(&mut self) -> u32 {
+        let offer = self.rx.offer();
+        self.rx.on_ack_sent(offer);
+        offer.wnd
+    }
+
+    /// Sends the ACKs due now.
+    fn acks(&mut self) -> usize {
+        let mut sent = 0;
+        while self.rx.ack_due() == AckDue::Now {
+            self.ack();
+            sent += 1;
+        }
+        sent
+    }
+
+    fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        let read = self.rx.read(self.now, &mut buf);
+        buf.truncate(read);
+        buf
+    }
+
+    fn wait(&mut self, millis: u64) {
+        self.now += Nanos::from_millis(millis);
+        self.rx.on_deadline(self.now, self.estimates);
+    }
+
+    /// Full segments from number `first`, read at once. Returns the ACKs sent.
+    fn stream(&mut self, first: u32, count: u32) -> usize {
+        let mut acks = 0;
+        for i in first..first + count {
+            self.data(i * MSS, MSS);
+            acks += self.acks();
+            self.read(MSS as usize);
+            self.wait(1);
+        }
+        acks
+    }
+
+    fn blocks(&self) -> Vec<(u32, u32)> {
+        let first = self.at(0);
+        let offset = |seq: SeqNumber| seq.bytes_since(first);
+        self.rx.sack_blocks(4).iter().map(|b| (offset(b.left), offset(b.right))).collect()
+    }
+
+    /// Data in order until the quick ACKs of the start are spent. Returns the next offset.
+    fn settle(&mut self) -> u32 {
+        let mut offset = 0;
+        loop {
+            self.data(offset, 100);
+            offset += 100;
+            if self.rx.ack_due() != AckDue::Now {
+                self.read(1 << 20);
+                self.ack();
+                return offset;
+            }
+            self.read(1 << 20);
+            self.ack();
+        }
+    }
+}
+
+#[test]
+fn an_idle_receiver_is_small() {
+    assert!(size_of::<Receiver>() <= 400, "{}", size_of::<Receiver>());
+    let mut host = Host::new();
+    assert_eq!(host.rx.deadline(), Instant::FAR_FUTURE);
+    host.data(0, 10);
+    host.data(10, 10_000);
+    host.read(20_000);
+    host.ack();
+    assert!(host.rx.queue.holds_heap());
+    assert_eq!(host.rx.deadline(), host.now + IDLE_RELEASE);
+    host.wait(1_000);
+    assert!(!host.rx.queue.holds_heap());
+    assert_eq!(host.rx.deadline(), Instant::FAR_FUTURE);
+}
+
+#[test]
+fn the_initial_window_is_linuxs() {
+    let config = Config::default();
+    let select = |mss| InitialWindow::select(&config, None, 0, mss, true);
+    assert_eq!(select(1460), InitialWindow { wnd: 64_240, wscale: 7 });
+    assert_eq!(select(65_495), InitialWindow { wnd: 65_495, wscale: 7 });
+    let unscaled = InitialWindow::select(&config, Some(8_192), 0, 1460, false);
+    assert_eq!(unscaled, InitialWindow { wnd: 2_920, wscale: 0 });
+    let clamped = InitialWindow::select(&config, None, 10_000, 1460, true);
+    assert_eq!(clamped, InitialWindow { wnd: 8_760, wscale: 0 });
+    assert_eq!(InitialWindow::select(&config, Some(0), 0, 0, true).wnd, 0);
+}
+
+#[test]
+fn the_start_is_acknowledged_without_delay_and_later_every_second_segment() {
+    let mut host = Host::with(&fixed());
+    assert_eq!(host.stream(0, 16), 16);
+    host.stream(16, 50);
+    assert_eq!(host.stream(66, 40), 20);
+}
+
+#[test]
+fn a_lone_small_segment_waits_40_ms() {
+    let mut host = Host::new();
+    let offset = host.settle();
+    host.data(offset, 100);
+    let AckDue::Delayed(at) = host.rx.ack_due() else { panic!("{:?}", host.rx.ack_due()) };
+    assert_eq!(at.since(host.now), ATO_MIN);
+    assert_eq!(host.rx.deadline(), at);
+    host.wait(39);
+    assert_ne!(host.rx.ack_due(), AckDue::Now);
+    host.wait(1);
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+    assert_eq!(host.counters.get(Counter::DelayedACKs), 1);
+    assert_eq!(host.rx.ato(), Nanos::from_millis(80), "a missed delay inflates the estimate");
+    host.ack();
+    assert_eq!(host.rx.ack_due(), AckDue::None);
+}
+
+#[test]
+fn the_delay_stays_below_the_least_retransmission_timeout() {
+    let mut host = Host::new();
+    let mut offset = host.settle();
+    host.estimates = Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), tsval: 0 };
+    for _ in 0..8 {
+        host.data(offset, 100);
+        offset += 100;
+        host.wait(1_000);
+        host.acks();
+    }
+    host.data(offset, 100);
+    let AckDue::Delayed(at) = host.rx.ack_due() else { panic!("{:?}", host.rx.ack_due()) };
+    assert_eq!(at.since(host.now), Nanos::from_millis(199));
+}
+
+#[test]
+fn reading_all_of_a_pushed_segment_is_acknowledged_unless_the_sides_take_turns() {
+    let mut host = Host::new();
+    let offset = host.settle();
+    host.data(offset, 100);
+    assert_ne!(host.rx.ack_due(), AckDue::Now);
+    host.read(1_000);
+    assert_eq!(host.acks(), 1);
+
+    host.data(offset + 100, 100);
+    host.rx.on_data_sent(host.now);
+    host.ack();
+    assert!(!host.rx.quickack());
+    host.data(offset + 200, 100);
+    host.read(1_000);
+    assert!(matches!(host.rx.ack_due(), AckDue::Delayed(_)), "it goes with the reply");
+    host.rx.set_quickack(1);
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+}
+
+#[test]
+fn a_fin_is_taken_in_order_only() {
+    let mut host = Host::new();
+    let fin = host.segment(20, 10, Flags::FIN);
+    assert_eq!(
+        host.input(fin.clone()),
+        Intake { disposition: Disposition::OutOfOrder, readable: 0, fin: false }
+    );
+    assert_eq!(host.blocks(), [(20, 31)], "the FIN is reported with its data");
+    host.acks();
+    let late = host.segment(25, 10, Flags::PSH);
+    assert_eq!(host.input(late).disposition, Disposition::Duplicate, "cut at the FIN");
+    let intake = {
+        let segment = host.segment(0, 20, Flags::PSH);
+        host.input(segment)
+    };
+    assert_eq!(intake, Intake { disposition: Disposition::InOrder, readable: 30, fin: true });
+    assert_eq!(host.rx.nxt(), host.at(31));
+    assert!(host.rx.is_finished());
+    assert!(host.acks() >= 1);
+    assert_eq!(host.input(fin).disposition, Disposition::Duplicate);
+    assert_eq!(host.blocks(), [(20, 31)]);
+    assert_eq!(host.data(31, 5), Disposition::OutOfWindow, "nothing comes behind a FIN");
+    assert_eq!(host.read(100), (0..30).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_bare_fin_is_taken_at_a_closed_window() {
+    let mut host = Host::with(&Setup { wnd: 0, ..setup() });
+    let fin = host.segment(0, 0, Flags::FIN);
+    assert!(host.input(fin).fin);
+    assert_eq!(host.acks(), 1);
+}
+
+#[test]
+fn a_bare_fin_ahead_of_its_data_waits() {
+    let mut host = Host::new();
+    let fin = host.segment(10, 0, Flags::FIN);
+    assert_eq!(host.input(fin).disposition, Disposition::OutOfOrder);
+    let segment = host.segment(0, 10, Flags::empty());
+    assert_eq!(
+        host.input(segment),
+        Intake { disposition: Disposition::InOrder, readable: 10, fin: true }
+    );
+}
+
+#[test]
+fn every_duplicate_is_reported_by_its_own_ack() {
+    let mut host = Host::new();
+    host.data(0, 3_000);
+    host.acks();
+    assert_eq!(host.data(0, 500), Disposition::Duplicate);
+    assert_eq!(host.data(1_000, 500), Disposition::Duplicate);
+    assert_eq!(host.blocks(), [(0, 500)]);
+    host.ack();
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+    assert_eq!(host.blocks(), [(1_000, 1_500)]);
+    host.ack();
+    assert_eq!((host.rx.ack_due(), host.blocks()), (AckDue::None, vec![]));
+    assert_eq!(host.counters.get(Counter::DSACKOldSent), 2);
+    host.data(5_000, 100);
+    host.data(5_050, 100);
+    assert_eq!(host.blocks(), [(5_050, 5_100), (5_000, 5_150)]);
+    assert_eq!(host.counters.get(Counter::DSACKOfoSent), 1);
+    assert_eq!(host.rx.sack_blocks(1).len(), 1);
+    assert!(host.rx.sack_blocks(0).is_empty());
+}
+
+#[test]
+fn a_partly_old_segment_gives_its_new_bytes() {
+    let mut host = Host::new();
+    host.data(0, 100);
+    host.acks();
+    let segment = host.segment(50, 100, Flags::PSH);
+    assert_eq!(host.input(segment).readable, 50);
+    assert_eq!(host.blocks(), [(50, 100)]);
+    assert_eq!(host.read(1_000), (0..150).map(|i| i as u8).collect::<Vec<_>>());
+}
+
+#[test]
+fn out_of_order_acks_are_immediate_then_compressed() {
+    let mut host = Host::with(&fixed());
+    host.stream(0, 66);
+    let mut immediate = 0;
+    for i in 67..87 {
+        host.data(i * MSS, MSS);
+        immediate += host.acks();
+    }
+    assert_eq!(immediate, 3);
+    assert!(matches!(host.rx.ack_due(), AckDue::Delayed(_)));
+    host.wait(1);
+    assert_eq!(host.acks(), 1);
+    host.data(66 * MSS, MSS);
+    assert_eq!(host.acks(), 1, "the gap is filled");
+}
+
+#[test]
+fn without_sack_every_out_of_order_segment_gets_an_ack() {
+    let mut host = Host::with(&Setup { sack: false, ..setup() });
+    for i in 1..4 {
+        host.data(i * MSS, MSS);
+    }
+    assert!(host.blocks().is_empty());
+    assert_eq!(host.acks(), 3);
+    for i in 4..7 {
+        host.data(i * MSS, MSS);
+    }
+    host.data(0, MSS);
+    assert_eq!(host.acks(), 1, "new data is no duplicate ACK");
+}
+
+#[test]
+fn a_probe_of_a_closed_window_is_answered() {
+    let mut host = Host::with(&Setup { wnd: 1_000, rcvbuf: Some(4_096), ..setup() });
+    let mut offset = 0;
+    while host.rx.adv() != host.rx.nxt() {
+        let len = host.rx.adv().bytes_since(host.rx.nxt()).min(MSS);
+        assert_eq!(host.data(offset, len), Disposition::InOrder);
+        offset += len;
+        host.ack();
+    }
+    let held = host.rx.rmem_alloc();
+    assert_eq!(host.data(offset, 1), Disposition::OutOfWindow);
+    assert_eq!(host.acks(), 1);
+    assert_eq!(host.rx.rmem_alloc(), held);
+    assert_eq!(host.counters.get(Counter::OutOfWindow), 1);
+    host.read(1 << 20);
+    assert_eq!(host.acks(), 1, "the window opened");
+    assert!(host.rx.wnd() > 0);
+}
+
+#[test]
+fn data_is_cut_at_the_edge() {
+    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
+    let segment = host.segment(0, 1_500, Flags::FIN);
+    assert_eq!(
+        host.input(segment),
+        Intake { disposition: Disposition::InOrder, readable: 1_000, fin: false }
+    );
+    assert_eq!(host.rx.nxt(), host.rx.adv());
+    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
+    assert_eq!(host.data(900, 500), Disposition::OutOfOrder);
+    assert_eq!(host.blocks(), [(900, 1_000)]);
+    assert_eq!(host.data(1_000, 1), Disposition::OutOfWindow);
+    assert_eq!(host.data(1 << 30, 1), Disposition::OutOfWindow);
+}
+
+#[test]
+fn small_reads_do_not_open_the_window_by_little() {
+    let setup = Setup { wnd: 30_000, rcvbuf: Some(65_536), ..setup() };
+    let mut host = Host::with(&setup);
+    let mut offset = 0;
+    while host.rx.adv().bytes_since(host.rx.nxt()) >= MSS {
+        host.data(offset, MSS);
+        offset += MSS;
+        host.ack();
+    }
+    let before = host.rx.remaining();
+    let mut reads = 0;
+    while host.acks() == 0 {
+        assert_eq!(host.read(100).len(), 100);
+        reads += 1;
+    }
+    assert!(reads >= 10, "{reads}");
+    assert!(host.rx.remaining() >= (2 * before).max(MSS));
+}
+
+impl Receiver {
+    fn remaining(&self) -> u32 {
+        self.window.remaining(self.nxt)
+    }
+}
+
+#[test]
+fn ece_is_repeated_until_cwr() {
+    let mut host = Host::new();
+    let offset = host.settle();
+    let mut marked = host.segment(offset, 100, Flags::empty());
+    marked.ecn = Ecn::Ce;
+    host.input(marked);
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+    assert!(host.rx.ece());
+    host.ack();
+    assert!(host.rx.ece());
+    let mut answered = host.segment(offset + 100, 100, Flags::CWR);
+    answered.ecn = Ecn::Ect0;
+    host.input(answered);
+    assert!(!host.rx.ece());
+    assert_eq!(host.acks(), 1);
+
+    let mut host = Host::with(&Setup { ecn: false, ..setup() });
+    let mut marked = host.segment(0, 100, Flags::empty());
+    marked.ecn = Ecn::Ce;
+    host.input(marked);
+    assert!(!host.rx.ece());
+}
+
+#[test]
+fn the_buffer_follows_the_reader_up_to_the_maximum() {
+    let mut host = Host::new();
+    let mut offset = 0_u32;
+    for _ in 0..60 {
+        let sent = host.rx.adv().bytes_since(host.rx.nxt()) / MSS;
+        for _ in 0..sent.min(5_000) {
+            host.data(offset, MSS);
+            offset = offset.wrapping_add(MSS);
+            host.read(2 * MSS as usize);
+            host.acks();
+        }
+        host.now += Nanos::from_millis(10);
+    }
+    let max = Config::default().tcp_rmem.max;
+    assert_eq!(host.rx.rcvbuf(), max);
+    assert!(host.rx.wnd() > max / 2, "{}", host.rx.wnd());
+    assert!(host.rx.rcv_rtt() <= Nanos::from_millis(20), "{:?}", host.rx.rcv_rtt());
+    assert_eq!(host.rx.bytes_received(), u64::from(offset));
+
+    let mut host = Host::with(&Setup { rcvbuf: Some(65_536), wnd: 32_000, ..setup() });
+    for i in 0..10_000 {
+        host.data(i * MSS, MSS);
+        host.read(2 * MSS as usize);
+        host.acks();
+        host.now += Nanos::from_micros(100);
+    }
+    assert_eq!(host.rx.rcvbuf(), 65_536, "SO_RCVBUF ends autotuning");
+}
+
+#[test]
+fn the_round_trip_is_measured_by_timestamps() {
+    let mut host = Host::with(&Setup { ts_recent: Some(7), ..setup() });
+    for i in 0..10 {
+        let mut segment = host.segment(i * MSS, MSS, Flags::PSH);
+        segment.options.timestamps = Some(Timestamps { value: 8 + i, echo: 100 + i });
+        host.estimates.tsval = 130 + i;
+        host.input(segment);
+        host.read(MSS as usize);
+        host.acks();
+        host.now += Nanos::from_millis(1);
+    }
+    assert_eq!(host.rx.rcv_rtt(), Nanos::from_millis(30));
+}
+
+#[test]
+fn timestamps_are_taken_from_the_segment_at_the_left_edge() {
+    let mut host = Host::with(&Setup { ts_recent: Some(100), ..setup() });
+    assert!(host.rx.paws_refuses(host.now, 99, 0));
+    assert!(!host.rx.paws_refuses(host.now, 99, 1));
+    host.rx.update_ts_recent(host.now, host.at(1), 105);
+    assert_eq!(host.rx.ts_recent(), 100, "not at the left edge");
+    host.rx.update_ts_recent(host.now, host.at(0), 105);
+    host.rx.update_ts_recent(host.now, host.at(0), 104);
+    assert_eq!(host.rx.ts_recent(), 105);
+}
+
+#[test]
+fn unacceptable_segments_are_answered_at_a_limited_rate() {
+    let mut host = Host::new();
+    host.data(0, 100);
+    host.acks();
+    assert_eq!(host.rx.acceptable(host.at(0) - 1, host.at(0) - 1), Acceptable::Old);
+    assert_eq!(host.rx.acceptable(host.at(100), host.at(100)), Acceptable::Yes);
+    assert_eq!(host.rx.acceptable(host.rx.adv(), host.rx.adv()), Acceptable::Yes);
+    let beyond = host.rx.adv() + 1;
+    assert_eq!(host.rx.acceptable(beyond, beyond), Acceptable::Beyond);
+    let probe = host.segment(0, 0, Flags::empty());
+    for expected in [1, 0] {
+        host.rx.on_unacceptable(host.now, &probe);
+        assert_eq!(host.acks(), expected);
+    }
+    host.wait(500);
+    host.rx.on_unacceptable(host.now, &probe);
+    assert_eq!(host.acks(), 1);
+    let old = host.segment(0, 50, Flags::empty());
+    host.rx.on_unacceptable(host.now, &old);
+    assert_eq!(host.blocks(), [(0, 50)]);
+    assert_eq!(host.acks(), 1);
+}
+
+#[test]
+fn out_of_order_data_yields_to_data_in_order() {
+    let rcvbuf = 200_000;
+    let mut host = Host::with(&Setup { wnd: 65_535, rcvbuf: Some(rcvbuf), ..setup() });
+    for i in 0..20_000 {
+        host.data(2 + 2 * i, 1);
+        assert!(host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 1, "{}", host.rx.rmem_alloc());
+    }
+    assert!(host.counters.get(Counter::OFODrop) > 0);
+    let edge = host.rx.adv();
+    let mut offset = 0;
+    while host.rx.nxt() != edge {
+        let len = edge.bytes_since(host.rx.nxt()).min(MSS);
+        let at = host.rx.nxt().bytes_since(host.at(0));
+        assert_eq!(host.data(at, len), Disposition::InOrder);
+        assert!(host.rx.rmem_alloc() <= rcvbuf + rcvbuf / 8, "{}", host.rx.rmem_alloc());
+        offset = at + len;
+    }
+    assert!(host.counters.get(Counter::OfoPruned) > 0);
+    let got = host.read(1 << 20);
+    assert!(got.len() as u32 >= offset);
+    assert!(got.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+}
+
+#[test]
+fn a_shrunk_buffer_keeps_its_promise() {
+    let mut host = Host::new();
+    let edge = host.rx.adv();
+    host.rx.set_rcvbuf(2_304);
+    while host.rx.nxt() != edge {
+        let at = host.rx.nxt().bytes_since(host.at(0));
+        let len = edge.bytes_since(host.rx.nxt()).min(MSS);
+        assert_eq!(host.data(at, len), Disposition::InOrder);
+        host.ack();
+        assert_eq!(host.rx.adv(), edge);
+    }
+    assert_eq!(host.read(1 << 20).len(), 64_000);
+    assert_eq!(host.acks(), 1);
+    assert!(host.rx.adv().after(edge));
+}
+
+#[test]
+fn autotuning_can_be_turned_off() {
+    let config = Config {
+        tcp_moderate_rcvbuf: false,
+        tcp_rmem: BufferSizes { min: 4096, default: 100_000, max: 1 << 20 },
+        ..Config::default()
+    };
+    let counters = Arc::new(Counters::default());
+    let now = Instant::from_nanos(1);
+    let mut rx = Receiver::new(now, Arc::new(config), counters, &setup());
+    let mut buf = vec![0; 10_000];
+    for i in 0..2_000_u32 {
+        let mut segment = Segment {
+            seq: rx.nxt(),
+            payload: Payload::from(Bytes::from(vec![0; 10_000])),
+            ..Segment::default()
+        };
+        let now = Instant::from_nanos(u64::from(i) * 1_000_000);
+        rx.on_segment(now, &mut segment, Estimates::default());
+        rx.read(now, &mut buf);
+        let offer = rx.offer();
+        rx.on_ack_sent(offer);
+    }
+    assert_eq!(rx.rcvbuf(), 100_000);
+}
+
+#[test]
+fn slices_are_handed_over_without_a_copy() {
+    let mut host = Host::new();
+    let page = Bytes::from(vec![9; 20_000]);
+    let at = page.as_ptr();
+    let segment = Segment { seq: host.at(0), payload: Payload::from(page), ..Segment::default() };
+    host.input(segment);
+    let slice = host.rx.read_bytes(host.now).unwrap();
+    assert_eq!((slice.as_ptr(), slice.len()), (at, 20_000));
+    assert!(host.rx.read_bytes(host.now).is_none());
+    host.data(20_000, 10);
+    let mut buf = [0; 4];
+    assert_eq!(host.rx.peek(&mut buf), 4);
+    assert_eq!(host.rx.unread(), 10);
+    assert_eq!(host.rx.discard(), 10);
+    assert_eq!((host.rx.unread(), host.rx.rmem_alloc()), (0, 0));
+}

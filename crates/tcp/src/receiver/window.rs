@@ -1,0 +1,434 @@
+//! The advertised window and the size of the receive buffer, as Linux 6.18 sets them.
+
+use super::ack::AckPolicy;
+use super::queue::OVERHEAD;
+use crate::config::Config;
+use crate::seq::SeqNumber;
+use crate::time::{Instant, Nanos};
+
+/// `TCP_RMEM_TO_WIN_SCALE`: the scaling ratio counts in 256ths.
+const RATIO_SHIFT: u32 = 8;
+/// Window per buffer before a segment was seen: one half.
+const RATIO_DEFAULT: u8 = 128;
+/// Largest shift count (RFC 7323 section 2.3).
+const MAX_WSCALE: u8 = 14;
+const MAX_UNSCALED: u32 = 65_535;
+/// Segments of the peer's initial window (`TCP_INIT_CWND`).
+const INIT_CWND: u32 = 10;
+/// The smallest receive buffer, bytes (`SOCK_MIN_RCVBUF`).
+const MIN_RCVBUF: u32 = 2_304;
+
+/// What a SYN or SYN-ACK offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialWindow {
+    /// The window, in bytes: the field of a SYN, which is never scaled.
+    pub wnd: u32,
+    /// Shift count to offer; 0 without window scaling.
+    pub wscale: u8,
+}
+
+impl InitialWindow {
+    /// Chooses the window for a buffer of `rcvbuf` bytes (`None`: the default of `tcp_rmem`) and
+    /// segments of `mss` bytes (Linux's `tcp_select_initial_window`). `scaling` says whether a
+    /// shift count may be offered; `clamp` is `TCP_WINDOW_CLAMP`, 0 when not set.
+    pub fn select(
+        config: &Config,
+        rcvbuf: Option<u32>,
+        clamp: u32,
+        mss: u32,
+        scaling: bool,
+    ) -> Self {
+        let largest = MAX_UNSCALED << MAX_WSCALE;
+        let clamp = if clamp == 0 { largest } else { clamp.min(largest) };
+        let rcvbuf = rcvbuf.unwrap_or(config.tcp_rmem.default);
+        let mut space = (win_from_space(rcvbuf, RATIO_DEFAULT)).min(clamp);
+        if mss > 0 && space > mss {
+            space -= space % mss;
+        }
+        let mut wnd = space.min(MAX_UNSCALED);
+        if mss > 0 && wnd > mss {
+            wnd -= wnd % mss;
+        }
+        let wscale = if scaling {
+            let most = space.max(config.tcp_rmem.max).max(config.rmem_max).min(clamp);
+            (most.max(1).ilog2() as u8).saturating_sub(15).min(MAX_WSCALE)
+        } else {
+            0
+        };
+        Self { wnd, wscale }
+    }
+}
+
+/// The window to advertise in one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The header field, scaled down.
+    pub field: u16,
+    /// The same in bytes: what the peer will read from the field.
+    pub wnd: u32,
+}
+
+/// Largest window that a buffer with `space` free bytes of memory allows.
+fn win_from_space(space: u32, ratio: u8) -> u32 {
+    ((u64::from(space) * u64::from(ratio)) >> RATIO_SHIFT) as u32
+}
+
+/// Window and buffer. All operations are O(1).
+#[derive(Debug)]
+pub(super) struct ReceiveWindow {
+    /// Advertised window, counted from `wup`.
+    wnd: u32,
+    /// Next expected byte when the window was last advertised.
+    wup: SeqNumber,
+    rcvbuf: u32,
+    clamp: u32,
+    /// What may be offered at the most now; grows as segments prove to be worth their memory.
+    ssthresh: u32,
+    advmss: u32,
+    /// Bytes that the application took in the last round trip (`rcvq_space`), and that measurement.
+    space: u32,
+    space_seq: SeqNumber,
+    space_time: Instant,
+    /// Eight times the round-trip time as the receiver sees it, microseconds; 0 unknown.
+    rtt8_us: u32,
+    rtt_seq: SeqNumber,
+    rtt_time: Option<Instant>,
+    last_echo: u32,
+    wscale: u8,
+    ratio: u8,
+    locked: bool,
+}
+
+/// What is queued, as the window needs to know it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    /// Next expected byte.
+    pub(super) nxt: SeqNumber,
+    /// Bytes in order and unread.
+    pub(super) unread: u32,
+    /// Bytes from `nxt` to the end of what arrived out of order.
+    pub(super) beyond: u32,
+}
+
+/// What the connection starts with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) nxt: SeqNumber,
+    pub(super) wnd: u32,
+    pub(super) wscale: u8,
+    pub(super) advmss: u32,
+    pub(super) rcvbuf: Option<u32>,
+    pub(super) clamp: u32,
+}
+
+impl ReceiveWindow {
+    /// `tcp_init_buffer_space`.
+    pub(super) fn new(now: Instant, config: &Config, start: &Start) -> Self {
+        let wscale = start.wscale.min(MAX_WSCALE);
+        let advmss = start.advmss.max(1);
+        let rcvbuf = start.rcvbuf.unwrap_or(config.tcp_rmem.default).max(MIN_RCVBUF);
+        let full = win_from_space(rcvbuf, RATIO_DEFAULT);
+        let representable = MAX_UNSCALED << wscale;
+        let mut clamp = if start.clamp == 0 { representable } else { start.clamp };
+        clamp = clamp.min(representable).min(full);
+        if clamp > 2 * advmss && clamp + advmss > full {
+            clamp = (2 * advmss).max(full.saturating_sub(advmss));
+        }
+        let wnd = start.wnd.min(representable);
+        let whole = if full > advmss { full - full % advmss } else { full };
+        let ssthresh = whole.min(clamp);
+        Self {
+            wnd,
+            wup: start.nxt,
+            rcvbuf,
+            clamp,
+            ssthresh,
+            advmss,
+            space: ssthresh.min(wnd).min(INIT_CWND.saturating_mul(advmss)).max(1),
+            space_seq: start.nxt,
+            space_time: now,
+            rtt8_us: 0,
+            rtt_seq: start.nxt,
+            rtt_time: None,
+            last_echo: 0,
+            wscale,
+            ratio: RATIO_DEFAULT,
+            locked: start.rcvbuf.is_some(),
+        }
+    }
+
+    pub(super) fn wnd(&self) -> u32 {
+        self.wnd
+    }
+
+    pub(super) fn wup(&self) -> SeqNumber {
+        self.wup
+    }
+
+    /// The right edge: no byte at or beyond it was allowed.
+    pub(super) fn edge(&self) -> SeqNumber {
+        self.wup + self.wnd
+    }
+
+    /// What is left of the advertised window (`tcp_receive_window`).
+    pub(super) fn remaining(&self, nxt: SeqNumber) -> u32 {
+        let edge = self.edge();
+        if edge.after(nxt) { edge.bytes_since(nxt) } else { 0 }
+    }
+
+    pub(super) fn rcvbuf(&self) -> u32 {
+        self.rcvbuf
+    }
+
+    pub(super) fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    pub(super) fn clamp(&self) -> u32 {
+        self.clamp
+    }
+
+    pub(super) fn advmss(&self) -> u32 {
+        self.advmss
+    }
+
+    pub(super) fn rcv_space(&self) -> u32 {
+        self.space
+    }
+
+    pub(super) fn rtt(&self) -> Nanos {
+        Nanos::from_micros(u64::from(self.rtt8_us / 8))
+    }
+
+    /// Whether memory held is within the buffer (`tcp_can_ingest`).
+    pub(super) fn fits(&self, memory: u32) -> bool {
+        memory <= self.rcvbuf
+    }
+
+    fn free(&self, memory: u32) -> u32 {
+        win_from_space(self.rcvbuf.saturating_sub(memory), self.ratio)
+    }
+
+    fn set_clamp(&mut self, clamp: u32) {
+        let clamp = clamp.max(MIN_RCVBUF / 2).min(MAX_UNSCALED << self.wscale);
+        if clamp < self.clamp {
+            self.ssthresh = self.ssthresh.min(clamp);
+        } else {
+            self.ssthresh = self.ssthresh.max(self.wnd.min(clamp));
+        }
+        self.clamp = clamp;
+    }
+
+    /// `SO_RCVBUF`: fixes the buffer at `bytes` of memory (already doubled and bounded).
+    pub(super) fn lock(&mut self, bytes: u32) {
+        self.rcvbuf = bytes.max(MIN_RCVBUF);
+        self.locked = true;
+        self.set_clamp(win_from_space(self.rcvbuf, self.ratio));
+    }
+
+    /// `TCP_WINDOW_CLAMP`.
+    pub(super) fn clamp_to(&mut self, bytes: u32) {
+        self.set_clamp(bytes);
+    }
+
+    /// The peer's segment size changed: how much of the buffer's memory is window follows from a
+    /// segment of `len` bytes (in `tcp_measure_rcv_mss`).
+    pub(super) fn rescale(&mut self, len: u32) {
+        let ratio = (u64::from(len) << RATIO_SHIFT) / (u64::from(len) + u64::from(OVERHEAD));
+        let ratio = ratio.clamp(1, 255) as u8;
+        if ratio != self.ratio {
+            self.ratio = ratio;
+            self.set_clamp(win_from_space(self.rcvbuf, ratio));
+            self.space = self.space.min(self.clamp);
+        }
+    }
+
+    /// A segment of `len` bytes arrived: more may be offered if segments of this size leave room
+    /// (`tcp_grow_window`). Returns whether it grew.
+    pub(super) fn grow(&mut self, config: &Config, memory: u32, len: u32, rcv_mss: u32) -> bool {
+        let room = self.clamp.min(self.free(memory)).saturating_sub(self.ssthresh);
+        if room == 0 {
+            return false;
+        }
+        let cost = win_from_space(len.saturating_add(OVERHEAD), self.ratio);
+        let increase = if cost <= len {
+            2 * self.advmss
+        } else {
+            self.slow_growth(config, len, cost, rcv_mss)
+        };
+        if increase == 0 {
+            return false;
+        }
+        self.ssthresh += room.min(increase.max(len.saturating_mul(2)));
+        true
+    }
+
+    /// `__tcp_grow_window`: segments that cost more than they hold still let a small window grow.
+    fn slow_growth(&self, config: &Config, len: u32, cost: u32, rcv_mss: u32) -> u32 {
+        let mut cost = cost / 2;
+        let mut window = win_from_space(config.tcp_rmem.max, self.ratio) / 2;
+        while self.ssthresh <= window && window > 0 {
+            if cost <= len {
+                return 2 * rcv_mss;
+            }
+            cost /= 2;
+            window /= 2;
+        }
+        0
+    }
+
+    /// Memory ran over the buffer: lets the buffer grow to what is held, or stops offering more
+    /// (`tcp_clamp_window`).
+    pub(super) fn on_overrun(&mut self, config: &Config, memory: u32) {
+        if self.rcvbuf < config.tcp_rmem.max && !self.locked {
+            self.rcvbuf = self.rcvbuf.max(memory.min(config.tcp_rmem.max));
+        }
+        if memory > self.rcvbuf {
+            self.ssthresh = self.clamp.min(2 * self.advmss);
+        }
+    }
+
+    /// The window that the buffer justifies (`__tcp_select_window`); may be less than what was
+    /// promised already.
+    pub(super) fn select(&self, memory: u32, rcv_mss: u32) -> (u32, bool) {
+        let allowed = win_from_space(self.rcvbuf, self.ratio);
+        let full = self.clamp.min(allowed);
+        let mss = rcv_mss.min(full).max(1);
+        let mut free = self.free(memory);
+        let unit = 1_u32 << self.wscale;
+        let mut tight = false;
+        if free < full / 2 {
+            tight = true;
+            free -= free % unit;
+            if free < allowed / 16 || free < mss {
+                return (0, tight);
+            }
+        }
+        free = free.min(self.ssthresh);
+        if self.wscale > 0 {
+            return (free.next_multiple_of(unit), tight);
+        }
+        let keep = self.wnd.saturating_add(mss) > free && self.wnd <= free;
+        let window = if !keep {
+            free - free % mss
+        } else if mss == full && free > self.wnd.saturating_add(full / 2) {
+            free
+        } else {
+            self.wnd
+        };
+        (window, tight)
+    }
+
+    /// The offer for a segment that acknowledges `nxt` (`tcp_select_window`): never takes back
+    /// what was promised.
+    ///
+    /// What is promised is rounded up to the scale. A peer that sends byte by byte could move the
+    /// edge by that, one byte with each ACK, so that the window never closes: once memory and
+    /// promise exceed the buffer by an eighth, it is rounded down. The edge up to which data is
+    /// taken stays, see [`on_offered`](Self::on_offered).
+    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32, memory: u32) -> Offer {
+        let unit = 1_u32 << self.wscale;
+        let mut wnd = self.remaining(nxt);
+        if memory.saturating_add(wnd) <= self.rcvbuf.saturating_add(self.rcvbuf / 8) {
+            wnd = wnd.next_multiple_of(unit);
+        }
+        let wnd = selected.max(wnd).min(MAX_UNSCALED << self.wscale);
+        let field = (wnd >> self.wscale) as u16;
+        Offer { field, wnd: u32::from(field) << self.wscale }
+    }
+
+    /// `offer` went out with an acknowledgment of `nxt`. The right edge never moves left.
+    pub(super) fn on_offered(&mut self, nxt: SeqNumber, offer: Offer) {
+        self.wnd = offer.wnd.max(self.remaining(nxt));
+        self.wup = nxt;
+    }
+
+    fn sample_rtt(&mut self, micros: u32, by_window: bool, drained: bool) {
+        let sample8 = micros.max(1).saturating_mul(8);
+        if self.rtt8_us == 0 || sample8 < self.rtt8_us {
+            self.rtt8_us = sample8;
+        } else if !by_window && drained {
+            let old = self.rtt8_us;
+            self.rtt8_us = (old - old / 8).saturating_add(micros);
+        }
+    }
+
+    /// Measures the round trip by the time that a window of data takes (`tcp_rcv_rtt_measure`).
+    pub(super) fn measure_by_window(&mut self, now: Instant, nxt: SeqNumber) {
+        if let Some(start) = self.rtt_time {
+            if nxt.before(self.rtt_seq) {
+                return;
+            }
+            let micros = u32::try_from(now.since(start).as_micros()).unwrap_or(u32::MAX);
+            self.sample_rtt(micros, true, false);
+        }
+        self.rtt_seq = nxt + self.wnd;
+        self.rtt_time = Some(now);
+    }
+
+    /// Measures the round trip by an echoed timestamp of a full segment, once per echo
+    /// (`tcp_rcv_rtt_measure_ts`). Ticks are milliseconds.
+    pub(super) fn measure_by_echo(&mut self, tsval: u32, echo: u32, full: bool, drained: bool) {
+        if echo == self.last_echo {
+            return;
+        }
+        self.last_echo = echo;
+        let ticks = tsval.wrapping_sub(echo);
+        if full && ticks > 0 && ticks < i32::MAX as u32 / 1_000 {
+            self.sample_rtt(ticks * 1_000, false, drained);
+        }
+    }
+
+    /// The application took data: the buffer follows twice what it takes in a round trip, and
+    /// doubles ahead of a sender in slow start (dynamic right-sizing, `tcp_rcv_space_adjust`).
+    pub(super) fn adjust(&mut self, now: Instant, config: &Config, queued: Queued) {
+        if self.rtt8_us == 0 {
+            return;
+        }
+        let elapsed = now.since(self.space_time).as_micros();
+        if elapsed < u64::from(self.rtt8_us / 8) {
+            return;
+        }
+        let read_to = queued.nxt - queued.unread;
+        let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
+        if copied > self.space {
+            self.grow_buffer(config, copied, queued.beyond);
+        }
+        self.space_seq = read_to;
+        self.space_time = now;
+    }
+
+    /// Out-of-order data must not eat up the window (`tcp_data_queue_ofo`).
+    pub(super) fn make_room_beyond(&mut self, config: &Config, beyond: u32) {
+        self.grow_buffer(config, self.space, beyond);
+    }
+
+    /// `tcp_rcvbuf_grow`.
+    fn grow_buffer(&mut self, config: &Config, space: u32, beyond: u32) {
+        let old = self.space.max(1);
+        self.space = space;
+        if !config.tcp_moderate_rcvbuf || self.locked {
+            return;
+        }
+        let window = u64::from(space) * 2;
+        let growth = window * u64::from(space.saturating_sub(old)) / u64::from(old);
+        let window = window + growth * 2 + u64::from(beyond);
+        let buffer = (window << RATIO_SHIFT) / u64::from(self.ratio);
+        let buffer = buffer.min(u64::from(config.tcp_rmem.max)) as u32;
+        if buffer > self.rcvbuf {
+            self.rcvbuf = buffer;
+            self.clamp = win_from_space(buffer, self.ratio).min(MAX_UNSCALED << self.wscale);
+        }
+    }
+
+    /// Whether a read opened the window so far that the peer must hear of it
+    /// (second half of `tcp_cleanup_rbuf`).
+    pub(super) fn wants_update(&self, nxt: SeqNumber, memory: u32, ack: &AckPolicy) -> bool {
+        let now = self.remaining(nxt);
+        if now > self.clamp / 2 {
+            return false;
+        }
+        let (new, _) = self.select(memory, ack.rcv_mss());
+        new > 0 && new >= now.saturating_mul(2)
+    }
+}

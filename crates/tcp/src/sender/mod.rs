@@ -1,0 +1,598 @@
+//! The sending half: what was written, what is in flight, and what the peer said of it.
+
+pub mod delivery_rate;
+pub mod recovery;
+pub mod rto;
+pub mod scoreboard;
+pub mod send_queue;
+pub mod windowed_min;
+
+use crate::config::Config;
+use crate::congestion::{AckSample, CongestionControl, CongestionEvent, Window};
+use crate::counters::{Counter, Counters};
+use crate::segment::{SackBlock, Timestamps};
+use crate::seq::SeqNumber;
+use crate::time::{Instant, Nanos, Rate};
+use crate::transmit::pacer::Pacer;
+use delivery_rate::RateSampler;
+use recovery::{AfterAck, CaState, Recovery};
+use rto::RttEstimator;
+use scoreboard::{Delivered, Scoreboard};
+use send_queue::SendQueue;
+
+/// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
+pub const INITIAL_WINDOW: u32 = 10;
+
+/// What one ACK says, as the sender needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ack<'a> {
+    /// Acknowledgment number.
+    pub ack: SeqNumber,
+    /// Sequence number of the segment that carries it, for the window update.
+    pub seq: SeqNumber,
+    /// Window in bytes, scaled.
+    pub window: u32,
+    /// SACK blocks.
+    pub sack: &'a [SackBlock],
+    /// Timestamps, when in use.
+    pub timestamps: Option<Timestamps>,
+    /// ECN echo.
+    pub ece: bool,
+    /// The segment carried data, SYN or FIN, so it is no duplicate ACK.
+    pub has_data: bool,
+}
+
+/// What an ACK did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckFacts {
+    pub una_advanced: bool,
+    pub newly_acked: u32,
+    pub newly_sacked: u32,
+    /// Of the newly acknowledged, those that had not been SACKed.
+    pub unsacked_acked: u32,
+    /// Something that was retransmitted was acknowledged.
+    pub retransmitted_acked: bool,
+    /// A segment sent before the episode and never retransmitted was delivered.
+    pub original_delivered: bool,
+    pub is_duplicate: bool,
+    pub dsack: bool,
+    pub ece: bool,
+    pub ts_echo: Option<u32>,
+}
+
+/// Why an ACK was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckError {
+    /// It acknowledges what was never sent: answer with an ACK (RFC 9293 section 3.10.7.4).
+    Future,
+    /// It is older than any window: a blind guess, answer with a challenge ACK (RFC 5961 section 5).
+    TooOld,
+}
+
+/// The result of a taken ACK.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AckOutcome {
+    /// `una` moved.
+    pub advanced: bool,
+    /// The retransmission timer is to be set anew.
+    pub rearm: bool,
+    /// Whether F-RTO wants new data before retransmissions.
+    pub new_data_first: bool,
+    /// RACK waits this long for what may be reordering.
+    pub reorder_wait: Option<Nanos>,
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub struct Sender {
+    /// Oldest unacknowledged sequence number.
+    pub una: SeqNumber,
+    /// Next sequence number to send.
+    pub nxt: SeqNumber,
+    /// The peer's window in bytes from `una`.
+    pub wnd: u32,
+    /// Largest window the peer ever gave.
+    pub max_wnd: u32,
+    wl1: SeqNumber,
+    /// Payload bytes of a full segment, options of every segment subtracted (`mss_cache`).
+    pub mss: u32,
+    /// Written and not sent.
+    pub queue: SendQueue,
+    /// Sent and not acknowledged.
+    pub board: Scoreboard,
+    /// Congestion window.
+    pub window: Window,
+    /// Controller.
+    pub controller: Box<dyn CongestionControl>,
+    /// Round-trip estimate.
+    pub rtt: RttEstimator,
+    /// Delivery-rate sampler.
+    pub rate: RateSampler,
+    /// Departures.
+    pub pacer: Pacer,
+    /// Loss recovery.
+    pub recovery: Recovery,
+    reorder_wait: Option<Nanos>,
+    /// The peer understands SACK.
+    pub sack: bool,
+    /// ECN was agreed.
+    pub ecn: bool,
+    /// The next data segment carries CWR.
+    pub ecn_cwr_owed: bool,
+    is_cwnd_limited: bool,
+    max_packets_out: u32,
+    cwnd_usage_seq: SeqNumber,
+    cwnd_used: u32,
+    cwnd_stamp: Instant,
+    /// When data was last sent.
+    pub last_sent: Option<Instant>,
+    /// When the last ACK arrived.
+    pub last_ack_at: Instant,
+    /// Data segments sent, retransmissions included (`data_segs_out`).
+    pub data_segs_out: u64,
+    /// Payload bytes sent, retransmissions included (`tcpi_bytes_sent`).
+    pub bytes_sent: u64,
+    /// Payload bytes retransmitted (`tcpi_bytes_retrans`).
+    pub bytes_retransmitted: u64,
+    /// Payload bytes acknowledged (`tcpi_bytes_acked`).
+    pub bytes_acked: u64,
+    /// Segments retransmitted (`tcpi_total_retrans`).
+    pub total_retransmitted: u32,
+    /// DSACK blocks received (`tcpi_dsack_dups`).
+    pub dsack_dups: u32,
+}
+
+impl Sender {
+    /// Nothing sent yet but a SYN at `iss`.
+    pub fn new(iss: SeqNumber, config: &Config, controller: Box<dyn CongestionControl>) -> Self {
+        let rto_min = Nanos::from_micros(u64::from(config.tcp_rto_min_us));
+        let rto_max = Nanos::from_millis(u64::from(config.tcp_rto_max_ms));
+        let recovery = Recovery::new(config.tcp_reordering);
+        Self {
+            una: iss,
+            nxt: iss + 1,
+            wnd: 0,
+            max_wnd: 0,
+            wl1: SeqNumber(0),
+            mss: 536,
+            queue: SendQueue::default(),
+            board: Scoreboard::default(),
+            window: Window::new(INITIAL_WINDOW),
+            controller,
+            rtt: RttEstimator::new(rto_min, rto_max),
+            rate: RateSampler::default(),
+            pacer: Pacer::default(),
+            recovery,
+            reorder_wait: None,
+            sack: false,
+            ecn: false,
+            ecn_cwr_owed: false,
+            is_cwnd_limited: false,
+            max_packets_out: 0,
+            cwnd_usage_seq: iss,
+            cwnd_used: 0,
+            cwnd_stamp: Instant::ZERO,
+            last_sent: None,
+            last_ack_at: Instant::ZERO,
+            data_segs_out: 0,
+            bytes_sent: 0,
+            bytes_retransmitted: 0,
+            bytes_acked: 0,
+            total_retransmitted: 0,
+            dsack_dups: 0,
+        }
+    }
+
+    /// The handshake is complete: the peer's first window, from the segment at `seq`.
+    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant) {
+        self.una = self.nxt;
+        self.set_window(window);
+        self.wl1 = seq;
+        self.cwnd_usage_seq = self.nxt;
+        self.cwnd_stamp = now;
+        self.last_ack_at = now;
+        self.pacer.set_needed(self.controller.pacing_rate().is_some());
+        self.update_pacing_rate(100, 100);
+    }
+
+    fn set_window(&mut self, window: u32) {
+        self.wnd = window;
+        self.max_wnd = self.max_wnd.max(window);
+    }
+
+    /// Bytes that the peer's window leaves; 0 when the peer took window back.
+    pub fn window_left(&self) -> u32 {
+        let edge = self.una + self.wnd;
+        if edge.after(self.nxt) { edge.bytes_since(self.nxt) } else { 0 }
+    }
+
+    /// Memory of the write queue, sent and unsent (`sk_wmem_queued`).
+    pub fn memory(&self, goal: u32) -> u32 {
+        self.board.memory().saturating_add(self.queue.memory(goal))
+    }
+
+    /// Takes an ACK (`tcp_ack`).
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: &Ack<'_>,
+        config: &Config,
+        counters: &Counters,
+    ) -> Result<AckOutcome, AckError> {
+        if ack.ack.after(self.nxt) {
+            return Err(AckError::Future);
+        }
+        if ack.ack.before(self.una - self.max_wnd.max(1)) {
+            return Err(AckError::TooOld);
+        }
+        let mut facts = AckFacts {
+            una_advanced: ack.ack.after(self.una),
+            ece: ack.ece && self.ecn,
+            ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
+            ..AckFacts::default()
+        };
+        let prior = self.board.counts();
+        let prior_una = self.una;
+        let mut sample = AckSample {
+            now,
+            prior_in_flight: prior.in_flight(),
+            is_ece: facts.ece,
+            is_paced: self.pacer.is_needed(),
+            mss: self.mss,
+            ..AckSample::default()
+        };
+        self.last_ack_at = now;
+        let window_changed = self.update_window(ack);
+        let mut rtts = Rtts::default();
+        self.take_sacks(now, ack, config, counters, &mut facts, &mut rtts);
+        if facts.una_advanced {
+            self.bytes_acked += u64::from(ack.ack.bytes_since(self.una));
+            self.una = ack.ack;
+            facts.newly_acked = self.take_cumulative(now, config, counters, &mut facts, &mut rtts);
+            self.recovery.retransmits = 0;
+        }
+        if prior.packets_out == 0 {
+            return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
+        }
+        facts.is_duplicate =
+            !facts.una_advanced && !window_changed && !ack.has_data && facts.newly_sacked == 0;
+        self.take_rtt(now, &rtts, &facts, &mut sample);
+        let delivered = self.delivered_segments(prior.sacked_out, &facts);
+        self.rate.count_delivered(delivered, facts.ece);
+        counters.add(Counter::Delivered, u64::from(delivered));
+        sample.acked = facts.newly_acked;
+        sample.acked_sacked = delivered;
+        sample.min_rtt = self.rtt.min_rtt();
+        sample.srtt = self.rtt.srtt();
+        self.rate.sample(&mut sample, false);
+        self.adapt_reordering_window(sample.prior_delivered);
+        self.check_probe(now, &facts, counters);
+        let lost_before = self.board.counts().lost_out;
+        self.reorder_wait = None;
+        let after = self.react_if_needed(now, &facts, counters, &prior);
+        let lost_now = self.board.counts().lost_out;
+        sample.losses = lost_now.saturating_sub(lost_before);
+        sample.in_flight = self.board.counts().in_flight();
+        self.control(&mut sample, &facts, config);
+        if self.board.is_empty() {
+            self.board.release_idle_memory();
+            self.queue.release_idle_memory();
+        }
+        debug_assert_eq!(self.board.counts(), self.board.recount(self.sack), "{prior_una:?}");
+        Ok(AckOutcome {
+            advanced: facts.una_advanced,
+            rearm: facts.una_advanced || facts.newly_sacked > 0,
+            new_data_first: after == AfterAck::NewDataFirst,
+            reorder_wait: self.reorder_wait,
+        })
+    }
+
+    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it changed.
+    fn update_window(&mut self, ack: &Ack<'_>) -> bool {
+        let is_newer = ack.ack.after(self.una)
+            || ack.seq.after(self.wl1)
+            || (ack.seq == self.wl1 && (ack.window > self.wnd || ack.window == 0));
+        if !is_newer || ack.ack.before(self.una) {
+            return false;
+        }
+        self.wl1 = ack.seq;
+        let changed = self.wnd != ack.window;
+        self.set_window(ack.window);
+        changed
+    }
+
+    fn delivered_segments(&self, sacked_before: u32, facts: &AckFacts) -> u32 {
+        if self.sack {
+            return facts.unsacked_acked + facts.newly_sacked;
+        }
+        if facts.una_advanced {
+            facts.newly_acked.saturating_sub(sacked_before).max(1)
+        } else {
+            u32::from(facts.is_duplicate)
+        }
+    }
+
+    fn react_if_needed(
+        &mut self,
+        now: Instant,
+        facts: &AckFacts,
+        counters: &Counters,
+        prior: &scoreboard::Counts,
+    ) -> AfterAck {
+        let counts = self.board.counts();
+        let plain = self.recovery.state == CaState::Open
+            && !facts.ece
+            && !facts.is_duplicate
+            && facts.newly_sacked == 0
+            && !facts.dsack
+            && counts.sacked_out + counts.lost_out + prior.sacked_out == 0;
+        if plain {
+            return AfterAck::Ordinary;
+        }
+        self.react(now, facts, counters)
+    }
+
+    fn take_cumulative(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        counters: &Counters,
+        facts: &mut AckFacts,
+        rtts: &mut Rtts,
+    ) -> u32 {
+        let mut board = std::mem::take(&mut self.board);
+        let highest_sack = board.highest_sack();
+        let high_seq = self.recovery.high_seq;
+        let mut reordered = None;
+        let mut unsacked = 0;
+        let acked = board.acknowledge(self.una, |part| {
+            unsacked += part.segments;
+            if part.sent.ever_retransmitted {
+                facts.retransmitted_acked = true;
+            } else {
+                facts.original_delivered |= part.end.at_or_before(high_seq);
+                rtts.take_cumulative(now, part.sent.sent_at);
+                if highest_sack.is_some_and(|highest| highest.after(part.end)) {
+                    reordered.get_or_insert(part.sent.seq);
+                }
+            }
+            self.credit_delivery(now, part);
+        });
+        self.board = board;
+        facts.unsacked_acked = unsacked;
+        if let (Some(low), Some(high)) = (reordered, highest_sack)
+            && self.sack
+        {
+            self.saw_reordering(high.bytes_since(low), config.tcp_max_reordering, counters);
+        }
+        acked
+    }
+
+    fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>) {
+        let Delivered { sent, end, .. } = part;
+        self.rack_advance(now, sent, end);
+        let (sent_at, mut snapshot) = (sent.sent_at, sent.snapshot);
+        self.rate.on_delivered(&mut snapshot, sent_at, end);
+        sent.snapshot = snapshot;
+    }
+
+    /// SACK and DSACK blocks (`tcp_sacktag_write_queue`).
+    fn take_sacks(
+        &mut self,
+        now: Instant,
+        ack: &Ack<'_>,
+        config: &Config,
+        counters: &Counters,
+        facts: &mut AckFacts,
+        rtts: &mut Rtts,
+    ) {
+        if !self.sack || ack.sack.is_empty() {
+            return;
+        }
+        let high_seq = self.recovery.high_seq;
+        let mut board = std::mem::take(&mut self.board);
+        for (index, &block) in ack.sack.iter().enumerate() {
+            if index == 0 && is_dsack(block, ack.ack, ack.sack.get(1)) {
+                self.take_dsack(block, ack, counters, facts);
+                continue;
+            }
+            let valid = block.left.before(block.right)
+                && block.right.at_or_before(self.nxt)
+                && block.left.at_or_after(self.una);
+            if !valid {
+                // A block below una is old news after reordered ACKs; others are nonsense.
+                if block.right.after(self.nxt) || !block.left.before(block.right) {
+                    counters.add(Counter::SACKDiscard, 1);
+                }
+                continue;
+            }
+            let highest = board.highest_sack();
+            let mut reordered = None;
+            board.sack(block.left, block.right, |part| {
+                facts.newly_sacked += part.segments;
+                if !part.sent.ever_retransmitted {
+                    facts.original_delivered |= part.end.at_or_before(high_seq);
+                    rtts.take_sacked(now, part.sent.sent_at);
+                    if highest.is_some_and(|highest| highest.after(part.end)) {
+                        reordered.get_or_insert(part.sent.seq);
+                    }
+                }
+                self.credit_delivery(now, part);
+            });
+            if let (Some(low), Some(high)) = (reordered, highest) {
+                self.saw_reordering(high.bytes_since(low), config.tcp_max_reordering, counters);
+            }
+        }
+        self.board = board;
+    }
+
+    fn take_dsack(
+        &mut self,
+        block: SackBlock,
+        ack: &Ack<'_>,
+        counters: &Counters,
+        facts: &mut AckFacts,
+    ) {
+        let below = block.left.before(ack.ack);
+        counters.add(if below { Counter::DSACKRecv } else { Counter::DSACKOfoRecv }, 1);
+        facts.dsack = true;
+        self.dsack_dups = self.dsack_dups.saturating_add(1);
+        let bytes = block.right.bytes_since(block.left);
+        // Nobody can have sent more duplicates than the window holds.
+        if block.left.before(block.right) && bytes <= self.max_wnd.max(1) {
+            self.count_dsack(block.right, bytes.div_ceil(self.mss.max(1)));
+        }
+    }
+
+    /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
+    fn take_rtt(&mut self, now: Instant, rtts: &Rtts, facts: &AckFacts, sample: &mut AckSample) {
+        let by_sequence = rtts.first.filter(|_| !facts.retransmitted_acked);
+        let rtt = by_sequence.or(rtts.sacked);
+        if let Some(rtt) = rtt {
+            let shortest = rtts.last.unwrap_or(rtt).min(rtt);
+            self.rtt.on_min_rtt(now, shortest, false);
+            self.rtt.on_sample(rtt, self.una, self.nxt);
+            sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
+        } else if facts.una_advanced && facts.newly_acked > 0 {
+            // Karn's rule leaves the back-off to the next clean sample; forward progress ends it.
+            self.rtt.reset_back_off();
+        }
+    }
+
+    /// Moves the window and the rate (`tcp_cong_control`).
+    fn control(&mut self, sample: &mut AckSample, facts: &AckFacts, config: &Config) {
+        sample.is_cwnd_limited = self.is_cwnd_limited();
+        if self.controller.owns_window() {
+            self.controller.on_ack(sample, &mut self.window);
+        } else if self.recovery.in_reduction() {
+            self.reduce(sample.acked_sacked, sample.losses, facts.una_advanced);
+        } else {
+            let may_raise = if self.recovery.reordering > config.tcp_reordering {
+                facts.una_advanced || facts.newly_sacked > 0
+            } else {
+                facts.newly_acked > 0
+            };
+            if may_raise {
+                self.controller.on_ack(sample, &mut self.window);
+            }
+        }
+        self.window.cwnd = self.window.cwnd.max(1);
+        self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
+    }
+
+    /// The pacing rate (`tcp_update_pacing_rate`), unless the controller has one.
+    pub fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
+        if let Some(rate) = self.controller.pacing_rate() {
+            self.pacer.set_rate(rate);
+            return;
+        }
+        let ratio = if self.window.cwnd < self.window.ssthresh / 2 { ss_ratio } else { ca_ratio };
+        let moved = self.moved_rate();
+        let rate = match moved {
+            Rate::UNLIMITED => Rate::UNLIMITED,
+            Rate(rate) => Rate((u128::from(rate) * u128::from(ratio) / 100) as u64),
+        };
+        self.pacer.set_rate(rate);
+    }
+
+    /// What the flow moves: window over srtt; unlimited before the first sample.
+    pub fn moved_rate(&self) -> Rate {
+        let segments = self.window.cwnd.max(self.board.counts().packets_out);
+        let srtt = self.rtt.srtt();
+        Rate::from_bytes_in(u64::from(segments) * u64::from(self.mss), srtt)
+    }
+
+    /// Whether the window, not the application, limits the flow (`tcp_is_cwnd_limited`).
+    pub fn is_cwnd_limited(&self) -> bool {
+        self.is_cwnd_limited
+            || (self.window.in_slow_start()
+                && self.window.cwnd < self.max_packets_out.saturating_mul(2))
+    }
+
+    /// Records how much of the window is used (`tcp_cwnd_validate`).
+    pub fn validate_cwnd(&mut self, now: Instant, limited: bool, no_space: bool, config: &Config) {
+        let out = self.board.counts().packets_out;
+        if self.una.at_or_after(self.cwnd_usage_seq)
+            || limited
+            || (!self.is_cwnd_limited && out > self.max_packets_out)
+        {
+            self.is_cwnd_limited = limited;
+            self.max_packets_out = out;
+            self.cwnd_usage_seq = self.nxt;
+        }
+        if self.is_cwnd_limited() {
+            self.cwnd_used = 0;
+            self.cwnd_stamp = now;
+            return;
+        }
+        self.cwnd_used = self.cwnd_used.max(out);
+        let idle = now.since(self.cwnd_stamp);
+        if config.tcp_slow_start_after_idle
+            && idle >= self.rtt.rto()
+            && !self.controller.owns_window()
+            && self.recovery.state == CaState::Open
+        {
+            let used = self.cwnd_used.max(INITIAL_WINDOW);
+            if !no_space && used < self.window.cwnd {
+                let near = (self.window.cwnd / 2 + self.window.cwnd / 4).max(2);
+                self.window.ssthresh = self.window.ssthresh.max(near);
+                self.window.cwnd = self.window.cwnd.midpoint(used);
+            }
+            self.cwnd_used = 0;
+            self.cwnd_stamp = now;
+        }
+    }
+
+    /// The flow was idle and sends again: window decay per RTO of silence (`tcp_cwnd_restart`).
+    pub fn restart_after_idle(&mut self, now: Instant, config: &Config) {
+        let Some(last_sent) = self.last_sent else { return };
+        if !self.board.is_empty() {
+            return;
+        }
+        let event = CongestionEvent::TxStart { last_sent };
+        self.controller.on_event(event, now, &mut self.window);
+        let rto = self.rtt.rto();
+        let mut idle = now.since(last_sent);
+        if !config.tcp_slow_start_after_idle || self.controller.owns_window() || idle <= rto {
+            return;
+        }
+        let restart = INITIAL_WINDOW.min(self.window.cwnd);
+        let near = (self.window.cwnd / 2 + self.window.cwnd / 4).max(2);
+        self.window.ssthresh = self.window.ssthresh.max(near);
+        while idle > rto && self.window.cwnd > restart {
+            self.window.cwnd >>= 1;
+            idle = idle.saturating_sub(rto);
+        }
+        self.window.cwnd = self.window.cwnd.max(restart);
+        self.cwnd_used = 0;
+        self.cwnd_stamp = now;
+    }
+}
+
+/// Round-trip samples of one ACK.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rtts {
+    first: Option<Nanos>,
+    last: Option<Nanos>,
+    sacked: Option<Nanos>,
+}
+
+impl Rtts {
+    fn take_cumulative(&mut self, now: Instant, sent_at: Instant) {
+        let rtt = now.since(sent_at);
+        self.first.get_or_insert(rtt);
+        self.last = Some(rtt);
+    }
+
+    fn take_sacked(&mut self, now: Instant, sent_at: Instant) {
+        self.sacked.get_or_insert(now.since(sent_at));
+    }
+}
+
+/// Whether the first block reports a duplicate (RFC 2883 section 4).
+fn is_dsack(block: SackBlock, ack: SeqNumber, second: Option<&SackBlock>) -> bool {
+    block.left.before(ack)
+        || second.is_some_and(|second| {
+            block.left.at_or_after(second.left) && block.right.at_or_before(second.right)
+        })
+}

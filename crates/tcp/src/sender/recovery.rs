@@ -1,0 +1,687 @@
+//! Loss recovery: RACK-TLP (RFC 8985), PRR (RFC 6937), F-RTO (RFC 5682), undo by DSACK and by
+//! timestamps (RFC 3708, RFC 4015), NewReno without SACK (RFC 6582), in Linux's arrangement.
+
+use super::scoreboard::Sent;
+use super::{AckFacts, Sender};
+use crate::congestion::CongestionEvent;
+use crate::counters::{Counter, Counters};
+use crate::seq::SeqNumber;
+use crate::time::{Instant, Nanos};
+
+/// Congestion state (`tcp_ca_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CaState {
+    /// Nothing unusual.
+    #[default]
+    Open,
+    /// SACKs or duplicate ACKs that may be reordering.
+    Disorder,
+    /// The window is being reduced without loss (ECN echo, local drop).
+    Cwr,
+    /// Fast recovery.
+    Recovery,
+    /// After a retransmission timeout.
+    Loss,
+}
+
+/// RACK's state (RFC 8985 section 5.2).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rack {
+    /// Departure of the most recently sent segment that was delivered.
+    sent_at: Instant,
+    end: SeqNumber,
+    rtt: Nanos,
+    advanced: bool,
+    /// A DSACK was seen since the window was adapted.
+    pub(super) dsack_seen: bool,
+    /// Quarter-RTTs in the reordering window.
+    steps: u32,
+    /// Recoveries for which `steps` persists.
+    persist: u8,
+    last_delivered: u64,
+    /// Reordering was seen at least once.
+    pub(super) reordering_seen: bool,
+}
+
+/// What the sender knows of an episode of loss.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// Congestion state.
+    pub state: CaState,
+    /// The episode ends when this is acknowledged.
+    pub high_seq: SeqNumber,
+    prior_cwnd: u32,
+    /// Threshold before the reduction; 0 when it must not be restored.
+    prior_ssthresh: u32,
+    prr_delivered: u32,
+    prr_out: u32,
+    undo_marker: Option<SeqNumber>,
+    /// Retransmissions not yet reported as duplicates; `None` when there were none to report.
+    undo_retrans: Option<u32>,
+    /// Timestamp clock at the first retransmission of the episode; `None` without one.
+    pub(super) retrans_stamp: Option<u32>,
+    frto: bool,
+    /// Timeouts in a row (`icsk_retransmits`).
+    pub retransmits: u32,
+    /// What a tail loss probe is waiting for.
+    tlp: Option<Probe>,
+    /// Reordering degree in segments.
+    pub reordering: u32,
+    /// RACK.
+    pub rack: Rack,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    high_seq: SeqNumber,
+    was_retransmission: bool,
+}
+
+/// What is retransmitted or sent next, beyond the ordinary order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterAck {
+    /// New data by the ordinary gates; retransmissions first, if any are marked.
+    Ordinary,
+    /// F-RTO: new data before any retransmission.
+    NewDataFirst,
+}
+
+impl Rack {
+    /// Whether the network was seen to reorder.
+    pub fn has_seen_reordering(&self) -> bool {
+        self.reordering_seen
+    }
+}
+
+impl Recovery {
+    /// No loss yet; `reordering` is `tcp_reordering`.
+    pub(super) fn new(reordering: u32) -> Self {
+        Self { reordering, ..Self::default() }
+    }
+
+    /// Whether the window is being reduced by PRR.
+    pub fn in_reduction(&self) -> bool {
+        matches!(self.state, CaState::Cwr | CaState::Recovery)
+    }
+
+    /// Whether a tail loss probe is out.
+    pub fn probe_is_out(&self) -> bool {
+        self.tlp.is_some()
+    }
+
+    /// Segments were cut anew for a smaller MTU and count as lost; that is no congestion
+    /// (`tcp_simple_retransmit`).
+    pub fn on_resegmented(&mut self, nxt: SeqNumber) {
+        if self.state != CaState::Loss {
+            self.high_seq = nxt;
+            self.undo_marker = None;
+            self.prior_ssthresh = 0;
+            self.state = CaState::Loss;
+            self.frto = false;
+        }
+    }
+
+    /// A segment was sent: PRR counts it.
+    pub fn count_sent(&mut self, segments: u32) {
+        if self.in_reduction() {
+            self.prr_out = self.prr_out.saturating_add(segments);
+        }
+    }
+
+    /// Segments were retransmitted: they may later be found spurious. `clock` is the timestamp
+    /// clock of the retransmission.
+    pub fn count_retransmitted(&mut self, segments: u32, clock: u32) {
+        self.retrans_stamp.get_or_insert(clock);
+        self.undo_retrans = Some(self.undo_retrans.unwrap_or(0).saturating_add(segments));
+    }
+}
+
+impl Sender {
+    /// RACK's reordering window is over (`tcp_rack_reo_timeout`). Returns how long to wait on.
+    pub fn on_reorder_timeout(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
+        self.recovery.rack.advanced = true;
+        let before = self.board.counts();
+        let wait = self.rack_mark_lost(now);
+        if self.board.counts().lost_out > before.lost_out && self.recovery.state < CaState::Recovery
+        {
+            self.enter_recovery(now, false, counters);
+            let lost = self.board.counts().lost_out - before.lost_out;
+            self.reduce(1, lost, false);
+        }
+        wait
+    }
+
+    /// A tail loss probe was sent up to `nxt`.
+    pub fn on_probe_sent(&mut self, was_retransmission: bool) {
+        self.recovery.tlp = Some(Probe { high_seq: self.nxt, was_retransmission });
+    }
+
+    /// RACK: a segment that left at `sent_at` was delivered (RFC 8985 section 6.2 step 2).
+    pub(super) fn rack_advance(&mut self, now: Instant, sent: &Sent, end: SeqNumber) {
+        let rtt = now.since(sent.sent_at);
+        // An ACK that comes sooner than any before is that of the original, not of this copy.
+        if sent.ever_retransmitted && rtt < self.rtt.min_rtt() {
+            return;
+        }
+        let rack = &mut self.recovery.rack;
+        rack.advanced = true;
+        rack.rtt = rtt;
+        if sent_after(sent.sent_at, end, rack.sent_at, rack.end) {
+            rack.sent_at = sent.sent_at;
+            rack.end = end;
+        }
+    }
+
+    fn reordering_window(&self) -> Nanos {
+        let recovery = &self.recovery;
+        let rack = &recovery.rack;
+        if !rack.reordering_seen {
+            let sacked = self.board.counts().sacked_out;
+            if recovery.state >= CaState::Recovery || sacked >= recovery.reordering {
+                return Nanos::ZERO;
+            }
+        }
+        let quarter = match self.rtt.min_rtt() {
+            Nanos::MAX => Nanos::ZERO,
+            min => min / 4,
+        };
+        quarter.saturating_mul(u64::from(rack.steps.max(1))).min(self.rtt.srtt())
+    }
+
+    /// Adapts the reordering window to DSACKs (section 6.2 step 4), once per round trip.
+    pub(super) fn adapt_reordering_window(&mut self, prior_delivered: u64) {
+        let delivered = self.rate.delivered();
+        let rack = &mut self.recovery.rack;
+        if prior_delivered < rack.last_delivered {
+            rack.dsack_seen = false;
+        }
+        if rack.dsack_seen {
+            rack.steps = (rack.steps.max(1) + 1).min(255);
+            rack.dsack_seen = false;
+            rack.last_delivered = delivered;
+            rack.persist = 16;
+        } else if rack.persist == 0 {
+            rack.steps = 1;
+        }
+    }
+
+    /// Marks what RACK holds for lost (section 6.2 step 5). Returns how long to wait for what may
+    /// still be reordering.
+    pub(super) fn rack_mark_lost(&mut self, now: Instant) -> Option<Nanos> {
+        if !self.recovery.rack.advanced {
+            return None;
+        }
+        self.recovery.rack.advanced = false;
+        let window = self.reordering_window();
+        let rack = self.recovery.rack;
+        let mut wait: Option<Nanos> = None;
+        self.board.mark_lost(|sent| {
+            if !sent_after(rack.sent_at, rack.end, sent.sent_at, sent.seq) {
+                // Never-retransmitted frames are in order of departure: none behind is older.
+                return if sent.ever_retransmitted { Some(sent.seq) } else { None };
+            }
+            let due = sent.sent_at + rack.rtt + window;
+            if due > now {
+                let left = due.since(now);
+                wait = Some(wait.map_or(left, |wait| wait.max(left)));
+                return Some(sent.seq);
+            }
+            // Within one frame all segments left at once; those behind the delivered one wait.
+            let same = sent.sent_at == rack.sent_at;
+            Some(if same { rack.end } else { sent.end() })
+        });
+        wait
+    }
+
+    /// Classifies losses after an ACK (`tcp_identify_packet_loss`). Returns RACK's waiting time.
+    fn identify_loss(&mut self, now: Instant, ack: &AckFacts) -> Option<Nanos> {
+        if self.sack {
+            return self.rack_mark_lost(now);
+        }
+        let state = self.recovery.state;
+        let duplicates = self.board.counts().sacked_out;
+        if (state < CaState::Recovery && duplicates >= self.recovery.reordering)
+            || (state == CaState::Recovery && ack.una_advanced)
+        {
+            self.board.mark_head_lost();
+        }
+        None
+    }
+
+    /// The state machine of loss recovery (`tcp_fastretrans_alert`), for ACKs that are not plain.
+    pub(super) fn react(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
+        if ack.ece {
+            self.recovery.prior_ssthresh = 0;
+        }
+        if self.recovery.state != CaState::Open && self.una.at_or_after(self.recovery.high_seq) {
+            match self.recovery.state {
+                CaState::Cwr if self.una != self.recovery.high_seq => {
+                    self.end_reduction(now);
+                    self.set_state(CaState::Open);
+                }
+                CaState::Recovery => {
+                    if !self.sack {
+                        self.board.set_reno_sacked(0);
+                    }
+                    if !self.try_undo_recovery(now, ack, counters) {
+                        self.end_reduction(now);
+                        self.finish_episode();
+                    }
+                }
+                _ => {}
+            }
+        }
+        match self.recovery.state {
+            CaState::Recovery => self.react_in_recovery(now, ack, counters),
+            CaState::Loss => return self.react_in_loss(now, ack, counters),
+            _ => self.react_when_open(now, ack, counters),
+        }
+        AfterAck::Ordinary
+    }
+
+    fn react_in_recovery(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) {
+        if !ack.una_advanced {
+            self.add_reno_sacks(ack);
+        } else {
+            if !self.sack {
+                self.board.set_reno_sacked(0);
+            }
+            if self.try_undo_partial(now, ack, counters) {
+                return;
+            }
+        }
+        if self.try_undo_dsack(now, counters) {
+            self.try_open(now, ack);
+        }
+        self.reorder_wait = self.identify_loss(now, ack);
+        if self.recovery.state != CaState::Recovery && self.board.counts().lost_out > 0 {
+            self.enter_recovery(now, ack.ece, counters);
+        }
+    }
+
+    fn react_when_open(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) {
+        if !self.sack {
+            if ack.una_advanced {
+                self.board.set_reno_sacked(0);
+            }
+            self.add_reno_sacks(ack);
+        }
+        if self.recovery.state <= CaState::Disorder {
+            self.try_undo_dsack(now, counters);
+        }
+        self.reorder_wait = self.identify_loss(now, ack);
+        if self.board.counts().lost_out > 0 {
+            self.enter_recovery(now, ack.ece, counters);
+        } else {
+            self.try_open(now, ack);
+        }
+    }
+
+    fn react_in_loss(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
+        let after = self.process_loss(now, ack, counters);
+        let retrans_before = self.board.counts().retrans_out;
+        self.reorder_wait = self.identify_loss(now, ack);
+        let lost_again = self.board.counts().retrans_out < retrans_before;
+        if lost_again {
+            counters.add(Counter::LostRetransmit, 1);
+        }
+        let is_open = self.recovery.state == CaState::Open;
+        if (is_open || lost_again) && self.board.counts().lost_out > 0 {
+            self.enter_recovery(now, ack.ece, counters);
+        }
+        after
+    }
+
+    /// F-RTO and the way out of the loss state (`tcp_process_loss`).
+    fn process_loss(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
+        let recovered = self.una.at_or_after(self.recovery.high_seq);
+        if ack.una_advanced && self.try_undo_loss(now, false, ack, counters) {
+            return AfterAck::Ordinary;
+        }
+        if self.recovery.frto {
+            // RFC 5682 step 3b: data that was never retransmitted arrived.
+            if ack.original_delivered && self.try_undo_loss(now, true, ack, counters) {
+                return AfterAck::Ordinary;
+            }
+            if self.nxt.after(self.recovery.high_seq) {
+                if ack.newly_sacked > 0 || ack.is_duplicate {
+                    self.recovery.frto = false;
+                }
+            } else if ack.una_advanced && !recovered {
+                self.recovery.high_seq = self.nxt;
+                if !self.queue.is_empty() && self.window_left() > 0 {
+                    return AfterAck::NewDataFirst;
+                }
+                self.recovery.frto = false;
+            }
+        }
+        if recovered {
+            if !self.try_undo_recovery(now, ack, counters) {
+                self.finish_episode();
+            }
+            return AfterAck::Ordinary;
+        }
+        if !self.sack {
+            if ack.una_advanced {
+                self.board.set_reno_sacked(0);
+            } else if self.nxt.after(self.recovery.high_seq) {
+                self.add_reno_sacks(ack);
+            }
+        }
+        AfterAck::Ordinary
+    }
+
+    fn add_reno_sacks(&mut self, ack: &AckFacts) {
+        if !self.sack && ack.is_duplicate {
+            let sacked = self.board.counts().sacked_out;
+            self.board.set_reno_sacked(sacked + 1);
+        }
+    }
+
+    /// Enters fast recovery (`tcp_enter_recovery`).
+    fn enter_recovery(&mut self, now: Instant, ece: bool, counters: &Counters) {
+        let which = if self.sack { Counter::SackRecovery } else { Counter::RenoRecovery };
+        counters.add(which, 1);
+        self.recovery.prior_ssthresh = 0;
+        self.init_undo();
+        if !self.recovery.in_reduction() {
+            if !ece {
+                self.recovery.prior_ssthresh = self.current_ssthresh();
+            }
+            self.init_reduction(now, CongestionEvent::Recovery);
+        }
+        self.set_state(CaState::Recovery);
+        self.recovery.rack.persist = self.recovery.rack.persist.saturating_sub(1);
+    }
+
+    /// Reduces the window without loss: ECN echo or a local drop (`tcp_enter_cwr`).
+    pub fn enter_cwr(&mut self, now: Instant) {
+        self.recovery.prior_ssthresh = 0;
+        if self.recovery.state < CaState::Cwr {
+            self.recovery.undo_marker = None;
+            self.init_reduction(now, CongestionEvent::Cwr);
+            self.set_state(CaState::Cwr);
+        }
+    }
+
+    /// A retransmission timeout: everything in flight counts as lost (`tcp_enter_loss`).
+    pub fn enter_loss(&mut self, now: Instant, frto: bool, reordering: u32, counters: &Counters) {
+        counters.add(Counter::Timeouts, 1);
+        let is_new = self.recovery.state < CaState::Recovery;
+        let reneged = self.board.front().is_some_and(Sent::is_sacked);
+        if reneged {
+            counters.add(Counter::SACKReneging, 1);
+        }
+        if self.recovery.state <= CaState::Disorder
+            || self.recovery.high_seq.at_or_before(self.una)
+            || (self.recovery.state == CaState::Loss && self.recovery.retransmits == 0)
+        {
+            self.recovery.prior_ssthresh = self.current_ssthresh();
+            self.recovery.prior_cwnd = self.window.cwnd;
+            self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
+            self.controller.on_event(CongestionEvent::Loss, now, &mut self.window);
+            self.init_undo();
+        }
+        if self.recovery.state <= CaState::Disorder && self.board.counts().sacked_out >= reordering
+        {
+            self.recovery.reordering = self.recovery.reordering.min(reordering);
+        }
+        self.board.mark_all_lost(reneged || !self.sack);
+        self.window.cwnd = self.board.counts().in_flight() + 1;
+        self.window.cwnd_cnt = 0;
+        self.set_state(CaState::Loss);
+        self.recovery.high_seq = self.nxt;
+        self.recovery.tlp = None;
+        self.ecn_cwr_owed = self.ecn;
+        self.recovery.frto = frto && (is_new || self.recovery.retransmits > 0);
+    }
+
+    fn init_undo(&mut self) {
+        let recovery = &mut self.recovery;
+        recovery.undo_marker = Some(self.una);
+        let probe = recovery.tlp.is_some_and(|probe| probe.was_retransmission);
+        let out = self.board.counts().retrans_out + u32::from(probe);
+        recovery.undo_retrans = (out > 0).then_some(out);
+    }
+
+    fn init_reduction(&mut self, now: Instant, event: CongestionEvent) {
+        self.recovery.high_seq = self.nxt;
+        self.recovery.tlp = None;
+        self.window.cwnd_cnt = 0;
+        self.recovery.prior_cwnd = self.window.cwnd;
+        self.recovery.prr_delivered = 0;
+        self.recovery.prr_out = 0;
+        self.window.ssthresh = self.controller.ssthresh(now, &self.window).max(2);
+        self.controller.on_event(event, now, &mut self.window);
+        self.ecn_cwr_owed = self.ecn;
+    }
+
+    /// Proportional rate reduction (RFC 6937 with the slow-start reduction bound).
+    pub(super) fn reduce(&mut self, newly_acked_sacked: u32, newly_lost: u32, una_advanced: bool) {
+        if newly_acked_sacked == 0 || self.recovery.prior_cwnd == 0 {
+            return;
+        }
+        let in_flight = self.board.counts().in_flight();
+        let recovery = &mut self.recovery;
+        recovery.prr_delivered = recovery.prr_delivered.saturating_add(newly_acked_sacked);
+        let ssthresh = self.window.ssthresh;
+        let mut send = if in_flight > ssthresh {
+            let dividend = u64::from(ssthresh) * u64::from(recovery.prr_delivered)
+                + u64::from(recovery.prior_cwnd - 1);
+            let total = (dividend / u64::from(recovery.prior_cwnd)) as u32;
+            total.saturating_sub(recovery.prr_out)
+        } else {
+            let behind = recovery.prr_delivered.saturating_sub(recovery.prr_out);
+            let mut send = behind.max(newly_acked_sacked);
+            if una_advanced && newly_lost == 0 {
+                send += 1;
+            }
+            send.min(ssthresh - in_flight)
+        };
+        // The first fast retransmission leaves in any case.
+        send = send.max(u32::from(recovery.prr_out == 0));
+        self.window.cwnd = in_flight + send;
+    }
+
+    /// The reduction is complete (`tcp_end_cwnd_reduction`).
+    fn end_reduction(&mut self, now: Instant) {
+        if self.controller.owns_window() {
+            return;
+        }
+        let by_cwr = self.recovery.state == CaState::Cwr;
+        if self.window.ssthresh < u32::MAX && (by_cwr || self.recovery.undo_marker.is_some()) {
+            self.window.cwnd = self.window.ssthresh;
+        }
+        self.controller.on_event(CongestionEvent::Open, now, &mut self.window);
+    }
+
+    fn finish_episode(&mut self) {
+        self.recovery.undo_marker = None;
+        self.recovery.undo_retrans = None;
+        self.recovery.frto = false;
+        if self.board.counts().retrans_out == 0 {
+            self.recovery.retrans_stamp = None;
+        }
+        self.set_state(CaState::Open);
+        self.keep_open();
+    }
+
+    fn set_state(&mut self, state: CaState) {
+        self.recovery.state = state;
+    }
+
+    /// Open, or Disorder while something is amiss (`tcp_try_keep_open`).
+    fn keep_open(&mut self) {
+        let counts = self.board.counts();
+        let amiss = counts.sacked_out + counts.lost_out + counts.retrans_out > 0;
+        let state = if amiss { CaState::Disorder } else { CaState::Open };
+        if self.recovery.state != state {
+            self.set_state(state);
+            self.recovery.high_seq = self.nxt;
+        }
+    }
+
+    fn try_open(&mut self, now: Instant, ack: &AckFacts) {
+        if self.board.counts().retrans_out == 0 {
+            self.recovery.retrans_stamp = None;
+        }
+        if ack.ece {
+            self.enter_cwr(now);
+        }
+        if self.recovery.state != CaState::Cwr {
+            self.keep_open();
+        }
+    }
+
+    /// The slow-start threshold that an undo restores.
+    fn current_ssthresh(&self) -> u32 {
+        if self.recovery.in_reduction() {
+            self.window.ssthresh
+        } else {
+            let near = (self.window.cwnd / 2 + self.window.cwnd / 4).max(2);
+            self.window.ssthresh.max(near)
+        }
+    }
+
+    /// Whether the episode was for nothing: every retransmission was a duplicate, or the ACK was
+    /// caused by a segment that left before the first retransmission (`tcp_may_undo`).
+    fn may_undo(&self, ack: &AckFacts) -> bool {
+        self.recovery.undo_marker.is_some()
+            && (self.recovery.undo_retrans == Some(0) || self.is_delayed_original(ack))
+    }
+
+    fn is_delayed_original(&self, ack: &AckFacts) -> bool {
+        match (self.recovery.retrans_stamp, ack.ts_echo) {
+            (Some(stamp), Some(echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
+            _ => false,
+        }
+    }
+
+    fn undo(&mut self, now: Instant, unmark: bool) {
+        if unmark {
+            self.board.clear_lost();
+        }
+        if self.recovery.prior_ssthresh > 0 {
+            let prior = self.recovery.prior_cwnd;
+            self.window.cwnd = self.window.cwnd.max(prior).min(self.window.clamp);
+            self.window.ssthresh = self.window.ssthresh.max(self.recovery.prior_ssthresh);
+            self.ecn_cwr_owed = false;
+            self.controller.on_event(CongestionEvent::Undo, now, &mut self.window);
+        }
+        self.recovery.undo_marker = None;
+        self.recovery.undo_retrans = None;
+        self.recovery.rack.advanced = true;
+    }
+
+    fn try_undo_recovery(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> bool {
+        if !self.may_undo(ack) {
+            return false;
+        }
+        let by = if self.recovery.state == CaState::Loss {
+            Counter::LossUndo
+        } else {
+            Counter::FullUndo
+        };
+        counters.add(by, 1);
+        self.undo(now, false);
+        self.finish_episode();
+        true
+    }
+
+    fn try_undo_partial(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> bool {
+        if self.recovery.undo_marker.is_none() || !self.is_delayed_original(ack) {
+            return false;
+        }
+        self.recovery.rack.reordering_seen = true;
+        // While a retransmission is out, its fate decides; hold the state.
+        if self.board.counts().retrans_out > 0 {
+            return true;
+        }
+        self.recovery.retrans_stamp = None;
+        self.undo(now, true);
+        counters.add(Counter::PartialUndo, 1);
+        self.set_state(CaState::Open);
+        self.keep_open();
+        true
+    }
+
+    fn try_undo_dsack(&mut self, now: Instant, counters: &Counters) -> bool {
+        if self.recovery.undo_marker.is_none() || self.recovery.undo_retrans != Some(0) {
+            return false;
+        }
+        counters.add(Counter::DSACKUndo, 1);
+        self.undo(now, false);
+        true
+    }
+
+    fn try_undo_loss(
+        &mut self,
+        now: Instant,
+        by_frto: bool,
+        ack: &AckFacts,
+        counters: &Counters,
+    ) -> bool {
+        if !by_frto && !self.may_undo(ack) {
+            return false;
+        }
+        self.undo(now, true);
+        counters.add(Counter::LossUndo, 1);
+        if by_frto {
+            counters.add(Counter::SpuriousRTOs, 1);
+        }
+        self.recovery.retransmits = 0;
+        self.recovery.frto = false;
+        if by_frto || self.sack {
+            self.set_state(CaState::Open);
+            self.keep_open();
+        }
+        true
+    }
+
+    /// A DSACK told of `segments` duplicates up to `end` (`tcp_check_dsack`).
+    pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) {
+        self.recovery.rack.dsack_seen = true;
+        let Some(marker) = self.recovery.undo_marker else { return };
+        if end.after(marker)
+            && let Some(left) = &mut self.recovery.undo_retrans
+        {
+            *left = left.saturating_sub(segments);
+        }
+    }
+
+    /// A segment that was never retransmitted arrived below one that had been SACKed: the network
+    /// reorders by `distance` bytes.
+    pub(super) fn saw_reordering(&mut self, distance: u32, max: u32, counters: &Counters) {
+        counters.add(Counter::SACKReorder, 1);
+        let segments = distance.div_ceil(self.mss.max(1));
+        let recovery = &mut self.recovery;
+        recovery.reordering = recovery.reordering.max(segments).min(max.max(3));
+        recovery.rack.reordering_seen = true;
+    }
+
+    /// An ACK while a tail loss probe is out (`tcp_process_tlp_ack`).
+    pub(super) fn check_probe(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) {
+        let Some(probe) = self.recovery.tlp else { return };
+        if self.una.before(probe.high_seq) {
+            return;
+        }
+        if !probe.was_retransmission || ack.dsack {
+            self.recovery.tlp = None;
+        } else if self.una.after(probe.high_seq) {
+            // No DSACK came for the probe, so it repaired a loss: reduce as fast recovery would.
+            counters.add(Counter::LossProbeRecovery, 1);
+            self.init_reduction(now, CongestionEvent::Cwr);
+            self.set_state(CaState::Cwr);
+            self.end_reduction(now);
+            self.set_state(CaState::Open);
+            self.keep_open();
+        } else if ack.is_duplicate {
+            self.recovery.tlp = None;
+        }
+    }
+}
+
+/// Whether (`a_time`, `a_end`) left after (`b_time`, `b_seq`) (`tcp_skb_sent_after`).
+fn sent_after(a_time: Instant, a_end: SeqNumber, b_time: Instant, b_seq: SeqNumber) -> bool {
+    a_time > b_time || (a_time == b_time && a_end.after(b_seq))
+}

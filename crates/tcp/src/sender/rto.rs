@@ -1,0 +1,290 @@
+//! Round-trip estimate and retransmission timeout (RFC 6298, with Linux's arithmetic).
+//!
+//! Cost: a few adds and shifts per sample; 128 bytes per connection.
+
+use super::windowed_min::WindowedMin;
+use crate::seq::SeqNumber;
+use crate::time::{Instant, Nanos};
+
+/// Retransmission timeout before the first sample (RFC 6298 section 2.1).
+pub const INITIAL_RTO: Nanos = Nanos::from_secs(1);
+/// Timeout after a handshake whose SYN was retransmitted and gave no sample (section 5.7).
+const FALLBACK_RTO: Nanos = Nanos::from_secs(3);
+/// How long a minimum counts (`net.ipv4.tcp_min_rtt_wlen`).
+const MIN_RTT_WINDOW: Nanos = Nanos::from_secs(300);
+/// No minimum is shorter than the unit in which it is reported.
+const MIN_RTT_FLOOR: Nanos = Nanos::from_micros(1);
+/// Longer samples count as this; keeps all products in range.
+const MAX_SAMPLE: Nanos = Nanos::from_secs(3600);
+
+/// Smoothed round-trip time, its variance, and the timeout that follows.
+///
+/// The variance that enters the timeout is the largest mean deviation of the last round trip,
+/// decays by a quarter per round trip, and never falls below `rto_min`. So the timeout is
+/// `srtt + max(4 * deviation, rto_min)`, not `max(rto_min, ..)` of the sum.
+#[derive(Clone, Copy, Debug)]
+pub struct RttEstimator {
+    /// Eight times the smoothed round-trip time, in nanoseconds; 0 before the first sample.
+    srtt_8: u64,
+    /// Four times the mean deviation.
+    mdev_4: u64,
+    /// Largest `mdev_4` of this round trip, at least `rto_min`.
+    mdev_max_4: u64,
+    /// Four times the smoothed `mdev_max`: the variance term of the timeout.
+    rttvar_4: u64,
+    /// The round trip ends when this is acknowledged.
+    round_end: SeqNumber,
+    shift: u32,
+    rto_min: u64,
+    rto_max: u64,
+    min_rtt: WindowedMin,
+}
+
+impl RttEstimator {
+    /// No sample yet. `rto_min` is `tcp_rto_min_us`, `rto_max` is `tcp_rto_max_ms`.
+    pub fn new(rto_min: Nanos, rto_max: Nanos) -> Self {
+        Self {
+            srtt_8: 0,
+            mdev_4: INITIAL_RTO.0,
+            mdev_max_4: 0,
+            rttvar_4: 0,
+            round_end: SeqNumber(0),
+            shift: 0,
+            rto_min: rto_min.0,
+            rto_max: rto_max.0.max(1),
+            min_rtt: WindowedMin::default(),
+        }
+    }
+
+    /// Takes a valid sample (of a segment never retransmitted, or by timestamp echo) and ends any
+    /// back-off (Linux's `tcp_rtt_estimator`). `una` and `nxt` mark round trips.
+    pub fn on_sample(&mut self, rtt: Nanos, una: SeqNumber, nxt: SeqNumber) {
+        let rtt = rtt.0.clamp(1, MAX_SAMPLE.0);
+        self.shift = 0;
+        if self.srtt_8 == 0 {
+            self.srtt_8 = rtt << 3;
+            self.mdev_4 = rtt << 1;
+            self.rttvar_4 = self.mdev_4.max(self.rto_min);
+            self.mdev_max_4 = self.rttvar_4;
+            self.round_end = nxt;
+            return;
+        }
+        let error = rtt as i64 - (self.srtt_8 >> 3) as i64;
+        self.srtt_8 = self.srtt_8.saturating_add_signed(error).max(1);
+        self.smooth_deviation(error);
+        if self.mdev_4 > self.mdev_max_4 {
+            self.mdev_max_4 = self.mdev_4;
+            self.rttvar_4 = self.rttvar_4.max(self.mdev_max_4);
+        }
+        if una.after(self.round_end) {
+            if self.mdev_max_4 < self.rttvar_4 {
+                self.rttvar_4 -= (self.rttvar_4 - self.mdev_max_4) >> 2;
+            }
+            self.round_end = nxt;
+            self.mdev_max_4 = self.rto_min;
+        }
+    }
+
+    /// A shrinking round-trip time looks like variance, but does not need a longer timeout: then
+    /// the deviation grows at an eighth of the speed (the Eifel estimator's remark).
+    fn smooth_deviation(&mut self, error: i64) {
+        let mut change = error.unsigned_abs() as i64 - (self.mdev_4 >> 2) as i64;
+        if error < 0 && change > 0 {
+            change >>= 3;
+        }
+        self.mdev_4 = self.mdev_4.saturating_add_signed(change);
+    }
+
+    /// Takes a sample for the minimum (Linux's `tcp_update_rtt_min`). A sample that the receiver
+    /// `may` have `delayed` counts only if it is a new minimum or the first.
+    pub fn on_min_rtt(&mut self, now: Instant, rtt: Nanos, may_be_delayed: bool) {
+        let rtt = rtt.max(MIN_RTT_FLOOR);
+        if may_be_delayed && self.min_rtt.get().is_some() && rtt > self.min_rtt() {
+            return;
+        }
+        self.min_rtt.update(MIN_RTT_WINDOW.0, now.as_nanos(), rtt.0);
+    }
+
+    /// The retransmission timeout now, back-off included.
+    pub fn rto(&self) -> Nanos {
+        let base = self.base_rto().0;
+        let rto = if self.shift < base.leading_zeros() { base << self.shift } else { u64::MAX };
+        Nanos(rto.min(self.rto_max))
+    }
+
+    /// The timeout without back-off.
+    pub fn base_rto(&self) -> Nanos {
+        let rto = match (self.srtt_8, self.rttvar_4) {
+            (0, 0) => INITIAL_RTO.0,
+            (srtt_8, rttvar_4) => (srtt_8 >> 3) + rttvar_4,
+        };
+        Nanos(rto.min(self.rto_max))
+    }
+
+    /// A timeout fired: the next one takes twice as long, at most `rto_max`.
+    pub fn back_off(&mut self) {
+        self.shift = self.shift.saturating_add(1);
+    }
+
+    /// Ends the back-off.
+    pub fn reset_back_off(&mut self) {
+        self.shift = 0;
+    }
+
+    /// How often the timeout was doubled (`tcpi_backoff`).
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// The handshake timed out and gave no sample: a cautious timeout until there is one.
+    pub fn fall_back(&mut self) {
+        if self.srtt_8 == 0 {
+            self.mdev_4 = FALLBACK_RTO.0;
+            self.mdev_max_4 = FALLBACK_RTO.0;
+            self.rttvar_4 = FALLBACK_RTO.0;
+        }
+    }
+
+    /// Smoothed round-trip time; zero before the first sample.
+    pub fn srtt(&self) -> Nanos {
+        Nanos(self.srtt_8 >> 3)
+    }
+
+    /// Mean deviation, as `tcpi_rttvar` reports.
+    pub fn rttvar(&self) -> Nanos {
+        Nanos(self.mdev_4 >> 2)
+    }
+
+    /// Minimum of the last 300 seconds; [`Nanos::MAX`] before the first sample.
+    pub fn min_rtt(&self) -> Nanos {
+        self.min_rtt.get().map_or(Nanos::MAX, Nanos)
+    }
+
+    /// The floor of the variance term.
+    pub fn rto_min(&self) -> Nanos {
+        Nanos(self.rto_min)
+    }
+
+    /// The ceiling of the timeout.
+    pub fn rto_max(&self) -> Nanos {
+        Nanos(self.rto_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIN: Nanos = Nanos::from_millis(200);
+    const MAX: Nanos = Nanos::from_secs(120);
+
+    fn estimator() -> RttEstimator {
+        RttEstimator::new(MIN, MAX)
+    }
+
+    #[test]
+    fn first_timeout_is_a_second_and_doubles_to_the_ceiling() {
+        let mut rtt = estimator();
+        let mut seen = Vec::new();
+        for _ in 0..9 {
+            seen.push(rtt.rto().0 / 1_000_000_000);
+            rtt.back_off();
+        }
+        assert_eq!(seen, [1, 2, 4, 8, 16, 32, 64, 120, 120]);
+        for _ in 0..1000 {
+            rtt.back_off();
+        }
+        assert_eq!(rtt.rto(), MAX);
+    }
+
+    #[test]
+    fn minimum_is_added_to_the_round_trip() {
+        let mut rtt = estimator();
+        rtt.on_sample(Nanos::from_millis(10), SeqNumber(1), SeqNumber(1));
+        assert_eq!(rtt.rto(), Nanos::from_millis(210));
+        assert_eq!(rtt.srtt(), Nanos::from_millis(10));
+        assert_eq!(rtt.rttvar(), Nanos::from_millis(5));
+    }
+
+    #[test]
+    fn long_paths_get_four_deviations() {
+        let mut rtt = estimator();
+        rtt.on_sample(Nanos::from_millis(600), SeqNumber(1), SeqNumber(1));
+        assert_eq!(rtt.rto(), Nanos::from_millis(1800));
+    }
+
+    #[test]
+    fn a_sample_ends_the_back_off() {
+        let mut rtt = estimator();
+        rtt.back_off();
+        rtt.back_off();
+        rtt.on_sample(Nanos::from_millis(1), SeqNumber(1), SeqNumber(1));
+        assert_eq!((rtt.shift(), rtt.rto()), (0, Nanos::from_millis(201)));
+    }
+
+    #[test]
+    fn variance_decays_by_a_quarter_per_round_trip() {
+        let mut rtt = estimator();
+        rtt.on_sample(Nanos::from_millis(1000), SeqNumber(0), SeqNumber(10));
+        for round in 1..60u32 {
+            let una = SeqNumber(round * 10 + 1);
+            rtt.on_sample(Nanos::from_millis(1000), una, una + 9);
+        }
+        let rto = rtt.rto();
+        assert!(rto >= Nanos::from_millis(1200) && rto < Nanos::from_millis(1210), "{rto:?}");
+    }
+
+    #[test]
+    fn a_shrinking_round_trip_hardly_raises_the_timeout() {
+        let (mut down, mut up) = (estimator(), estimator());
+        let [long, middle, short] = [900, 500, 100].map(Nanos::from_millis);
+        for rtt in [&mut down, &mut up] {
+            for _ in 0..50 {
+                rtt.on_sample(middle, SeqNumber(0), SeqNumber(1));
+            }
+        }
+        down.on_sample(short, SeqNumber(0), SeqNumber(1));
+        up.on_sample(long, SeqNumber(0), SeqNumber(1));
+        assert!(down.rttvar().0 * 4 < up.rttvar().0);
+    }
+
+    #[test]
+    fn handshake_timeouts_leave_three_seconds() {
+        let mut rtt = estimator();
+        rtt.fall_back();
+        assert_eq!(rtt.rto(), FALLBACK_RTO);
+        rtt.on_sample(Nanos::from_millis(1), SeqNumber(1), SeqNumber(1));
+        rtt.fall_back();
+        assert_eq!(rtt.rto(), Nanos::from_millis(201));
+    }
+
+    #[test]
+    fn minimum_ignores_delayed_acks_and_ages() {
+        let mut rtt = estimator();
+        let at = |secs| Instant::ZERO + Nanos::from_secs(secs);
+        assert_eq!(rtt.min_rtt(), Nanos::MAX);
+        rtt.on_min_rtt(at(0), Nanos::from_millis(50), true);
+        rtt.on_min_rtt(at(1), Nanos::from_millis(10), false);
+        rtt.on_min_rtt(at(2), Nanos::from_millis(40), true);
+        assert_eq!(rtt.min_rtt(), Nanos::from_millis(10));
+        rtt.on_min_rtt(at(400), Nanos::from_millis(20), false);
+        assert_eq!(rtt.min_rtt(), Nanos::from_millis(20));
+        rtt.on_min_rtt(at(401), Nanos::ZERO, false);
+        assert_eq!(rtt.min_rtt(), MIN_RTT_FLOOR);
+    }
+
+    proptest! {
+        #[test]
+        fn timeout_is_never_below_the_round_trip_nor_above_the_ceiling(
+            samples in prop::collection::vec((any::<u64>(), any::<u32>(), any::<u32>()), 1..100)
+        ) {
+            let mut rtt = estimator();
+            for (nanos, una, nxt) in samples {
+                rtt.on_sample(Nanos(nanos), SeqNumber(una), SeqNumber(nxt));
+                let floor = Nanos(rtt.srtt().0 + MIN.0).min(MAX);
+                prop_assert!(rtt.rto() >= floor && rtt.rto() <= MAX);
+            }
+        }
+    }
+}

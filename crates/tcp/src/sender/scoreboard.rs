@@ -1,0 +1,577 @@
+//! What SACK and time say of each sent segment (RFC 2018, RFC 6675 in Linux's reading).
+//!
+//! One [`Sent`] stands for one frame. The state of its wire segments is three bit sets, so a frame
+//! of 45 segments is marked, counted and searched by a few word operations and is cut only where a
+//! part is retransmitted. Entries are ordered by sequence number in a deque: O(1) per cumulative
+//! ACK and frame sent, O(log n) to find a block, O(distance to the nearer end) to cut an entry.
+//!
+//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 176 bytes per frame in flight.
+
+use super::delivery_rate::TxSnapshot;
+use crate::segment::{Flags, Payload};
+use crate::seq::SeqNumber;
+use crate::time::Instant;
+use crate::transmit::small_queue::Ticket;
+use std::collections::VecDeque;
+
+/// Segments of one frame that can be told apart.
+pub const MAX_SEGMENTS: u32 = 64;
+
+/// One frame in flight.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// First sequence number that is not acknowledged.
+    pub seq: SeqNumber,
+    /// Sequence numbers from `seq`: payload and a FIN or SYN behind it.
+    pub seq_len: u32,
+    /// Bytes of the first segment that are acknowledged already.
+    head: u16,
+    /// Bytes of each segment but the last.
+    pub unit: u16,
+    /// SYN or FIN when the frame carries it.
+    pub flags: Flags,
+    /// Whether any byte of it was ever retransmitted (Karn's rule).
+    pub ever_retransmitted: bool,
+    /// When it left last.
+    pub sent_at: Instant,
+    /// Its frame below TCP.
+    pub ticket: Ticket,
+    /// State of the delivery-rate sampler when it left.
+    pub snapshot: TxSnapshot,
+    /// The bytes.
+    pub payload: Payload,
+    sacked: u64,
+    lost: u64,
+    retransmitted: u64,
+}
+
+impl Sent {
+    /// A frame that leaves now.
+    pub fn new(
+        seq: SeqNumber,
+        payload: Payload,
+        flags: Flags,
+        unit: u16,
+        sent_at: Instant,
+        ticket: Ticket,
+        snapshot: TxSnapshot,
+    ) -> Self {
+        let control = u32::from(flags.intersects(Flags::SYN | Flags::FIN));
+        let seq_len = payload.len() + control;
+        let sent = Self {
+            seq,
+            seq_len,
+            head: 0,
+            unit: unit.max(1),
+            flags,
+            ever_retransmitted: false,
+            sent_at,
+            ticket,
+            snapshot,
+            payload,
+            sacked: 0,
+            lost: 0,
+            retransmitted: 0,
+        };
+        debug_assert!(sent.segments() <= MAX_SEGMENTS);
+        sent
+    }
+
+    /// The sequence number behind it.
+    pub fn end(&self) -> SeqNumber {
+        self.seq + self.seq_len
+    }
+
+    /// Wire segments that are left of it. A FIN behind a full last segment rides on it.
+    pub fn segments(&self) -> u32 {
+        let payload = self.payload.len() + u32::from(self.head);
+        payload.div_ceil(u32::from(self.unit)).max(1)
+    }
+
+    fn all(&self) -> u64 {
+        ones(self.segments())
+    }
+
+    /// Bits of the segments that end at or before `seq`.
+    fn below(&self, seq: SeqNumber) -> u64 {
+        if self.end().at_or_before(seq) {
+            return self.all();
+        }
+        if !self.seq.before(seq) {
+            return 0;
+        }
+        let bytes = seq.bytes_since(self.seq) + u32::from(self.head);
+        ones((bytes / u32::from(self.unit)).min(self.segments() - 1))
+    }
+
+    /// Bits of the segments that lie in `left..right` entirely.
+    fn within(&self, left: SeqNumber, right: SeqNumber) -> u64 {
+        let before = if left.at_or_before(self.seq) {
+            0
+        } else if left.at_or_after(self.end()) {
+            self.all()
+        } else {
+            let bytes = left.bytes_since(self.seq) + u32::from(self.head);
+            ones(bytes.div_ceil(u32::from(self.unit)).min(self.segments()))
+        };
+        self.below(right) & !before
+    }
+
+    /// Sequence number at which segment `index` starts.
+    fn start_of(&self, index: u32) -> SeqNumber {
+        if index == 0 {
+            return self.seq;
+        }
+        let bytes = index * u32::from(self.unit) - u32::from(self.head);
+        self.seq + bytes.min(self.seq_len)
+    }
+
+    /// Whether every segment of it has been SACKed.
+    pub fn is_sacked(&self) -> bool {
+        self.sacked == self.all()
+    }
+
+    /// Whether no segment of it is SACKed or lost: as when it was sent.
+    pub fn is_clean(&self) -> bool {
+        self.sacked | self.lost == 0
+    }
+
+    /// Memory that it counts for.
+    pub fn memory(&self) -> u32 {
+        self.payload.len() + super::send_queue::BUFFER_OVERHEAD
+    }
+
+    /// Cuts in front of segment `index` (neither 0 nor behind the last); returns the rest.
+    fn split_off(&mut self, index: u32) -> Self {
+        let at = self.start_of(index).bytes_since(self.seq);
+        let mut rest = self.clone();
+        rest.payload = self.payload.split_off(at);
+        rest.seq = self.seq + at;
+        rest.seq_len = self.seq_len - at;
+        rest.head = 0;
+        for (mine, theirs) in [
+            (&mut self.sacked, &mut rest.sacked),
+            (&mut self.lost, &mut rest.lost),
+            (&mut self.retransmitted, &mut rest.retransmitted),
+        ] {
+            *theirs = mine.checked_shr(index).unwrap_or(0);
+            *mine &= ones(index);
+        }
+        self.seq_len = at;
+        self.flags.remove(Flags::FIN);
+        rest.flags.remove(Flags::SYN);
+        rest
+    }
+}
+
+const fn ones(count: u32) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// How many segments are where, as Linux counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sent and not cumulatively acknowledged (`packets_out`).
+    pub packets_out: u32,
+    /// SACKed, or duplicate ACKs where there is no SACK (`sacked_out`).
+    pub sacked_out: u32,
+    /// Marked lost and not SACKed (`lost_out`).
+    pub lost_out: u32,
+    /// Retransmitted and not yet known to have arrived or to be lost again (`retrans_out`).
+    pub retrans_out: u32,
+}
+
+impl Counts {
+    /// Segments that the network is thought to hold (`tcp_packets_in_flight`, RFC 6675 "pipe").
+    pub fn in_flight(&self) -> u32 {
+        (self.packets_out + self.retrans_out)
+            .saturating_sub(self.sacked_out)
+            .saturating_sub(self.lost_out)
+    }
+}
+
+/// What was newly delivered of one frame.
+#[derive(Debug)]
+pub struct Delivered<'a> {
+    /// The frame.
+    pub sent: &'a mut Sent,
+    /// Sequence number behind the last delivered segment of it.
+    pub end: SeqNumber,
+    /// Segments; 0 when only a part of one was acknowledged.
+    pub segments: u32,
+}
+
+/// All frames in flight.
+#[derive(Debug, Default)]
+pub struct Scoreboard {
+    sent: VecDeque<Sent>,
+    counts: Counts,
+    /// Bytes of memory that the frames count for.
+    memory: u32,
+    /// Sequence number behind the highest SACKed segment.
+    highest_sack: Option<SeqNumber>,
+    /// Entries below this hold nothing that waits for retransmission.
+    retransmit_hint: usize,
+}
+
+impl Scoreboard {
+    /// Segments by state.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Memory of all frames in flight.
+    pub fn memory(&self) -> u32 {
+        self.memory
+    }
+
+    /// Frames in flight.
+    pub fn frames(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// The oldest frame.
+    pub fn front(&self) -> Option<&Sent> {
+        self.sent.front()
+    }
+
+    /// The newest frame.
+    pub fn back(&self) -> Option<&Sent> {
+        self.sent.back()
+    }
+
+    /// Sequence number behind the highest SACKed segment.
+    pub fn highest_sack(&self) -> Option<SeqNumber> {
+        self.highest_sack
+    }
+
+    /// A frame was sent.
+    pub fn push(&mut self, sent: Sent) {
+        self.counts.packets_out += sent.segments();
+        self.memory = self.memory.saturating_add(sent.memory());
+        self.sent.push_back(sent);
+    }
+
+    /// Forgets everything in flight.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Frees the deque of an idle connection.
+    pub fn release_idle_memory(&mut self) {
+        if self.sent.is_empty() {
+            self.sent = VecDeque::new();
+        }
+    }
+
+    /// Removes what `ack` covers. `delivered` sees each part that had not been SACKed before.
+    /// Returns the number of segments removed.
+    pub fn acknowledge(&mut self, ack: SeqNumber, mut delivered: impl FnMut(Delivered<'_>)) -> u32 {
+        let before = self.counts.packets_out;
+        while let Some(front) = self.sent.front_mut() {
+            if !front.seq.before(ack) {
+                break;
+            }
+            let covered = front.below(ack);
+            let new = covered & !front.sacked;
+            if new != 0 || (covered == 0 && front.sacked & 1 == 0) {
+                delivered(Delivered {
+                    end: front.end().earlier(ack),
+                    segments: new.count_ones(),
+                    sent: front,
+                });
+            }
+            forget(&mut self.counts, front, covered);
+            let whole = front.end().at_or_before(ack);
+            if whole {
+                let front = self.sent.pop_front().expect("just seen");
+                self.memory -= front.memory();
+                self.retransmit_hint = self.retransmit_hint.saturating_sub(1);
+            } else {
+                self.memory -= trim(front, ack, covered.count_ones());
+                break;
+            }
+        }
+        if self.highest_sack.is_some_and(|highest| highest.at_or_before(ack)) {
+            self.highest_sack = None;
+        }
+        before - self.counts.packets_out
+    }
+
+    /// Marks the segments inside `left..right` as SACKed; `delivered` sees what is new.
+    pub fn sack(
+        &mut self,
+        left: SeqNumber,
+        right: SeqNumber,
+        mut delivered: impl FnMut(Delivered<'_>),
+    ) {
+        let first = self.sent.partition_point(|sent| sent.end().at_or_before(left));
+        for sent in self.sent.iter_mut().skip(first) {
+            if !sent.seq.before(right) {
+                break;
+            }
+            let new = sent.within(left, right) & !sent.sacked;
+            if new == 0 {
+                continue;
+            }
+            let last = 63 - new.leading_zeros();
+            let end = sent.start_of(last + 1).earlier(sent.end());
+            delivered(Delivered { sent, end, segments: new.count_ones() });
+            let counts = &mut self.counts;
+            counts.sacked_out += new.count_ones();
+            counts.lost_out -= (sent.lost & new).count_ones();
+            counts.retrans_out -= (sent.retransmitted & new).count_ones();
+            sent.sacked |= new;
+            sent.lost &= !new;
+            sent.retransmitted &= !new;
+            self.highest_sack = Some(self.highest_sack.map_or(end, |highest| highest.later(end)));
+        }
+    }
+
+    /// Marks as lost, in sequence order, what `rule` says of each frame that still has segments
+    /// neither SACKed nor lost. The rule returns the sequence number up to which the frame's
+    /// segments are lost, or `None` to end the search. Returns the number of segments marked.
+    pub fn mark_lost(&mut self, mut rule: impl FnMut(&Sent) -> Option<SeqNumber>) -> u32 {
+        let mut marked = 0;
+        for (index, sent) in self.sent.iter_mut().enumerate() {
+            let open = sent.all() & !sent.sacked & (!sent.lost | sent.retransmitted);
+            if open == 0 {
+                continue;
+            }
+            let Some(up_to) = rule(sent) else { break };
+            let lost = open & sent.below(up_to);
+            if lost == 0 {
+                continue;
+            }
+            self.counts.lost_out += (lost & !sent.lost).count_ones();
+            self.counts.retrans_out -= (lost & sent.retransmitted).count_ones();
+            sent.lost |= lost;
+            sent.retransmitted &= !lost;
+            marked += lost.count_ones();
+            self.retransmit_hint = self.retransmit_hint.min(index);
+        }
+        marked
+    }
+
+    /// Marks everything that is not SACKed as lost (RTO); with `forget_sacks` (reneging, or
+    /// duplicate ACKs without SACK) the SACKed too.
+    pub fn mark_all_lost(&mut self, forget_sacks: bool) {
+        self.counts.lost_out = 0;
+        self.counts.retrans_out = 0;
+        if forget_sacks {
+            self.counts.sacked_out = 0;
+            self.highest_sack = None;
+        }
+        for sent in &mut self.sent {
+            if forget_sacks {
+                sent.sacked = 0;
+            }
+            sent.lost = sent.all() & !sent.sacked;
+            sent.retransmitted = 0;
+            self.counts.lost_out += sent.lost.count_ones();
+        }
+        self.retransmit_hint = 0;
+    }
+
+    /// Takes all loss marks back (undo). What was retransmitted stays so.
+    pub fn clear_lost(&mut self) {
+        for sent in &mut self.sent {
+            sent.lost = 0;
+        }
+        self.counts.lost_out = 0;
+    }
+
+    /// Marks the first segment lost once, where there is no SACK to tell (RFC 6582).
+    pub fn mark_head_lost(&mut self) {
+        if let Some(first) = self.sent.front_mut()
+            && first.lost & 1 == 0
+        {
+            first.lost |= 1;
+            self.counts.lost_out += 1;
+            self.retransmit_hint = 0;
+        }
+    }
+
+    /// Duplicate ACKs counted as deliveries, where there is no SACK (`tcp_add_reno_sack`).
+    pub fn set_reno_sacked(&mut self, duplicates: u32) {
+        let room = self.counts.packets_out.saturating_sub(self.counts.lost_out);
+        self.counts.sacked_out = duplicates.min(room);
+    }
+
+    /// The first run of segments that are lost and not retransmitted, as the index of its frame and
+    /// the segments of the run.
+    pub fn next_lost(&mut self) -> Option<Run> {
+        for index in self.retransmit_hint..self.sent.len() {
+            let sent = &self.sent[index];
+            let waiting = sent.lost & !sent.retransmitted;
+            if waiting != 0 {
+                self.retransmit_hint = index;
+                let first = waiting.trailing_zeros();
+                let count = (waiting >> first).trailing_ones();
+                return Some(Run { index, first, count });
+            }
+        }
+        self.retransmit_hint = self.sent.len();
+        None
+    }
+
+    /// The run of the first segment in flight (RTO without marks) or of the last one (TLP).
+    pub fn run_at(&self, end: End) -> Option<Run> {
+        match end {
+            End::First => self.sent.front().map(|_| Run { index: 0, first: 0, count: 1 }),
+            End::Last => self.sent.back().map(|sent| Run {
+                index: self.sent.len() - 1,
+                first: sent.segments() - 1,
+                count: 1,
+            }),
+        }
+    }
+
+    /// Cuts the run (at most `max` segments) out as a frame of its own, to be retransmitted.
+    /// Returns its index.
+    pub fn isolate(&mut self, run: Run, max: u32) -> usize {
+        let mut index = run.index;
+        if run.first > 0 {
+            let rest = self.sent[index].split_off(run.first);
+            self.memory = self.memory.saturating_add(super::send_queue::BUFFER_OVERHEAD);
+            index += 1;
+            self.sent.insert(index, rest);
+        }
+        let count = run.count.min(max.max(1));
+        if count < self.sent[index].segments() {
+            let rest = self.sent[index].split_off(count);
+            self.memory = self.memory.saturating_add(super::send_queue::BUFFER_OVERHEAD);
+            self.sent.insert(index + 1, rest);
+        }
+        index
+    }
+
+    /// The frame at `index`.
+    pub fn get(&self, index: usize) -> Option<&Sent> {
+        self.sent.get(index)
+    }
+
+    /// The whole frame at `index` was retransmitted.
+    pub fn retransmitted(&mut self, index: usize, at: Instant, ticket: Ticket, snap: TxSnapshot) {
+        let sent = &mut self.sent[index];
+        let new = sent.all() & !sent.retransmitted & !sent.sacked;
+        self.counts.retrans_out += new.count_ones();
+        sent.retransmitted |= new;
+        sent.ever_retransmitted = true;
+        sent.sent_at = at;
+        sent.ticket = ticket;
+        sent.snapshot = snap;
+    }
+
+    /// Cuts all frames whose segments exceed `mss` anew and marks them lost: the path's MTU shrank
+    /// (`tcp_simple_retransmit`). Returns whether any was.
+    pub fn resegment(&mut self, mss: u16) -> bool {
+        let mss = mss.max(1);
+        if self.sent.iter().all(|sent| sent.unit <= mss) {
+            return false;
+        }
+        let old = std::mem::take(&mut self.sent);
+        self.retransmit_hint = 0;
+        self.memory = 0;
+        self.counts = Counts::default();
+        for mut sent in old {
+            if sent.unit > mss {
+                sent.head = 0;
+                sent.unit = mss;
+                sent.sacked = 0;
+                sent.retransmitted = 0;
+                while sent.segments() > MAX_SEGMENTS {
+                    let mut front = sent.clone();
+                    let bytes = u32::from(mss) * MAX_SEGMENTS;
+                    front.payload.truncate(bytes);
+                    front.seq_len = bytes;
+                    front.flags.remove(Flags::FIN);
+                    front.lost = front.all();
+                    self.adopt(front);
+                    sent.payload.advance(bytes);
+                    sent.seq += bytes;
+                    sent.seq_len -= bytes;
+                }
+                sent.lost = sent.all();
+            }
+            self.adopt(sent);
+        }
+        true
+    }
+
+    fn adopt(&mut self, sent: Sent) {
+        self.counts.packets_out += sent.segments();
+        self.counts.sacked_out += sent.sacked.count_ones();
+        self.counts.lost_out += sent.lost.count_ones();
+        self.counts.retrans_out += sent.retransmitted.count_ones();
+        self.memory = self.memory.saturating_add(sent.memory());
+        self.sent.push_back(sent);
+    }
+
+    /// Iterates in sequence order.
+    pub fn iter(&self) -> impl Iterator<Item = &Sent> {
+        self.sent.iter()
+    }
+
+    /// Counts anew from the frames, to check the running counts.
+    #[cfg(any(test, debug_assertions))]
+    pub fn recount(&self, with_sack: bool) -> Counts {
+        let mut counts = Counts { sacked_out: self.counts.sacked_out, ..Counts::default() };
+        if with_sack {
+            counts.sacked_out = self.sent.iter().map(|sent| sent.sacked.count_ones()).sum();
+        }
+        for sent in &self.sent {
+            counts.packets_out += sent.segments();
+            counts.lost_out += sent.lost.count_ones();
+            counts.retrans_out += sent.retransmitted.count_ones();
+        }
+        counts
+    }
+}
+
+/// Which end of the flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The oldest segment.
+    First,
+    /// The newest segment.
+    Last,
+}
+
+/// Consecutive segments of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which frame.
+    pub index: usize,
+    first: u32,
+    count: u32,
+}
+
+/// Takes the segments of `covered` out of the counts.
+fn forget(counts: &mut Counts, sent: &Sent, covered: u64) {
+    counts.packets_out -= covered.count_ones();
+    let sacked = (sent.sacked & covered).count_ones();
+    counts.sacked_out = counts.sacked_out.saturating_sub(sacked);
+    counts.lost_out -= (sent.lost & covered).count_ones();
+    counts.retrans_out -= (sent.retransmitted & covered).count_ones();
+}
+
+/// Cuts the acknowledged bytes off the front. Returns the memory freed.
+fn trim(sent: &mut Sent, ack: SeqNumber, whole: u32) -> u32 {
+    let bytes = ack.bytes_since(sent.seq);
+    let head = (u32::from(sent.head) + bytes) - whole * u32::from(sent.unit);
+    sent.payload.advance(bytes);
+    sent.seq = ack;
+    sent.seq_len -= bytes;
+    sent.head = head as u16;
+    sent.flags.remove(Flags::SYN);
+    sent.sacked >>= whole;
+    sent.lost >>= whole;
+    sent.retransmitted >>= whole;
+    bytes
+}

@@ -1,0 +1,229 @@
+//! Bytes written and not yet sent: buffers of up to 64 KiB, cut when they are sent.
+//!
+//! Small writes are copied into a page and stay one growing buffer; a frame takes a slice of the
+//! page (`split().freeze()`), so the copy from the application is the only one. Pages come back
+//! when the last frame that refers to them is acknowledged and off the wire: no allocation in
+//! steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
+
+use crate::segment::Payload;
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+/// Page for bulk data.
+const PAGE: usize = 64 << 10;
+/// Page of a socket that writes little; an idle socket may keep one.
+const SMALL_PAGE: usize = 512;
+/// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
+pub const BUFFER_OVERHEAD: u32 = 896;
+
+/// The unsent part of a socket's write queue.
+#[derive(Debug, Default)]
+pub struct SendQueue {
+    /// Full buffers and buffers that the application gave away.
+    ready: VecDeque<Bytes>,
+    /// The bytes written last, still growing. Always behind `ready`.
+    tail: BytesMut,
+    /// Pages whose bytes may still be referred to, oldest first.
+    retired: VecDeque<BytesMut>,
+    /// Bytes in `ready`.
+    ready_len: u32,
+    /// Bytes in the last buffer, as the accounting of buffers sees it.
+    last_len: u32,
+}
+
+impl SendQueue {
+    /// Bytes waiting (`SIOCOUTQNSD`).
+    pub fn len(&self) -> u32 {
+        self.ready_len + self.tail.len() as u32
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
+    pub fn memory(&self, goal: u32) -> u32 {
+        let len = self.len();
+        len.saturating_add(len.div_ceil(goal.max(1)).saturating_mul(BUFFER_OVERHEAD))
+    }
+
+    /// Bytes that still fit the last buffer before a new one must be granted; `goal` is the size at
+    /// which a buffer is full.
+    pub fn room_in_last(&self, goal: u32) -> u32 {
+        if self.is_empty() { 0 } else { goal.saturating_sub(self.last_len) }
+    }
+
+    /// Notes that a new buffer begins with the next byte.
+    pub fn begin_buffer(&mut self) {
+        self.last_len = 0;
+    }
+
+    /// Copies `data` behind what is there.
+    pub fn push(&mut self, mut data: &[u8]) {
+        self.last_len = self.last_len.saturating_add(data.len() as u32);
+        while !data.is_empty() {
+            let room = self.tail.capacity() - self.tail.len();
+            if room == 0 {
+                self.new_page(data.len());
+                continue;
+            }
+            let (now, later) = data.split_at(room.min(data.len()));
+            self.tail.extend_from_slice(now);
+            data = later;
+        }
+    }
+
+    /// Appends bytes that the application gave away, without a copy.
+    pub fn push_bytes(&mut self, data: Bytes) {
+        self.last_len = self.last_len.saturating_add(data.len() as u32);
+        self.seal_tail();
+        self.ready_len += data.len() as u32;
+        self.ready.push_back(data);
+    }
+
+    /// Takes the first `len` bytes (at most all) as the payload of a frame.
+    pub fn take(&mut self, len: u32) -> Payload {
+        let mut want = len.min(self.len()) as usize;
+        let mut payload = Payload::new();
+        while want > 0 {
+            let Some(front) = self.ready.front_mut() else {
+                payload.push(self.tail.split_to(want).freeze());
+                break;
+            };
+            let take = want.min(front.len());
+            want -= take;
+            self.ready_len -= take as u32;
+            if take == front.len() {
+                payload.push(self.ready.pop_front().expect("just seen"));
+            } else {
+                payload.push(front.split_to(take));
+            }
+        }
+        self.last_len = self.last_len.min(self.len());
+        payload
+    }
+
+    /// Puts a payload back in front that `take` gave, when the way down did not want it.
+    pub fn put_back(&mut self, mut payload: Payload) {
+        for chunk in payload.take_chunks().into_iter().rev() {
+            self.ready_len += chunk.len() as u32;
+            self.ready.push_front(chunk);
+        }
+    }
+
+    /// Gives up all that waits.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Frees what an idle socket does not need. Called when all data is acknowledged.
+    pub fn release_idle_memory(&mut self) {
+        if self.is_empty() {
+            self.retired = VecDeque::new();
+            self.ready = VecDeque::new();
+            if self.tail.capacity() > SMALL_PAGE {
+                self.tail = BytesMut::new();
+            }
+        }
+    }
+
+    /// Moves the growing bytes behind `ready`, so that something else can follow them.
+    fn seal_tail(&mut self) {
+        if !self.tail.is_empty() {
+            let full = self.tail.split().freeze();
+            self.ready_len += full.len() as u32;
+            self.ready.push_back(full);
+        }
+    }
+
+    fn new_page(&mut self, wanted: usize) {
+        self.seal_tail();
+        let size = if wanted <= SMALL_PAGE / 2 && self.tail.capacity() == 0 && self.is_empty() {
+            SMALL_PAGE
+        } else {
+            PAGE
+        };
+        if self.tail.try_reclaim(SMALL_PAGE) {
+            return;
+        }
+        if size == PAGE && self.retired.front_mut().is_some_and(|page| page.try_reclaim(PAGE)) {
+            let page = self.retired.pop_front().expect("just seen");
+            self.retire(page);
+            return;
+        }
+        self.retire(BytesMut::with_capacity(size));
+    }
+
+    /// Makes `page` the one that grows; keeps the handle of the former one for its reuse.
+    fn retire(&mut self, page: BytesMut) {
+        let former = std::mem::replace(&mut self.tail, page);
+        self.retired.push_back(former);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    }
+
+    #[test]
+    fn bytes_come_out_in_order_across_pages_and_given_buffers() {
+        let data = pattern(200_000);
+        let mut queue = SendQueue::default();
+        queue.push(&data[..70_000]);
+        queue.push_bytes(Bytes::copy_from_slice(&data[70_000..90_000]));
+        queue.push(&data[90_000..]);
+        assert_eq!(queue.len(), 200_000);
+        let mut out = Vec::new();
+        let mut step = 1;
+        while !queue.is_empty() {
+            let payload = queue.take(step);
+            payload.chunks().iter().for_each(|chunk| out.extend_from_slice(chunk));
+            step = step * 3 % 65_161 + 1;
+        }
+        assert_eq!(out, data);
+    }
+
+    #[test]
+    fn a_refused_payload_goes_back_in_front() {
+        let data = pattern(100_000);
+        let mut queue = SendQueue::default();
+        queue.push(&data);
+        let first = queue.take(66_000);
+        queue.put_back(first);
+        let all = queue.take(100_000);
+        assert_eq!(all.chunks().concat(), data);
+    }
+
+    #[test]
+    fn pages_are_used_again_when_nothing_refers_to_them() {
+        let mut queue = SendQueue::default();
+        let data = pattern(PAGE);
+        let mut seen = Vec::new();
+        for _ in 0..50 {
+            queue.push(&data);
+            let payload = queue.take(PAGE as u32);
+            seen.push(payload.chunks()[0].as_ptr());
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() <= 3, "{} pages", seen.len());
+    }
+
+    #[test]
+    fn an_idle_queue_keeps_next_to_nothing() {
+        let mut queue = SendQueue::default();
+        queue.push(&pattern(300_000));
+        drop(queue.take(300_000));
+        queue.release_idle_memory();
+        assert_eq!(queue.tail.capacity(), 0);
+        queue.push(b"x");
+        drop(queue.take(1));
+        queue.release_idle_memory();
+        assert!(queue.tail.capacity() <= SMALL_PAGE);
+    }
+}

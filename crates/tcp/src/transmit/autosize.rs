@@ -1,0 +1,294 @@
+//! How many segments one frame carries, and whether to wait for more (linux-send-path 4).
+//!
+//! Pure functions of a handful of numbers.
+
+use crate::config::{Config, TsoBonus};
+use crate::time::{Instant, Nanos, Rate};
+
+/// What the size of a frame depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowRate {
+    /// Pacing rate (`sk_pacing_rate`), unlimited before the first round trip.
+    pub pacing: Rate,
+    /// cwnd over srtt, without the pacing ratio: what the flow moves; unlimited at first.
+    pub moved: Rate,
+    /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
+    pub min_rtt: Nanos,
+    /// `sk_pacing_shift`.
+    pub shift: u32,
+    /// Frames are on the wire as soon as they are handed down, so their size costs no delay.
+    pub completes_at_once: bool,
+}
+
+/// Bytes of memory that may be below TCP whatever the frame size is, and the goal of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Segments per frame.
+    pub segments: u32,
+    /// Bytes of one frame's worth of time, for the small-queue limit.
+    pub queue_bytes: u64,
+}
+
+/// Segments per frame (`tcp_tso_segs` over `tcp_tso_autosize`), at least one.
+///
+/// `gso_bytes` and `gso_segs` are what the path takes, `min_segs` the floor of the controller or of
+/// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
+/// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
+/// on a LAN, 10 ms at 100 Mbit/s; so with [`TsoBonus::Bounded`] a frame takes at most
+/// `tso_max_usecs` at the rate of the flow.
+pub fn sizes(
+    config: &Config,
+    flow: &FlowRate,
+    mss: u32,
+    gso_bytes: u32,
+    gso_segs: u32,
+    min_segs: u32,
+) -> Sizes {
+    let mss = mss.max(1);
+    let scaled = flow.pacing.0.checked_shr(flow.shift).unwrap_or(0);
+    if !config.tso_autosizing {
+        let segments = (gso_bytes / mss).clamp(1, gso_segs.max(1));
+        return Sizes { segments, queue_bytes: scaled };
+    }
+    let mut bytes = scaled.min(u64::from(gso_bytes));
+    let steps = flow.min_rtt.as_micros().checked_shr(config.tcp_tso_rtt_log).unwrap_or(0);
+    if steps < 32 {
+        bytes += u64::from(gso_bytes >> steps);
+    }
+    let mut queue_bytes = scaled;
+    if config.tso_bonus == TsoBonus::Bounded && !flow.completes_at_once {
+        // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
+        let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
+        let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
+        bytes = bytes.min(bound);
+        queue_bytes = bound.saturating_mul(2).min(scaled);
+    }
+    let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
+    Sizes { segments: segments.max(min_segs).clamp(1, gso_segs.max(1)), queue_bytes }
+}
+
+/// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
+/// two frames or a time's worth of the rate, at most `tcp_limit_output_bytes`; doubled for
+/// retransmissions.
+pub fn small_queue_limit(config: &Config, queue_bytes: u64, truesize: u32, rtx: bool) -> u64 {
+    let limit = queue_bytes.max(2 * u64::from(truesize));
+    limit.min(u64::from(config.tcp_limit_output_bytes)) << u32::from(rtx)
+}
+
+/// What a deferral is decided by (`tcp_tso_should_defer`).
+#[derive(Clone, Copy, Debug)]
+pub struct Deferral {
+    /// In recovery or worse.
+    pub in_recovery: bool,
+    /// Now.
+    pub now: Instant,
+    /// Departure of the last frame, possibly in the future.
+    pub last_departure: Instant,
+    /// Bytes that cwnd leaves.
+    pub cwnd_left: u64,
+    /// Bytes that the peer's window leaves.
+    pub rwnd_left: u64,
+    /// Bytes of the smaller of the whole windows.
+    pub window: u64,
+    /// Bytes waiting.
+    pub unsent: u32,
+    /// Bytes in the first buffer that waits.
+    pub len: u32,
+    /// Most segments per frame now.
+    pub max_segs: u32,
+    /// Segment size.
+    pub mss: u32,
+    /// When the oldest unacknowledged frame left; `None` when nothing is in flight.
+    pub oldest_sent: Option<Instant>,
+    /// Smoothed round-trip time.
+    pub srtt: Nanos,
+    /// A FIN or an end of record ends the queue: no more will come.
+    pub is_final: bool,
+}
+
+/// Why a frame waits to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeferredBy {
+    /// The congestion window holds less than what waits.
+    Cwnd,
+    /// The peer's window does.
+    Rwnd,
+    /// The application may add to it.
+    Application,
+}
+
+/// Whether to wait for more window or data before a multi-segment frame is sent. There is no timer:
+/// the next ACK is sure to come soon, or the answer is no.
+pub fn should_defer(config: &Config, d: &Deferral) -> Option<DeferredBy> {
+    let oldest = d.oldest_sent?;
+    let recent = d.now.since(d.last_departure) <= Nanos::from_millis(1);
+    if d.in_recovery || !recent {
+        return None;
+    }
+    let mss = u64::from(d.mss);
+    let limit = d.cwnd_left.min(d.rwnd_left);
+    if limit >= u64::from(d.max_segs) * mss {
+        return None;
+    }
+    if d.unsent > d.len && limit >= u64::from(d.len) {
+        return None;
+    }
+    let enough = match config.tcp_tso_win_divisor {
+        0 => limit > 3 * mss,
+        divisor => limit >= d.window / u64::from(divisor),
+    };
+    if enough {
+        return None;
+    }
+    // The ACK of the oldest frame is expected at its departure plus srtt.
+    let next_ack = (oldest + d.srtt).since(d.now);
+    if next_ack > Nanos((d.srtt.0 / 2).min(1_000_000)) {
+        return None;
+    }
+    if d.is_final {
+        return None;
+    }
+    let len = u64::from(d.len);
+    Some(if d.cwnd_left < d.rwnd_left && d.cwnd_left <= len {
+        DeferredBy::Cwnd
+    } else if d.rwnd_left <= len {
+        DeferredBy::Rwnd
+    } else {
+        DeferredBy::Application
+    })
+}
+
+/// Bytes to cut for one frame (`tcp_mss_split_point`): whole segments, unless the queue ends here
+/// and Nagle lets a short one go.
+pub fn split_point(unsent: u32, window: u32, mss: u32, segments: u32, short_may_go: bool) -> u32 {
+    let max = mss.saturating_mul(segments);
+    let needed = unsent.min(window);
+    if max <= needed {
+        return max;
+    }
+    let partial = needed % mss;
+    // What the window cuts short is not the end of the data, so it waits for a whole segment.
+    if needed > mss && partial != 0 && (needed < unsent || !short_may_go) {
+        return needed - partial;
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(rate: Rate, min_rtt: Nanos) -> FlowRate {
+        FlowRate { pacing: rate, moved: rate, min_rtt, shift: 10, completes_at_once: false }
+    }
+
+    fn linux() -> Config {
+        Config { tso_bonus: TsoBonus::Linux, ..Config::default() }
+    }
+
+    fn segs(config: &Config, flow: &FlowRate) -> u32 {
+        sizes(config, flow, 1448, 65215, 65535, 2).segments
+    }
+
+    #[test]
+    fn linux_bonus_by_minimum_rtt() {
+        let slow = Rate(1);
+        for (micros, want) in [(100, 45), (600, 22), (1100, 11), (1600, 5), (2100, 2), (3100, 2)] {
+            let got = segs(&linux(), &flow(slow, Nanos::from_micros(micros)));
+            assert_eq!(got, want, "{micros} us");
+        }
+    }
+
+    #[test]
+    fn one_millisecond_at_the_rate() {
+        let far = Nanos::from_millis(40);
+        assert_eq!(segs(&linux(), &flow(Rate(6_000_000), far)), 4);
+        assert_eq!(segs(&linux(), &flow(Rate::UNLIMITED, Nanos::MAX)), 45);
+        assert_eq!(segs(&linux(), &flow(Rate(100), far)), 2);
+    }
+
+    #[test]
+    fn the_bound_keeps_two_frames_under_a_millisecond() {
+        let near = Nanos::from_micros(200);
+        for mbit in [100, 1000, 10_000] {
+            let rate = Rate::from_bits(mbit * 1_000_000);
+            let sizes = sizes(&Config::default(), &flow(rate, near), 1448, 65215, 65535, 2);
+            let frame = u64::from(sizes.segments) * 1538;
+            assert!(rate.time_for(2 * frame) < Nanos::from_millis(1), "{mbit} Mbit/s");
+            assert!(rate.time_for(sizes.queue_bytes) < Nanos::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn where_nothing_waits_below_frames_are_full() {
+        let mut flow = flow(Rate::from_bits(100_000_000), Nanos::from_micros(200));
+        flow.completes_at_once = true;
+        assert_eq!(segs(&Config::default(), &flow), 45);
+    }
+
+    #[test]
+    fn limit_is_two_frames_or_a_time_and_never_above_the_sysctl() {
+        let config = Config::default();
+        assert_eq!(small_queue_limit(&config, 0, 66_056, false), 132_112);
+        assert_eq!(small_queue_limit(&config, 200_000, 66_056, false), 200_000);
+        assert_eq!(small_queue_limit(&config, 200_000, 66_056, true), 400_000);
+        let tight = Config { tcp_limit_output_bytes: 40_000, ..config };
+        assert_eq!(small_queue_limit(&tight, 200_000, 66_056, false), 40_000);
+    }
+
+    fn deferral() -> Deferral {
+        let now = Instant::from_nanos(1_000_000_000);
+        Deferral {
+            in_recovery: false,
+            now,
+            last_departure: now,
+            cwnd_left: 3000,
+            rwnd_left: 1 << 20,
+            window: 100_000,
+            unsent: 60_000,
+            len: 60_000,
+            max_segs: 40,
+            mss: 1000,
+            oldest_sent: Some(now),
+            srtt: Nanos::from_micros(100),
+            is_final: false,
+        }
+    }
+
+    #[test]
+    fn deferral_waits_only_for_a_near_ack() {
+        let config = Config::default();
+        let near = Deferral { now: deferral().now + Nanos::from_micros(80), ..deferral() };
+        assert_eq!(should_defer(&config, &near), Some(DeferredBy::Cwnd));
+        assert_eq!(should_defer(&config, &deferral()), None, "ACK a whole srtt away");
+        let long = Deferral { srtt: Nanos::from_millis(50), ..near };
+        assert_eq!(should_defer(&config, &long), None);
+    }
+
+    #[test]
+    fn deferral_is_waived() {
+        let config = Config::default();
+        let base = Deferral { now: deferral().now + Nanos::from_micros(80), ..deferral() };
+        let waived = [
+            Deferral { in_recovery: true, ..base },
+            Deferral { oldest_sent: None, ..base },
+            Deferral { cwnd_left: 50_000, ..base },
+            Deferral { cwnd_left: 40_000, max_segs: 80, ..base },
+            Deferral { is_final: true, ..base },
+            Deferral { now: base.now + Nanos::from_millis(2), ..base },
+        ];
+        for (index, case) in waived.iter().enumerate() {
+            assert_eq!(should_defer(&config, case), None, "case {index}");
+        }
+    }
+
+    #[test]
+    fn split_points() {
+        assert_eq!(split_point(100_000, 100_000, 1000, 40, true), 40_000);
+        assert_eq!(split_point(2500, 100_000, 1000, 40, true), 2500);
+        assert_eq!(split_point(2500, 100_000, 1000, 40, false), 2000);
+        assert_eq!(split_point(10_000, 2500, 1000, 40, true), 2000);
+        assert_eq!(split_point(10_000, 700, 1000, 40, true), 700);
+        assert_eq!(split_point(500, 100_000, 1000, 40, true), 500);
+    }
+}

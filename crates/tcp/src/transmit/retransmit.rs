@@ -1,0 +1,112 @@
+//! Retransmissions: through the same gates as new data, with twice the small-queue room
+//! (`tcp_xmit_retransmit_queue`).
+
+use super::egress::Verdict;
+use super::small_queue::TxCredit;
+use super::{Path, TxBlocked};
+use crate::connection::Connection;
+use crate::counters::Counter;
+use crate::segment::Flags;
+use crate::sender::recovery::CaState;
+use crate::sender::scoreboard::{End, Run};
+use crate::sender::send_queue::BUFFER_OVERHEAD;
+
+impl Connection {
+    /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
+    pub(super) fn retransmit_lost(&mut self, path: &mut Path<'_>) -> Option<TxBlocked> {
+        if self.owed.retransmit_head {
+            self.owed.retransmit_head = false;
+            // The timeout's own retransmission passes pacing and small queues.
+            if let Some(run) = self.sender.board.run_at(End::First) {
+                let first = self.sender.board.next_lost().unwrap_or(run);
+                if let Err(blocked) = self.retransmit(path, first, 1) {
+                    return Some(blocked);
+                }
+            }
+        }
+        while let Some(run) = self.sender.board.next_lost() {
+            let gate = self.retransmit_gates(path);
+            match gate.and_then(|segments| self.retransmit(path, run, segments)) {
+                Ok(()) => {}
+                // What new data could pass, must not pass what is lost.
+                Err(blocked) => return Some(blocked),
+            }
+        }
+        None
+    }
+
+    /// Pacing, window and small queue, in this order: how many segments may go.
+    fn retransmit_gates(&mut self, path: &Path<'_>) -> Result<u32, TxBlocked> {
+        self.pacing_gate(path)?;
+        let in_flight = self.sender.board.counts().in_flight();
+        let room = self.sender.window.cwnd.saturating_sub(in_flight);
+        if room == 0 {
+            return Err(TxBlocked::Cwnd);
+        }
+        let segments = room.min(path.sizes.segments);
+        self.small_queue_gate(path, segments.min(2) * path.mss, true)?;
+        Ok(segments)
+    }
+
+    /// Retransmits the last segment in flight (tail loss probe). Returns whether it went out.
+    pub(super) fn retransmit_tail(&mut self, path: &mut Path<'_>) -> bool {
+        match self.sender.board.run_at(End::Last) {
+            Some(run) => self.retransmit(path, run, 1).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Sends at most `max` segments of the run once more, as a frame of their own.
+    fn retransmit(&mut self, path: &mut Path<'_>, run: Run, max: u32) -> Result<(), TxBlocked> {
+        let ticket = self.sender.board.get(run.index).map(|sent| sent.ticket);
+        if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
+            // The original is still below; its completion brings us back.
+            self.counters.add(Counter::SpuriousRtxHostQueues, 1);
+            return Err(TxBlocked::SmallQueue);
+        }
+        let index = self.sender.board.isolate(run, max);
+        let Some(sent) = self.sender.board.get(index) else { return Ok(()) };
+        let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
+        let payload = sent.payload.clone();
+        let bytes = payload.len();
+        let mut flags = Flags::ACK | (marks & Flags::FIN);
+        flags.set(Flags::PSH, bytes > 0);
+        let (mut segment, offer) = self.segment(path, seq, flags);
+        segment.payload = payload;
+        let unit = u32::from(unit).min(path.mss);
+        if bytes > unit {
+            segment.gso_size = unit as u16;
+        }
+        let segments = segment.segments();
+        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let ticket = credit.ticket();
+        let departure = path.now.max(self.sender.pacer.next_departure());
+        let verdict = path.egress.enqueue(segment, departure, Some(credit));
+        if verdict == Verdict::Dropped {
+            self.counters.add(Counter::RetransFail, u64::from(segments));
+            self.on_local_congestion(path.now);
+            return Err(TxBlocked::Egress);
+        }
+        self.commit_departure(path, bytes, segments, offer);
+        let snapshot = self.sender.rate.on_transmit(departure, false);
+        self.sender.board.retransmitted(index, departure, ticket, snapshot);
+        let clock = self.timestamp(path.now);
+        self.sender.recovery.count_retransmitted(segments, clock);
+        self.sender.total_retransmitted = self.sender.total_retransmitted.saturating_add(segments);
+        self.sender.bytes_retransmitted += u64::from(bytes);
+        self.count_retransmission(segments);
+        if !self.has_retransmit_timer() {
+            self.arm_retransmit(path.now);
+        }
+        Ok(())
+    }
+
+    fn count_retransmission(&self, segments: u32) {
+        self.counters.add(Counter::RetransSegs, u64::from(segments));
+        let which = match self.sender.recovery.state {
+            CaState::Loss => Counter::SlowStartRetrans,
+            _ => Counter::FastRetrans,
+        };
+        self.counters.add(which, u64::from(segments));
+    }
+}
