@@ -147,12 +147,16 @@ fn account() -> Arc<TxAccount> {
 }
 
 fn super_frame(flow: u64, payload: usize, account: &Arc<TxAccount>) -> Frame {
-    Frame {
+    let mut frame = Frame {
         flow,
         gso: Some(Gso { size: 1000, kind: GsoKind::Tcp4 }),
         credit: Some(TxCredit::charge(account, payload as u32)),
         ..test_frame(payload)
-    }
+    };
+    // Lengths of the IPv4 and TCP headers.
+    frame.headers.as_mut_slice()[0] = 0x45;
+    frame.headers.as_mut_slice()[32] = 0x50;
+    frame
 }
 
 #[test]
@@ -209,8 +213,9 @@ fn credits_tell_the_place_and_return_to_zero() {
 
 #[test]
 fn frames_that_die_with_the_port_return_their_credits() {
-    let world = World::new(1, Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) })
-        .without_bql();
+    let world =
+        World::new(1, Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) })
+            .without_bql();
     let account = account();
     for flow in 0..3 {
         world.port.enqueue(super_frame(flow, 3000, &account), ZERO);
