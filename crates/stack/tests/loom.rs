@@ -169,8 +169,7 @@ fn world(slots: usize, completion: Completion) -> Arc<World> {
     let taken = Arc::new(loom::sync::Mutex::new(Vec::new()));
     let ring = Ring { slots, held: Vec::new(), taken: taken.clone() };
     let qdisc = Box::<PfifoFast>::default();
-    let port =
-        Port::new(Box::new(ring), capabilities, qdisc, kicks.clone().into(), Instant::ZERO);
+    let port = Port::new(Box::new(ring), capabilities, qdisc, kicks.clone().into(), Instant::ZERO);
     Arc::new(World { port, taken, kicks, account: TxAccount::new(Waker::noop().clone()) })
 }
 
