@@ -160,7 +160,7 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
         }
         M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
             if let (Some(interface), Some(link)) = (cx.interface, target_link) {
-                interface.on_advertisement(cx, target, link, solicited, replace);
+                interface.on_advertisement(cx, target.into(), link, solicited, replace);
             }
             return;
         }
@@ -193,7 +193,7 @@ fn on_solicitation(
     };
     let is_probe = ip.source.is_unspecified();
     if let Some(link) = source_link.filter(|_| !is_probe) {
-        interface.on_solicited_by(cx, ip.source, link);
+        interface.on_solicited_by(cx, ip.source.into(), link);
     }
     let (to, link) = match source_link {
         Some(link) if !is_probe => (ip.source, link),

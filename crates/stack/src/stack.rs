@@ -287,17 +287,18 @@ impl Host {
         let id = cell.id();
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         path.refresh(self, now, tuple.local, tuple.remote);
+        let account = TxAccount::new(Waker::from(cell.clone()));
         let setup = Setup {
             config: self.config.clone(),
             counters: shard.counters().clone(),
-            account: TxAccount::new(Waker::from(cell.clone())),
+            account: account.clone(),
             controller,
             isn: self.secrets.isn(now, local, remote),
             ts_offset: self.secrets.ts_offset(local, remote),
             path: path.tell(tuple.remote),
             options,
         };
-        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, cell));
+        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, account, cell));
         if let Err(error) = self.demux.insert(&socket) {
             self.registry.release(id);
             return Err(error);
@@ -327,10 +328,6 @@ impl Host {
         for child in listener.close() {
             child.abandon(self, now);
         }
-    }
-
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.is_shut_down.load(Ordering::Acquire)
     }
 
     fn shut_down(&self, now: Instant) {

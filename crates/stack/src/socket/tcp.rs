@@ -20,6 +20,7 @@ use neap_tcp::segment::Segment;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
+use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -65,8 +66,9 @@ impl Debt {
 
 /// What the owner of a socket has to itself.
 pub(crate) struct TcpState {
-    pub(crate) connection: Connection,
-    pub(crate) path: SocketPath,
+    connection: Connection,
+    path: SocketPath,
+    account: Arc<TxAccount>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -180,12 +182,13 @@ impl TcpSocket {
         tuple: FourTuple,
         connection: Connection,
         path: SocketPath,
+        account: Arc<TxAccount>,
         cell: Arc<RunCell>,
     ) -> Self {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
         Self {
             tuple,
-            state: HandOff::new(TcpState { connection, path, is_retired: false }),
+            state: HandOff::new(TcpState { connection, path, account, is_retired: false }),
             readiness: Readiness::new(),
             cell,
             backlog_limit,
@@ -294,13 +297,16 @@ impl TcpSocket {
     /// What a listing shows of this connection.
     pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
         let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
-        self.look(host, now, |connection| FlowInfo {
+        let owner = self.state.own();
+        let flow = FlowInfo {
             local,
             remote,
-            state: connection.state(),
-            info: connection.info(now),
-            device_bytes: connection.account().device_bytes(),
-        })
+            state: owner.connection.state(),
+            info: owner.connection.info(now),
+            device_bytes: owner.account.device_bytes(),
+        };
+        self.release(owner, &mut Cx { now, host, socket: self });
+        flow
     }
 
     /// Resets the connection, now or when its owner leaves.
