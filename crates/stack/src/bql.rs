@@ -107,8 +107,7 @@ impl ByteQueueLimits {
         let overlimit = if limit == self.limit { round.overlimit } else { 0 };
         self.limit = limit;
         self.completed = completed;
-        self.previous =
-            Snapshot { queued: self.queued, overlimit, last_object: self.last_object };
+        self.previous = Snapshot { queued: self.queued, overlimit, last_object: self.last_object };
     }
 
     fn adapted_limit(&mut self, now: Instant, round: &Round) -> u64 {

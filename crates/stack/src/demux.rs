@@ -224,34 +224,26 @@ impl Demux {
         self.lock().insert(self.key, socket)
     }
 
-    /// Makes a connection with an ephemeral port and adds it. `tuple.local_port` is ignored; `make`
-    /// gets the port and must not call back.
+    /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a later
+    /// [`insert`](Self::insert) tells whether another thread was faster.
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
-    pub(crate) fn insert_ephemeral(
-        &self,
-        mut tuple: FourTuple,
-        make: impl FnOnce(FourTuple) -> Arc<TcpSocket>,
-    ) -> Result<Arc<TcpSocket>, SocketError> {
-        tuple.local_port = 0;
-        let offset = self.key.flow(&tuple);
+    pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
+        let offset = self.key.flow(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
         let Tables { ephemeral, connections, listeners, time_wait, time_wait_entries, .. } =
             &mut *tables;
-        let port = ephemeral.choose(offset, |port| {
-            let candidate = FourTuple { local_port: port, ..tuple };
+        let is_free = |port| {
+            let candidate = FourTuple { local_port: port, ..*tuple };
             let hash = self.key.flow(&candidate);
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
                 && time_wait
                     .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
                     .is_none()
-        });
-        let port = port.ok_or(SocketError::AddressNotAvailable)?;
-        let socket = make(FourTuple { local_port: port, ..tuple });
-        tables.insert(self.key, &socket)?;
-        Ok(socket)
+        };
+        ephemeral.choose(offset, is_free).ok_or(SocketError::AddressNotAvailable)
     }
 
     /// Takes a connection out. Whether it was there.

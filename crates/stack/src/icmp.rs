@@ -3,7 +3,7 @@
 use crate::demux::FourTuple;
 use crate::drop_reason::DropReason;
 use crate::egress::{Datagram, send_datagram};
-use crate::frame::Headers;
+use crate::frame::{Frame, Headers};
 use crate::interface::Interface;
 use crate::socket::SocketError;
 use crate::socket::tcp::PathError;
@@ -19,14 +19,13 @@ use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
+/// All nodes on the link.
+pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
 /// Messages per second, and how many may come at once (`net.ipv4.icmp_msgs_per_sec`,
 /// `icmp_msgs_burst`).
 const MESSAGES_PER_SEC: u64 = 1000;
 const MESSAGES_BURST: u64 = 50;
-
-/// The least MTU that an ICMP error may impose (`net.ipv4.route.min_pmtu`; RFC 8200 section 5).
-const MIN_PMTU_V4: u32 = 552;
-const MIN_PMTU_V6: u32 = 1280;
 
 /// A token bucket for answers that strangers can provoke. O(1); one mutex.
 #[derive(Debug, Default)]
@@ -104,7 +103,7 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
         }
         icmp::Message::FragmentationNeeded { mtu } => {
             stats.add(IpCounter::IcmpInDestUnreachs, 1);
-            PathError::TooBig(u32::from(mtu).max(MIN_PMTU_V4))
+            PathError::TooBig(u32::from(mtu))
         }
         icmp::Message::TimeExceeded(_) => {
             PathError::Unreachable { error: ConnectionError::HostUnreachable, hard: false }
@@ -161,7 +160,7 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
         }
         M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
             if let (Some(interface), Some(link)) = (cx.interface, target_link) {
-                interface.on_advertisement(cx, target, link, solicited, replace);
+                interface.on_advertisement(cx, target.into(), link, solicited, replace);
             }
             return;
         }
@@ -171,7 +170,7 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
         }
         M::Unreachable(icmpv6::Unreachable::NoRoute) => soft(ConnectionError::NetworkUnreachable),
         M::Unreachable(_) | M::TimeExceeded(_) => soft(ConnectionError::HostUnreachable),
-        M::PacketTooBig { mtu } => PathError::TooBig(mtu.max(MIN_PMTU_V6)),
+        M::PacketTooBig { mtu } => PathError::TooBig(mtu),
     };
     match Quoted::v6(body) {
         Ok(quoted) => on_error(cx, &quoted, error),
@@ -194,9 +193,12 @@ fn on_solicitation(
     };
     let is_probe = ip.source.is_unspecified();
     if let Some(link) = source_link.filter(|_| !is_probe) {
-        interface.on_solicited_by(cx, ip.source, link);
+        interface.on_solicited_by(cx, ip.source.into(), link);
     }
-    let to = if is_probe { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { ip.source };
+    let (to, link) = match source_link {
+        Some(link) if !is_probe => (ip.source, link),
+        _ => (ALL_NODES, icmpv6::multicast_link(ALL_NODES)),
+    };
     let reply = icmpv6::Message::NeighborAdvertisement {
         target,
         target_link: Some(own),
@@ -204,8 +206,7 @@ fn on_solicitation(
         solicited: !is_probe,
         replace: true,
     };
-    cx.host.ip.add(IpCounter::Icmp6OutMsgs, 1);
-    interface.send_neighbor_message(cx, target, to, reply);
+    interface.send_neighbor_message(cx, (target, own), (to, link), reply);
 }
 
 /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a segment
@@ -227,17 +228,34 @@ fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
         },
         (Protocol::UDP, Some(tuple)) => {
             cx.host.udp.on_error(&tuple, |socket| match error {
-                PathError::TooBig(mtu) => socket.reduce_mtu(mtu),
+                PathError::TooBig(mtu) => {
+                    let current = u32::MAX;
+                    cx.host.topology.on_packet_too_big(cx.now, tuple.remote, mtu, current);
+                }
                 PathError::Unreachable { error: ConnectionError::Refused, .. } => {
                     socket.set_error(SocketError::Refused);
                 }
-                PathError::Unreachable { .. } => {}
+                PathError::Unreachable { .. } => socket.set_error(SocketError::HostUnreachable),
             })
         }
         _ => false,
     };
     if !handled {
         cx.host.drops.count(DropReason::Icmp);
+    }
+}
+
+/// A packet of ours could not be given to its neighbour: its socket is told as if a router had.
+pub(crate) fn on_link_failure(cx: Context<'_>, frame: &Frame) {
+    let headers = frame.headers.as_slice();
+    let quoted = match headers.first().map(|byte| byte >> 4) {
+        Some(4) => Quoted::v4(headers),
+        Some(6) => Quoted::v6(headers),
+        _ => return,
+    };
+    if let Ok(quoted) = quoted {
+        let error = ConnectionError::HostUnreachable;
+        on_error(cx, &quoted, PathError::Unreachable { error, hard: false });
     }
 }
 

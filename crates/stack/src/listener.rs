@@ -5,22 +5,26 @@
 //! that were asked equally often wait equally long, so each such group is a queue in order of time.
 
 use crate::demux::{FourTuple, HashKey};
-use crate::shard::RunCell;
-use crate::socket::readiness::{Readiness, Ready};
-use crate::socket::tcp::TcpSocket;
+use crate::shard::{RunCell, Work};
+use crate::socket::SocketError;
+use crate::socket::readiness::{Readiness, Ready, ReadyState};
+use crate::socket::tcp::{TcpHandle, TcpSocket};
+use crate::stack::Host;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::net::SocketAddr;
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
-use neap_tcp::connection::SocketOptions;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
 use neap_tcp::isn::Secrets;
+use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
+use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::Instant;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// From here on all SYN-ACK timeouts are as long as the longest.
 const LEVELS: usize = 8;
@@ -123,23 +127,14 @@ impl Listener {
         self.lock().options.clone()
     }
 
-    /// Changes the options that accepted sockets inherit.
-    pub(crate) fn change_options<R>(&self, change: impl FnOnce(&mut SocketOptions) -> R) -> R {
-        change(&mut self.lock().options)
-    }
-
-    /// Half-open connections and connections that wait to be accepted.
-    pub(crate) fn queued(&self) -> (usize, usize) {
-        let backlog = self.lock();
-        (backlog.requests.len(), backlog.accept.len())
-    }
-
-    /// Judges a segment to this listener that belongs to no connection.
+    /// Judges a segment to this listener that belongs to no connection. `iss` is the initial sequence
+    /// number to use if the flow was in TIME_WAIT until now.
     pub(crate) fn on_segment(
         &self,
         cx: &ListenContext<'_>,
         tuple: &FourTuple,
         segment: &Segment,
+        iss: Option<SeqNumber>,
     ) -> Answer {
         let hash = cx.key.flow(tuple);
         let mut backlog = self.lock();
@@ -149,7 +144,7 @@ impl Listener {
         let is_full = backlog.accept.len() + backlog.arriving > self.max_accept;
         let answer = match backlog.find(hash, tuple) {
             Some(slot) => backlog.on_request_segment(cx, slot, segment, is_full),
-            None => backlog.on_new_segment(cx, hash, tuple, segment, is_full),
+            None => backlog.on_new_segment(cx, (hash, tuple), segment, iss, is_full),
         };
         let due = backlog.deadline();
         drop(backlog);
@@ -176,14 +171,14 @@ impl Listener {
         backlog.arriving = backlog.arriving.saturating_sub(1);
     }
 
-    /// The oldest connection that waits to be accepted.
-    pub(crate) fn accept(&self) -> Option<Arc<TcpSocket>> {
+    fn accept(&self) -> Result<Arc<TcpSocket>, SocketError> {
         let mut backlog = self.lock();
         let socket = backlog.accept.pop_front();
         if backlog.accept.is_empty() {
             self.readiness.clear(Ready::READABLE);
         }
-        socket
+        let is_closed = backlog.is_closed;
+        socket.ok_or(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock })
     }
 
     /// Retransmits what is due through `send` and forgets who never answered.
@@ -266,9 +261,9 @@ impl Backlog {
     fn on_new_segment(
         &mut self,
         cx: &ListenContext<'_>,
-        hash: u64,
-        tuple: &FourTuple,
+        (hash, tuple): (u64, &FourTuple),
         segment: &Segment,
+        iss: Option<SeqNumber>,
         is_full: bool,
     ) -> Answer {
         let control = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN);
@@ -298,19 +293,19 @@ impl Backlog {
             cx.counters.add(Counter::ListenDrops, 1);
             return Answer::Full;
         }
-        self.add_request(cx, hash, tuple, segment, &offer)
+        self.add_request(cx, (hash, tuple), segment, iss, &offer)
     }
 
     fn add_request(
         &mut self,
         cx: &ListenContext<'_>,
-        hash: u64,
-        tuple: &FourTuple,
+        (hash, tuple): (u64, &FourTuple),
         syn: &Segment,
+        iss: Option<SeqNumber>,
         offer: &Offer,
     ) -> Answer {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
-        let isn = cx.secrets.isn(cx.now, local, remote);
+        let isn = iss.unwrap_or_else(|| cx.secrets.isn(cx.now, local, remote));
         let ts_offset = cx.secrets.ts_offset(local, remote);
         let request = Request::new(cx.now, syn, isn, ts_offset, offer);
         let synack = request.synack(cx.now);
@@ -355,7 +350,11 @@ impl Backlog {
 
     fn offer(&self, cx: &ListenContext<'_>, tuple: &FourTuple) -> Offer {
         let ip_header = if tuple.local.is_ipv4() { 20 } else { 40 };
-        self.options.offer(cx.config, ip_header, cx.mtu)
+        let by_path = cx.mtu.saturating_sub(ip_header + 20).clamp(88, 65_495) as u16;
+        let mss = by_path.min(self.options.max_segment.unwrap_or(u16::MAX));
+        let locked = self.options.receive_buffer;
+        let space = locked.unwrap_or(cx.config.tcp_rmem.default) / 2;
+        Offer::new(cx.config, ip_header, mss, space, locked.unwrap_or(u32::MAX))
     }
 
     fn forget(&mut self, key: HashKey, slot: usize) {
@@ -401,5 +400,81 @@ impl Backlog {
     fn deadline(&self) -> Instant {
         let fronts = self.timers.iter().filter_map(|level| level.front());
         fronts.map(|&(due, ..)| due).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+}
+
+/// The application's reference to a listener; clones share it, the last one closes it.
+#[derive(Clone, Debug)]
+pub struct ListenerHandle(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    listener: Arc<Listener>,
+    host: Arc<Host>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Dropping knows no time: the driver of the shard resets the children.
+        self.listener.cell.request(Work::CLOSE);
+    }
+}
+
+impl ListenerHandle {
+    pub(crate) fn new(listener: Arc<Listener>, host: Arc<Host>) -> Self {
+        Self(Arc::new(Held { listener, host }))
+    }
+
+    /// The oldest connection that waits to be accepted, with the peer's address.
+    ///
+    /// # Errors
+    /// `WouldBlock`; `ShutDown` once closed.
+    pub fn accept(&self) -> Result<(TcpHandle, SocketAddr), SocketError> {
+        let Held { listener, host } = &*self.0;
+        match listener.accept() {
+            Ok(socket) => {
+                let remote = socket.tuple().remote_addr();
+                Ok((TcpHandle::new(socket, host.clone()), remote))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops listening: what nobody accepted is reset.
+    pub fn close(&self, now: Instant) {
+        self.0.host.close_listener(&self.0.listener, now);
+    }
+
+    /// The bound address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.listener.local
+    }
+
+    /// What the listener is ready for ([`Ready::READABLE`]: to accept), and the generation to
+    /// register with.
+    pub fn readiness(&self) -> ReadyState {
+        self.0.listener.readiness.state()
+    }
+
+    /// As [`TcpHandle::register`].
+    #[must_use = "false means: look again"]
+    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        self.0.listener.readiness.register(seen, waker)
+    }
+
+    /// Half-open connections, and connections that wait to be accepted.
+    pub fn queued(&self) -> (usize, usize) {
+        let backlog = self.0.listener.lock();
+        (backlog.requests.len(), backlog.accept.len())
+    }
+
+    /// Options that accepted sockets inherit.
+    pub fn options(&self) -> SocketOptions {
+        self.0.listener.options()
+    }
+
+    /// Replaces the options that accepted sockets inherit.
+    pub fn set_options(&self, options: SocketOptions) {
+        self.0.listener.lock().options = options;
     }
 }

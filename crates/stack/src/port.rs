@@ -21,6 +21,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
 use crate::sync::{Mutex, lock};
+use crate::wire::ChecksumBy;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -424,8 +425,7 @@ impl Transmitter {
             self.tx.flush(round.now);
         }
         let holds = self.ring_frames > 0;
-        let watchdog =
-            if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
+        let watchdog = if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
         round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
     }
 
@@ -458,12 +458,14 @@ impl Transmitter {
     /// Does in software what the device cannot (`validate_xmit_skb`), and submits; pieces are left
     /// to the caller's loop.
     fn send(&mut self, mut frame: Frame, round: &mut Round<'_>) {
+        let has_checksum = self.capabilities.checksum_tx;
         if self.must_cut(&frame) {
             self.stats.segmented += 1;
-            gso::segment(frame, &mut |piece| self.pieces.push_back(piece));
+            let by = if has_checksum { ChecksumBy::Device } else { ChecksumBy::Stack };
+            self.pieces.extend(gso::segment(frame, by));
             return;
         }
-        if frame.checksum.is_some() && !self.capabilities.checksum_tx {
+        if !has_checksum {
             gso::finish_checksum(&mut frame);
         }
         round.quota = round.quota.saturating_sub(1);

@@ -8,8 +8,9 @@
 use crate::demux::FourTuple;
 use crate::device::RxQueue;
 use crate::gro::Gro;
-use crate::interface::Interface;
+use crate::interface::{Interface, Locals};
 use crate::ip;
+use crate::port::Port;
 use crate::socket::tcp::TcpSocket;
 use crate::socket::{SocketId, Target};
 use crate::stack::Host;
@@ -166,6 +167,15 @@ impl RunCell {
     }
 }
 
+impl Wake for RunList {
+    fn wake(self: Arc<Self>) {
+        self.kick(Instant::ZERO);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.kick(Instant::ZERO);
+    }
+}
+
 impl Wake for RunCell {
     fn wake(self: Arc<Self>) {
         self.request(Work::TRANSMIT);
@@ -175,9 +185,10 @@ impl Wake for RunCell {
     }
 }
 
-/// One receive queue and the interface that it belongs to.
+/// One queue pair: the receiving half, and the port over the sending half.
 struct Receiving {
     interface: Arc<Interface>,
+    port: Arc<Port>,
     rx: Box<dyn RxQueue>,
 }
 
@@ -214,8 +225,11 @@ struct Driver {
     queues: Vec<Receiving>,
     /// The queue that is served first, so that no queue starves another.
     turn: usize,
-    gro: Gro,
+    gro: Gro<FourTuple>,
     batch: Batch,
+    /// Addresses of the host as of `generation`.
+    locals: Arc<Locals>,
+    generation: u64,
     running: Vec<SocketId>,
     due: Vec<u64>,
 }
@@ -232,8 +246,10 @@ impl Shard {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
             turn: 0,
-            gro: Gro::new(),
+            gro: Gro::default(),
             batch: Batch::default(),
+            locals: Arc::default(),
+            generation: 0,
             running: Vec::new(),
             due: Vec::new(),
         };
@@ -252,9 +268,18 @@ impl Shard {
         *lock(&self.list.kick) = waker;
     }
 
-    pub(crate) fn add_queue(&self, interface: Arc<Interface>, rx: Box<dyn RxQueue>) {
-        lock(&self.driver).queues.push(Receiving { interface, rx });
+    pub(crate) fn add_queue(
+        &self,
+        interface: Arc<Interface>,
+        port: Arc<Port>,
+        rx: Box<dyn RxQueue>,
+    ) {
+        lock(&self.driver).queues.push(Receiving { interface, port, rx });
         self.list.kick(Instant::ZERO);
+    }
+
+    pub(crate) fn waits_for_device(&self) -> bool {
+        lock(&self.driver).queues.iter().any(|queue| queue.port.waits_for_device())
     }
 
     /// Drops the receive queues, when the host shuts down.
@@ -284,7 +309,7 @@ impl Shard {
         let (mut due, mut why) = self.next(&driver, host);
         self.list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
         self.list.is_driven.store(false, Ordering::SeqCst);
-        more |= self.has_work();
+        more |= self.has_work() || (self.list.index == 0 && !host.loopback.is_empty());
         if more {
             (due, why) = (now, Why::MoreWork);
         }
@@ -296,7 +321,11 @@ impl Shard {
     fn work(&self, driver: &mut MutexGuard<'_, Driver>, host: &Host, now: Instant) -> bool {
         let driver = &mut **driver;
         for queue in &driver.queues {
-            queue.interface.port(self.list.index).reap(now);
+            queue.port.run(now);
+        }
+        if driver.generation != host.topology.generation() {
+            driver.generation = host.topology.generation();
+            driver.locals = host.topology.locals();
         }
         let mut more = driver.receive(host, now, self.list.index);
         if self.list.index == 0 {
@@ -305,8 +334,9 @@ impl Shard {
         }
         driver.expire(host, now);
         driver.run(&self.list, host, now);
-        for queue in &driver.queues {
-            queue.interface.port(self.list.index).drain(now);
+        // Whoever enqueued has drained; what is left is what exceeded a quota.
+        for queue in driver.queues.iter().filter(|queue| queue.port.next_event() <= now) {
+            queue.port.run(now);
         }
         more
     }
@@ -320,10 +350,7 @@ impl Shard {
         let device = driver
             .queues
             .iter()
-            .map(|queue| {
-                let port = queue.interface.port(self.list.index);
-                port.next_event().min(queue.rx.next_event())
-            })
+            .map(|queue| queue.port.next_event().min(queue.rx.next_event()))
             .min()
             .unwrap_or(Instant::FAR_FUTURE);
         match timer.min(device) {
@@ -350,6 +377,7 @@ impl Driver {
                     now,
                     shard,
                     interface: Some(&queue.interface),
+                    locals: &self.locals,
                     gro: &mut self.gro,
                     batch: &mut self.batch,
                 };
@@ -377,6 +405,7 @@ impl Driver {
                 now,
                 shard: 0,
                 interface: None,
+                locals: &self.locals,
                 gro: &mut self.gro,
                 batch: &mut self.batch,
             };

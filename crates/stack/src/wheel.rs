@@ -7,7 +7,8 @@
 //!
 //! Cost: insert and remove are O(1) with one hash of the id; an entry moves down at most one level
 //! per level it was filed above, in total O(1) amortised; `next` reads eleven words. A wheel is
-//! 8.5 KiB; an entry is 40 bytes and is recycled, so that memory follows the most ids ever filed at once.
+//! 11 KiB; an entry is 40 bytes and is recycled, so that memory follows the most ids ever filed at
+//! once.
 
 use hashbrown::HashTable;
 use neap_tcp::time::{Instant, Nanos};

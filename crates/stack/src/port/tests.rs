@@ -147,12 +147,16 @@ fn account() -> Arc<TxAccount> {
 }
 
 fn super_frame(flow: u64, payload: usize, account: &Arc<TxAccount>) -> Frame {
-    Frame {
+    let mut frame = Frame {
         flow,
         gso: Some(Gso { size: 1000, kind: GsoKind::Tcp4 }),
         credit: Some(TxCredit::charge(account, payload as u32)),
         ..test_frame(payload)
-    }
+    };
+    // Lengths of the IPv4 and TCP headers.
+    frame.headers.as_mut_slice()[0] = 0x45;
+    frame.headers.as_mut_slice()[32] = 0x50;
+    frame
 }
 
 #[test]
@@ -209,8 +213,9 @@ fn credits_tell_the_place_and_return_to_zero() {
 
 #[test]
 fn frames_that_die_with_the_port_return_their_credits() {
-    let world = World::new(1, Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) })
-        .without_bql();
+    let world =
+        World::new(1, Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) })
+            .without_bql();
     let account = account();
     for flow in 0..3 {
         world.port.enqueue(super_frame(flow, 3000, &account), ZERO);
@@ -227,7 +232,7 @@ fn the_standing_queue_is_in_the_qdisc() {
     let world = World::new(1000, capabilities(Completion::OnWire));
     let mut dry = 0;
     for round in 0..200 {
-        let missing = 500 - world.port.stats(ZERO).qdisc.backlog_packets as u64;
+        let missing = 500 - u64::from(world.port.stats(ZERO).qdisc.backlog_packets);
         world.enqueue(0..missing);
         if round > 20 && world.ring.lock().unwrap().held.len() < 10 {
             dry += 1;
@@ -284,6 +289,19 @@ fn the_checksum_is_finished_for_a_device_that_does_not() {
     frame.checksum = Some(PartialChecksum { start: 20, offset: 16 });
     world.port.enqueue(frame, ZERO);
     assert_eq!(world.ring.lock().unwrap().held[0].checksum, None);
+}
+
+#[test]
+fn pieces_have_their_checksums_if_the_device_does_not_finish_them() {
+    let caps = Capabilities { gso_max_size: 0, ..capabilities(Completion::OnWire) };
+    for checksum_tx in [true, false] {
+        let world = World::new(10, Capabilities { checksum_tx, ..caps }).without_bql();
+        world.port.enqueue(super_frame(1, 2500, &account()), ZERO);
+        let ring = world.ring.lock().unwrap();
+        assert_eq!(ring.held.len(), 3);
+        assert!(ring.held.iter().all(|piece| piece.checksum.is_some() == checksum_tx));
+        assert!(ring.held.iter().all(|piece| piece.gso.is_none()));
+    }
 }
 
 #[test]
@@ -436,7 +454,6 @@ fn frames_are_dropped_outside_the_qdisc_lock() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "real threads are what is tested")]
 fn threads_lose_no_frame_and_keep_each_flow_in_order() {
     const EACH: u64 = 2000;
     let world = World::new(8, capabilities(Completion::OnWire));

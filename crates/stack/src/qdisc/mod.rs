@@ -7,6 +7,7 @@ use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
 
 /// What `dequeue` found.
+#[expect(clippy::large_enum_variant, reason = "a box would cost an allocation per frame")]
 #[derive(Debug)]
 pub enum Dequeued {
     /// A frame to submit.

@@ -10,22 +10,8 @@ use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-bitflags::bitflags! {
-    /// What a socket is ready for (`EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR`).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Ready: u8 {
-        /// A read (or accept) would not block.
-        const READABLE = 1;
-        /// A write would not block.
-        const WRITABLE = 2;
-        /// The peer closed its direction.
-        const READ_CLOSED = 4;
-        /// The own direction is closed.
-        const WRITE_CLOSED = 8;
-        /// An error is pending.
-        const ERROR = 16;
-    }
-}
+/// What a socket is ready for (`EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR`).
+pub use neap_tcp::connection::Readiness as Ready;
 
 /// A reading of [`Readiness`]: the bits, and the generation that a waiter passes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

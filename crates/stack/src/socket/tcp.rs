@@ -1,8 +1,8 @@
 //! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
 
-use super::SocketError;
-use super::readiness::{Readiness, ReadyState, Ready};
+use super::readiness::{Readiness, Ready, ReadyState};
 use crate::demux::FourTuple;
+use crate::drop_reason::DropReason;
 use crate::egress::{Lower, SocketPath};
 use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
 use crate::shard::{RunCell, Work};
@@ -11,14 +11,16 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{
-    Connection, ConnectionError, OptionError, ReadError, SocketOption, SocketOptions, WriteError,
+    Connection, ConnectionError, ReadError, WriteError,
 };
+use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 use neap_tcp::counters::Counter;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::segment::Segment;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
+use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -64,8 +66,9 @@ impl Debt {
 
 /// What the owner of a socket has to itself.
 pub(crate) struct TcpState {
-    pub(crate) connection: Connection,
-    pub(crate) path: SocketPath,
+    connection: Connection,
+    path: SocketPath,
+    account: Arc<TxAccount>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -109,42 +112,47 @@ impl TcpState {
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     pub(crate) fn finish(&mut self, cx: &Cx<'_>) {
-        let mut lower = Lower::new(&mut self.path, cx);
-        self.connection.transmit(cx.now, &mut lower);
-        if let Some(path) = self.path.take_change() {
+        self.path.refresh(cx.host, cx.now, cx.socket.tuple.local, cx.socket.tuple.remote);
+        if let Some(path) = self.path.take_change(cx.socket.tuple.remote) {
             self.connection.on_path_change(cx.now, path);
-            self.connection.transmit(cx.now, &mut Lower::new(&mut self.path, cx));
         }
-        if !self.is_retired {
-            self.retire_if_over(cx);
+        let priority = self.connection.options().priority;
+        self.connection.transmit(cx.now, &mut Lower::new(&mut self.path, cx, priority));
+        if !self.is_retired && self.connection.is_closed() {
+            self.retire(cx);
         }
-        cx.socket.readiness.set(ready(self.connection.readiness()));
+        cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
+        cx.socket.readiness.set(self.connection.readiness());
         cx.socket.cell.publish(self.connection.deadline());
     }
 
-    fn retire_if_over(&mut self, cx: &Cx<'_>) {
-        if let Some(time_wait) = self.connection.take_time_wait() {
-            cx.host.demux.enter_time_wait(cx.socket, time_wait);
-        } else if self.connection.state() == State::Closed {
-            cx.host.demux.remove(cx.socket);
-        } else {
-            return;
-        }
+    /// Takes the socket out of the tables of its host.
+    fn retire(&mut self, cx: &Cx<'_>) {
         self.is_retired = true;
+        match self.connection.take_time_wait() {
+            Some(time_wait) => {
+                cx.host.schedule(time_wait.deadline());
+                cx.host.demux.enter_time_wait(cx.socket, time_wait);
+            }
+            None => {
+                cx.host.demux.remove(cx.socket);
+            }
+        }
         cx.host.registry.release(cx.socket.cell.id());
+        self.path = SocketPath::default();
     }
 
     /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
     fn on_path_error(&mut self, cx: &Cx<'_>, seq: SeqNumber, error: PathError) {
         if !self.connection.is_in_flight(seq) {
-            cx.host.drops.count(crate::drop_reason::DropReason::Icmp);
+            cx.host.drops.count(DropReason::Icmp);
             return;
         }
         match error {
+            // The route learns; `finish` tells the connection.
             PathError::TooBig(mtu) => {
-                if self.path.reduce_mtu(mtu) {
-                    self.connection.on_path_change(cx.now, self.path.path());
-                }
+                let (remote, current) = (cx.socket.tuple.remote, self.path.mtu());
+                cx.host.topology.on_packet_too_big(cx.now, remote, mtu, current);
             }
             PathError::Unreachable { error, hard } => {
                 self.connection.on_unreachable(cx.now, error, hard);
@@ -174,15 +182,16 @@ impl TcpSocket {
         tuple: FourTuple,
         connection: Connection,
         path: SocketPath,
+        account: Arc<TxAccount>,
         cell: Arc<RunCell>,
-        backlog_limit: u32,
     ) -> Self {
+        let backlog_limit = AtomicU32::new(connection.backlog_limit());
         Self {
             tuple,
-            state: HandOff::new(TcpState { connection, path, is_retired: false }),
+            state: HandOff::new(TcpState { connection, path, account, is_retired: false }),
             readiness: Readiness::new(),
             cell,
-            backlog_limit: AtomicU32::new(backlog_limit),
+            backlog_limit,
         }
     }
 
@@ -246,16 +255,16 @@ impl TcpSocket {
         let posted = self.state.post(leave, &mut cx);
         if dropped > 0 {
             self.cell.counters().add(Counter::BacklogDrop, dropped);
-            host.drops.add(crate::drop_reason::DropReason::SocketBacklog, dropped);
+            host.drops.add(DropReason::SocketBacklog, dropped);
         }
-        self.after_post(host, posted);
+        self.after_post(posted);
     }
 
     /// Does `work`, or leaves it to the owner.
     pub(crate) fn visit(self: &Arc<Self>, host: &Host, now: Instant, work: Work) {
         let mut cx = Cx { now, host, socket: self };
         let posted = self.state.post(|debt| debt.work |= work, &mut cx);
-        self.after_post(host, posted);
+        self.after_post(posted);
     }
 
     /// Tells the connection of an ICMP error about the segment with `seq`.
@@ -268,10 +277,10 @@ impl TcpSocket {
     ) {
         let mut cx = Cx { now, host, socket: self };
         let posted = self.state.post(|debt| debt.path_error = Some((seq, error)), &mut cx);
-        self.after_post(host, posted);
+        self.after_post(posted);
     }
 
-    fn after_post(&self, _host: &Host, posted: Posted) {
+    fn after_post(&self, posted: Posted) {
         match posted {
             Posted::Settled => {}
             Posted::LeftToOwner => self.cell.counters().add(Counter::Deferred, 1),
@@ -285,10 +294,24 @@ impl TcpSocket {
         }
     }
 
-    /// Follows the buffers: the backlog may hold as much as both together (Linux's
-    /// `tcp_add_backlog`).
-    pub(crate) fn set_backlog_limit(&self, bytes: u32) {
-        self.backlog_limit.store(bytes, Relaxed);
+    /// What a listing shows of this connection.
+    pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
+        let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
+        let owner = self.state.own();
+        let flow = FlowInfo {
+            local,
+            remote,
+            state: owner.connection.state(),
+            info: owner.connection.info(now),
+            device_bytes: owner.account.device_bytes(),
+        };
+        self.release(owner, &mut Cx { now, host, socket: self });
+        flow
+    }
+
+    /// Resets the connection, now or when its owner leaves.
+    pub(crate) fn abandon(self: &Arc<Self>, host: &Host, now: Instant) {
+        self.visit(host, now, Work::ABORT);
     }
 }
 
@@ -301,11 +324,9 @@ pub struct FlowInfo {
     pub remote: SocketAddr,
     /// State.
     pub state: State,
-    /// `TCP_INFO`.
+    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
     pub info: TcpInfo,
-    /// Bytes in qdiscs, headers and overhead included.
-    pub qdisc_bytes: u64,
-    /// Bytes that the device has.
+    /// Of the memory below TCP, what the device has; the rest waits in the qdisc.
     pub device_bytes: u64,
 }
 
@@ -362,6 +383,14 @@ impl TcpHandle {
     /// As [`Connection::read`]; `WouldBlock` when nothing is there.
     pub fn read(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.with(now, |connection| connection.read(now, buf))
+    }
+
+    /// As [`read`](Self::read) without a copy; `Ok(None)` is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Connection::read_bytes`].
+    pub fn read_bytes(&self, now: Instant) -> Result<Option<Bytes>, ReadError> {
+        self.with(now, |connection| connection.read_bytes(now))
     }
 
     /// As [`read`](Self::read), and the bytes stay.

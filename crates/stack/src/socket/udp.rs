@@ -54,16 +54,16 @@ struct UdpState {
 pub(crate) struct UdpSocket {
     local: SocketAddr,
     reuse: bool,
-    readiness: Arc<Ready4Udp>,
+    readiness: Arc<UdpReadiness>,
     account: Arc<TxAccount>,
     state: Mutex<UdpState>,
 }
 
 /// Readiness that completions set.
 #[derive(Debug, Default)]
-struct Ready4Udp(Readiness);
+struct UdpReadiness(Readiness);
 
-impl Wake for Ready4Udp {
+impl Wake for UdpReadiness {
     fn wake(self: Arc<Self>) {
         self.0.signal(Ready::WRITABLE);
     }
@@ -77,7 +77,7 @@ impl core::fmt::Debug for UdpSocket {
 
 impl UdpSocket {
     fn new(local: SocketAddr, reuse: bool) -> Self {
-        let readiness = Arc::new(Ready4Udp::default());
+        let readiness = Arc::new(UdpReadiness::default());
         readiness.0.set(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
         let state = UdpState {
@@ -125,11 +125,6 @@ impl UdpSocket {
     pub(crate) fn set_error(&self, error: SocketError) {
         lock(&self.state).error = Some(error);
         self.readiness.0.signal(Ready::ERROR);
-    }
-
-    /// The path to the connected peer takes no more than `mtu` bytes.
-    pub(crate) fn reduce_mtu(&self, mtu: u32) {
-        lock(&self.state).path.reduce_mtu(mtu);
     }
 
     fn close(&self) {
@@ -415,7 +410,7 @@ impl UdpSocket {
         data: Bytes,
     ) -> Result<(), SocketError> {
         let local = match self.local.ip() {
-            ip if ip.is_unspecified() => host.source_for(remote.ip())?,
+            ip if ip.is_unspecified() => host.source_for(now, remote.ip())?,
             ip => ip,
         };
         let pseudo = Pseudo::of(local, remote.ip(), Protocol::UDP)

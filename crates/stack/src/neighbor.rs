@@ -1,0 +1,601 @@
+//! The neighbours of one interface: which link address has an IP address. ARP and ND share it.
+//!
+//! States and times are Linux's (`net/core/neighbour.c`; RFC 4861 section 7.3). The table sends
+//! nothing: what is to be sent, or has failed, is put into an [`Outcome`].
+//!
+//! Cost: one keyed hash per lookup; a timing wheel for entries that probe (an entry that is merely
+//! reachable or stale has no timer); a scan of the table only to make room in a full one. At
+//! most 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
+
+use crate::frame::Frame;
+use crate::keyed::Keyed;
+use crate::wheel::Wheel;
+use core::hash::BuildHasher;
+use core::net::IpAddr;
+use hashbrown::HashTable;
+use neap_tcp::time::{Instant, Nanos};
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// An Ethernet address.
+pub type LinkAddress = [u8; 6];
+
+/// `gc_thresh3`: most entries.
+const MAX_ENTRIES: usize = 1024;
+/// `base_reachable_time`: a neighbour that answered counts as reachable for half to one and a half
+/// times this.
+const BASE_REACHABLE_TIME: Nanos = Nanos::from_secs(30);
+/// `delay_first_probe_time`: time for the transport to confirm a stale neighbour in use.
+const DELAY_FIRST_PROBE_TIME: Nanos = Nanos::from_secs(5);
+/// `retrans_time`: time between requests.
+const RETRANS_TIME: Nanos = Nanos::from_secs(1);
+/// `mcast_solicit` and `ucast_solicit`: requests without answer before an entry fails.
+const PROBES: u8 = 3;
+/// `unres_qlen_bytes`: bytes held for one neighbour.
+const UNRES_QLEN_BYTES: usize = 212_992;
+/// `unres_qlen`: frames held for one neighbour.
+const UNRES_QLEN: usize = 101;
+/// `locktime` of ARP: of several answers to one request the first counts.
+const LOCKTIME: Nanos = Nanos::from_secs(1);
+
+/// What is known of a neighbour, by the names `ip neighbour` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No link address yet; requests are under way and frames wait.
+    Incomplete,
+    /// Known to answer.
+    Reachable,
+    /// The link address may be outdated; not in use.
+    Stale,
+    /// As stale, in use: the transport may confirm it before it is probed.
+    Delay,
+    /// Asked directly whether it is still there; in use meanwhile.
+    Probe,
+    /// Did not answer.
+    Failed,
+}
+
+/// A request to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Solicit {
+    /// Whose link address is asked for.
+    pub target: IpAddr,
+    /// Whom to ask: the known link address; `None` for all (broadcast, solicited-node multicast).
+    pub to: Option<LinkAddress>,
+}
+
+/// What the stack does after a call. Reuse one: it allocates only while frames are held.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Requests to send.
+    pub solicit: SmallVec<[Solicit; 2]>,
+    /// Frames that waited and may go to this link address, in order.
+    pub send: Vec<(LinkAddress, Frame)>,
+    /// Frames whose next hop does not answer: host unreachable.
+    pub failed: Vec<(IpAddr, Frame)>,
+    /// Frames that waited and had to make room.
+    pub discarded: Vec<Frame>,
+}
+
+/// A line of `ip neighbour`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// IP address.
+    pub address: IpAddr,
+    /// Link address, if one is known.
+    pub link: Option<LinkAddress>,
+    /// State as of the asking.
+    pub state: State,
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: IpAddr,
+    link: LinkAddress,
+    state: State,
+    probes: u8,
+    /// When the timer of the state is due; [`Instant::FAR_FUTURE`] in states without one.
+    deadline: Instant,
+    /// Reachable until then.
+    reachable_until: Instant,
+    /// Until when the transport's last progress counts.
+    confirmed_until: Instant,
+    /// When the link address last changed or was confirmed by ARP or ND.
+    updated: Instant,
+    /// When a frame last asked for it; zero if none did.
+    used: Instant,
+    held: VecDeque<Frame>,
+    held_bytes: usize,
+}
+
+impl Entry {
+    fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            link: [0; 6],
+            state: State::Failed,
+            probes: 0,
+            deadline: Instant::FAR_FUTURE,
+            reachable_until: Instant::ZERO,
+            confirmed_until: Instant::ZERO,
+            updated: Instant::ZERO,
+            used: Instant::ZERO,
+            held: VecDeque::new(),
+            held_bytes: 0,
+        }
+    }
+
+    fn state_at(&self, now: Instant) -> State {
+        match self.state {
+            State::Reachable if now >= self.reachable_until => State::Stale,
+            state => state,
+        }
+    }
+
+    fn has_link(&self) -> bool {
+        !matches!(self.state, State::Incomplete | State::Failed)
+    }
+
+    /// Which entry is given up first for a new one: the least; `None` for those at work.
+    fn worth(&self, now: Instant) -> Option<(u8, Instant)> {
+        match self.state_at(now) {
+            State::Failed => Some((0, self.used)),
+            State::Stale => Some((1, self.used)),
+            State::Reachable => Some((2, self.used)),
+            State::Incomplete | State::Delay | State::Probe => None,
+        }
+    }
+
+    fn solicit(&mut self, now: Instant, out: &mut Outcome) {
+        let to = (self.state == State::Probe).then_some(self.link);
+        out.solicit.push(Solicit { target: self.address, to });
+        self.probes += 1;
+        self.deadline = now + RETRANS_TIME;
+    }
+
+    fn hold(&mut self, frame: Frame, out: &mut Outcome) {
+        self.held_bytes += frame.len();
+        self.held.push_back(frame);
+        while self.held.len() > UNRES_QLEN || self.held_bytes > UNRES_QLEN_BYTES {
+            let Some(oldest) = self.held.pop_front() else { break };
+            self.held_bytes -= oldest.len();
+            out.discarded.push(oldest);
+        }
+    }
+
+    fn take_held(&mut self) -> VecDeque<Frame> {
+        self.held_bytes = 0;
+        core::mem::take(&mut self.held)
+    }
+}
+
+/// The neighbour table of one interface.
+#[derive(Debug)]
+pub struct Neighbors {
+    entries: Slab<Entry>,
+    by_address: HashTable<usize>,
+    key: Keyed,
+    random: u64,
+    wheel: Wheel,
+    overflows: u64,
+}
+
+impl Neighbors {
+    /// An empty table. `seed` is random: it keys the hash and spreads the reachable times.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            entries: Slab::new(),
+            by_address: HashTable::new(),
+            key: Keyed::new(seed),
+            random: seed,
+            wheel: Wheel::new(Nanos::from_millis(1)),
+            overflows: 0,
+        }
+    }
+
+    /// The link address to send to, if there is one; otherwise the frame goes to
+    /// [`hold`](Self::hold).
+    pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Option<LinkAddress> {
+        let key = self.find(address)?;
+        let entry = &mut self.entries[key];
+        entry.used = now;
+        if !entry.has_link() {
+            return None;
+        }
+        if entry.state_at(now) == State::Stale {
+            entry.state = State::Delay;
+            entry.deadline = now + DELAY_FIRST_PROBE_TIME;
+            self.wheel.insert(entry.deadline, key as u64);
+        }
+        Some(self.entries[key].link)
+    }
+
+    /// Keeps a frame until its next hop has answered, and asks for it. At most 101 frames or
+    /// 212,992 bytes wait for one neighbour; the oldest make room.
+    pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {
+        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+            self.overflows += 1;
+            out.failed.push((address, frame));
+            return;
+        };
+        let entry = &mut self.entries[key];
+        entry.used = now;
+        if entry.has_link() {
+            out.send.push((entry.link, frame));
+            return;
+        }
+        entry.hold(frame, out);
+        if entry.state == State::Failed {
+            entry.state = State::Incomplete;
+            entry.probes = 0;
+            entry.solicit(now, out);
+            self.wheel.insert(entry.deadline, key as u64);
+        }
+    }
+
+    /// Takes in an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
+    /// (gratuitous ARP: `solicited` is false). `replace` lets it change a known link address (ND's
+    /// override flag; always for ARP, whose `locktime` is observed here). What nobody asked for is
+    /// ignored.
+    pub fn on_advertisement(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        link: LinkAddress,
+        solicited: bool,
+        replace: bool,
+        out: &mut Outcome,
+    ) {
+        let Some(key) = self.find(address) else { return };
+        let entry = &self.entries[key];
+        let changes = entry.has_link() && entry.link != link;
+        if changes && !replace {
+            // RFC 4861 section 7.2.5: a doubt, no knowledge.
+            if entry.state == State::Reachable {
+                self.entries[key].reachable_until = now;
+            }
+            return;
+        }
+        if changes && address.is_ipv4() && now.since(entry.updated) < LOCKTIME {
+            return;
+        }
+        if solicited {
+            self.learn(now, key, link, State::Reachable, out);
+        } else if changes || !entry.has_link() {
+            self.learn(now, key, link, State::Stale, out);
+        }
+    }
+
+    /// Takes in the link address of a neighbour that asks for this host (an ARP request, a
+    /// neighbour solicitation with its option): it will want an answer soon.
+    pub fn on_solicited_by(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        link: LinkAddress,
+        out: &mut Outcome,
+    ) {
+        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+            self.overflows += 1;
+            return;
+        };
+        let entry = &self.entries[key];
+        let changes = entry.has_link() && entry.link != link;
+        let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
+        if !entry.has_link() || (changes && !locked) {
+            self.learn(now, key, link, State::Stale, out);
+        }
+    }
+
+    /// The transport saw progress through this next hop (`dst_confirm`): no probe is needed.
+    pub fn confirm(&mut self, now: Instant, address: IpAddr) {
+        if let Some(key) = self.find(address) {
+            let reachable_until = now + self.reachable_time();
+            let entry = &mut self.entries[key];
+            entry.confirmed_until = now + DELAY_FIRST_PROBE_TIME;
+            if entry.state == State::Reachable {
+                entry.reachable_until = reachable_until;
+            }
+        }
+    }
+
+    /// When to call [`on_deadline`](Self::on_deadline) next.
+    pub fn deadline(&self) -> Instant {
+        self.wheel.next()
+    }
+
+    /// Sends requests again, and fails those that stay without answer.
+    pub fn on_deadline(&mut self, now: Instant, out: &mut Outcome) {
+        let mut due = SmallVec::<[u64; 16]>::new();
+        self.wheel.expire(now, &mut |key| due.push(key));
+        for key in due {
+            let Some(entry) = self.entries.get(key as usize) else { continue };
+            if entry.deadline <= now {
+                self.on_timer(now, key as usize, out);
+            }
+            if let Some(entry) = self.entries.get(key as usize) {
+                self.wheel.insert(entry.deadline, key);
+            }
+        }
+    }
+
+    /// Frames and requests refused because all entries were at work (`table_fulls`).
+    pub fn overflows(&self) -> u64 {
+        self.overflows
+    }
+
+    /// All entries, for `ip neighbour`.
+    pub fn iter(&self, now: Instant) -> impl Iterator<Item = Neighbor> + '_ {
+        self.entries.iter().map(move |(_, entry)| Neighbor {
+            address: entry.address,
+            link: entry.has_link().then_some(entry.link),
+            state: entry.state_at(now),
+        })
+    }
+
+    fn on_timer(&mut self, now: Instant, key: usize, out: &mut Outcome) {
+        let reachable_until = now + self.reachable_time();
+        let entry = &mut self.entries[key];
+        match entry.state {
+            State::Delay if now <= entry.confirmed_until => {
+                entry.state = State::Reachable;
+                entry.reachable_until = reachable_until;
+                entry.deadline = Instant::FAR_FUTURE;
+            }
+            State::Delay => {
+                entry.state = State::Probe;
+                entry.probes = 0;
+                entry.solicit(now, out);
+            }
+            State::Incomplete | State::Probe if entry.probes < PROBES => entry.solicit(now, out),
+            State::Incomplete | State::Probe => {
+                entry.state = State::Failed;
+                entry.deadline = Instant::FAR_FUTURE;
+                let address = entry.address;
+                out.failed.extend(entry.take_held().into_iter().map(|frame| (address, frame)));
+            }
+            State::Reachable | State::Stale | State::Failed => {}
+        }
+    }
+
+    fn learn(
+        &mut self,
+        now: Instant,
+        key: usize,
+        link: LinkAddress,
+        state: State,
+        out: &mut Outcome,
+    ) {
+        let reachable_until = now + self.reachable_time();
+        let entry = &mut self.entries[key];
+        entry.link = link;
+        entry.state = state;
+        entry.updated = now;
+        entry.deadline = Instant::FAR_FUTURE;
+        if state == State::Reachable {
+            entry.reachable_until = reachable_until;
+        }
+        let held = entry.take_held();
+        if held.is_empty() {
+            return;
+        }
+        out.send.extend(held.into_iter().map(|frame| (link, frame)));
+        // Frames leave for it: the way through `resolve` starts the check of a stale entry.
+        let address = self.entries[key].address;
+        self.resolve(now, address);
+    }
+
+    fn find(&self, address: IpAddr) -> Option<usize> {
+        let same = |&key: &usize| self.entries[key].address == address;
+        self.by_address.find(self.key.hash_one(address), same).copied()
+    }
+
+    /// A new entry, in the place of the one that is missed least if the table is full.
+    fn add(&mut self, now: Instant, address: IpAddr) -> Option<usize> {
+        if self.entries.len() >= MAX_ENTRIES {
+            let worth = |(key, entry): (usize, &Entry)| Some((entry.worth(now)?, key));
+            let (_, least) = self.entries.iter().filter_map(worth).min()?;
+            let gone = self.entries.remove(least);
+            self.wheel.remove(least as u64);
+            let hash = self.key.hash_one(gone.address);
+            if let Ok(place) = self.by_address.find_entry(hash, |&key| key == least) {
+                place.remove();
+            }
+        }
+        let key = self.entries.insert(Entry::new(address));
+        let (entries, hasher) = (&self.entries, self.key);
+        self.by_address.insert_unique(hasher.hash_one(address), key, |&key| {
+            hasher.hash_one(entries[key].address)
+        });
+        Some(key)
+    }
+
+    /// Half to one and a half times the base (`neigh_rand_reach_time`; RFC 4861 section 6.3.2).
+    fn reachable_time(&mut self) -> Nanos {
+        // An LCG is random enough to keep neighbours from probing in step.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        Nanos(BASE_REACHABLE_TIME.0 / 2 + (self.random >> 16) % BASE_REACHABLE_TIME.0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::test_frame;
+
+    const MAC: LinkAddress = [2, 0, 0, 0, 0, 1];
+    const OTHER: LinkAddress = [2, 0, 0, 0, 0, 2];
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Nanos::from_secs(seconds)
+    }
+
+    fn host(n: u32) -> IpAddr {
+        IpAddr::V4((0x0a00_0000 + n).into())
+    }
+
+    fn frame(flow: u64) -> Frame {
+        Frame { flow, ..test_frame(100) }
+    }
+
+    fn state(table: &Neighbors, now: Instant, address: IpAddr) -> Option<State> {
+        table.iter(now).find(|n| n.address == address).map(|n| n.state)
+    }
+
+    /// A table in which host 1 answered at second 1.
+    fn resolved() -> Neighbors {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        table.hold(at(1), host(1), frame(1), &mut out);
+        table.on_advertisement(at(1), host(1), MAC, true, true, &mut out);
+        assert_eq!(out.send.len(), 1);
+        table
+    }
+
+    /// Runs the timers until `until`, as a driver would.
+    fn run(table: &mut Neighbors, until: Instant) -> Outcome {
+        let mut out = Outcome::default();
+        while table.deadline() <= until {
+            table.on_deadline(table.deadline(), &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn frames_wait_for_the_answer_and_leave_in_order() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        assert_eq!(table.resolve(at(0), host(1)), None);
+        for flow in 0..3 {
+            table.hold(at(0), host(1), frame(flow), &mut out);
+        }
+        assert_eq!(out.solicit[..], [Solicit { target: host(1), to: None }], "one request");
+        assert_eq!(table.deadline(), at(1));
+        table.on_advertisement(at(0), host(1), MAC, true, true, &mut out);
+        let sent: Vec<_> = out.send.iter().map(|(link, frame)| (*link, frame.flow)).collect();
+        assert_eq!(sent, [(MAC, 0), (MAC, 1), (MAC, 2)]);
+        assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
+        let out = run(&mut table, at(1000));
+        assert!(out.solicit.is_empty(), "an idle neighbour is left alone");
+        assert_eq!(state(&table, at(14), host(1)), Some(State::Reachable));
+        assert_eq!(state(&table, at(45), host(1)), Some(State::Stale));
+    }
+
+    #[test]
+    fn a_silent_neighbour_fails_after_three_requests_and_can_be_tried_again() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        table.hold(at(0), host(1), frame(7), &mut out);
+        assert!(run(&mut table, at(3) - Nanos(1)).failed.is_empty());
+        let mut out = run(&mut table, at(3));
+        assert_eq!(state(&table, at(3), host(1)), Some(State::Failed));
+        assert_eq!((out.failed.len(), out.failed[0].0, out.failed[0].1.flow), (1, host(1), 7));
+        assert_eq!(table.deadline(), Instant::FAR_FUTURE);
+        table.hold(at(4), host(1), frame(8), &mut out);
+        let out = run(&mut table, at(10));
+        assert_eq!((out.solicit.len(), out.failed.len()), (2, 1), "and the first at once");
+    }
+
+    #[test]
+    fn what_waits_for_one_neighbour_is_bounded() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        for flow in 0..150 {
+            table.hold(at(0), host(1), frame(flow), &mut out);
+        }
+        let discarded: Vec<_> = out.discarded.iter().map(|frame| frame.flow).collect();
+        assert_eq!(discarded, (0..49).collect::<Vec<_>>(), "the oldest");
+        for _ in 0..4 {
+            table.hold(at(0), host(2), test_frame(64_000), &mut out);
+        }
+        assert_eq!(out.discarded.len(), 50);
+        assert_eq!(out.solicit.len(), 2);
+    }
+
+    #[test]
+    fn a_stale_neighbour_in_use_is_probed_unless_the_transport_confirms_it() {
+        let mut table = resolved();
+        assert_eq!(table.resolve(at(60), host(1)), Some(MAC));
+        assert_eq!(state(&table, at(60), host(1)), Some(State::Delay));
+        table.confirm(at(64), host(1));
+        assert!(run(&mut table, at(70)).solicit.is_empty());
+        assert_eq!(state(&table, at(70), host(1)), Some(State::Reachable));
+
+        assert_eq!(table.resolve(at(200), host(1)), Some(MAC));
+        let out = run(&mut table, at(206));
+        assert_eq!(out.solicit[..], [Solicit { target: host(1), to: Some(MAC) }; 2]);
+        assert_eq!(table.resolve(at(206), host(1)), Some(MAC), "in use meanwhile");
+        let mut out = Outcome::default();
+        table.on_advertisement(at(206), host(1), MAC, true, false, &mut out);
+        assert_eq!(state(&table, at(206), host(1)), Some(State::Reachable));
+
+        table.resolve(at(300), host(1));
+        let out = run(&mut table, at(400));
+        assert_eq!(out.solicit.len(), 3);
+        assert_eq!(table.resolve(at(400), host(1)), None);
+    }
+
+    #[test]
+    fn a_changed_link_address_is_believed_by_the_rules() {
+        let mut table = resolved();
+        let mut out = Outcome::default();
+        table.on_advertisement(at(1), host(1), OTHER, true, true, &mut out);
+        assert_eq!(table.resolve(at(1), host(1)), Some(MAC), "the first answer counts");
+        table.on_advertisement(at(3), host(1), OTHER, true, false, &mut out);
+        assert_eq!(table.iter(at(3)).next().map(|n| n.state), Some(State::Stale), "a doubt");
+        table.on_advertisement(at(3), host(1), OTHER, false, true, &mut out);
+        assert_eq!(table.resolve(at(3), host(1)), Some(OTHER));
+        table.on_solicited_by(at(5), host(1), MAC, &mut out);
+        assert_eq!(table.resolve(at(5), host(1)), Some(MAC));
+        table.on_advertisement(at(5), host(9), OTHER, true, true, &mut out);
+        assert_eq!(table.resolve(at(5), host(9)), None, "nobody asked");
+    }
+
+    #[test]
+    fn one_that_asks_is_known_when_the_answer_leaves() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        table.on_solicited_by(at(0), host(1), MAC, &mut out);
+        assert_eq!(state(&table, at(0), host(1)), Some(State::Stale));
+        assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
+        table.hold(at(0), host(2), frame(1), &mut out);
+        table.on_solicited_by(at(0), host(2), OTHER, &mut out);
+        assert_eq!(out.send.len(), 1);
+        assert_eq!(state(&table, at(0), host(2)), Some(State::Delay));
+        assert_eq!(table.deadline(), at(1), "the old timer finds nothing to do");
+        let out = run(&mut table, at(4));
+        assert!(out.solicit.is_empty());
+        assert_eq!(table.deadline(), at(5));
+    }
+
+    #[test]
+    fn strangers_cannot_push_out_neighbours_in_use() {
+        let mut table = resolved();
+        let mut out = Outcome::default();
+        table.resolve(at(2), host(1));
+        for n in 2..5000 {
+            table.on_solicited_by(at(2), host(n), OTHER, &mut out);
+        }
+        assert_eq!(table.iter(at(2)).count(), 1024);
+        assert_eq!(table.resolve(at(2), host(1)), Some(MAC));
+        assert_eq!(table.by_address.len(), 1024);
+    }
+
+    #[test]
+    fn a_table_full_of_unanswered_requests_refuses_more() {
+        let mut table = Neighbors::new(1);
+        let mut out = Outcome::default();
+        for n in 0..1025 {
+            table.hold(at(0), host(n), frame(1), &mut out);
+        }
+        assert_eq!((out.failed.len(), table.overflows()), (1, 1));
+        let failed = run(&mut table, at(3));
+        assert_eq!(failed.failed.len(), 1024);
+        table.hold(at(4), host(5000), frame(1), &mut out);
+        assert_eq!((out.failed.len(), table.iter(at(4)).count()), (1, 1024));
+    }
+}

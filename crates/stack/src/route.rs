@@ -1,0 +1,371 @@
+//! Routes and what is known about the MTU of paths.
+//!
+//! A host has few routes: the table is a sorted list, and a lookup reads it from the longest prefix
+//! down, O(routes). Sockets keep what they looked up together with the table's generation and look
+//! again when that has changed. The path MTU cache is one keyed hash per question.
+
+use crate::keyed::Keyed;
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+use hashbrown::HashMap;
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::VecDeque;
+
+/// The first `len` bits of an address; all others are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    network: IpAddr,
+    len: u8,
+}
+
+/// Why a prefix is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixError {
+    /// Longer than an address.
+    #[error("prefix length {0} exceeds the {1} bits of the address")]
+    Length(u8, u8),
+    /// Not of the form ADDRESS/LENGTH.
+    #[error("{0:?} is not of the form ADDRESS/LENGTH")]
+    Form(String),
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn mask(len: u8) -> u128 {
+    u128::MAX.checked_shl(128u32.saturating_sub(len.into())).unwrap_or(0)
+}
+
+impl Prefix {
+    /// The network of `address` with `len` bits.
+    ///
+    /// # Errors
+    /// `len` exceeds the bits of the address.
+    pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        if len > max {
+            return Err(PrefixError::Length(len, max));
+        }
+        let network = match address {
+            IpAddr::V4(v4) => {
+                IpAddr::V4(((u128::from(v4.to_bits()) & (mask(len) >> 96)) as u32).into())
+            }
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(len)).into()),
+        };
+        Ok(Self { network, len })
+    }
+
+    /// The first address.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// Bits of the prefix.
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
+    /// Whether this is the prefix of all addresses (`default`).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `address` lies in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.network.is_ipv4() == address.is_ipv4()
+            && (bits(self.network) ^ bits(address)) & mask(self.len) == 0
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.len)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+    /// `ADDRESS/LENGTH`; bits behind the prefix are cleared.
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let form = || PrefixError::Form(text.to_owned());
+        let (address, len) = text.split_once('/').ok_or_else(form)?;
+        let address = address.parse().map_err(|_| form())?;
+        Self::new(address, len.parse().map_err(|_| form())?)
+    }
+}
+
+/// One line of `ip route`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it leads.
+    pub prefix: Prefix,
+    /// Among equal prefixes the least wins.
+    pub metric: u32,
+    /// How to get there.
+    pub route: Route,
+}
+
+/// How to reach a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Index of the interface.
+    pub interface: usize,
+    /// The router; `None` when the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// MTU of the route (`mtu`), if it is below that of the interface.
+    pub mtu: Option<u32>,
+    /// Source address for sockets that have none (`src`).
+    pub pref_src: Option<IpAddr>,
+}
+
+impl Route {
+    /// The neighbour that a packet to `destination` is given to.
+    pub fn next_hop(&self, destination: IpAddr) -> IpAddr {
+        self.gateway.unwrap_or(destination)
+    }
+}
+
+/// The routes of a host and the path MTU of destinations.
+#[derive(Debug)]
+pub struct Routes {
+    /// Longest prefix first, then least metric.
+    entries: Vec<Entry>,
+    generation: u64,
+    path_mtus: PathMtus,
+}
+
+impl Routes {
+    /// No routes. `seed` is random: it keys the hash of destinations.
+    pub fn new(seed: u64) -> Self {
+        Self { entries: Vec::new(), generation: 1, path_mtus: PathMtus::new(seed) }
+    }
+
+    /// Adds a route; one with the same prefix and metric is replaced.
+    pub fn add(&mut self, entry: Entry) {
+        self.generation += 1;
+        let same = |old: &Entry| old.prefix == entry.prefix && old.metric == entry.metric;
+        if let Some(old) = self.entries.iter_mut().find(|old| same(old)) {
+            *old = entry;
+            return;
+        }
+        let comes_before = |old: &Entry| {
+            old.prefix.len > entry.prefix.len
+                || (old.prefix.len == entry.prefix.len && old.metric <= entry.metric)
+        };
+        let place = self.entries.partition_point(comes_before);
+        self.entries.insert(place, entry);
+    }
+
+    /// Removes the routes of this prefix through this interface; returns whether there were any.
+    pub fn remove(&mut self, prefix: Prefix, interface: usize) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.prefix != prefix || entry.route.interface != interface);
+        let removed = self.entries.len() < before;
+        self.generation += u64::from(removed);
+        removed
+    }
+
+    /// The route of the longest prefix that contains `destination`.
+    pub fn lookup(&self, destination: IpAddr) -> Option<Route> {
+        self.entries
+            .iter()
+            .find(|entry| entry.prefix.contains(destination))
+            .map(|entry| entry.route)
+    }
+
+    /// Changes whenever an earlier lookup or path MTU may have become wrong. Never zero.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// All routes, in the order in which they are tried.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// What is known about the path to `destination`: the largest IP packet, and when that is
+    /// forgotten, so that the interface's MTU is tried again.
+    pub fn path_mtu(&self, now: Instant, destination: IpAddr) -> Option<(u32, Instant)> {
+        self.path_mtus.get(now, destination)
+    }
+
+    /// Takes in what an authenticated "packet too big" says of a path whose MTU was `current`
+    /// bytes. Returns the MTU of the path if it is below `current`; an increase is never believed
+    /// (RFC 8201 section 4).
+    pub fn on_packet_too_big(
+        &mut self,
+        now: Instant,
+        destination: IpAddr,
+        mtu: u32,
+        current: u32,
+    ) -> Option<u32> {
+        let mtu = match destination {
+            IpAddr::V4(_) => mtu.max(PathMtus::MIN_V4),
+            IpAddr::V6(_) if mtu < PathMtus::MIN_V6 => return None,
+            IpAddr::V6(_) => mtu,
+        };
+        let known = self.path_mtus.get(now, destination).map_or(u32::MAX, |(mtu, _)| mtu);
+        if mtu < current.min(known) {
+            self.path_mtus.put(now, destination, mtu);
+            self.generation += 1;
+        }
+        Some(mtu.min(known)).filter(|&mtu| mtu < current)
+    }
+}
+
+/// Path MTUs that ICMP taught: at most 1024, the oldest is forgotten first.
+#[derive(Debug)]
+struct PathMtus {
+    by_destination: HashMap<IpAddr, PathMtu, Keyed>,
+    /// Each destination of the map once.
+    oldest: VecDeque<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PathMtu {
+    mtu: u32,
+    expires: Instant,
+}
+
+impl PathMtus {
+    const MAX: usize = 1024;
+    /// `net.ipv4.route.mtu_expires`.
+    const EXPIRES: Nanos = Nanos::from_secs(600);
+    /// `net.ipv4.route.min_pmtu`.
+    const MIN_V4: u32 = 552;
+    /// RFC 8200 section 5.
+    const MIN_V6: u32 = 1280;
+
+    fn new(seed: u64) -> Self {
+        Self { by_destination: HashMap::with_hasher(Keyed::new(seed)), oldest: VecDeque::new() }
+    }
+
+    fn get(&self, now: Instant, destination: IpAddr) -> Option<(u32, Instant)> {
+        let known = self.by_destination.get(&destination)?;
+        (now < known.expires).then_some((known.mtu, known.expires))
+    }
+
+    fn put(&mut self, now: Instant, destination: IpAddr, mtu: u32) {
+        let known = PathMtu { mtu, expires: now + Self::EXPIRES };
+        if self.by_destination.insert(destination, known).is_some() {
+            return;
+        }
+        self.oldest.push_back(destination);
+        if self.oldest.len() > Self::MAX
+            && let Some(forgotten) = self.oldest.pop_front()
+        {
+            self.by_destination.remove(&forgotten);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().expect("a prefix")
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn entry(text: &str, metric: u32, interface: usize) -> Entry {
+        let route = Route { interface, gateway: None, mtu: None, pref_src: None };
+        Entry { prefix: prefix(text), metric, route }
+    }
+
+    #[test]
+    fn prefixes_are_parsed_and_refused() {
+        assert_eq!(prefix("10.1.2.3/8").to_string(), "10.0.0.0/8");
+        assert_eq!(prefix("fd00::1/64").to_string(), "fd00::/64");
+        assert_eq!(prefix("255.255.255.255/32").network(), ip("255.255.255.255"));
+        assert_eq!(prefix("1.2.3.4/0").network(), ip("0.0.0.0"));
+        assert_eq!("1.2.3.4/33".parse::<Prefix>(), Err(PrefixError::Length(33, 32)));
+        assert_eq!("::/129".parse::<Prefix>(), Err(PrefixError::Length(129, 128)));
+        for bad in ["", "1.2.3.4", "1.2.3/8", "1.2.3.4/", "1.2.3.4/-1", "1.2.3.4/8/8"] {
+            assert_eq!(bad.parse::<Prefix>(), Err(PrefixError::Form(bad.to_owned())));
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_then_the_least_metric() {
+        let mut routes = Routes::new(1);
+        for (text, metric, interface) in [
+            ("0.0.0.0/0", 0, 1),
+            ("10.0.0.0/8", 100, 2),
+            ("10.1.0.0/16", 0, 3),
+            ("10.0.0.0/8", 50, 4),
+            ("::/0", 0, 5),
+            ("fd00::/8", 0, 6),
+            ("10.1.2.3/32", 0, 7),
+        ] {
+            routes.add(entry(text, metric, interface));
+        }
+        let interface = |text| routes.lookup(ip(text)).map(|route| route.interface);
+        assert_eq!(interface("8.8.8.8"), Some(1));
+        assert_eq!(interface("10.2.0.1"), Some(4));
+        assert_eq!(interface("10.1.2.4"), Some(3));
+        assert_eq!(interface("10.1.2.3"), Some(7));
+        assert_eq!(interface("2001:db8::1"), Some(5));
+        assert_eq!(interface("fd12::1"), Some(6));
+    }
+
+    #[test]
+    fn every_change_shows_in_the_generation() {
+        let mut routes = Routes::new(1);
+        let mut seen = vec![routes.generation()];
+        routes.add(entry("10.0.0.0/8", 0, 1));
+        seen.push(routes.generation());
+        routes.add(entry("10.0.0.0/8", 0, 2));
+        assert_eq!(routes.entries().len(), 1, "replaced");
+        seen.push(routes.generation());
+        assert!(!routes.remove(prefix("10.0.0.0/8"), 1));
+        assert_eq!(routes.generation(), seen[2]);
+        assert!(routes.remove(prefix("10.0.0.0/8"), 2));
+        seen.push(routes.generation());
+        assert_eq!(routes.lookup(ip("10.0.0.1")), None);
+        routes.on_packet_too_big(Instant::ZERO, ip("10.0.0.1"), 1400, 1500);
+        seen.push(routes.generation());
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    }
+
+    #[test]
+    fn a_path_mtu_shrinks_has_a_floor_and_expires() {
+        let mut routes = Routes::new(1);
+        let (v4, v6) = (ip("192.0.2.1"), ip("2001:db8::1"));
+        let now = Instant::ZERO;
+        assert_eq!(routes.on_packet_too_big(now, v4, 1400, 1500), Some(1400));
+        assert_eq!(routes.on_packet_too_big(now, v4, 1450, 1500), Some(1400), "no increase");
+        assert_eq!(routes.on_packet_too_big(now, v4, 1450, 1400), None);
+        assert_eq!(routes.on_packet_too_big(now, v4, 9000, 1400), None);
+        assert_eq!(routes.on_packet_too_big(now, v4, 0, 1500), Some(552));
+        assert_eq!(routes.on_packet_too_big(now, v4, 68, 552), None, "at the floor");
+        assert_eq!(routes.on_packet_too_big(now, v6, 1279, 1500), None);
+        assert_eq!(routes.on_packet_too_big(now, v6, 1280, 1500), Some(1280));
+        let expires = now + Nanos::from_secs(600);
+        assert_eq!(routes.path_mtu(expires - Nanos(1), v6), Some((1280, expires)));
+        assert_eq!(routes.path_mtu(expires, v6), None);
+        assert_eq!(routes.on_packet_too_big(expires, v6, 1300, 1500), Some(1300));
+    }
+
+    #[test]
+    fn path_mtus_are_bounded() {
+        let mut routes = Routes::new(1);
+        let host = |n: u32| IpAddr::V4(n.into());
+        for n in 0..3000 {
+            routes.on_packet_too_big(Instant::ZERO, host(n), 1000, 1500);
+            routes.on_packet_too_big(Instant::ZERO, host(n), 900, 1500);
+        }
+        assert_eq!(routes.path_mtus.by_destination.len(), 1024);
+        assert_eq!(routes.path_mtus.oldest.len(), 1024);
+        assert_eq!(routes.path_mtu(Instant::ZERO, host(1975)), None);
+        assert!(routes.path_mtu(Instant::ZERO, host(1976)).is_some());
+    }
+}
