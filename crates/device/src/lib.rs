@@ -1,1 +1,24 @@
 //! TUN and AF_PACKET as devices of neap-stack.
+//!
+//! Open one ([`Tun::open`], [`Packet::open`]), give the kernel's end its address where there is one
+//! ([`configure_link`]), and attach `into_device()` to a stack.
+//!
+//! What "the wire has it" means is the driver's to say: for TUN it is the return of the write
+//! ([`tun`]), for AF_PACKET the status of the ring slot ([`packet`]).
+#![cfg(target_os = "linux")]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod arena;
+mod error;
+mod link;
+mod netlink;
+pub mod packet;
+mod ring;
+mod sys;
+pub mod tun;
+mod virtio;
+
+pub use error::Error;
+pub use link::{LinkConfig, configure_link};
+pub use packet::{Packet, PacketConfig};
+pub use tun::{Tun, TunConfig};

@@ -151,3 +151,22 @@ impl Frame {
         all.freeze()
     }
 }
+
+/// A frame of `payload` bytes behind 40 bytes of headers, for tests of what frames pass through.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn test_frame(payload: usize) -> Frame {
+    let mut headers = Headers::default();
+    headers.prepend(40);
+    Frame {
+        headers,
+        link_len: 0,
+        payload: Payload::from(Bytes::from(vec![0; payload])),
+        gso: None,
+        checksum: None,
+        departure: Instant::ZERO,
+        priority: 0,
+        flow: 0,
+        ecn: Ecn::NotEct,
+        credit: None,
+    }
+}

@@ -52,8 +52,8 @@ impl Connection {
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
-    /// Arms the tail loss probe instead of the timeout where that comes first
-    /// (`tcp_schedule_loss_probe`).
+    /// Arms the tail loss probe in place of the timeout, no later than that
+    /// (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
     pub(crate) fn arm_loss_probe(&mut self, now: Instant) {
         let sender = &self.sender;
         let counts = sender.board.counts();
@@ -75,9 +75,8 @@ impl Connection {
             srtt.saturating_mul(2) + PROBE_SLACK
         };
         let at = now + wait + sender.pacer.backlog(now);
-        if at < self.deadlines.get(Deadline::Retransmit) {
-            self.deadlines.set_retransmit(Deadline::LossProbe, at);
-        }
+        let timeout = self.deadlines.get(Deadline::Retransmit);
+        self.deadlines.set_retransmit(Deadline::LossProbe, at.min(timeout));
     }
 
     pub(crate) fn arm_syn(&mut self, now: Instant) {

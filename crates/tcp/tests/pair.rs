@@ -181,7 +181,7 @@ impl Pair {
                 Ok(0) => end.eof = true,
                 Ok(read) => end.read.extend_from_slice(&buf[..read]),
                 Err(ReadError::WouldBlock) => break,
-                Err(error) => panic!("read: {error}"),
+                Err(ReadError::Failed(_)) => end.eof = true,
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Queueing disciplines: where frames wait in front of a device.
 
+pub mod fifo;
+
 use crate::frame::Frame;
 use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
@@ -14,6 +16,10 @@ pub enum Dequeued {
     /// The queue is empty.
     Empty,
 }
+
+/// Frames that a qdisc gave up. They are handed out so that the caller drops them outside its lock:
+/// the drop of a credit wakes a socket.
+pub type Dropped = smallvec::SmallVec<[Frame; 1]>;
 
 /// `tc -s qdisc` figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,11 +46,11 @@ pub trait Qdisc: Send {
     /// Its name as `tc` prints it.
     fn kind(&self) -> &'static str;
 
-    /// Takes the frame, or drops it (or another one) and says so.
-    fn enqueue(&mut self, frame: Frame, now: Instant) -> Verdict;
+    /// Takes the frame, or gives it (or another one) up and says so.
+    fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict;
 
-    /// The next frame that may go at `now`.
-    fn dequeue(&mut self, now: Instant) -> Dequeued;
+    /// The next frame that may go at `now`; an AQM may give up others on the way.
+    fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued;
 
     /// Puts a frame that the device gave back in front of everything.
     fn requeue(&mut self, frame: Frame);

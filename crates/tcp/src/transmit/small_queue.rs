@@ -5,7 +5,8 @@
 //! read-modify-write and no fence is needed, where Linux needs one because `sk_wmem_alloc` and
 //! `TSQ_THROTTLED` are two words.
 //!
-//! Cost: one atomic add to charge, one to complete, one load to admit. An account is 120 bytes.
+//! Cost: one atomic add to charge, one to enter the device, two to complete, one load to admit.
+//! An account is 128 bytes.
 
 use crate::sync::{
     Arc,
@@ -22,6 +23,8 @@ const TICKETS: usize = 16;
 #[derive(Debug)]
 pub struct TxAccount {
     word: AtomicU64,
+    /// The part of the bytes that a device holds; the rest waits in qdiscs.
+    device_bytes: AtomicU64,
     /// Ticket number of the frame that occupies each place; 0 when free.
     tickets: [AtomicU32; TICKETS],
     issued: AtomicU32,
@@ -34,6 +37,7 @@ impl TxAccount {
     pub fn new(ready: Waker) -> Arc<Self> {
         Arc::new(Self {
             word: AtomicU64::new(0),
+            device_bytes: AtomicU64::new(0),
             tickets: core::array::from_fn(|_| AtomicU32::new(0)),
             issued: AtomicU32::new(0),
             ready,
@@ -50,19 +54,27 @@ impl TxAccount {
     }
 
     /// Asks for a wake-up at the next completion if more than `limit` bytes are below.
-    /// Returns whether they are not, judged by the very read that left the mark.
+    /// Returns whether they are not, judged by the very read that left the mark. An older mark
+    /// stays: a retransmission that was held back may rely on it.
     fn throttle_above(&self, limit: u64) -> bool {
-        let before = self.word.fetch_or(THROTTLED, AcqRel) & !THROTTLED;
-        if before > limit {
+        let before = self.word.fetch_or(THROTTLED, AcqRel);
+        if before & !THROTTLED > limit {
             return false;
         }
-        self.word.fetch_and(!THROTTLED, AcqRel);
+        if before & THROTTLED == 0 {
+            self.word.fetch_and(!THROTTLED, AcqRel);
+        }
         true
     }
 
     /// Bytes below TCP now.
     pub fn bytes(&self) -> u64 {
         self.word.load(Acquire) & !THROTTLED
+    }
+
+    /// Bytes that a device holds now, of those below TCP; the rest waits in qdiscs.
+    pub fn device_bytes(&self) -> u64 {
+        self.device_bytes.load(Relaxed)
     }
 
     /// Whether the socket waits for a completion.
@@ -102,13 +114,14 @@ pub struct TxCredit {
     account: Arc<TxAccount>,
     bytes: u32,
     ticket: Ticket,
+    in_device: bool,
 }
 
 impl TxCredit {
     /// Counts `bytes` of memory (payload and overhead) as below TCP.
     pub fn charge(account: &Arc<TxAccount>, bytes: u32) -> Self {
         account.word.fetch_add(u64::from(bytes), Relaxed);
-        Self { account: account.clone(), bytes, ticket: account.issue() }
+        Self { account: account.clone(), bytes, ticket: account.issue(), in_device: false }
     }
 
     /// The name of this frame.
@@ -132,7 +145,28 @@ impl TxCredit {
     pub fn split(&mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Self { account: self.account.clone(), bytes, ticket: Ticket::NONE }
+        Self {
+            account: self.account.clone(),
+            bytes,
+            ticket: Ticket::NONE,
+            in_device: self.in_device,
+        }
+    }
+
+    /// Counts these bytes as held by a device, until they are dropped.
+    pub fn enter_device(&mut self) {
+        if !self.in_device {
+            self.in_device = true;
+            self.account.device_bytes.fetch_add(u64::from(self.bytes), Relaxed);
+        }
+    }
+
+    /// Counts these bytes as waiting again: the device gave the frame back.
+    pub fn leave_device(&mut self) {
+        if self.in_device {
+            self.in_device = false;
+            self.account.device_bytes.fetch_sub(u64::from(self.bytes), Relaxed);
+        }
     }
 }
 
@@ -152,6 +186,7 @@ impl TxAccount {
 
 impl Drop for TxCredit {
     fn drop(&mut self) {
+        self.leave_device();
         let account = &self.account;
         if let Some(place) = self.ticket.place() {
             account.tickets[place].store(0, std::sync::atomic::Ordering::Release);
@@ -206,6 +241,23 @@ mod tests {
         drop(credit);
         assert_eq!(account.bytes(), 0);
         assert!(!account.holds(ticket));
+    }
+
+    #[test]
+    fn bytes_are_told_apart_by_place() {
+        let (_, account) = account();
+        let mut waiting = TxCredit::charge(&account, 10);
+        let mut sent = TxCredit::charge(&account, 100);
+        sent.enter_device();
+        sent.enter_device();
+        assert_eq!((account.bytes(), account.device_bytes()), (110, 100));
+        let part = sent.split(30);
+        drop(sent);
+        assert_eq!((account.bytes(), account.device_bytes()), (40, 30));
+        waiting.enter_device();
+        waiting.leave_device();
+        drop(part);
+        assert_eq!((account.bytes(), account.device_bytes()), (10, 0));
     }
 
     #[test]

@@ -1,0 +1,171 @@
+//! Interfaces of the kernel: what is read of them, and the settings of the kernel's end.
+
+use crate::error::Error;
+use crate::netlink;
+use crate::sys::{self, InterfaceName};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::net::IpAddr;
+
+/// Settings of the kernel's end of a link; what is `None` stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Address and prefix length. It is the kernel's own, never that of the stack on the device.
+    pub address: Option<(IpAddr, u8)>,
+    /// MTU in bytes. Set it before `into_device()`, which reads it.
+    pub mtu: Option<u16>,
+    /// Brings the interface up.
+    pub up: bool,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            mtu: None,
+            up: true,
+        }
+    }
+}
+
+/// Configures the kernel's end of the interface `name` in the network namespace of this thread.
+/// An address that is there already is no error.
+///
+/// # Errors
+/// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for a
+/// prefix longer than the address, [`Error::Ipv6Disabled`], or the system's refusal of a value.
+pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
+    let interface = Interface::named(name)?;
+    if let Some(mtu) = config.mtu {
+        interface.set_mtu(mtu)?;
+    }
+    if config.up {
+        interface.bring_up()?;
+    }
+    if let Some((address, prefix)) = config.address {
+        interface.add_address(address, prefix)?;
+    }
+    Ok(())
+}
+
+/// One interface, and a socket to ask the kernel about it.
+pub(crate) struct Interface {
+    name: String,
+    request: InterfaceName,
+    socket: OwnedFd,
+}
+
+impl Interface {
+    pub(crate) fn named(name: &str) -> Result<Self, Error> {
+        let request = InterfaceName::new(name).ok_or_else(|| Error::BadName {
+            name: name.to_owned(),
+        })?;
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|e| Error::of("socket", name, e))?;
+        Ok(Self {
+            name: name.to_owned(),
+            request,
+            socket,
+        })
+    }
+
+    fn failed(&self, call: &'static str) -> impl Fn(Errno) -> Error {
+        move |errno| Error::of(call, &self.name, errno)
+    }
+
+    pub(crate) fn index(&self) -> Result<i32, Error> {
+        sys::index(&self.socket, self.request).map_err(self.failed("SIOCGIFINDEX"))
+    }
+
+    /// MTU in bytes; what exceeds an IP packet's length field counts as 65,535.
+    pub(crate) fn mtu(&self) -> Result<u16, Error> {
+        let mtu = sys::mtu(&self.socket, self.request).map_err(self.failed("SIOCGIFMTU"))?;
+        Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+    }
+
+    pub(crate) fn is_up(&self) -> Result<bool, Error> {
+        let flags = sys::flags(&self.socket, self.request).map_err(self.failed("SIOCGIFFLAGS"))?;
+        Ok(flags & libc::IFF_UP != 0)
+    }
+
+    /// The Ethernet address, or [`Error::NotEthernet`].
+    pub(crate) fn ethernet_address(&self) -> Result<[u8; 6], Error> {
+        let (kind, address) =
+            sys::hardware(&self.socket, self.request).map_err(self.failed("SIOCGIFHWADDR"))?;
+        if kind != libc::ARPHRD_ETHER {
+            return Err(Error::NotEthernet {
+                name: self.name.clone(),
+            });
+        }
+        Ok(address)
+    }
+
+    fn set_mtu(&self, mtu: u16) -> Result<(), Error> {
+        sys::set_mtu(&self.socket, self.request, i32::from(mtu))
+            .map_err(self.failed("setting the MTU"))
+    }
+
+    fn bring_up(&self) -> Result<(), Error> {
+        let flags = sys::flags(&self.socket, self.request).map_err(self.failed("SIOCGIFFLAGS"))?;
+        sys::set_flags(&self.socket, self.request, flags | libc::IFF_UP)
+            .map_err(self.failed("bringing the interface up"))
+    }
+
+    fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), Error> {
+        let (longest, range) = if address.is_ipv4() {
+            (32, "0 to 32")
+        } else {
+            (128, "0 to 128")
+        };
+        if prefix > longest {
+            return Err(Error::OutOfRange {
+                option: "prefix length",
+                value: prefix.into(),
+                range,
+            });
+        }
+        let index = self.index()?;
+        netlink::add_address(index.cast_unsigned(), address, prefix).map_err(|errno| match errno {
+            Errno::ACCESS => Error::Ipv6Disabled {
+                name: self.name.clone(),
+            },
+            _ => Error::of("adding an address", &self.name, errno),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_interface_can_have_are_told() {
+        for name in ["", "a/b", "a b", "sixteen-bytes-nm", "..", "a:1"] {
+            assert!(
+                matches!(Interface::named(name), Err(Error::BadName { .. })),
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_interface_is_told_by_name() {
+        let absent = Interface::named("neap-absent").expect("a good name");
+        assert!(matches!(absent.mtu(), Err(Error::NoInterface { name }) if name == "neap-absent"));
+    }
+
+    #[test]
+    fn loopback_is_not_ethernet() {
+        let lo = Interface::named("lo").expect("a good name");
+        assert!(matches!(
+            lo.ethernet_address(),
+            Err(Error::NotEthernet { .. })
+        ));
+    }
+}

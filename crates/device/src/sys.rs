@@ -1,0 +1,297 @@
+//! The system calls that `rustix` does not have, each behind a safe function.
+
+use bytes::{BufMut, BytesMut};
+use core::ffi::{c_int, c_ulong, c_void};
+use core::mem::{MaybeUninit, size_of};
+use core::ptr::NonNull;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::{Errno, Result};
+
+/// A name that fits `ifr_name` with its terminator.
+#[derive(Clone, Copy)]
+pub(crate) struct InterfaceName([u8; libc::IFNAMSIZ]);
+
+impl InterfaceName {
+    /// `None` if no interface can have this name (`dev_valid_name`).
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let bytes = name.as_bytes();
+        let bad = |b: &u8| matches!(b, 0 | b'/' | b':') || b.is_ascii_whitespace();
+        if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.iter().any(bad) {
+            return None;
+        }
+        let mut padded = [0; libc::IFNAMSIZ];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        (name != "." && name != "..").then_some(Self(padded))
+    }
+
+    fn request(self) -> libc::ifreq {
+        libc::ifreq {
+            ifr_name: self.0.map(|byte| byte as libc::c_char),
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: 0 },
+        }
+    }
+}
+
+fn check(result: c_int) -> Result<()> {
+    if result == -1 {
+        let code = std::io::Error::last_os_error().raw_os_error();
+        return Err(Errno::from_raw_os_error(code.unwrap_or(libc::EIO)));
+    }
+    Ok(())
+}
+
+/// An ioctl that takes an `ifreq` and may change it.
+fn interface_ioctl(fd: impl AsFd, request: c_ulong, argument: &mut libc::ifreq) -> Result<()> {
+    // SAFETY: every request of this file that comes here reads and writes one `ifreq`.
+    check(unsafe {
+        libc::ioctl(
+            fd.as_fd().as_raw_fd(),
+            request as _,
+            core::ptr::from_mut(argument),
+        )
+    })
+}
+
+/// `TUNSETIFF`: makes or joins a TUN device; returns the name it has got.
+pub(crate) fn tun_set_interface(fd: &OwnedFd, name: InterfaceName, flags: c_int) -> Result<String> {
+    let mut request = name.request();
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    interface_ioctl(fd, libc::TUNSETIFF as c_ulong, &mut request)?;
+    let name = request.ifr_name.map(|c| c as u8);
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+/// `TUNSETOFFLOAD`: which unfinished packets (`TUN_F_*`) the kernel may give us.
+pub(crate) fn tun_set_offload(fd: &OwnedFd, features: u32) -> Result<()> {
+    // SAFETY: the argument of this request is a number.
+    check(unsafe {
+        libc::ioctl(
+            fd.as_raw_fd(),
+            libc::TUNSETOFFLOAD as _,
+            c_ulong::from(features),
+        )
+    })
+}
+
+/// `TUNSETPERSIST`: the device outlives its descriptors.
+pub(crate) fn tun_set_persistent(fd: &OwnedFd) -> Result<()> {
+    // SAFETY: the argument of this request is a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST as _, 1 as c_ulong) })
+}
+
+/// `TUNSETVNETHDRSZ`: bytes of the virtio-net header.
+pub(crate) fn tun_set_header_len(fd: &OwnedFd, len: c_int) -> Result<()> {
+    // SAFETY: the request reads one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(
+            fd.as_raw_fd(),
+            libc::TUNSETVNETHDRSZ as _,
+            core::ptr::from_ref(&len),
+        )
+    })
+}
+
+/// Index of the interface.
+pub(crate) fn index(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
+    let mut request = name.request();
+    interface_ioctl(socket, libc::SIOCGIFINDEX as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+/// MTU in bytes.
+pub(crate) fn mtu(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
+    let mut request = name.request();
+    interface_ioctl(socket, libc::SIOCGIFMTU as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu })
+}
+
+/// Sets the MTU in bytes.
+pub(crate) fn set_mtu(socket: &OwnedFd, name: InterfaceName, mtu: c_int) -> Result<()> {
+    let mut request = name.request();
+    request.ifr_ifru.ifru_mtu = mtu;
+    interface_ioctl(socket, libc::SIOCSIFMTU as c_ulong, &mut request)
+}
+
+/// `IFF_*` flags.
+pub(crate) fn flags(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
+    let mut request = name.request();
+    interface_ioctl(socket, libc::SIOCGIFFLAGS as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
+    Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
+}
+
+/// Sets the `IFF_*` flags.
+pub(crate) fn set_flags(socket: &OwnedFd, name: InterfaceName, flags: c_int) -> Result<()> {
+    let mut request = name.request();
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    interface_ioctl(socket, libc::SIOCSIFFLAGS as c_ulong, &mut request)
+}
+
+/// Link type (`ARPHRD_*`) and link address.
+pub(crate) fn hardware(socket: &OwnedFd, name: InterfaceName) -> Result<(u16, [u8; 6])> {
+    let mut request = name.request();
+    interface_ioctl(socket, libc::SIOCGIFHWADDR as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let bytes: [libc::c_char; 6] = core::array::from_fn(|i| address.sa_data[i]);
+    Ok((address.sa_family, bytes.map(|c| c as u8)))
+}
+
+/// `setsockopt` of an option whose value is the plain structure or number `T`.
+pub(crate) fn set_option<T: Copy>(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `value`, which lives that long.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            core::ptr::from_ref(value).cast(),
+            len,
+        )
+    })
+}
+
+/// `getsockopt` of an int.
+pub(crate) fn int_option(socket: &OwnedFd, level: c_int, name: c_int) -> Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, an int's size, into `value`.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            core::ptr::from_mut(&mut value).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(value)
+}
+
+/// `PACKET_STATISTICS`: packets dropped since the last call.
+pub(crate) fn packet_drops(socket: &OwnedFd) -> Result<u32> {
+    let mut stats = MaybeUninit::<libc::tpacket_stats>::zeroed();
+    let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of the structure.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            stats.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    })?;
+    // SAFETY: two integers, zeroed before the kernel wrote them.
+    Ok(unsafe { stats.assume_init() }.tp_drops)
+}
+
+/// Binds an AF_PACKET socket to all protocols of one interface.
+pub(crate) fn bind_packet(socket: &OwnedFd, index: c_int) -> Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is a `sockaddr_ll` of `len` bytes.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            core::ptr::from_ref(&address).cast(),
+            len,
+        )
+    })
+}
+
+/// Reads once into the spare capacity of `buffer` and extends it by what came.
+pub(crate) fn read_into(fd: &OwnedFd, buffer: &mut BytesMut) -> Result<usize> {
+    let count = {
+        let (read, _) = rustix::io::read(fd, buffer.spare_capacity_mut())?;
+        read.len()
+    };
+    // SAFETY: the kernel has written the first `count` bytes of the spare capacity.
+    unsafe { buffer.advance_mut(count) };
+    Ok(count)
+}
+
+/// Memory shared with the kernel; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory with no tie to a thread; `ring` governs who touches which byte.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; all access goes through raw pointers and atomics.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of what `fd` offers.
+    pub(crate) fn new(fd: &OwnedFd, len: usize) -> Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+        let start = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)?
+        };
+        Ok(Self {
+            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
+            len,
+        })
+    }
+
+    /// Memory of no device, to play the kernel in tests.
+    #[cfg(test)]
+    pub(crate) fn anonymous(len: usize) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: as in `new`.
+        let start = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(core::ptr::null_mut(), len, access, MapFlags::PRIVATE).expect("memory")
+        };
+        Self {
+            start: NonNull::new(start.cast()).expect("memory is not at zero"),
+            len,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The byte at `offset`, page-aligned for `offset` zero.
+    ///
+    /// # Panics
+    /// If fewer than `len` bytes follow it.
+    pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "outside the mapping"
+        );
+        // SAFETY: within the mapping, as just checked.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `new`, and nobody else unmaps it. A failure would
+        // leave it mapped, which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+    }
+}

@@ -1,0 +1,354 @@
+//! TUN and TAP devices with the virtio-net header: super-frames and unfinished checksums both ways.
+//!
+//! One `writev` sends a frame, headers and payload slices together, and its return is the completion
+//! ([`Completion::OnSubmit`]): the kernel has copied the frame and takes it through its receive path
+//! before the call returns. Nothing below tells when the bytes left the host, so small queues and
+//! BQL see an empty device; the bound is what the application's thread can write.
+//!
+//! One `read` receives a packet, up to 64 KB of them coalesced, into a block that is used again
+//! when all slices of it were dropped.
+//!
+//! For the driver: the descriptor is always writable in practice; wait for input only
+//! (`EPOLLIN`), or edge-triggered for both.
+
+use crate::arena::Arena;
+use crate::error::Error;
+use crate::link::Interface;
+use crate::sys::{self, InterfaceName};
+use crate::virtio;
+use neap_stack::device::{
+    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
+    TxQueue,
+};
+use neap_stack::frame::Frame;
+use neap_tcp::time::{Instant, Nanos};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+const PATH: &str = "/dev/net/tun";
+/// The name when none is given; the kernel puts the first free number in it.
+const NAME_PATTERN: &str = "neap%d";
+/// `MAX_TAP_QUEUES` of the kernel.
+const QUEUES_MAX: usize = 256;
+/// `IOV_MAX`: most slices of one `writev`.
+const SLICES_MAX: usize = 1024;
+/// When a write that found no memory is tried again, if no other event comes first.
+const RETRY: Nanos = Nanos::from_millis(1);
+/// Packets too short for their own header that one call skips.
+const RUNTS_MAX: usize = 64;
+/// `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN`.
+const OFFLOAD: u32 = 0x1 | 0x2 | 0x4 | 0x8;
+
+/// How to open a TUN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunConfig {
+    /// Interface to make or to join; `None` takes the first free of `neap0`, `neap1`, ...
+    pub name: Option<String>,
+    /// Queues, 1 to 256: one descriptor each; the kernel spreads flows over them.
+    pub queues: usize,
+    /// The interface stays when the device is closed.
+    pub persistent: bool,
+    /// Super-frames and partial checksums both ways (`IFF_VNET_HDR`); without, plain packets.
+    pub offload: bool,
+    /// Ethernet frames (TAP) instead of IP packets.
+    pub tap: bool,
+    /// Largest super-frame sent, IP header included, in bytes; at most 65,535.
+    pub gso_max_size: u32,
+}
+
+impl Default for TunConfig {
+    fn default() -> Self {
+        Self {
+            name: None,
+            queues: 1,
+            persistent: false,
+            offload: true,
+            tap: false,
+            gso_max_size: u32::from(u16::MAX),
+        }
+    }
+}
+
+/// An open TUN or TAP device.
+#[derive(Debug)]
+pub struct Tun {
+    name: String,
+    queues: Vec<OwnedFd>,
+    offload: bool,
+    capabilities: Capabilities,
+}
+
+impl Tun {
+    /// Makes the interface, or joins it if it exists. It is down and without address until
+    /// [`configure_link`](crate::configure_link).
+    ///
+    /// # Errors
+    /// [`Error::NoTunDriver`], [`Error::Permission`], [`Error::Busy`], [`Error::OtherKind`],
+    /// [`Error::BadName`], [`Error::OutOfRange`]; each says what to do.
+    pub fn open(config: &TunConfig) -> Result<Self, Error> {
+        if !(1..=QUEUES_MAX).contains(&config.queues) {
+            let value = config.queues as u64;
+            return Err(Error::OutOfRange {
+                option: "queues",
+                value,
+                range: "1 to 256",
+            });
+        }
+        let mut name = config
+            .name
+            .clone()
+            .unwrap_or_else(|| NAME_PATTERN.to_owned());
+        let mut queues = Vec::with_capacity(config.queues);
+        for _ in 0..config.queues {
+            let (queue, got) = open_queue(&name, config)?;
+            name = got;
+            queues.push(queue);
+        }
+        let interface = Interface::named(&name)?;
+        let mtu = interface.mtu()?;
+        let medium = if config.tap {
+            Medium::Ethernet(other_end(interface.ethernet_address()?))
+        } else {
+            Medium::Ip
+        };
+        let gso = config.offload;
+        let capabilities = Capabilities {
+            medium,
+            mtu,
+            gso_max_size: if gso {
+                config.gso_max_size.min(u16::MAX.into())
+            } else {
+                0
+            },
+            gso_max_segs: if gso { u16::MAX.into() } else { 1 },
+            checksum_tx: config.offload,
+            checksum_rx: config.offload,
+            completion: Completion::OnSubmit,
+            pacing_shift: 10,
+        };
+        Ok(Self {
+            name,
+            queues,
+            offload: config.offload,
+            capabilities,
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the device can do, with the MTU of the moment it was opened.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// The device for a stack, with the MTU that the interface has now.
+    pub fn into_device(self) -> Device {
+        let mut capabilities = self.capabilities;
+        if let Ok(mtu) = Interface::named(&self.name).and_then(|interface| interface.mtu()) {
+            capabilities.mtu = mtu;
+        }
+        let offload = self.offload;
+        let queues = self
+            .queues
+            .into_iter()
+            .map(|fd| queue_pair(Arc::new(fd), offload))
+            .collect();
+        Device {
+            name: self.name,
+            capabilities,
+            queues,
+        }
+    }
+}
+
+/// The kernel's end of a TAP has the interface's address; ours differs in the last bit.
+fn other_end(mut address: [u8; 6]) -> [u8; 6] {
+    address[5] ^= 1;
+    address
+}
+
+fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {
+    let interface = InterfaceName::new(name).ok_or_else(|| Error::BadName {
+        name: name.to_owned(),
+    })?;
+    let mode = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(PATH, mode, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => Error::NoTunDriver,
+        _ => Error::of("opening /dev/net/tun", PATH, errno),
+    })?;
+    let mut flags = libc::IFF_NO_PI
+        | if config.tap {
+            libc::IFF_TAP
+        } else {
+            libc::IFF_TUN
+        };
+    if config.offload {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    if config.queues > 1 {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    let name = sys::tun_set_interface(&fd, interface, flags).map_err(|errno| match errno {
+        Errno::BUSY => Error::Busy {
+            name: name.to_owned(),
+        },
+        Errno::INVAL => Error::OtherKind {
+            name: name.to_owned(),
+        },
+        _ => Error::of("making a TUN device", name, errno),
+    })?;
+    if config.offload {
+        sys::tun_set_header_len(&fd, virtio::HEADER_LEN as i32)
+            .map_err(|e| Error::of("TUNSETVNETHDRSZ", &name, e))?;
+        sys::tun_set_offload(&fd, OFFLOAD).map_err(|e| Error::of("TUNSETOFFLOAD", &name, e))?;
+    }
+    if config.persistent {
+        sys::tun_set_persistent(&fd).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
+    }
+    Ok((fd, name))
+}
+
+fn queue_pair(fd: Arc<OwnedFd>, offload: bool) -> QueuePair {
+    let tx = TunTx {
+        fd: fd.clone(),
+        offload,
+        completed: Completed::default(),
+        errors: 0,
+        retry_at: Instant::FAR_FUTURE,
+    };
+    let rx = TunRx {
+        fd: fd.clone(),
+        offload,
+        arena: Arena::default(),
+        runts: 0,
+    };
+    QueuePair {
+        tx: Box::new(tx),
+        rx: Box::new(rx),
+        descriptor: Some(fd),
+    }
+}
+
+/// Cost: one system call per frame, no copy and no allocation of ours.
+struct TunTx {
+    fd: Arc<OwnedFd>,
+    offload: bool,
+    /// Since the last `reap`.
+    completed: Completed,
+    errors: u64,
+    retry_at: Instant,
+}
+
+impl TunTx {
+    fn write(&self, header: Option<&[u8]>, frame: &Frame) -> rustix::io::Result<usize> {
+        let chunks = frame.payload.chunks();
+        let room = SLICES_MAX - 2;
+        let (direct, rest) = chunks.split_at(chunks.len().min(room - 1));
+        // Only a payload in a thousand pieces has a rest.
+        let rest = rest.concat();
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+        slices.extend(header.map(IoSlice::new));
+        slices.push(IoSlice::new(frame.headers.as_slice()));
+        slices.extend(direct.iter().map(|chunk| IoSlice::new(chunk)));
+        if !rest.is_empty() {
+            slices.push(IoSlice::new(&rest));
+        }
+        loop {
+            match rustix::io::writev(&*self.fd, &slices) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl TxQueue for TunTx {
+    fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        let result = if self.offload {
+            virtio::Header::of(&frame).map_or(Err(Errno::INVAL), |header| {
+                self.write(Some(&header.encode()), &frame)
+            })
+        } else {
+            self.write(None, &frame)
+        };
+        match result {
+            Ok(_) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS) => {
+                self.retry_at = now + RETRY;
+                return Err(frame);
+            }
+            Err(_) => self.errors += 1,
+        }
+        self.retry_at = Instant::FAR_FUTURE;
+        self.completed.frames += 1;
+        self.completed.bytes += frame.len() as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self, _now: Instant) {}
+
+    fn reap(&mut self, _now: Instant) -> Completed {
+        core::mem::take(&mut self.completed)
+    }
+
+    fn next_event(&self) -> Instant {
+        self.retry_at
+    }
+
+    fn errors(&self) -> u64 {
+        self.errors
+    }
+}
+
+/// Cost: one system call per packet, no copy and no allocation of ours in steady state.
+struct TunRx {
+    fd: Arc<OwnedFd>,
+    offload: bool,
+    arena: Arena,
+    runts: u64,
+}
+
+impl RxQueue for TunRx {
+    fn receive(&mut self, _now: Instant) -> Option<Received> {
+        for _ in 0..RUNTS_MAX {
+            match sys::read_into(&self.fd, self.arena.room()) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return None,
+            }
+            let mut data = self.arena.take();
+            if !self.offload {
+                return Some(Received {
+                    data,
+                    gso_size: 0,
+                    checksum: RxChecksum::Unknown,
+                });
+            }
+            let Some(&header) = data.first_chunk() else {
+                self.runts += 1;
+                continue;
+            };
+            let header = virtio::Header::decode(header);
+            bytes::Buf::advance(&mut data, virtio::HEADER_LEN);
+            let checksum = header.received_checksum(data.len());
+            return Some(Received {
+                data,
+                gso_size: header.received_gso_size(),
+                checksum,
+            });
+        }
+        None
+    }
+
+    fn drops(&self) -> u64 {
+        self.runts
+    }
+}

@@ -1,0 +1,513 @@
+//! One device queue's way out: qdisc, byte queue limits, device, and who drains it.
+//!
+//! To drain is to own the device ([`HandOff`]). Whoever enqueues a frame drains if the device is
+//! free; otherwise it leaves the debt "run again" to the thread that drains already
+//! (`__qdisc_run` with `QDISC_STATE_MISSED`). The qdisc's mutex is held for one frame's enqueue or
+//! dequeue, never while the device works, and frames are dropped outside it.
+//!
+//! Order from the qdisc to the wire is kept: what the device gives back goes in front of the
+//! qdisc, the pieces of a super-frame that was cut in software go in front of that.
+//!
+//! Cost per frame: two uncontended mutexes when the empty qdisc is passed by, two more otherwise;
+//! no allocation except for cutting.
+
+use crate::bql::ByteQueueLimits;
+use crate::device::{Capabilities, Completion, TxQueue};
+use crate::frame::Frame;
+use crate::gso;
+use crate::hand_off::{HandOff, Posted, Released, Settle};
+use crate::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
+use crate::sync::{Mutex, lock};
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
+pub const QUOTA: u32 = 64;
+
+/// Time without a completion after which a device that holds frames is suspected (`watchdog_timeo`).
+pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
+
+/// Figures of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Frames that the device took, pieces of cut super-frames counted one by one.
+    pub frames: u64,
+    /// Their bytes, one header for a super-frame.
+    pub bytes: u64,
+    /// Frames that passed by an empty qdisc.
+    pub bypassed: u64,
+    /// Super-frames that were cut in software.
+    pub segmented: u64,
+    /// Times that the device gave a frame back because its ring was full.
+    pub ring_full: u64,
+    /// Enqueues that left the draining to another thread.
+    pub deferred: u64,
+    /// Times that frames were left to the driver because the quota was used up.
+    pub quota_exceeded: u64,
+    /// Times that the device held frames and completed none for [`TX_TIMEOUT`].
+    pub tx_timeouts: u64,
+    /// Frames that the device lost or refused for good.
+    pub device_errors: u64,
+    /// Pieces of a cut super-frame that wait for the device.
+    pub pieces: usize,
+    /// Frames that the device holds.
+    pub ring_frames: u64,
+    /// Bytes that the device holds (`byte_queue_limits/inflight`).
+    pub ring_bytes: u64,
+    /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` where frames complete
+    /// at submission and there is nothing to limit.
+    pub ring_limit: Option<u64>,
+    /// Figures of the qdisc, with the frames that passed it by.
+    pub qdisc: QdiscStats,
+}
+
+/// One device queue's way out.
+pub struct Port {
+    queue: Mutex<Queue>,
+    device: HandOff<Transmitter>,
+    /// Frames in the qdisc; written under its lock.
+    backlog: AtomicUsize,
+    can_bypass: AtomicBool,
+    holds_until_departure: AtomicBool,
+    /// What the last drain left to wait for, in nanoseconds.
+    next: AtomicU64,
+    /// When the watchdog looks, in nanoseconds.
+    watchdog: AtomicU64,
+    waits_for_device: AtomicBool,
+    /// Wakes the driver, which then calls `run` or asks for `next_event` again.
+    kick: Waker,
+    capabilities: Capabilities,
+}
+
+/// The qdisc and those that it replaced, until they are empty.
+struct Queue {
+    retiring: VecDeque<Box<dyn Qdisc>>,
+    qdisc: Box<dyn Qdisc>,
+    backlog: usize,
+}
+
+impl Queue {
+    fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
+        let verdict = self.qdisc.enqueue(frame, now, dropped);
+        self.backlog = (self.backlog + 1).saturating_sub(dropped.len());
+        verdict
+    }
+
+    fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
+        let dequeued = loop {
+            let Some(old) = self.retiring.front_mut() else {
+                break self.qdisc.dequeue(now, dropped);
+            };
+            match old.dequeue(now, dropped) {
+                Dequeued::Empty => drop(self.retiring.pop_front()),
+                other => break other,
+            }
+        };
+        let gone = dropped.len() + usize::from(matches!(dequeued, Dequeued::Frame(_)));
+        self.backlog = self.backlog.saturating_sub(gone);
+        dequeued
+    }
+
+    fn requeue(&mut self, frame: Frame) {
+        self.backlog += 1;
+        self.retiring.front_mut().unwrap_or(&mut self.qdisc).requeue(frame);
+    }
+}
+
+/// What others want done by the thread that owns the device.
+#[derive(Default)]
+struct Debt {
+    run: bool,
+    reap: bool,
+    deferred: u64,
+}
+
+/// One call's part of the draining.
+struct Round<'a> {
+    port: &'a Port,
+    now: Instant,
+    quota: u32,
+    /// The driver looks at `next_event` afterwards and needs no kick.
+    is_driver: bool,
+    /// The driver has more to do, or sooner, than it knows; told when the device is free again.
+    kick: bool,
+}
+
+/// The device's sending half, and what is on its way into it.
+struct Transmitter {
+    tx: Box<dyn TxQueue>,
+    capabilities: Capabilities,
+    /// Pieces of one super-frame, cut and in order, ahead of the qdisc.
+    pieces: VecDeque<Frame>,
+    /// `None` where frames complete at submission.
+    bql: Option<ByteQueueLimits>,
+    /// The device gave a frame back since it was last reaped.
+    is_full: bool,
+    needs_flush: bool,
+    ring_frames: u64,
+    last_progress: Instant,
+    bypassed_bytes: u64,
+    stats: PortStats,
+}
+
+impl Port {
+    /// A port over `tx`, with an empty `qdisc`. `kick` wakes the driver when frames were left to
+    /// it, or when [`next_event`](Self::next_event) became earlier, or
+    /// [`waits_for_device`](Self::waits_for_device) true, outside its own call of
+    /// [`run`](Self::run).
+    pub fn new(
+        tx: Box<dyn TxQueue>,
+        capabilities: Capabilities,
+        qdisc: Box<dyn Qdisc>,
+        kick: Waker,
+        now: Instant,
+    ) -> Self {
+        let on_wire = capabilities.completion == Completion::OnWire;
+        Self {
+            backlog: AtomicUsize::new(0),
+            can_bypass: AtomicBool::new(qdisc.can_bypass()),
+            holds_until_departure: AtomicBool::new(qdisc.holds_until_departure()),
+            next: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
+            watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
+            waits_for_device: AtomicBool::new(false),
+            queue: Mutex::new(Queue { retiring: VecDeque::new(), qdisc, backlog: 0 }),
+            device: HandOff::new(Transmitter {
+                tx,
+                capabilities,
+                pieces: VecDeque::new(),
+                bql: on_wire.then(|| ByteQueueLimits::new(now)),
+                is_full: false,
+                needs_flush: false,
+                ring_frames: 0,
+                last_progress: now,
+                bypassed_bytes: 0,
+                stats: PortStats::default(),
+            }),
+            kick,
+            capabilities,
+        }
+    }
+
+    /// Queues a frame and drains the queue if nobody does so already. [`Verdict::Dropped`] means
+    /// that the frame is gone and counted.
+    pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
+        let Some(mut device) = self.device.try_own() else {
+            let verdict = self.queue(frame, now);
+            self.visit(now, false, |debt| {
+                debt.run = true;
+                debt.deferred += 1;
+            });
+            return verdict;
+        };
+        let mut round = Round::new(self, now, false);
+        let may_bypass = self.can_bypass.load(Acquire)
+            && self.backlog.load(Acquire) == 0
+            && device.pieces.is_empty()
+            && device.has_room();
+        let verdict = if may_bypass {
+            device.stats.bypassed += 1;
+            device.bypassed_bytes += frame.wire_len() as u64;
+            device.send(frame, &mut round);
+            Verdict::Queued
+        } else {
+            self.queue(frame, now)
+        };
+        device.drain(&mut round);
+        let released = device.release(&mut round);
+        round.end(released == Released::DebtLeft);
+        verdict
+    }
+
+    /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready.
+    pub fn run(&self, now: Instant) {
+        // If another thread owns the device, its next look publishes anew and kicks; until then the
+        // driver shall not spin on a time that has passed.
+        self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
+        self.visit(now, true, |debt| debt.reap = true);
+    }
+
+    fn visit(&self, now: Instant, is_driver: bool, add: impl FnOnce(&mut Debt)) {
+        let mut round = Round::new(self, now, is_driver);
+        let posted = self.device.post(add, &mut round);
+        round.end(posted == Posted::DebtLeft);
+    }
+
+    /// When to call [`run`](Self::run) next if no event of the device comes first: the earliest of
+    /// the device's own time, the qdisc's next departure and the watchdog.
+    pub fn next_event(&self) -> Instant {
+        Instant::from_nanos(self.next.load(Acquire).min(self.watchdog.load(Acquire)))
+    }
+
+    /// Whether the driver must call [`run`](Self::run) when the device's descriptor becomes
+    /// writable: the device gave a frame back, or holds frames that it will complete.
+    pub fn waits_for_device(&self) -> bool {
+        self.waits_for_device.load(Acquire)
+    }
+
+    /// Replaces the qdisc. Frames that wait in the old one leave first; none is lost.
+    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) {
+        {
+            let mut queue = lock(&self.queue);
+            self.can_bypass.store(qdisc.can_bypass(), Release);
+            self.holds_until_departure.store(qdisc.holds_until_departure(), Release);
+            let old = core::mem::replace(&mut queue.qdisc, qdisc);
+            queue.retiring.push_back(old);
+        }
+        self.visit(now, false, |debt| debt.run = true);
+    }
+
+    /// Keeps the byte queue limit within `min..=max` (`limit_min`, `limit_max`).
+    pub fn set_byte_queue_limits(&self, min: u64, max: u64, now: Instant) {
+        let mut device = self.device.own();
+        if let Some(bql) = &mut device.bql {
+            bql.set_bounds(min, max);
+        }
+        drop(device);
+        self.visit(now, false, |debt| debt.run = true);
+    }
+
+    /// Whether the qdisc holds frames until their departure (`fq`).
+    pub fn holds_until_departure(&self) -> bool {
+        self.holds_until_departure.load(Acquire)
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Name of the qdisc.
+    pub fn qdisc_kind(&self) -> &'static str {
+        lock(&self.queue).qdisc.kind()
+    }
+
+    /// Figures since the start and now. Waits for a thread that drains.
+    pub fn stats(&self, now: Instant) -> PortStats {
+        let device = self.device.own();
+        let mut stats = device.stats;
+        stats.device_errors = device.tx.errors();
+        stats.pieces = device.pieces.len();
+        stats.ring_frames = device.ring_frames;
+        stats.ring_bytes = device.bql.as_ref().map_or(0, ByteQueueLimits::in_flight);
+        stats.ring_limit = device.bql.as_ref().map(ByteQueueLimits::limit);
+        stats.qdisc = self.qdisc_stats();
+        stats.qdisc.packets += stats.bypassed;
+        stats.qdisc.bytes += device.bypassed_bytes;
+        drop(device);
+        self.visit(now, false, |_| {});
+        stats
+    }
+
+    fn qdisc_stats(&self) -> QdiscStats {
+        let queue = lock(&self.queue);
+        let mut stats = queue.qdisc.stats();
+        for old in &queue.retiring {
+            let old = old.stats();
+            stats.backlog_bytes += old.backlog_bytes;
+            stats.backlog_packets += old.backlog_packets;
+        }
+        stats
+    }
+
+    fn queue(&self, frame: Frame, now: Instant) -> Verdict {
+        let mut dropped = Dropped::new();
+        let mut queue = lock(&self.queue);
+        let verdict = queue.enqueue(frame, now, &mut dropped);
+        self.backlog.store(queue.backlog, Release);
+        drop(queue);
+        verdict
+    }
+
+    fn dequeue(&self, now: Instant) -> Dequeued {
+        let mut dropped = Dropped::new();
+        let mut queue = lock(&self.queue);
+        let dequeued = queue.dequeue(now, &mut dropped);
+        self.backlog.store(queue.backlog, Release);
+        drop(queue);
+        dequeued
+    }
+
+    fn requeue(&self, frame: Frame) {
+        let mut queue = lock(&self.queue);
+        queue.requeue(frame);
+        self.backlog.store(queue.backlog, Release);
+    }
+}
+
+impl core::fmt::Debug for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Port").field("capabilities", &self.capabilities).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Round<'a> {
+    fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
+        Self { port, now, quota: QUOTA, is_driver, kick: false }
+    }
+
+    /// Publishes what there is to wait for.
+    fn publish(&mut self, next: Instant, waits: bool, watchdog: Instant) {
+        let port = self.port;
+        port.watchdog.store(watchdog.as_nanos(), Release);
+        let next = next.as_nanos();
+        if port.next.load(Acquire) != next {
+            self.kick |= next < port.next.swap(next, AcqRel);
+        }
+        if port.waits_for_device.load(Acquire) != waits {
+            port.waits_for_device.store(waits, Release);
+            self.kick |= waits;
+        }
+    }
+
+    /// The device is given up. A debt that was left needs the driver at once.
+    fn end(self, debt_left: bool) {
+        if debt_left {
+            self.port.next.store(self.now.as_nanos(), Release);
+        }
+        if (self.kick || debt_left) && !self.is_driver {
+            self.port.kick.wake_by_ref();
+        }
+    }
+}
+
+impl Settle for Transmitter {
+    type Debt = Debt;
+    type Cx<'a> = Round<'a>;
+
+    fn is_settled(debt: &Debt) -> bool {
+        !debt.run && !debt.reap
+    }
+
+    fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
+        self.stats.deferred += debt.deferred;
+        if debt.reap {
+            self.reap(round.now);
+        }
+        self.drain(round);
+    }
+}
+
+impl Transmitter {
+    fn has_room(&self) -> bool {
+        !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
+    }
+
+    /// One completion round.
+    fn reap(&mut self, now: Instant) {
+        let done = self.tx.reap(now);
+        self.is_full = false;
+        let Some(bql) = &mut self.bql else {
+            return;
+        };
+        if done.frames > 0 {
+            bql.on_completed(now, done.bytes);
+            self.ring_frames = self.ring_frames.saturating_sub(u64::from(done.frames));
+            self.last_progress = now;
+        } else if self.ring_frames > 0 && now.since(self.last_progress) >= TX_TIMEOUT {
+            // The count may be at fault rather than the wire: the ring's own size is the bound
+            // that remains while the limit is learnt anew.
+            bql.reset(now);
+            self.stats.tx_timeouts += 1;
+            self.last_progress = now;
+        }
+    }
+
+    /// Sends what may go, then tells the driver what is left to wait for.
+    fn drain(&mut self, round: &mut Round<'_>) {
+        let next = self.send_all(round);
+        if core::mem::take(&mut self.needs_flush) {
+            self.tx.flush(round.now);
+        }
+        let holds = self.ring_frames > 0;
+        let watchdog =
+            if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
+        round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
+    }
+
+    /// Returns when the queue wants to be looked at again, other than by an event of the device.
+    fn send_all(&mut self, round: &mut Round<'_>) -> Instant {
+        while self.has_room() {
+            if round.quota == 0 {
+                if self.pieces.is_empty() && round.port.backlog.load(Acquire) == 0 {
+                    break;
+                }
+                self.stats.quota_exceeded += 1;
+                return round.now;
+            }
+            if let Some(piece) = self.pieces.pop_front() {
+                round.quota -= 1;
+                if let Some(piece) = self.submit(piece, round.now) {
+                    self.pieces.push_front(piece);
+                }
+                continue;
+            }
+            match round.port.dequeue(round.now) {
+                Dequeued::Frame(frame) => self.send(frame, round),
+                Dequeued::NotBefore(at) => return at,
+                Dequeued::Empty => break,
+            }
+        }
+        Instant::FAR_FUTURE
+    }
+
+    /// Does in software what the device cannot (`validate_xmit_skb`), and submits; pieces are left
+    /// to the caller's loop.
+    fn send(&mut self, mut frame: Frame, round: &mut Round<'_>) {
+        if self.must_cut(&frame) {
+            self.stats.segmented += 1;
+            gso::segment(frame, &mut |piece| self.pieces.push_back(piece));
+            return;
+        }
+        if frame.checksum.is_some() && !self.capabilities.checksum_tx {
+            gso::finish_checksum(&mut frame);
+        }
+        round.quota = round.quota.saturating_sub(1);
+        if let Some(frame) = self.submit(frame, round.now) {
+            round.port.requeue(frame);
+        }
+    }
+
+    fn must_cut(&self, frame: &Frame) -> bool {
+        let Capabilities { mtu, gso_max_size, gso_max_segs, .. } = self.capabilities;
+        let ip_len = frame.len() - usize::from(frame.link_len);
+        frame.gso.is_some()
+            && (gso_max_size <= u32::from(mtu)
+                || ip_len > gso_max_size as usize
+                || frame.segments() > gso_max_segs)
+    }
+
+    /// Gives the frame to the device; returns it if the ring is full.
+    fn submit(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+        let bytes = frame.len() as u64;
+        if let Some(credit) = &mut frame.credit {
+            credit.enter_device();
+        }
+        if let Err(mut frame) = self.tx.submit(frame, now) {
+            if let Some(credit) = &mut frame.credit {
+                credit.leave_device();
+            }
+            self.is_full = true;
+            self.stats.ring_full += 1;
+            return Some(frame);
+        }
+        self.needs_flush = true;
+        self.stats.frames += 1;
+        self.stats.bytes += bytes;
+        if let Some(bql) = &mut self.bql {
+            bql.on_queued(bytes);
+            if self.ring_frames == 0 {
+                self.last_progress = now;
+            }
+            self.ring_frames += 1;
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,412 @@
+//! ICMP for IPv4 (RFC 792, RFC 1191), and what ICMP errors of both versions quote.
+
+use super::{Ports, Protocol, be, checksum::Checksum, ipv4, ipv6};
+use crate::frame::Headers;
+use core::net::IpAddr;
+use neap_tcp::segment::Payload;
+use neap_tcp::seq::SeqNumber;
+
+/// Bytes in front of the body: echo data or the quoted packet.
+pub const HEADER_LEN: usize = 8;
+
+/// Most bytes of the offending packet that an error quotes, so that the whole error stays within
+/// 576 bytes (RFC 1812 section 4.3.2.3).
+pub const MAX_QUOTE: usize = 576 - ipv4::HEADER_LEN - HEADER_LEN;
+
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+
+/// Why a destination is unreachable: code of type 3, but for 4 which has a message of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Unreachable {
+    /// Network unreachable.
+    Network = 0,
+    /// Host unreachable.
+    Host = 1,
+    /// Protocol unreachable: hard for a connection.
+    Protocol = 2,
+    /// Port unreachable: hard for a connection.
+    Port = 3,
+    /// Source route failed.
+    SourceRouteFailed = 5,
+    /// Network unknown.
+    NetworkUnknown = 6,
+    /// Host unknown.
+    HostUnknown = 7,
+    /// Source host isolated.
+    HostIsolated = 8,
+    /// Network administratively prohibited.
+    NetworkProhibited = 9,
+    /// Host administratively prohibited.
+    HostProhibited = 10,
+    /// Network unreachable for this type of service.
+    NetworkTos = 11,
+    /// Host unreachable for this type of service.
+    HostTos = 12,
+    /// Filtered.
+    PacketFiltered = 13,
+    /// Precedence violation.
+    PrecedenceViolation = 14,
+    /// Precedence cut off.
+    PrecedenceCutoff = 15,
+}
+
+impl Unreachable {
+    fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Network,
+            1 => Self::Host,
+            2 => Self::Protocol,
+            3 => Self::Port,
+            5 => Self::SourceRouteFailed,
+            6 => Self::NetworkUnknown,
+            7 => Self::HostUnknown,
+            8 => Self::HostIsolated,
+            9 => Self::NetworkProhibited,
+            10 => Self::HostProhibited,
+            11 => Self::NetworkTos,
+            12 => Self::HostTos,
+            13 => Self::PacketFiltered,
+            14 => Self::PrecedenceViolation,
+            15 => Self::PrecedenceCutoff,
+            _ => return None,
+        })
+    }
+}
+
+/// Which time was exceeded; the same codes in both versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TimeExceeded {
+    /// The hop count reached zero.
+    Transit = 0,
+    /// Fragments did not come in time.
+    Reassembly = 1,
+}
+
+impl TimeExceeded {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Transit),
+            1 => Some(Self::Reassembly),
+            _ => None,
+        }
+    }
+}
+
+/// A message without its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Ping; the body comes back.
+    EchoRequest {
+        /// Usually one per process.
+        identifier: u16,
+        /// Counts up.
+        sequence: u16,
+    },
+    /// The answer to a ping.
+    EchoReply {
+        /// As in the request.
+        identifier: u16,
+        /// As in the request.
+        sequence: u16,
+    },
+    /// A packet could not be delivered; the body quotes it.
+    Unreachable(Unreachable),
+    /// A packet was too big for the next link and may not be fragmented; the body quotes it.
+    FragmentationNeeded {
+        /// MTU of that link in bytes; 0 from routers older than RFC 1191.
+        mtu: u16,
+    },
+    /// A packet ran out of time; the body quotes it.
+    TimeExceeded(TimeExceeded),
+    /// A header field made no sense; the body quotes the packet.
+    ParameterProblem {
+        /// Place of the field.
+        pointer: u8,
+    },
+}
+
+/// Why bytes are no ICMP message of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Shorter than its header.
+    #[error("ICMP message truncated")]
+    Truncated,
+    /// Checksum is wrong.
+    #[error("bad ICMP checksum")]
+    Checksum,
+    /// A type or code that a host has no use for.
+    #[error("unknown ICMP type {kind} code {code}")]
+    Unknown {
+        /// The type field.
+        kind: u8,
+        /// The code field.
+        code: u8,
+    },
+    /// A neighbour discovery message that RFC 4861 section 7.1 tells to ignore.
+    #[error("bad neighbour discovery message")]
+    Neighbor,
+    /// What the error quotes is not the beginning of a packet.
+    #[error("ICMP error quotes no packet")]
+    Quote,
+}
+
+/// Parses and verifies an IPv4 payload. Returns the message and its body.
+pub fn parse(bytes: &[u8]) -> Result<(Message, &[u8]), Error> {
+    let (header, body) = bytes
+        .split_first_chunk::<HEADER_LEN>()
+        .ok_or(Error::Truncated)?;
+    if super::checksum::of(bytes) != 0 {
+        return Err(Error::Checksum);
+    }
+    let [kind, code, _, _, a, b, c, d] = *header;
+    let (identifier, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let unknown = Error::Unknown { kind, code };
+    let message = match (kind, code) {
+        (ECHO_REQUEST, 0) => Message::EchoRequest {
+            identifier,
+            sequence,
+        },
+        (ECHO_REPLY, 0) => Message::EchoReply {
+            identifier,
+            sequence,
+        },
+        (UNREACHABLE, 4) => Message::FragmentationNeeded { mtu: sequence },
+        (UNREACHABLE, _) => Message::Unreachable(Unreachable::from_code(code).ok_or(unknown)?),
+        (TIME_EXCEEDED, _) => Message::TimeExceeded(TimeExceeded::from_code(code).ok_or(unknown)?),
+        (PARAMETER_PROBLEM, 0) => Message::ParameterProblem { pointer: a },
+        _ => return Err(unknown),
+    };
+    Ok((message, body))
+}
+
+impl Message {
+    /// Puts the message in front of its body.
+    pub fn emit(&self, headers: &mut Headers, body: &Payload) {
+        let pair = |kind, high: u16, low: u16| {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            [kind, 0, 0, 0, a, b, c, d]
+        };
+        let bytes = headers.prepend(HEADER_LEN);
+        bytes.copy_from_slice(&match *self {
+            Self::EchoRequest {
+                identifier,
+                sequence,
+            } => pair(ECHO_REQUEST, identifier, sequence),
+            Self::EchoReply {
+                identifier,
+                sequence,
+            } => pair(ECHO_REPLY, identifier, sequence),
+            Self::Unreachable(code) => [UNREACHABLE, code as u8, 0, 0, 0, 0, 0, 0],
+            Self::FragmentationNeeded { mtu } => {
+                let [high, low] = mtu.to_be_bytes();
+                [UNREACHABLE, 4, 0, 0, 0, 0, high, low]
+            }
+            Self::TimeExceeded(code) => [TIME_EXCEEDED, code as u8, 0, 0, 0, 0, 0, 0],
+            Self::ParameterProblem { pointer } => [PARAMETER_PROBLEM, 0, 0, 0, pointer, 0, 0, 0],
+        });
+        let mut sum = Checksum::new();
+        sum.add(bytes);
+        for chunk in body.chunks() {
+            sum.add(chunk);
+        }
+        bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    }
+}
+
+/// The beginning of a packet of ours that an ICMP error quotes. Anyone can forge one: a sequence
+/// number outside the window tells (RFC 5927).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Who sent the packet: we, if the error is for us.
+    pub source: IpAddr,
+    /// Whom it was for.
+    pub destination: IpAddr,
+    /// Its transport protocol.
+    pub protocol: Protocol,
+    /// Its ports, if TCP or UDP and quoted that far.
+    pub ports: Option<Ports>,
+    /// Its sequence number, if TCP and quoted that far.
+    pub seq: Option<SeqNumber>,
+}
+
+impl Quoted {
+    /// From the body of an ICMP error.
+    pub fn v4(body: &[u8]) -> Result<Self, Error> {
+        let (header, header_len, offset) = ipv4::parse_quoted(body).map_err(|_| Error::Quote)?;
+        let transport = if offset > 0 { &[] } else { &body[header_len..] };
+        Ok(Self::new(
+            header.source.into(),
+            header.destination.into(),
+            header.protocol,
+            transport,
+        ))
+    }
+
+    /// From the body of an ICMPv6 error.
+    pub fn v6(body: &[u8]) -> Result<Self, Error> {
+        let (header, transport) = ipv6::parse_quoted(body).map_err(|_| Error::Quote)?;
+        Ok(Self::new(
+            header.source.into(),
+            header.destination.into(),
+            header.protocol,
+            transport,
+        ))
+    }
+
+    fn new(source: IpAddr, destination: IpAddr, protocol: Protocol, transport: &[u8]) -> Self {
+        let is_tcp = protocol == Protocol::TCP;
+        let ports = if is_tcp || protocol == Protocol::UDP {
+            transport.first_chunk::<4>().map(|b| Ports {
+                source: be!(u16, b, 0),
+                destination: be!(u16, b, 2),
+            })
+        } else {
+            None
+        };
+        let seq = transport.first_chunk::<8>().filter(|_| is_tcp);
+        let seq = seq.map(|bytes| SeqNumber(be!(u32, bytes, 4)));
+        Self {
+            source,
+            destination,
+            protocol,
+            ports,
+            seq,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Fragment, tcp};
+    use bytes::Bytes;
+    use neap_tcp::segment::Segment;
+
+    fn emitted(message: Message, body: &[u8]) -> Vec<u8> {
+        let mut headers = Headers::default();
+        message.emit(&mut headers, &Bytes::copy_from_slice(body).into());
+        [headers.as_slice(), body].concat()
+    }
+
+    #[test]
+    fn messages_round_trip() {
+        let mut messages = vec![
+            Message::EchoRequest {
+                identifier: 1,
+                sequence: 0xfffe,
+            },
+            Message::EchoReply {
+                identifier: 0x8000,
+                sequence: 2,
+            },
+            Message::FragmentationNeeded { mtu: 1400 },
+            Message::TimeExceeded(TimeExceeded::Transit),
+            Message::TimeExceeded(TimeExceeded::Reassembly),
+            Message::ParameterProblem { pointer: 20 },
+        ];
+        let codes = (0..=255).filter_map(Unreachable::from_code);
+        messages.extend(codes.map(Message::Unreachable));
+        assert_eq!(messages.len(), 6 + 15);
+        for message in messages {
+            let mut bytes = emitted(message, b"odd body!");
+            assert_eq!(parse(&bytes), Ok((message, &b"odd body!"[..])));
+            for len in 0..HEADER_LEN {
+                assert_eq!(parse(&bytes[..len]), Err(Error::Truncated));
+            }
+            bytes[9] ^= 4;
+            assert_eq!(parse(&bytes), Err(Error::Checksum));
+        }
+    }
+
+    #[test]
+    fn every_type_and_code_parses_or_fails() {
+        for kind in 0..=255 {
+            for code in 0..=255 {
+                let mut bytes = [kind, code, 0, 0, 0, 0, 0, 0];
+                let sum = crate::wire::checksum::of(&bytes);
+                bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+                if let Err(error) = parse(&bytes) {
+                    assert_eq!(error, Error::Unknown { kind, code });
+                }
+            }
+        }
+    }
+
+    fn segment_bytes() -> (Headers, Segment) {
+        let segment = Segment {
+            seq: SeqNumber(0x0102_0304),
+            ..Segment::default()
+        };
+        let mut headers = Headers::default();
+        let pseudo = tcp::tests::pseudo();
+        tcp::emit(
+            &mut headers,
+            tcp::tests::PORTS,
+            &segment,
+            pseudo,
+            crate::wire::ChecksumBy::Stack,
+        );
+        (headers, segment)
+    }
+
+    #[test]
+    fn quotes_give_what_they_hold() {
+        let (mut headers, segment) = segment_bytes();
+        let ip = ipv4::Header {
+            protocol: Protocol::TCP,
+            ..ipv4::tests::header()
+        };
+        ip.emit(&mut headers, 1000);
+        let bytes = headers.as_slice();
+        let full = Quoted::v4(&bytes[..28]).unwrap();
+        assert_eq!(full.source, IpAddr::from(ip.source));
+        assert_eq!(full.destination, IpAddr::from(ip.destination));
+        assert_eq!(
+            (full.ports, full.seq),
+            (Some(tcp::tests::PORTS), Some(segment.seq))
+        );
+        for len in 0..28 {
+            match Quoted::v4(&bytes[..len]) {
+                Err(error) => assert!(len < 20 && error == Error::Quote),
+                Ok(quoted) => {
+                    assert_eq!(quoted.ports.is_some(), len >= 24);
+                    assert_eq!(quoted.seq, None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn quotes_of_ipv6_and_of_later_fragments() {
+        let (mut headers, segment) = segment_bytes();
+        let ip = ipv6::tests::header();
+        let mut fragment = Fragment {
+            identification: 7,
+            offset: 0,
+            more: true,
+        };
+        let mut later = headers.clone();
+        ip.emit_fragment(&mut headers, 24, fragment);
+        let first = Quoted::v6(headers.as_slice()).unwrap();
+        assert_eq!(
+            (first.ports, first.seq),
+            (Some(tcp::tests::PORTS), Some(segment.seq))
+        );
+        fragment.offset = 8;
+        ip.emit_fragment(&mut later, 24, fragment);
+        let later = Quoted::v6(later.as_slice()).unwrap();
+        assert_eq!(
+            (later.protocol, later.ports, later.seq),
+            (Protocol::TCP, None, None)
+        );
+        for len in 0..headers.len() {
+            let _ = Quoted::v6(&headers.as_slice()[..len]);
+        }
+    }
+}
