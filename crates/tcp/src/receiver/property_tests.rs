@@ -1,5 +1,6 @@
 use super::*;
 use crate::segment::Timestamps;
+use crate::segment::{Ecn, Payload};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -173,6 +174,10 @@ impl Run {
             self.rx.on_ack_sent(offer);
             assert!(self.rx.adv().at_or_after(edge), "the edge moved left");
             assert_eq!(u32::from(offer.field) << self.world.wscale, offer.wnd);
+            let announced = (self.rx.nxt() + offer.wnd).bytes_since(first);
+            let unit = 1 << self.world.wscale;
+            assert!(announced + unit > self.edge, "the announced edge moved left");
+            assert!(announced >= self.edge || 16 * unit > self.world.mss, "by rounding");
             if !self.dice.percent(self.world.loss) {
                 self.una = self.una.max(self.rx.nxt().bytes_since(first));
                 self.edge = self.edge.max(self.una + offer.wnd);
