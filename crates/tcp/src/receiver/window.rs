@@ -92,7 +92,8 @@ pub(super) struct ReceiveWindow {
     /// Eight times the round-trip time as the receiver sees it, microseconds; 0 unknown.
     rtt8_us: u32,
     rtt_seq: SeqNumber,
-    rtt_time: Option<Instant>,
+    /// When the byte before `rtt_seq` was first allowed; `FAR_FUTURE` before the first data.
+    rtt_time: Instant,
     last_echo: u32,
     /// Bytes by which rounding moved the edge since the window last opened.
     rounded: u32,
@@ -151,7 +152,7 @@ impl ReceiveWindow {
             space_time: now,
             rtt8_us: 0,
             rtt_seq: start.nxt,
-            rtt_time: None,
+            rtt_time: Instant::FAR_FUTURE,
             last_echo: 0,
             rounded: 0,
             wscale,
@@ -361,15 +362,15 @@ impl ReceiveWindow {
 
     /// Measures the round trip by the time that a window of data takes (`tcp_rcv_rtt_measure`).
     pub(super) fn measure_by_window(&mut self, now: Instant, nxt: SeqNumber) {
-        if let Some(start) = self.rtt_time {
+        if self.rtt_time != Instant::FAR_FUTURE {
             if nxt.before(self.rtt_seq) {
                 return;
             }
-            let micros = u32::try_from(now.since(start).as_micros()).unwrap_or(u32::MAX);
+            let micros = u32::try_from(now.since(self.rtt_time).as_micros()).unwrap_or(u32::MAX);
             self.sample_rtt(micros, true, false);
         }
         self.rtt_seq = nxt + self.wnd;
-        self.rtt_time = Some(now);
+        self.rtt_time = now;
     }
 
     /// Measures the round trip by an echoed timestamp of a full segment, once per echo
