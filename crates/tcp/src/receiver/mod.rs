@@ -464,26 +464,34 @@ impl Receiver {
         Some(slice)
     }
 
-    /// Drops all that is queued, in order or not, as a close does. Returns the unread bytes.
+    /// Drops what can be read, as if it had been read: for an application that reads no more.
+    /// Returns the bytes. Out-of-order data stays, since its arrival was reported.
     pub fn discard(&mut self) -> u32 {
         let unread = self.queue.len();
         self.queue.release();
-        self.reassembly.clear();
+        if unread > 0 {
+            self.acknowledge_read();
+        }
         unread
     }
 
-    /// `tcp_rcv_space_adjust` and `tcp_cleanup_rbuf`.
+    /// `tcp_rcv_space_adjust`.
     fn after_read(&mut self, now: Instant, copied: usize) {
         if copied == 0 {
             return;
         }
-        let memory = self.rmem_alloc();
         let queued = Queued {
             nxt: self.nxt - u32::from(self.is_finished()),
             unread: self.queue.len(),
             beyond: self.beyond(),
         };
         self.window.adjust(now, &self.config, queued);
+        self.acknowledge_read();
+    }
+
+    /// `tcp_cleanup_rbuf`.
+    fn acknowledge_read(&mut self) {
+        let memory = self.rmem_alloc();
         let unacked = self.nxt.bytes_since(self.window.wup());
         let urgent = self.ack.wants_ack_after_read(unacked, memory == 0);
         if urgent || (!self.is_finished() && self.window.wants_update(self.nxt, memory, &self.ack))

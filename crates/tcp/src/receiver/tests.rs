@@ -600,3 +600,24 @@ fn a_byte_by_byte_sender_cannot_walk_the_edge() {
     }
     assert!(host.rx.rmem_alloc() <= rcvbuf + rcvbuf / 8 + 1_024, "{}", host.rx.rmem_alloc());
 }
+
+#[test]
+fn discarding_opens_the_window_and_keeps_what_was_reported() {
+    let mut host = Host::with(&Setup { wnd: 3_000, rcvbuf: Some(4_096), ..setup() });
+    host.data(1_000, 100);
+    host.acks();
+    host.data(0, 900);
+    host.acks();
+    assert_eq!(host.rx.discard(), 900);
+    assert!(host.rx.has_holes());
+    host.data(900, 100);
+    host.acks();
+    while host.rx.adv() != host.rx.nxt() {
+        let at = host.rx.nxt().bytes_since(host.at(0));
+        host.data(at, host.rx.adv().bytes_since(host.rx.nxt()).min(MSS));
+        host.ack();
+    }
+    assert!(host.rx.discard() > 0);
+    assert_eq!(host.acks(), 1);
+    assert!(host.rx.wnd() > 0);
+}
