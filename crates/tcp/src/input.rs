@@ -206,6 +206,7 @@ impl Connection {
             window: scaled_window(segment, Some(self.snd_wscale)),
             sack: &segment.options.sack,
             timestamps: segment.options.timestamps.filter(|_| self.timestamps),
+            clock: self.timestamp(now),
             ece: segment.flags.contains(Flags::ECE),
             has_data: segment.seq_len() > 0,
         };

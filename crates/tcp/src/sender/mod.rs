@@ -23,6 +23,9 @@ use send_queue::SendQueue;
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
 pub const INITIAL_WINDOW: u32 = 10;
 
+/// A timestamp echo older than this many milliseconds is nonsense.
+const MAX_ECHO_AGE: u32 = 1 << 24;
+
 /// What one ACK says, as the sender needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
@@ -36,6 +39,8 @@ pub struct Ack<'a> {
     pub sack: &'a [SackBlock],
     /// Timestamps, when in use.
     pub timestamps: Option<Timestamps>,
+    /// Our timestamp clock now.
+    pub clock: u32,
     /// ECN echo.
     pub ece: bool,
     /// The segment carried data, SYN or FIN, so it is no duplicate ACK.
@@ -255,7 +260,11 @@ impl Sender {
         }
         facts.is_duplicate =
             !facts.una_advanced && !window_changed && !ack.has_data && facts.newly_sacked == 0;
-        self.take_rtt(now, &rtts, &facts, &mut sample);
+        let echo_age = facts
+            .ts_echo
+            .map(|echo| ack.clock.wrapping_sub(echo))
+            .filter(|&age| ack.timestamps.is_some_and(|ts| ts.echo != 0) && age < MAX_ECHO_AGE);
+        self.take_rtt(now, &rtts, &facts, echo_age, &mut sample);
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
         counters.add(Counter::Delivered, u64::from(delivered));
@@ -272,7 +281,7 @@ impl Sender {
         let lost_now = self.board.counts().lost_out;
         sample.losses = lost_now.saturating_sub(lost_before);
         sample.in_flight = self.board.counts().in_flight();
-        self.control(&mut sample, &facts, config);
+        self.control(&mut sample, &facts, config, counters);
         if self.board.is_empty() {
             self.board.release_idle_memory();
             self.queue.release_idle_memory();
@@ -445,7 +454,14 @@ impl Sender {
     }
 
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
-    fn take_rtt(&mut self, now: Instant, rtts: &Rtts, facts: &AckFacts, sample: &mut AckSample) {
+    fn take_rtt(
+        &mut self,
+        now: Instant,
+        rtts: &Rtts,
+        facts: &AckFacts,
+        echo_age: Option<u32>,
+        sample: &mut AckSample,
+    ) {
         let by_sequence = rtts.first.filter(|_| !facts.retransmitted_acked);
         let rtt = by_sequence.or(rtts.sacked);
         if let Some(rtt) = rtt {
@@ -453,14 +469,24 @@ impl Sender {
             self.rtt.on_min_rtt(now, shortest, false);
             self.rtt.on_sample(rtt, self.una, self.nxt);
             sample.rtt = Some(rtts.last.or(rtts.sacked).unwrap_or(rtt));
-        } else if facts.una_advanced && facts.newly_acked > 0 {
-            // Karn's rule leaves the back-off to the next clean sample; forward progress ends it.
-            self.rtt.reset_back_off();
+        } else if facts.una_advanced
+            && facts.newly_acked > 0
+            && let Some(ticks) = echo_age
+        {
+            // What was retransmitted is timed by the echoed timestamp alone (RFC 7323 section 4).
+            let rtt = Nanos::from_millis(u64::from(ticks.max(1)));
+            self.rtt.on_sample(rtt, self.una, self.nxt);
         }
     }
 
     /// Moves the window and the rate (`tcp_cong_control`).
-    fn control(&mut self, sample: &mut AckSample, facts: &AckFacts, config: &Config) {
+    fn control(
+        &mut self,
+        sample: &mut AckSample,
+        facts: &AckFacts,
+        config: &Config,
+        counters: &Counters,
+    ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);
@@ -473,7 +499,12 @@ impl Sender {
                 facts.newly_acked > 0
             };
             if may_raise {
+                let had_threshold = self.window.ssthresh != u32::MAX;
                 self.controller.on_ack(sample, &mut self.window);
+                if !had_threshold && self.window.ssthresh != u32::MAX {
+                    counters.add(Counter::HystartDelayDetect, 1);
+                    counters.add(Counter::HystartDelayCwnd, u64::from(self.window.cwnd));
+                }
             }
         }
         self.window.cwnd = self.window.cwnd.max(1);

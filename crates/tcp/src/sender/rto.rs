@@ -126,11 +126,6 @@ impl RttEstimator {
         self.shift = self.shift.saturating_add(1);
     }
 
-    /// Ends the back-off.
-    pub fn reset_back_off(&mut self) {
-        self.shift = 0;
-    }
-
     /// How often the timeout was doubled (`tcpi_backoff`).
     pub fn shift(&self) -> u32 {
         self.shift

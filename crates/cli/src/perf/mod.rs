@@ -1,0 +1,374 @@
+//! `neap perf`: iperf3's protocol over the stack, so that the other end is a stock iperf3.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+mod client;
+mod cpu;
+mod interrupt;
+mod json;
+mod net;
+mod network;
+mod plan;
+mod protocol;
+mod report;
+mod server;
+mod streams;
+
+use interrupt::Interrupt;
+use json::JsonReport;
+use net::{IpVersion, SocketOptions, Stack};
+use network::{Network, NetworkArgs, NetworkError};
+use plan::{DEFAULT_TIME, Plan, Refusal, Until};
+use protocol::{MAX_BLOCK, MAX_MSS, MAX_OMIT, MAX_STREAMS, MAX_TIME, MAX_WINDOW, ProtocolError};
+use report::{Start, Summary, TextReport};
+use server::Server;
+use streams::{DataError, Interval, Observer};
+
+/// Options of `neap perf`; those that iperf3 has mean what they mean there.
+#[derive(clap::Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("mode").required(true))]
+pub(crate) struct Args {
+    /// Measure with the iperf3 server at this host
+    #[arg(short, long, value_name = "HOST", group = "mode")]
+    client: Option<String>,
+    /// Serve iperf3 clients until interrupted
+    #[arg(short, long, group = "mode")]
+    server: bool,
+    /// Port of the server
+    #[arg(short, long, default_value_t = 5201)]
+    port: u16,
+    /// Serve one client, then exit
+    #[arg(short = '1', long, requires = "server")]
+    one_off: bool,
+    /// Seconds of the test [default: 10]
+    #[arg(short, long, value_name = "SECS", group = "end", conflicts_with = "server",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TIME)))]
+    time: Option<u32>,
+    /// Bytes to move in all instead of a time (suffixes K, M, G: powers of 1024)
+    #[arg(short = 'n', long, value_name = "BYTES", group = "end", conflicts_with = "server", value_parser = size)]
+    bytes: Option<u64>,
+    /// Blocks to move in all instead of a time
+    #[arg(short = 'k', long, value_name = "BLOCKS", group = "end", conflicts_with = "server", value_parser = size)]
+    blockcount: Option<u64>,
+    /// Bytes of one write
+    #[arg(short, long, value_name = "BYTES", default_value = "128K", conflicts_with = "server",
+          value_parser = size_within::<{ MAX_BLOCK }>)]
+    length: u32,
+    /// Parallel streams
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1, conflicts_with = "server",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STREAMS)))]
+    parallel: u32,
+    /// The server sends
+    #[arg(short = 'R', long, conflicts_with = "server")]
+    reverse: bool,
+    /// Congestion control, by name
+    #[arg(short = 'C', long = "congestion", value_name = "ALGO", conflicts_with = "server")]
+    congestion: Option<String>,
+    /// Maximum segment size, bytes
+    #[arg(short = 'M', long = "set-mss", value_name = "MSS", conflicts_with = "server",
+          value_parser = clap::value_parser!(u32).range(88..=i64::from(MAX_MSS)))]
+    mss: Option<u32>,
+    /// Socket buffers, bytes (suffixes K, M, G: powers of 1024)
+    #[arg(short, long, value_name = "BYTES", conflicts_with = "server", value_parser = size_within::<{ MAX_WINDOW }>)]
+    window: Option<u32>,
+    /// Send small writes at once
+    #[arg(short = 'N', long, conflicts_with = "server")]
+    no_delay: bool,
+    /// Seconds at the start that are not counted
+    #[arg(short = 'O', long, value_name = "SECS", default_value_t = 0, conflicts_with = "server",
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_OMIT)))]
+    omit: u32,
+    /// Seconds between reports, 0.1 to 60; 0 for none
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Report as JSON in iperf3's form
+    #[arg(short = 'J', long)]
+    json: bool,
+    /// Use IPv4
+    #[arg(short = '4', long, conflicts_with = "version6")]
+    version4: bool,
+    /// Use IPv6
+    #[arg(short = '6', long)]
+    version6: bool,
+    /// Not supported: both directions in one test
+    #[arg(long, hide = true)]
+    bidir: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
+}
+
+/// Why a test, or the whole program, did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum PerfError {
+    #[error("--bidir is not supported; run one test each way (the second with -R)")]
+    Bidirectional,
+    #[error("-{flag} asks for another version of IP than --address has")]
+    Version { flag: char },
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error("cannot find {host}: {reason}")]
+    Resolve { host: String, reason: String },
+    #[error("cannot connect to {server}: {source}; is an iperf3 server running there?")]
+    Connect { server: SocketAddr, source: io::Error },
+    #[error("cannot listen: {0}")]
+    Listen(io::Error),
+    #[error("cannot set the socket options that the client asks for: {0}")]
+    Options(io::Error),
+    #[error("refused a test: {0}")]
+    Refused(Refusal),
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    #[error(transparent)]
+    Data(DataError),
+    #[error("cannot catch signals: {0}")]
+    Signals(io::Error),
+}
+
+impl From<DataError> for PerfError {
+    fn from(error: DataError) -> Self {
+        match error {
+            DataError::Protocol(error) => Self::Protocol(error),
+            error => Self::Data(error),
+        }
+    }
+}
+
+/// A number of bytes or blocks, with a suffix of iperf3's: K, M, G, T are powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a number above 0, with K, M, G or T for powers of 1024".to_owned();
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        Some((at, 't' | 'T')) => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let value = number * f64::from(1 << (shift / 2)) * f64::from(1 << (shift / 2));
+    // Beyond 2^53 a count could not cross the wire as C programs write numbers.
+    if (1.0..=9e15).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
+}
+
+fn size_within<const LIMIT: u32>(text: &str) -> Result<u32, String> {
+    match u32::try_from(size(text)?) {
+        Ok(value) if value <= LIMIT => Ok(value),
+        _ => Err(format!("at most {LIMIT} bytes")),
+    }
+}
+
+/// Seconds between reports.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds == 0.0 || (0.1..=60.0).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err("expected 0, or 0.1 to 60 seconds".to_owned()),
+    }
+}
+
+impl Args {
+    fn plan(&self) -> Plan {
+        let until = match (self.bytes, self.blockcount) {
+            (Some(bytes), _) => Until::Bytes(bytes),
+            (None, Some(blocks)) => Until::Blocks(blocks),
+            (None, None) => {
+                Until::Time(Duration::from_secs(self.time.unwrap_or(DEFAULT_TIME).into()))
+            }
+        };
+        Plan {
+            streams: self.parallel,
+            reverse: self.reverse,
+            omit: Duration::from_secs(self.omit.into()),
+            until,
+            block: self.length,
+            socket: SocketOptions {
+                nodelay: self.no_delay,
+                congestion: self.congestion.clone(),
+                max_segment: self.mss,
+                buffer_size: self.window.map(|window| window as usize),
+            },
+        }
+    }
+}
+
+/// Writes the report in the form that was asked for.
+enum Reporter {
+    Text(TextReport<io::Stdout>),
+    Json(Box<JsonReport>),
+}
+
+impl Reporter {
+    fn new(json: bool) -> Self {
+        if json {
+            Self::Json(Box::new(JsonReport::new()))
+        } else {
+            Self::Text(TextReport::new(io::stdout()))
+        }
+    }
+
+    fn connecting(&mut self, host: &str, port: u16, reverse: bool) {
+        match self {
+            Self::Json(report) => report.connecting(host, port),
+            Self::Text(report) => {
+                report.line(&format!("Connecting to host {host}, port {port}"));
+                if reverse {
+                    report.line(&format!("Reverse mode, remote host {host} is sending"));
+                }
+            }
+        }
+    }
+
+    fn listening(&mut self, port: u16) {
+        if let Self::Text(report) = self {
+            report.line(&format!("Server listening on {port}"));
+        }
+    }
+
+    fn accepted(&mut self, from: SocketAddr) {
+        match self {
+            Self::Json(report) => report.accepted(from),
+            Self::Text(report) => {
+                report.line(&format!(
+                    "Accepted connection from {}, port {}",
+                    from.ip(),
+                    from.port()
+                ));
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start<'_>) {
+        match self {
+            Self::Json(report) => report.start(start),
+            Self::Text(report) => report.start(start),
+        }
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        match self {
+            Self::Json(report) => report.summary(summary),
+            Self::Text(report) => report.summary(summary),
+        }
+    }
+
+    /// Ends the report; errors go to standard error, or into the document.
+    fn finish(mut self, result: &Result<(), PerfError>) {
+        match (&mut self, result) {
+            (Self::Json(report), result) => {
+                if let Err(error) = result {
+                    report.error(&error.to_string());
+                }
+                // Nobody to tell if the output is gone.
+                let _ = writeln!(io::stdout(), "{}", report.text());
+            }
+            (Self::Text(_), Err(error)) => eprintln!("neap: {error}"),
+            (Self::Text(_), Ok(())) => {}
+        }
+    }
+}
+
+impl Observer for Reporter {
+    fn interval(&mut self, interval: Interval) {
+        match self {
+            Self::Json(report) => report.interval(&interval),
+            Self::Text(report) => report.interval(&interval),
+        }
+    }
+}
+
+/// Runs `neap perf`.
+pub(crate) fn main(args: &Args) -> ExitCode {
+    let mut reporter = Reporter::new(args.json);
+    let prepared = prepare(args);
+    let result = match prepared {
+        Err(error) => Err(error),
+        Ok((stack, version, interrupt)) => match &args.client {
+            Some(host) => run_client(args, host, &stack, version, &mut reporter, &interrupt),
+            None => return run_server(args, &stack, version, &interrupt),
+        },
+    };
+    reporter.finish(&result);
+    exit_code(&result)
+}
+
+fn exit_code(result: &Result<(), PerfError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// The stack, the version of IP it speaks if it speaks but one, and the user's wish to stop.
+fn prepare(args: &Args) -> Result<(Stack, Option<IpVersion>, Interrupt), PerfError> {
+    if args.bidir {
+        return Err(PerfError::Bidirectional);
+    }
+    let asked = match (args.version4, args.version6) {
+        (true, _) => Some((IpVersion::V4, '4')),
+        (_, true) => Some((IpVersion::V6, '6')),
+        _ => None,
+    };
+    let version = match Network::of(&args.network) {
+        Ok(network) => Some(network.version()),
+        Err(NetworkError::NoDevice) => None,
+        Err(error) => return Err(error.into()),
+    };
+    match (asked, version) {
+        (Some((asked, flag)), Some(version)) if asked != version => {
+            return Err(PerfError::Version { flag });
+        }
+        _ => {}
+    }
+    let interrupt = Interrupt::catch().map_err(PerfError::Signals)?;
+    Ok((Stack, version.or(asked.map(|(asked, _)| asked)), interrupt))
+}
+
+fn run_client(
+    args: &Args,
+    host: &str,
+    stack: &Stack,
+    version: Option<IpVersion>,
+    reporter: &mut Reporter,
+    interrupt: &Interrupt,
+) -> Result<(), PerfError> {
+    let server = client::resolve(host, args.port, version)?;
+    let interval = (!args.interval.is_zero()).then_some(args.interval);
+    reporter.connecting(host, args.port, args.reverse);
+    client::run(stack, server, &args.plan(), interval, reporter, interrupt)
+}
+
+/// Serves until interrupted, or once; a test that fails is reported and does not end the server.
+fn run_server(
+    args: &Args,
+    stack: &Stack,
+    version: Option<IpVersion>,
+    interrupt: &Interrupt,
+) -> ExitCode {
+    let interval = (!args.interval.is_zero()).then_some(args.interval);
+    let mut reporter = Reporter::new(args.json);
+    let listener = net::bind(stack, args.port, version).map_err(PerfError::Listen);
+    let server = listener.and_then(|listener| Server::new(listener, interval, interrupt));
+    let mut server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            let result = Err(error);
+            reporter.finish(&result);
+            return exit_code(&result);
+        }
+    };
+    loop {
+        reporter.listening(args.port);
+        let result = server.serve(&mut reporter);
+        reporter.finish(&result);
+        match result {
+            Err(PerfError::Protocol(ProtocolError::Interrupted)) => return ExitCode::SUCCESS,
+            result if args.one_off || matches!(result, Err(PerfError::Listen(_))) => {
+                return exit_code(&result);
+            }
+            _ => reporter = Reporter::new(args.json),
+        }
+    }
+}

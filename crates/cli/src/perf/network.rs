@@ -1,0 +1,266 @@
+//! The way out: which device the stack owns and which addresses it has.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use super::net::IpVersion;
+
+/// Options that choose the way out.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Way out")]
+pub(crate) struct NetworkArgs {
+    /// Own the user end of this TUN interface; it is made if it is not there
+    #[arg(long, value_name = "NAME", conflicts_with = "packet")]
+    tun: Option<String>,
+    /// Send and receive Ethernet frames on this interface
+    #[arg(long, value_name = "IFNAME")]
+    packet: Option<String>,
+    /// Address of the stack with its prefix length, for instance 10.9.0.2/24
+    #[arg(long, value_name = "CIDR")]
+    address: Option<Cidr>,
+    /// Address that the kernel gets at its end of the TUN interface
+    #[arg(long, value_name = "CIDR", requires = "tun")]
+    host_address: Option<Cidr>,
+    /// Router for everything beyond the prefix
+    #[arg(long, value_name = "IP", requires = "packet")]
+    gateway: Option<IpAddr>,
+    /// Set a sysctl of the stack by Linux's name; may be repeated
+    #[arg(long = "sysctl", value_name = "NAME=VALUE")]
+    sysctls: Vec<Sysctl>,
+    /// Largest super-frame handed to the device, bytes
+    #[arg(long, value_name = "BYTES")]
+    gso_max: Option<u32>,
+}
+
+/// What is wrong with the options of the way out, or kept the device from working.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkError {
+    #[error(
+        "no way out: give --tun NAME --address CIDR --host-address CIDR, or --packet IFNAME --address CIDR [--gateway IP]"
+    )]
+    NoDevice,
+    #[error(
+        "--address is missing: the stack needs an address of its own, for instance --address 10.9.0.2/24"
+    )]
+    NoAddress,
+    #[error(
+        "--host-address is missing: the kernel needs an address at its end of --tun, for instance 10.9.0.1/24"
+    )]
+    NoHostAddress,
+    #[error("--address {address} and {other} are of different versions of IP")]
+    Mixed { address: IpAddr, other: IpAddr },
+    #[error("--address and {option} are the same address {address}; each end needs its own")]
+    Same { option: &'static str, address: IpAddr },
+    #[error("{option} {other} is outside of the network of --address {address}/{prefix}")]
+    Unreachable { option: &'static str, other: IpAddr, address: IpAddr, prefix: u8 },
+}
+
+/// The device under the stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Tun { name: String, host: Cidr },
+    Packet { name: String, gateway: Option<IpAddr> },
+}
+
+/// A way out whose parts fit together.
+#[cfg_attr(not(test), expect(dead_code, reason = "read where the stack is built"))]
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    pub way: Way,
+    pub address: Cidr,
+    pub sysctls: Vec<Sysctl>,
+    /// Bytes.
+    pub gso_max: Option<u32>,
+}
+
+impl Network {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// Something is missing, or addresses do not fit together.
+    pub(crate) fn of(args: &NetworkArgs) -> Result<Self, NetworkError> {
+        if args.tun.is_none() && args.packet.is_none() {
+            return Err(NetworkError::NoDevice);
+        }
+        let address = args.address.ok_or(NetworkError::NoAddress)?;
+        let way = match (&args.tun, &args.packet) {
+            (Some(name), _) => {
+                let host = args.host_address.ok_or(NetworkError::NoHostAddress)?;
+                address.check_neighbor("--host-address", host.address)?;
+                Way::Tun { name: name.clone(), host }
+            }
+            (None, Some(name)) => {
+                if let Some(gateway) = args.gateway {
+                    address.check_neighbor("--gateway", gateway)?;
+                }
+                Way::Packet { name: name.clone(), gateway: args.gateway }
+            }
+            (None, None) => return Err(NetworkError::NoDevice),
+        };
+        Ok(Self { way, address, sysctls: args.sysctls.clone(), gso_max: args.gso_max })
+    }
+
+    /// The version of IP that the stack speaks.
+    pub(crate) fn version(&self) -> IpVersion {
+        if self.address.address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
+    }
+}
+
+/// An address with the length of its network's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cidr {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+impl Cidr {
+    /// True if an address is in this network.
+    pub(crate) fn contains(&self, other: IpAddr) -> bool {
+        match (self.address, other) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                (u32::from(one) ^ u32::from(other)) & mask == 0
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                (u128::from(one) ^ u128::from(other)) & mask == 0
+            }
+            _ => false,
+        }
+    }
+
+    fn check_neighbor(&self, option: &'static str, other: IpAddr) -> Result<(), NetworkError> {
+        let (address, prefix) = (self.address, self.prefix);
+        if address.is_ipv4() != other.is_ipv4() {
+            return Err(NetworkError::Mixed { address, other });
+        }
+        if address == other {
+            return Err(NetworkError::Same { option, address });
+        }
+        // An IPv6 router is often reached by its link-local address.
+        let link_local = matches!(other, IpAddr::V6(other) if other.is_unicast_link_local());
+        if !self.contains(other) && !link_local {
+            return Err(NetworkError::Unreachable { option, other, address, prefix });
+        }
+        Ok(())
+    }
+}
+
+/// Why a text is no [`Cidr`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CidrError {
+    #[error("expected ADDRESS/PREFIX, for instance 10.9.0.2/24 or fd00::2/64")]
+    Form,
+    #[error("a host cannot have this address")]
+    NotAHost,
+}
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let (address, prefix) = text.split_once('/').ok_or(CidrError::Form)?;
+        let address: IpAddr = address.parse().map_err(|_| CidrError::Form)?;
+        let prefix: u8 = prefix.parse().map_err(|_| CidrError::Form)?;
+        if prefix > if address.is_ipv4() { 32 } else { 128 } {
+            return Err(CidrError::Form);
+        }
+        let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        let nobody = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
+            .contains(&address);
+        if broadcast || nobody || address.is_multicast() || address.is_loopback() {
+            return Err(CidrError::NotAHost);
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+/// A sysctl and its value; the stack knows which names there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sysctl {
+    pub name: String,
+    pub value: String,
+}
+
+/// Why a text is no [`Sysctl`].
+#[derive(Debug, thiserror::Error)]
+#[error("expected NAME=VALUE, for instance net.ipv4.tcp_limit_output_bytes=131072")]
+pub(crate) struct SysctlError;
+
+impl FromStr for Sysctl {
+    type Err = SysctlError;
+
+    fn from_str(text: &str) -> Result<Self, SysctlError> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err(SysctlError),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: NetworkArgs,
+    }
+
+    fn network(line: &str) -> Result<Network, String> {
+        let line = std::iter::once("neap").chain(line.split_ascii_whitespace());
+        let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
+        Network::of(&line.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn good_ways_out() {
+        let tun = network(
+            "--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.1/24 --sysctl a.b=3 --sysctl c=",
+        )
+        .unwrap();
+        assert_eq!(
+            tun.way,
+            Way::Tun { name: "t0".to_owned(), host: "10.9.0.1/24".parse().unwrap() }
+        );
+        assert_eq!(tun.sysctls[0], Sysctl { name: "a.b".to_owned(), value: "3".to_owned() });
+        assert_eq!(tun.version(), IpVersion::V4);
+        let packet =
+            network("--packet v0 --address fd00::2/64 --gateway fe80::1 --gso-max 16384").unwrap();
+        assert_eq!((packet.version(), packet.gso_max), (IpVersion::V6, Some(16_384)));
+    }
+
+    #[test]
+    fn bad_ways_out_say_what_to_do() {
+        for (line, hint) in [
+            ("", "no way out"),
+            ("--tun t0", "--address"),
+            ("--tun t0 --address 10.9.0.2/24", "--host-address is missing"),
+            ("--tun t0 --packet v0 --address 10.9.0.2/24", "cannot be used with"),
+            ("--packet v0 --address 10.9.0.2", "10.9.0.2/24"),
+            ("--packet v0 --address 10.9.0.2/33", "10.9.0.2/24"),
+            ("--packet v0 --address 224.0.0.1/4", "cannot have"),
+            ("--packet v0 --address 10.9.0.2/24 --gateway 10.8.0.1", "outside"),
+            ("--packet v0 --address 10.9.0.2/24 --gateway fd00::1", "different versions"),
+            ("--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.2/24", "same address"),
+            ("--packet v0 --address 10.9.0.2/24 --sysctl x", "NAME=VALUE"),
+        ] {
+            let error = network(line).unwrap_err();
+            assert!(error.contains(hint), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn networks_contain_their_hosts() {
+        let all: Cidr = "10.0.0.1/0".parse().unwrap();
+        assert!(all.contains("1.2.3.4".parse().unwrap()));
+        let one: Cidr = "fd00::1/128".parse().unwrap();
+        assert!(!one.contains("fd00::2".parse().unwrap()));
+        assert!(one.contains("fd00::1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,517 @@
+//! `neap perf` against the real iperf3, both as client and as server, and against peers that do not keep the protocol.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest time a program may take before a test gives it up.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A program that does not outlive its test.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self(Some(child.expect("the program starts")))
+    }
+
+    /// Waits for the end of the program; a program that hangs is killed and fails the test.
+    fn output(mut self) -> Output {
+        let mut child = self.0.take().expect("not waited for yet");
+        let pid = child.id();
+        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let out = thread::spawn(move || read_all(&mut stdout));
+        let err = thread::spawn(move || read_all(&mut stderr));
+        let begin = Instant::now();
+        let status = loop {
+            match child.try_wait().expect("a child can be waited for") {
+                Some(status) => break status,
+                None if begin.elapsed() > LIMIT => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    panic!(
+                        "process {pid} hangs: {}",
+                        String::from_utf8_lossy(&out.join().unwrap())
+                    );
+                }
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
+    }
+
+    fn interrupt(&self) {
+        let pid = self.0.as_ref().expect("still running").id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn read_all(from: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = from.read_to_end(&mut bytes);
+    bytes
+}
+
+/// Where neap finds iperf3: the kernel's address.
+const KERNEL: &str = "10.9.0.1";
+/// Where iperf3 finds neap.
+const STACK: &str = "10.9.0.2";
+
+/// Names the environment variable that tells a test that it is in its namespace.
+const INSIDE: &str = "NEAP_TEST_NAMESPACE";
+
+/// Runs `body` as the test `name` in a network namespace of its own, which ends with it: the test binary starts itself
+/// again for that. Where this machine lacks a program or the right to make namespaces, says so and does nothing.
+fn in_namespace(name: &str, body: impl FnOnce(&World)) {
+    if std::env::var_os(INSIDE).is_some() {
+        body(&World { port: 5201 });
+        return;
+    }
+    let version = |program: &str| Command::new(program).arg("--version").output();
+    if let Err(error) = version("iperf3") {
+        println!("SKIP: iperf3: {error}");
+        return;
+    }
+    let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
+        let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun";
+        let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
+        output.is_ok_and(|output| output.status.success())
+    }) else {
+        println!("SKIP: no right to make a network namespace with a TUN interface in it");
+        return;
+    };
+    let output = Command::new("unshare")
+        .args([flags, "sh", "-c", SETUP, "sh"])
+        .arg(std::env::current_exe().expect("the test knows its binary"))
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .expect("unshare runs");
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+}
+
+/// Prepares a namespace and goes on as the program given.
+const SETUP: &str = "ip link set lo up && ip address add 10.9.0.1/24 dev lo && ip address add 10.9.0.2/24 dev lo && exec \"$@\"";
+
+/// A place where both programs can reach each other.
+struct World {
+    port: u16,
+}
+
+impl World {
+    fn neap(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.arg("perf").args(args).arg("-p").arg(self.port.to_string());
+        command
+    }
+
+    fn iperf3(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("iperf3");
+        command.args(args).arg("-p").arg(self.port.to_string());
+        command
+    }
+
+    /// Runs a client until its server listens.
+    fn client(&self, command: &mut Command) -> Output {
+        let begin = Instant::now();
+        loop {
+            let output = Running::start(command).output();
+            let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let early = ["onnection refused", "unreachable", "No route to host"];
+            let early = early.iter().any(|words| texts.iter().any(|text| text.contains(words)));
+            if !early || begin.elapsed() > LIMIT {
+                return output;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// A test with neap as the client; its report and iperf3's.
+    fn send(&self, args: &[&str]) -> (Value, Value) {
+        let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
+        let client = self.client(&mut self.neap(&[&["-c", KERNEL, "-J"], args].concat()));
+        (report(&client), report(&server.output()))
+    }
+
+    /// A test with neap as the server; its report and iperf3's.
+    fn serve(&self, args: &[&str]) -> (Value, Value) {
+        let server = Running::start(&mut self.neap(&["-s", "-1", "-J"]));
+        let client = self.client(&mut self.iperf3(&[&["-c", STACK, "-J"], args].concat()));
+        (report(&server.output()), report(&client))
+    }
+
+    /// A test between two iperf3; the client's report and the server's.
+    fn reference(&self, args: &[&str]) -> (Value, Value) {
+        let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
+        let client = self.client(&mut self.iperf3(&[&["-c", KERNEL, "-J"], args].concat()));
+        (report(&client), report(&server.output()))
+    }
+
+    /// Connects to a server that is about to listen.
+    fn connect(&self) -> TcpStream {
+        let begin = Instant::now();
+        loop {
+            match TcpStream::connect((STACK, self.port)) {
+                Ok(socket) => {
+                    socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
+                    return socket;
+                }
+                Err(error) if begin.elapsed() > LIMIT => panic!("{error}"),
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+fn report(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr))
+    });
+    assert_eq!(value.get("error"), None, "{value:#}");
+    value
+}
+
+fn bytes(report: &Value, sum: &str) -> u64 {
+    report["end"][sum]["bytes"].as_u64().unwrap_or_else(|| panic!("no {sum} in {report:#}"))
+}
+
+/// Every path of keys in a document; all elements of a list share one path.
+fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let path = format!("{path}.{key}");
+                keys(value, &path, into);
+                into.insert(path);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| keys(value, &format!("{path}[]"), into)),
+        _ => {}
+    }
+}
+
+fn missing(theirs: &Value, ours: &Value) -> Vec<String> {
+    let (mut have, mut want) = (BTreeSet::new(), BTreeSet::new());
+    keys(ours, "", &mut have);
+    keys(theirs, "", &mut want);
+    want.difference(&have).cloned().collect()
+}
+
+#[test]
+fn one_stream_to_iperf3() {
+    in_namespace("one_stream_to_iperf3", |world| {
+        let (ours, theirs) = world.send(&["-t", "1", "-i", "0.25"]);
+        assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"));
+        assert!(bytes(&ours, "sum_sent") >= bytes(&ours, "sum_received"));
+        assert!(bytes(&ours, "sum_received") > 1 << 20, "{ours:#}");
+        let seconds = ours["end"]["sum_sent"]["seconds"].as_f64().unwrap();
+        assert!((0.99..1.2).contains(&seconds), "{seconds}");
+        let intervals = ours["intervals"].as_array().unwrap();
+        assert!((4..=5).contains(&intervals.len()), "{intervals:#?}");
+        let moved: u64 =
+            intervals.iter().map(|interval| interval["sum"]["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(moved, bytes(&ours, "sum_sent"));
+        assert!(ours["end"]["cpu_utilization_percent"]["remote_total"].as_f64().unwrap() > 0.0);
+    });
+}
+
+#[test]
+fn four_streams_from_iperf3() {
+    in_namespace("four_streams_from_iperf3", |world| {
+        let (ours, theirs) = world.send(&["-t", "1", "-P", "4", "-R"]);
+        assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"));
+        assert!(bytes(&ours, "sum_received") <= bytes(&ours, "sum_sent"));
+        let streams = ours["end"]["streams"].as_array().unwrap();
+        assert_eq!(streams.len(), 4);
+        for stream in streams {
+            assert!(stream["receiver"]["bytes"].as_u64().unwrap() > 1 << 20, "{stream:#}");
+        }
+    });
+}
+
+#[test]
+fn bytes_and_blocks_to_iperf3() {
+    in_namespace("bytes_and_blocks_to_iperf3", |world| {
+        for (args, expected) in [
+            (&["-n", "3000001"][..], 3_000_001),
+            (&["-n", "8M", "-P", "4"], 8 << 20),
+            (&["-k", "7", "-l", "1000"], 7000),
+        ] {
+            let (ours, theirs) = world.send(args);
+            assert_eq!(bytes(&ours, "sum_sent"), expected, "{args:?}");
+            assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"), "{args:?}");
+        }
+        let (ours, _) = world.send(&["-n", "8M", "-R"]);
+        assert!(bytes(&ours, "sum_received") >= 8 << 20);
+    });
+}
+
+#[test]
+fn omitted_seconds_are_not_counted() {
+    in_namespace("omitted_seconds_are_not_counted", |world| {
+        let (ours, _) = world.send(&["-t", "1", "-O", "1"]);
+        let intervals = ours["intervals"].as_array().unwrap();
+        assert_eq!(intervals[0]["sum"]["omitted"], true);
+        assert_eq!(intervals[1]["sum"]["omitted"], false);
+        assert_eq!(intervals[1]["sum"]["start"], 0.0);
+        let counted: u64 =
+            intervals[1..].iter().map(|interval| interval["sum"]["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(counted, bytes(&ours, "sum_sent"));
+    });
+}
+
+#[test]
+fn iperf3_sends_one_stream_and_four() {
+    in_namespace("iperf3_sends_one_stream_and_four", |world| {
+        for args in [&["-t", "1"][..], &["-t", "1", "-P", "4"], &["-n", "8M", "-P", "2"]] {
+            let (ours, theirs) = world.serve(args);
+            assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"), "{args:?}");
+            assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"), "{args:?}");
+            assert!(bytes(&ours, "sum_received") > 1 << 20, "{args:?}");
+        }
+    });
+}
+
+#[test]
+fn iperf3_receives_one_stream_and_four() {
+    in_namespace("iperf3_receives_one_stream_and_four", |world| {
+        for args in [&["-t", "1", "-R"][..], &["-t", "1", "-P", "4", "-R"]] {
+            let (ours, theirs) = world.serve(args);
+            assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"), "{args:?}");
+            assert!(bytes(&ours, "sum_received") > 1 << 20, "{args:?}");
+        }
+    });
+}
+
+/// Keys of iperf3's document that neap's lacks, with the reason.
+const KNOWN_ABSENT: &[&str] = &[];
+
+#[test]
+fn json_has_the_keys_of_iperf3() {
+    in_namespace("json_has_the_keys_of_iperf3", |world| {
+        for args in [
+            &["-t", "1"][..],
+            &["-t", "1", "-P", "2", "-R"],
+            &["-n", "64M", "-P", "4"],
+            &["-t", "1", "-O", "1"],
+            &["-t", "1", "-M", "1400", "-w", "100K"],
+        ] {
+            let (client, server) = world.reference(args);
+            let (ours, _) = world.send(args);
+            let absent = missing(&client, &ours);
+            assert!(
+                absent.iter().all(|key| KNOWN_ABSENT.contains(&key.as_str())),
+                "client {args:?}: {absent:?}"
+            );
+            let (ours, _) = world.serve(args);
+            let absent = missing(&server, &ours);
+            assert!(
+                absent.iter().all(|key| KNOWN_ABSENT.contains(&key.as_str())),
+                "server {args:?}: {absent:?}"
+            );
+            for key in [
+                "protocol",
+                "num_streams",
+                "blksize",
+                "omit",
+                "duration",
+                "bytes",
+                "blocks",
+                "reverse",
+            ] {
+                assert_eq!(
+                    ours["start"]["test_start"][key], server["start"]["test_start"][key],
+                    "{args:?} {key}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn the_report_for_people_has_a_line_per_stream_and_sums() {
+    in_namespace("the_report_for_people_has_a_line_per_stream_and_sums", |world| {
+        let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+        let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        for (end, count) in [("sender", 3), ("receiver", 3)] {
+            assert_eq!(text.lines().filter(|line| line.ends_with(end)).count(), count, "{text}");
+        }
+        assert!(
+            text.contains("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd"),
+            "{text}"
+        );
+        assert!(text.lines().filter(|line| line.starts_with("[SUM]")).count() >= 3, "{text}");
+        drop(server);
+    });
+}
+
+#[test]
+fn a_server_serves_again_after_tests_it_refuses() {
+    in_namespace("a_server_serves_again_after_tests_it_refuses", |world| {
+        let server = Running::start(&mut world.neap(&["-s"]));
+        for args in [&["-u"][..], &["--bidir"], &["-R", "-b", "1M"]] {
+            let output =
+                world.client(&mut world.iperf3(&[&["-c", STACK, "-t", "1"], args].concat()));
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                !output.status.success() && text.contains("not implemented"),
+                "{args:?}: {text}"
+            );
+        }
+        let output = world.client(&mut world.iperf3(&["-c", STACK, "-t", "1", "-C", "nonesuch"]));
+        assert!(!output.status.success());
+        let output = world.client(&mut world.iperf3(&["-c", STACK, "-n", "1M"]));
+        assert!(output.status.success(), "{output:?}");
+        server.interrupt();
+        let output = server.output();
+        assert!(output.status.success(), "{output:?}");
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(complaints.contains("UDP") && complaints.contains("--bidir"), "{complaints}");
+    });
+}
+
+#[test]
+fn a_second_client_is_told_that_the_server_is_busy() {
+    in_namespace("a_second_client_is_told_that_the_server_is_busy", |world| {
+        let busy = |server: &mut Command, first: &mut Command, second: &mut Command| {
+            let server = Running::start(server);
+            let first = Running::start(first);
+            thread::sleep(Duration::from_millis(1000));
+            let output = Running::start(second).output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains("busy"), "{text}");
+            assert!(first.output().status.success());
+            drop(server);
+        };
+        let long = |to| ["-c", to, "-t", "3"];
+        let first = |to| {
+            let (iperf3, port) = (long(to).join(" "), world.port);
+            let script = format!("until iperf3 {iperf3} -p {port}; do sleep 0.1; done");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            command
+        };
+        busy(&mut world.neap(&["-s"]), &mut first(STACK), &mut world.iperf3(&long(STACK)));
+        busy(&mut world.iperf3(&["-s"]), &mut first(KERNEL), &mut world.neap(&long(KERNEL)));
+    });
+}
+
+#[test]
+fn an_interrupted_client_tells_its_server() {
+    in_namespace("an_interrupted_client_tells_its_server", |world| {
+        let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+        thread::sleep(Duration::from_millis(300));
+        let client = Running::start(&mut world.neap(&["-c", KERNEL, "-t", "20"]));
+        thread::sleep(Duration::from_millis(700));
+        client.interrupt();
+        let output = client.output();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!output.status.success() && text.contains("sender"), "{text}");
+        let output = server.output();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("terminated"), "{text}");
+    });
+}
+
+#[test]
+fn a_server_survives_clients_that_do_not_keep_the_protocol() {
+    in_namespace("a_server_survives_clients_that_do_not_keep_the_protocol", |world| {
+        let server = Running::start(&mut world.neap(&["-s"]));
+        let cookie = [&[b'a'; 36][..], &[0]].concat();
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "closed the control connection early"),
+            (b"GET / HTTP/1.0\r\n\r\n", "closed the control connection early"),
+            (&[0xff; 80], "4294967295 bytes of JSON"),
+            (&[&cookie[..], &[0, 0, 0, 2], b"{]"].concat(), "JSON is not what"),
+            (&[&cookie[..], &[0, 0, 0, 2], b"{}"].concat(), "only TCP"),
+            (&[&cookie[..], &[0, 0, 0, 12], br#"{"tcp":true}"#, &[77]].concat(), "77"),
+        ];
+        for (sent, _) in cases {
+            let mut socket = world.connect();
+            socket.write_all(sent).unwrap();
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            read_all(&mut socket);
+        }
+        server.interrupt();
+        let output = server.output();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{output:?}");
+        let mut lines = complaints.lines();
+        for (sent, words) in cases {
+            let line = lines.next().unwrap_or_default();
+            assert!(
+                line.contains(words),
+                "{:?}: {line}\n{complaints}",
+                String::from_utf8_lossy(sent)
+            );
+        }
+    });
+}
+
+#[test]
+fn a_client_survives_servers_that_do_not_keep_the_protocol() {
+    in_namespace("a_client_survives_servers_that_do_not_keep_the_protocol", |world| {
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "closed the control connection early"),
+            (b"HTTP/1.0 400 Bad Request\r\n", "byte 72 is no state"),
+            (&[0xff], "busy with another test"),
+            (&[11], "the server has ended the test"),
+            (&[9, 0xfe, 0, 0, 0, 130, 0, 0, 0, 0], "socket buffers"),
+            (&[9, 16], "IperfDone"),
+        ];
+        for (answer, words) in cases {
+            let listener = TcpListener::bind((KERNEL, world.port)).unwrap();
+            let client = Running::start(&mut world.neap(&["-c", KERNEL]));
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut cookie = [0; 37];
+            socket.read_exact(&mut cookie).unwrap();
+            socket.write_all(answer).unwrap();
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            let output = client.output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains(words), "{answer:?}: {text}");
+            drop(socket);
+        }
+    });
+}
+
+#[test]
+fn errors_of_the_command_line_say_what_to_do() {
+    in_namespace("errors_of_the_command_line_say_what_to_do", |world| {
+        for (args, hint) in [
+            (&["-c", KERNEL][..], "is an iperf3 server running"),
+            (&["-c", KERNEL, "--bidir"], "one test each way"),
+            (&["-c", KERNEL, "-P", "1000"], "1..=128"),
+            (&["-c", KERNEL, "-t", "1", "-n", "1"], "cannot be used with"),
+            (&["-s", "-R"], "cannot be used with"),
+            (&["-c", KERNEL, "-l", "2M"], "at most"),
+            (&["-c", KERNEL, "-n", "0"], "a number above 0"),
+            (&["-c", KERNEL, "-i", "100"], "0.1 to 60"),
+        ] {
+            let output = Running::start(&mut world.neap(args)).output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains(hint), "{args:?}: {text}");
+        }
+    });
+}

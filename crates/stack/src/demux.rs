@@ -1,0 +1,475 @@
+//! From addresses and ports to sockets.
+//!
+//! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
+//! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
+//! second probe for TIME_WAIT, a third by port for listeners. No allocation. An established
+//! connection takes 8 bytes and a control byte here, an entry in TIME_WAIT about 100 bytes.
+
+use crate::listener::Listener;
+use crate::ports::{Ephemeral, PortUses};
+use crate::socket::SocketError;
+use crate::socket::tcp::TcpSocket;
+use crate::sync::{Mutex, MutexGuard, lock};
+use core::hash::Hasher;
+use core::ops::RangeInclusive;
+use hashbrown::HashTable;
+use neap_tcp::time::Instant;
+use neap_tcp::time_wait::TimeWait;
+use siphasher::sip::SipHasher13;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The addresses and ports of a connection, seen from here. 38 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FourTuple {
+    /// Own address.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// Own port.
+    pub local_port: u16,
+    /// The peer's port.
+    pub remote_port: u16,
+}
+
+impl FourTuple {
+    /// From two socket addresses; flow label and scope are left out.
+    pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self {
+            local: local.ip(),
+            remote: remote.ip(),
+            local_port: local.port(),
+            remote_port: remote.port(),
+        }
+    }
+
+    /// Own address and port.
+    pub fn local_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.local, self.local_port)
+    }
+
+    /// The peer's address and port.
+    pub fn remote_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.remote, self.remote_port)
+    }
+}
+
+/// A keyed hash over addresses and ports.
+#[derive(Clone, Copy)]
+pub(crate) struct HashKey(u64, u64);
+
+impl core::fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("HashKey(secret)")
+    }
+}
+
+impl HashKey {
+    pub(crate) fn new(a: u64, b: u64) -> Self {
+        Self(a, b)
+    }
+
+    /// The hash of a flow; with `local_port` 0 also what ephemeral ports start from.
+    pub(crate) fn flow(self, tuple: &FourTuple) -> u64 {
+        let mut bytes = [0; 36];
+        let ports = u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port);
+        bytes[..4].copy_from_slice(&ports.to_be_bytes());
+        let len = match (tuple.local, tuple.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                bytes[4..8].copy_from_slice(&local.octets());
+                bytes[8..12].copy_from_slice(&remote.octets());
+                12
+            }
+            (local, remote) => {
+                bytes[4..20].copy_from_slice(&octets16(local));
+                bytes[20..36].copy_from_slice(&octets16(remote));
+                36
+            }
+        };
+        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
+        hasher.write(&bytes[..len]);
+        hasher.finish()
+    }
+}
+
+fn octets16(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Who gets a segment.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The connection of exactly these addresses.
+    Connection(Arc<TcpSocket>),
+    /// An old connection; ask [`Demux::with_time_wait`].
+    TimeWait,
+    /// A listener on the local address or on all addresses.
+    Listener(Arc<Listener>),
+    /// Nobody.
+    Nobody,
+}
+
+struct TimeWaitEntry {
+    tuple: FourTuple,
+    time_wait: TimeWait,
+    serial: u32,
+}
+
+/// All TCP sockets of a host by address.
+pub(crate) struct Demux {
+    key: HashKey,
+    max_time_wait: usize,
+    tables: Mutex<Tables>,
+}
+
+impl core::fmt::Debug for Demux {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Demux").finish_non_exhaustive()
+    }
+}
+
+struct Tables {
+    connections: HashTable<Arc<TcpSocket>>,
+    listeners: HashTable<Arc<Listener>>,
+    time_wait: HashTable<u32>,
+    time_wait_entries: Slab<TimeWaitEntry>,
+    /// Entries in the order of their deadlines, since all last equally long; one that was restarted
+    /// moves to the end when its turn comes. O(1) per entry, and the wheel stays out of it. A serial
+    /// number tells an entry from a later one in the same place.
+    expiry: VecDeque<(Instant, u32, u32)>,
+    next_serial: u32,
+    uses: PortUses,
+    ephemeral: Ephemeral,
+    is_shut_down: bool,
+}
+
+/// How many sockets of each kind a host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketCounts {
+    /// Connections with state of their own.
+    pub connections: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// Connections in TIME_WAIT.
+    pub time_wait: usize,
+}
+
+impl Demux {
+    /// Empty tables. `ports` is `net.ipv4.ip_local_port_range`, `max_time_wait`
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    pub(crate) fn new(
+        key: HashKey,
+        ports: RangeInclusive<u16>,
+        seed: u64,
+        max_time_wait: usize,
+    ) -> Self {
+        Self {
+            key,
+            max_time_wait,
+            tables: Mutex::new(Tables {
+                connections: HashTable::new(),
+                listeners: HashTable::new(),
+                time_wait: HashTable::new(),
+                time_wait_entries: Slab::new(),
+                expiry: VecDeque::new(),
+                next_serial: 0,
+                uses: PortUses::default(),
+                ephemeral: Ephemeral::new(ports, seed),
+                is_shut_down: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        lock(&self.tables)
+    }
+
+    /// Who gets a segment of this flow.
+    pub(crate) fn lookup(&self, tuple: &FourTuple) -> Found {
+        let hash = self.key.flow(tuple);
+        let tables = self.lock();
+        if let Some(socket) = tables.connections.find(hash, |socket| socket.tuple() == tuple) {
+            return Found::Connection(socket.clone());
+        }
+        if tables.find_time_wait(hash, tuple).is_some() {
+            return Found::TimeWait;
+        }
+        match tables.find_listener(tuple.local_addr()) {
+            Some(listener) => Found::Listener(listener.clone()),
+            None => Found::Nobody,
+        }
+    }
+
+    /// The connection of these addresses.
+    pub(crate) fn connection(&self, tuple: &FourTuple) -> Option<Arc<TcpSocket>> {
+        let hash = self.key.flow(tuple);
+        self.lock().connections.find(hash, |socket| socket.tuple() == tuple).cloned()
+    }
+
+    /// The listener that would get a SYN to this address.
+    pub(crate) fn listener(&self, local: SocketAddr) -> Option<Arc<Listener>> {
+        self.lock().find_listener(local).cloned()
+    }
+
+    /// Adds a connection under its addresses.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`] if there is one; [`SocketError::ShutDown`].
+    pub(crate) fn insert(&self, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
+        self.lock().insert(self.key, socket)
+    }
+
+    /// Makes a connection with an ephemeral port and adds it. `tuple.local_port` is ignored; `make`
+    /// gets the port and must not call back.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
+    pub(crate) fn insert_ephemeral(
+        &self,
+        mut tuple: FourTuple,
+        make: impl FnOnce(FourTuple) -> Arc<TcpSocket>,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        tuple.local_port = 0;
+        let offset = self.key.flow(&tuple);
+        let mut tables = self.lock();
+        let Tables { ephemeral, connections, listeners, time_wait, time_wait_entries, .. } =
+            &mut *tables;
+        let port = ephemeral.choose(offset, |port| {
+            let candidate = FourTuple { local_port: port, ..tuple };
+            let hash = self.key.flow(&candidate);
+            listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
+                && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
+                && time_wait
+                    .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
+                    .is_none()
+        });
+        let port = port.ok_or(SocketError::AddressNotAvailable)?;
+        let socket = make(FourTuple { local_port: port, ..tuple });
+        tables.insert(self.key, &socket)?;
+        Ok(socket)
+    }
+
+    /// Takes a connection out. Whether it was there.
+    pub(crate) fn remove(&self, socket: &TcpSocket) -> bool {
+        self.lock().remove(self.key, socket)
+    }
+
+    /// Replaces a connection by what is left of it. Beyond the bound the oldest entry goes.
+    pub(crate) fn enter_time_wait(&self, socket: &TcpSocket, time_wait: TimeWait) {
+        let key = self.key;
+        let tuple = *socket.tuple();
+        let hash = key.flow(&tuple);
+        let mut tables = self.lock();
+        if !tables.remove(key, socket) || tables.is_shut_down || self.max_time_wait == 0 {
+            return;
+        }
+        while tables.time_wait_entries.len() >= self.max_time_wait {
+            let Some((_, slot, serial)) = tables.expiry.pop_front() else { break };
+            tables.remove_time_wait(key, slot, serial);
+        }
+        tables.next_serial = tables.next_serial.wrapping_add(1);
+        let serial = tables.next_serial;
+        let due = time_wait.deadline();
+        let entry = TimeWaitEntry { tuple, time_wait, serial };
+        let slot = tables.time_wait_entries.insert(entry) as u32;
+        tables.expiry.push_back((due, slot, serial));
+        tables.uses.add(tuple.local_port);
+        let Tables { time_wait, time_wait_entries, .. } = &mut *tables;
+        time_wait.insert_unique(hash, slot, |&slot| {
+            key.flow(&time_wait_entries[slot as usize].tuple)
+        });
+    }
+
+    /// Lets `f` look at the entry in TIME_WAIT of this flow; `f` must not call back. With
+    /// `(.., true)` the entry is removed.
+    pub(crate) fn with_time_wait<R>(
+        &self,
+        tuple: &FourTuple,
+        f: impl FnOnce(&mut TimeWait) -> (R, bool),
+    ) -> Option<R> {
+        let hash = self.key.flow(tuple);
+        let mut tables = self.lock();
+        let slot = tables.find_time_wait(hash, tuple)?;
+        let entry = &mut tables.time_wait_entries[slot as usize];
+        let serial = entry.serial;
+        let (answer, remove) = f(&mut entry.time_wait);
+        if remove {
+            tables.remove_time_wait(self.key, slot, serial);
+        }
+        Some(answer)
+    }
+
+    /// Removes the entries whose time is over; when to come back. O(1) per entry.
+    pub(crate) fn expire_time_wait(&self, now: Instant) -> Instant {
+        let mut tables = self.lock();
+        while let Some(&(queued_for, slot, serial)) = tables.expiry.front() {
+            if queued_for > now {
+                return queued_for;
+            }
+            tables.expiry.pop_front();
+            let entry = tables.time_wait_entries.get(slot as usize);
+            match entry.filter(|entry| entry.serial == serial).map(|e| e.time_wait.deadline()) {
+                Some(due) if due > now => tables.expiry.push_back((due, slot, serial)),
+                _ => tables.remove_time_wait(self.key, slot, serial),
+            }
+        }
+        Instant::FAR_FUTURE
+    }
+
+    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`], [`SocketError::ShutDown`].
+    pub(crate) fn listen(&self, listener: Arc<Listener>, reuse: bool) -> Result<(), SocketError> {
+        let local = listener.local();
+        let mut tables = self.lock();
+        if tables.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let hash = port_hash(local.port());
+        let is_taken = tables.listeners.iter_hash(hash).any(|other| overlap(other.local(), local));
+        if is_taken || (!reuse && tables.uses.is_used(local.port())) {
+            return Err(SocketError::AddressInUse);
+        }
+        tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
+        Ok(())
+    }
+
+    /// A port that nobody listens on or uses, for `bind` to port 0.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`] if there is none.
+    pub(crate) fn free_port(&self, salt: u64) -> Result<u16, SocketError> {
+        let mut tables = self.lock();
+        let Tables { ephemeral, listeners, uses, .. } = &mut *tables;
+        ephemeral
+            .choose(salt, |port| {
+                listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
+                    && !uses.is_used(port)
+            })
+            .ok_or(SocketError::AddressInUse)
+    }
+
+    /// Takes a listener out.
+    pub(crate) fn unlisten(&self, listener: &Listener) {
+        let hash = port_hash(listener.local().port());
+        let mut tables = self.lock();
+        let is_it = |one: &Arc<Listener>| core::ptr::eq(&raw const **one, listener);
+        if let Ok(entry) = tables.listeners.find_entry(hash, is_it) {
+            entry.remove();
+        }
+    }
+
+    /// All connections now.
+    pub(crate) fn connections(&self) -> Vec<Arc<TcpSocket>> {
+        self.lock().connections.iter().cloned().collect()
+    }
+
+    /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
+    pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
+        let mut tables = self.lock();
+        tables.is_shut_down = true;
+        tables.time_wait.clear();
+        tables.time_wait_entries.clear();
+        tables.expiry.clear();
+        let listeners = tables.listeners.drain().collect();
+        (tables.connections.iter().cloned().collect(), listeners)
+    }
+
+    /// Sockets by kind.
+    pub(crate) fn counts(&self) -> SocketCounts {
+        let tables = self.lock();
+        SocketCounts {
+            connections: tables.connections.len(),
+            listeners: tables.listeners.len(),
+            time_wait: tables.time_wait_entries.len(),
+        }
+    }
+}
+
+impl Tables {
+    fn find_time_wait(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
+        let is_it = |&slot: &u32| self.time_wait_entries[slot as usize].tuple == *tuple;
+        self.time_wait.find(hash, is_it).copied()
+    }
+
+    /// The exact address is preferred to the wildcard.
+    fn find_listener(&self, local: SocketAddr) -> Option<&Arc<Listener>> {
+        let mut wildcard = None;
+        for listener in self.listeners.iter_hash(port_hash(local.port())) {
+            let bound = listener.local();
+            if bound == local {
+                return Some(listener);
+            }
+            if overlap(bound, local) {
+                wildcard = Some(listener);
+            }
+        }
+        wildcard
+    }
+
+    fn insert(&mut self, key: HashKey, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
+        if self.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let tuple = socket.tuple();
+        let hash = key.flow(tuple);
+        let is_taken = self.find_time_wait(hash, tuple).is_some()
+            || self.connections.find(hash, |other| other.tuple() == tuple).is_some();
+        if is_taken {
+            return Err(SocketError::AddressInUse);
+        }
+        self.uses.add(tuple.local_port);
+        self.connections.insert_unique(hash, socket.clone(), |one| key.flow(one.tuple()));
+        Ok(())
+    }
+
+    fn remove(&mut self, key: HashKey, socket: &TcpSocket) -> bool {
+        let hash = key.flow(socket.tuple());
+        let is_it = |one: &Arc<TcpSocket>| core::ptr::eq(&raw const **one, socket);
+        let Ok(entry) = self.connections.find_entry(hash, is_it) else {
+            return false;
+        };
+        entry.remove();
+        self.uses.remove(socket.tuple().local_port);
+        let connections = &mut self.connections;
+        // Memory of a burst is given back; each shrink is paid for by the removals before it.
+        if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
+            connections.shrink_to(connections.len() * 2, |one| key.flow(one.tuple()));
+        }
+        true
+    }
+
+    fn remove_time_wait(&mut self, key: HashKey, slot: u32, serial: u32) {
+        let Some(entry) = self.time_wait_entries.get(slot as usize) else {
+            return;
+        };
+        if entry.serial != serial {
+            return;
+        }
+        let tuple = entry.tuple;
+        if let Ok(entry) = self.time_wait.find_entry(key.flow(&tuple), |&other| other == slot) {
+            entry.remove();
+        }
+        self.time_wait_entries.remove(slot as usize);
+        self.uses.remove(tuple.local_port);
+    }
+}
+
+fn port_hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Whether two bound addresses get packets of each other. `0.0.0.0` and `[::]` are each all
+/// addresses of their own family (as with `IPV6_V6ONLY`).
+pub(crate) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let is_wild = |one: SocketAddr| one.ip().is_unspecified();
+    a.port() == b.port()
+        && a.is_ipv4() == b.is_ipv4()
+        && (a.ip() == b.ip() || is_wild(a) || is_wild(b))
+}

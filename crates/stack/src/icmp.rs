@@ -1,0 +1,332 @@
+//! ICMP and ICMPv6: echo replies, neighbour discovery, errors in and out.
+
+use crate::demux::FourTuple;
+use crate::drop_reason::DropReason;
+use crate::egress::{Datagram, send_datagram};
+use crate::frame::Headers;
+use crate::interface::Interface;
+use crate::socket::SocketError;
+use crate::socket::tcp::PathError;
+use crate::stack::Host;
+use crate::stats::IpCounter;
+use crate::sync::{Mutex, lock};
+use crate::wire::icmp::{self, Quoted, Unreachable};
+use crate::wire::{Protocol, icmpv6, ipv4, ipv6};
+use bytes::Bytes;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use neap_tcp::connection::ConnectionError;
+use neap_tcp::segment::Payload;
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+
+/// Messages per second, and how many may come at once (`net.ipv4.icmp_msgs_per_sec`,
+/// `icmp_msgs_burst`).
+const MESSAGES_PER_SEC: u64 = 1000;
+const MESSAGES_BURST: u64 = 50;
+
+/// The least MTU that an ICMP error may impose (`net.ipv4.route.min_pmtu`; RFC 8200 section 5).
+const MIN_PMTU_V4: u32 = 552;
+const MIN_PMTU_V6: u32 = 1280;
+
+/// A token bucket for answers that strangers can provoke. O(1); one mutex.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimit(Mutex<Bucket>);
+
+#[derive(Debug)]
+struct Bucket {
+    /// Thousandths of messages would lose less; nanoseconds of credit lose nothing.
+    credit: u64,
+    last: Instant,
+}
+
+const NANOS_PER_MESSAGE: u64 = 1_000_000_000 / MESSAGES_PER_SEC;
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { credit: MESSAGES_BURST * NANOS_PER_MESSAGE, last: Instant::ZERO }
+    }
+}
+
+impl RateLimit {
+    /// Whether one more answer may be sent at `now`.
+    pub(crate) fn allows(&self, now: Instant) -> bool {
+        let mut bucket = lock(&self.0);
+        let earned = now.since(bucket.last).0;
+        bucket.credit =
+            bucket.credit.saturating_add(earned).min(MESSAGES_BURST * NANOS_PER_MESSAGE);
+        bucket.last = bucket.last.max(now);
+        let allows = bucket.credit >= NANOS_PER_MESSAGE;
+        if allows {
+            bucket.credit -= NANOS_PER_MESSAGE;
+        }
+        allows
+    }
+}
+
+/// Where a message came from and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) now: Instant,
+    pub(crate) shard: usize,
+    pub(crate) interface: Option<&'a Arc<Interface>>,
+}
+
+/// Handles the payload of an IPv4 packet to this host.
+pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
+    let stats = &cx.host.ip;
+    stats.add(IpCounter::IcmpInMsgs, 1);
+    let (message, body) = match icmp::parse(data) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            stats.add(IpCounter::IcmpInErrors, 1);
+            if error == icmp::Error::Checksum {
+                stats.add(IpCounter::IcmpInCsumErrors, 1);
+                cx.host.drops.count(DropReason::IcmpChecksum);
+            } else {
+                cx.host.drops.count(DropReason::Icmp);
+            }
+            return;
+        }
+    };
+    let body = data.slice_ref(body);
+    let error = match message {
+        icmp::Message::EchoRequest { identifier, sequence } => {
+            stats.add(IpCounter::IcmpInEchos, 1);
+            stats.add(IpCounter::IcmpOutEchoReps, 1);
+            let reply = icmp::Message::EchoReply { identifier, sequence };
+            return send_v4(cx, ip.destination, ip.source, reply, body.into());
+        }
+        icmp::Message::EchoReply { .. } | icmp::Message::ParameterProblem { .. } => return,
+        icmp::Message::Unreachable(code) => {
+            stats.add(IpCounter::IcmpInDestUnreachs, 1);
+            unreachable_v4(code)
+        }
+        icmp::Message::FragmentationNeeded { mtu } => {
+            stats.add(IpCounter::IcmpInDestUnreachs, 1);
+            PathError::TooBig(u32::from(mtu).max(MIN_PMTU_V4))
+        }
+        icmp::Message::TimeExceeded(_) => {
+            PathError::Unreachable { error: ConnectionError::HostUnreachable, hard: false }
+        }
+    };
+    match Quoted::v4(&body) {
+        Ok(quoted) => on_error(cx, &quoted, error),
+        Err(_) => {
+            stats.add(IpCounter::IcmpInErrors, 1);
+            cx.host.drops.count(DropReason::Icmp);
+        }
+    }
+}
+
+fn unreachable_v4(code: Unreachable) -> PathError {
+    let (error, hard) = match code {
+        Unreachable::Network | Unreachable::NetworkUnknown | Unreachable::NetworkTos => {
+            (ConnectionError::NetworkUnreachable, false)
+        }
+        Unreachable::Port => (ConnectionError::Refused, true),
+        Unreachable::Protocol => (ConnectionError::HostUnreachable, true),
+        _ => (ConnectionError::HostUnreachable, false),
+    };
+    PathError::Unreachable { error, hard }
+}
+
+/// Handles the payload of an IPv6 packet to this host.
+pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
+    use icmpv6::Message as M;
+    let stats = &cx.host.ip;
+    stats.add(IpCounter::Icmp6InMsgs, 1);
+    let (message, body) = match icmpv6::parse(ip, data) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            stats.add(IpCounter::Icmp6InErrors, 1);
+            if error == icmp::Error::Checksum {
+                stats.add(IpCounter::Icmp6InCsumErrors, 1);
+                cx.host.drops.count(DropReason::IcmpChecksum);
+            } else {
+                cx.host.drops.count(DropReason::Icmp);
+            }
+            return;
+        }
+    };
+    let soft = |error| PathError::Unreachable { error, hard: false };
+    let error = match message {
+        M::EchoRequest { identifier, sequence } => {
+            let reply = M::EchoReply { identifier, sequence };
+            let body = data.slice_ref(body).into();
+            return send_v6(cx, ip.destination, ip.source, reply, body);
+        }
+        M::NeighborSolicitation { target, source_link } => {
+            return on_solicitation(cx, ip, target, source_link);
+        }
+        M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
+            if let (Some(interface), Some(link)) = (cx.interface, target_link) {
+                interface.on_advertisement(cx, target, link, solicited, replace);
+            }
+            return;
+        }
+        M::EchoReply { .. } | M::ParameterProblem { .. } => return,
+        M::Unreachable(icmpv6::Unreachable::Port) => {
+            PathError::Unreachable { error: ConnectionError::Refused, hard: true }
+        }
+        M::Unreachable(icmpv6::Unreachable::NoRoute) => soft(ConnectionError::NetworkUnreachable),
+        M::Unreachable(_) | M::TimeExceeded(_) => soft(ConnectionError::HostUnreachable),
+        M::PacketTooBig { mtu } => PathError::TooBig(mtu.max(MIN_PMTU_V6)),
+    };
+    match Quoted::v6(body) {
+        Ok(quoted) => on_error(cx, &quoted, error),
+        Err(_) => {
+            stats.add(IpCounter::Icmp6InErrors, 1);
+            cx.host.drops.count(DropReason::Icmp);
+        }
+    }
+}
+
+fn on_solicitation(
+    cx: Context<'_>,
+    ip: &ipv6::Header,
+    target: Ipv6Addr,
+    source_link: Option<[u8; 6]>,
+) {
+    let Some(interface) = cx.interface else { return };
+    let Some(own) = interface.link_address().filter(|_| interface.has(target.into())) else {
+        return;
+    };
+    let is_probe = ip.source.is_unspecified();
+    if let Some(link) = source_link.filter(|_| !is_probe) {
+        interface.on_solicited_by(cx, ip.source, link);
+    }
+    let to = if is_probe { Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { ip.source };
+    let reply = icmpv6::Message::NeighborAdvertisement {
+        target,
+        target_link: Some(own),
+        router: false,
+        solicited: !is_probe,
+        replace: true,
+    };
+    cx.host.ip.add(IpCounter::Icmp6OutMsgs, 1);
+    interface.send_neighbor_message(cx, target, to, reply);
+}
+
+/// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a segment
+/// in flight; UDP has no such means, and connected sockets alone are told.
+fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
+    let tuple = quoted.ports.map(|ports| FourTuple {
+        local: quoted.source,
+        remote: quoted.destination,
+        local_port: ports.source,
+        remote_port: ports.destination,
+    });
+    let handled = match (quoted.protocol, tuple) {
+        (Protocol::TCP, Some(tuple)) => match (cx.host.demux.connection(&tuple), quoted.seq) {
+            (Some(socket), Some(seq)) => {
+                socket.path_error(cx.host, cx.now, seq, error);
+                true
+            }
+            _ => false,
+        },
+        (Protocol::UDP, Some(tuple)) => {
+            cx.host.udp.on_error(&tuple, |socket| match error {
+                PathError::TooBig(mtu) => socket.reduce_mtu(mtu),
+                PathError::Unreachable { error: ConnectionError::Refused, .. } => {
+                    socket.set_error(SocketError::Refused);
+                }
+                PathError::Unreachable { .. } => {}
+            })
+        }
+        _ => false,
+    };
+    if !handled {
+        cx.host.drops.count(DropReason::Icmp);
+    }
+}
+
+fn send_v4(
+    cx: Context<'_>,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    message: icmp::Message,
+    body: Payload,
+) {
+    let mut headers = Headers::default();
+    message.emit(&mut headers, &body);
+    cx.host.ip.add(IpCounter::IcmpOutMsgs, 1);
+    send(cx, source.into(), destination.into(), Protocol::ICMP, headers, body);
+}
+
+fn send_v6(
+    cx: Context<'_>,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    message: icmpv6::Message,
+    body: Payload,
+) {
+    let mut headers = Headers::default();
+    message.emit(&mut headers, source, destination, &body);
+    cx.host.ip.add(IpCounter::Icmp6OutMsgs, 1);
+    send(cx, source.into(), destination.into(), Protocol::ICMPV6, headers, body);
+}
+
+fn send(
+    cx: Context<'_>,
+    local: IpAddr,
+    remote: IpAddr,
+    protocol: Protocol,
+    headers: Headers,
+    payload: Payload,
+) {
+    let datagram = Datagram::new(local, remote, protocol, headers, payload);
+    // What becomes of an answer that nobody waits for is in the counters.
+    let _ = send_datagram(cx.host, cx.now, cx.shard, datagram);
+}
+
+/// Tells the sender of `packet` (from its IP header on) that no socket has its port, or that its
+/// protocol is unknown here. At most 1000 a second; never about another error's quote or a group.
+pub(crate) fn send_unreachable(
+    cx: Context<'_>,
+    source: IpAddr,
+    destination: IpAddr,
+    packet: &Bytes,
+    is_port: bool,
+) {
+    if !cx.host.icmp_limit.allows(cx.now) {
+        cx.host.drops.count(DropReason::RateLimited);
+        return;
+    }
+    let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+    match (destination, source) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let code = if is_port { Unreachable::Port } else { Unreachable::Protocol };
+            let message = icmp::Message::Unreachable(code);
+            cx.host.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
+            send_v4(cx, local, remote, message, quote(icmp::MAX_QUOTE));
+        }
+        (IpAddr::V6(local), IpAddr::V6(remote)) => {
+            let message = if is_port {
+                icmpv6::Message::Unreachable(icmpv6::Unreachable::Port)
+            } else {
+                let problem = icmpv6::Problem::NextHeader;
+                icmpv6::Message::ParameterProblem { problem, pointer: 6 }
+            };
+            send_v6(cx, local, remote, message, quote(icmpv6::MAX_QUOTE));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_tcp::time::Nanos;
+
+    #[test]
+    fn answers_are_limited_in_burst_and_rate() {
+        let limit = RateLimit::default();
+        let now = Instant::from_nanos(5_000_000_000);
+        let burst = (0..100).filter(|_| limit.allows(now)).count();
+        assert_eq!(burst, 50);
+        assert!(!limit.allows(now));
+        assert!(limit.allows(now + Nanos::from_millis(1)));
+        assert!(!limit.allows(now), "time that runs back earns nothing");
+    }
+}

@@ -1,0 +1,440 @@
+//! What one driver has to itself: the receive side, the timing wheel, and the run list through
+//! which every other thread asks for work.
+//!
+//! The receive side and the wheel are behind a try-lock, the *driver* role: whoever holds it polls.
+//! All others only push names on the run list. Each socket is on it at most once, so it is bounded
+//! by the number of sockets and a push allocates only while the list grows for the first time.
+
+use crate::demux::FourTuple;
+use crate::device::RxQueue;
+use crate::gro::Gro;
+use crate::interface::Interface;
+use crate::ip;
+use crate::socket::tcp::TcpSocket;
+use crate::socket::{SocketId, Target};
+use crate::stack::Host;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::wheel::Wheel;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use neap_tcp::counters::Counters;
+use neap_tcp::segment::Segment;
+use neap_tcp::time::{Instant, Nanos};
+use smallvec::SmallVec;
+use std::sync::{Arc, TryLockError};
+use std::task::{Wake, Waker};
+
+/// Packets that one poll takes from the devices (Linux's NAPI weight).
+const RECEIVE_BUDGET: usize = 64;
+
+/// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
+const TICK: Nanos = Nanos::from_micros(1);
+
+bitflags::bitflags! {
+    /// What a socket is asked to do (Linux's `sk_tsq_flags`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Work: u8 {
+        /// Completions made room below, or work was left: transmit.
+        const TRANSMIT = 1;
+        /// A deadline may have passed.
+        const DEADLINE = 2;
+        /// The application has dropped its last handle.
+        const CLOSE = 4;
+        /// The stack shuts down, or nobody will accept the connection.
+        const ABORT = 8;
+    }
+}
+
+/// Why the driver should come back at the time that [`poll`](crate::stack::Stack::poll) answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Another thread drives this shard; nothing was done.
+    Busy,
+    /// More work is there already: poll again at once.
+    MoreWork,
+    /// A timer of a socket, of TIME_WAIT, of a neighbour or of reassembly is due.
+    Timer,
+    /// The device or its qdisc has something to do.
+    Device,
+    /// Nothing is planned; only a packet or an application brings work.
+    Idle,
+}
+
+/// The mailbox of one shard.
+#[derive(Debug)]
+pub(crate) struct RunList {
+    index: usize,
+    counters: Arc<Counters>,
+    queue: Mutex<Vec<SocketId>>,
+    /// A thread is in `poll` and will look at the queue before it leaves.
+    is_driven: AtomicBool,
+    is_kicked: AtomicBool,
+    /// When the driver comes by itself.
+    wakes_at: AtomicU64,
+    kick: Mutex<Option<Waker>>,
+}
+
+impl RunList {
+    pub(crate) fn new(index: usize) -> Self {
+        Self {
+            index,
+            counters: Arc::new(Counters::default()),
+            queue: Mutex::new(Vec::new()),
+            is_driven: AtomicBool::new(false),
+            is_kicked: AtomicBool::new(false),
+            wakes_at: AtomicU64::new(u64::MAX),
+            kick: Mutex::new(None),
+        }
+    }
+
+    fn push(&self, id: SocketId) {
+        lock(&self.queue).push(id);
+    }
+
+    /// Wakes the driver unless it is at work or comes by `due` anyway. A poll announces its end
+    /// before it looks at the queue for the last time, so either it sees what was pushed or the
+    /// pusher sees that nobody drives.
+    pub(crate) fn kick(&self, due: Instant) {
+        let is_coming = self.is_driven.load(Ordering::SeqCst)
+            || due.as_nanos() >= self.wakes_at.load(Ordering::SeqCst);
+        if !is_coming && !self.is_kicked.swap(true, Ordering::SeqCst) {
+            let waker = lock(&self.kick).clone();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// A socket as its shard knows it: what is asked of it, and what the wheel knows. 32 bytes, shared
+/// by the socket and the waker in its account.
+#[derive(Debug)]
+pub(crate) struct RunCell {
+    id: SocketId,
+    list: Arc<RunList>,
+    /// The earliest deadline that the wheel knows or will know once the run list was read.
+    filed: AtomicU64,
+    is_queued: AtomicBool,
+    work: AtomicU8,
+}
+
+impl RunCell {
+    fn new(id: SocketId, list: Arc<RunList>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            list,
+            filed: AtomicU64::new(u64::MAX),
+            is_queued: AtomicBool::new(false),
+            work: AtomicU8::new(0),
+        })
+    }
+
+    pub(crate) fn id(&self) -> SocketId {
+        self.id
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        self.list.index
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.list.counters
+    }
+
+    /// Asks the driver for `work`. Never works itself, so it may be called from anywhere.
+    pub(crate) fn request(&self, work: Work) {
+        self.work.fetch_or(work.bits(), Ordering::AcqRel);
+        self.enqueue();
+        self.list.kick(Instant::ZERO);
+    }
+
+    /// Makes known when the socket next has something to do. Only a deadline that is earlier than
+    /// what the wheel knows costs more than a load.
+    pub(crate) fn publish(&self, deadline: Instant) {
+        let due = deadline.as_nanos();
+        if due < self.filed.load(Ordering::Acquire)
+            && due < self.filed.fetch_min(due, Ordering::AcqRel)
+        {
+            self.enqueue();
+            self.list.kick(deadline);
+        }
+    }
+
+    fn enqueue(&self) {
+        if !self.is_queued.swap(true, Ordering::AcqRel) {
+            self.list.push(self.id);
+        }
+    }
+}
+
+impl Wake for RunCell {
+    fn wake(self: Arc<Self>) {
+        self.request(Work::TRANSMIT);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.request(Work::TRANSMIT);
+    }
+}
+
+/// One receive queue and the interface that it belongs to.
+struct Receiving {
+    interface: Arc<Interface>,
+    rx: Box<dyn RxQueue>,
+}
+
+/// A connection that got segments in this batch.
+struct Touched {
+    socket: Arc<TcpSocket>,
+    segments: SmallVec<[Segment; 2]>,
+}
+
+/// The connections that got segments in one receive batch; each transmits once, after the batch.
+/// Looking for one costs a comparison for each connection before it, at most 64.
+#[derive(Default)]
+pub(crate) struct Batch(Vec<Touched>);
+
+impl Batch {
+    pub(crate) fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
+        let known = self.0.iter_mut().rev().find(|one| Arc::ptr_eq(&one.socket, &socket));
+        match known {
+            Some(touched) => touched.segments.push(segment),
+            None => self.0.push(Touched { socket, segments: SmallVec::from_iter([segment]) }),
+        }
+    }
+
+    fn deliver(&mut self, host: &Host, now: Instant) {
+        for mut touched in self.0.drain(..) {
+            touched.socket.receive(host, now, &mut touched.segments);
+        }
+    }
+}
+
+/// What belongs to the driver.
+struct Driver {
+    wheel: Wheel,
+    queues: Vec<Receiving>,
+    /// The queue that is served first, so that no queue starves another.
+    turn: usize,
+    gro: Gro,
+    batch: Batch,
+    running: Vec<SocketId>,
+    due: Vec<u64>,
+}
+
+/// One driver's part of a host.
+pub(crate) struct Shard {
+    pub(crate) list: Arc<RunList>,
+    driver: Mutex<Driver>,
+}
+
+impl Shard {
+    pub(crate) fn new(index: usize) -> Self {
+        let driver = Driver {
+            wheel: Wheel::new(TICK),
+            queues: Vec::new(),
+            turn: 0,
+            gro: Gro::new(),
+            batch: Batch::default(),
+            running: Vec::new(),
+            due: Vec::new(),
+        };
+        Self { list: Arc::new(RunList::new(index)), driver: Mutex::new(driver) }
+    }
+
+    pub(crate) fn cell(&self, id: SocketId) -> Arc<RunCell> {
+        RunCell::new(id, self.list.clone())
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.list.counters
+    }
+
+    pub(crate) fn set_kick(&self, waker: Option<Waker>) {
+        *lock(&self.list.kick) = waker;
+    }
+
+    pub(crate) fn add_queue(&self, interface: Arc<Interface>, rx: Box<dyn RxQueue>) {
+        lock(&self.driver).queues.push(Receiving { interface, rx });
+        self.list.kick(Instant::ZERO);
+    }
+
+    /// Drops the receive queues, when the host shuts down.
+    pub(crate) fn remove_queues(&self) {
+        let queues = core::mem::take(&mut lock(&self.driver).queues);
+        drop(queues);
+    }
+
+    /// Packets that the devices lost before they could be received.
+    pub(crate) fn receive_drops(&self) -> u64 {
+        lock(&self.driver).queues.iter().map(|queue| queue.rx.drops()).sum()
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !lock(&self.list.queue).is_empty()
+    }
+
+    pub(crate) fn poll(&self, host: &Host, now: Instant) -> (Instant, Why) {
+        let mut driver = match self.driver.try_lock() {
+            Ok(driver) => driver,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return (Instant::FAR_FUTURE, Why::Busy),
+        };
+        self.list.is_driven.store(true, Ordering::SeqCst);
+        self.list.is_kicked.store(false, Ordering::SeqCst);
+        let mut more = self.work(&mut driver, host, now);
+        let (mut due, mut why) = self.next(&driver, host);
+        self.list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
+        self.list.is_driven.store(false, Ordering::SeqCst);
+        more |= self.has_work();
+        if more {
+            (due, why) = (now, Why::MoreWork);
+        }
+        drop(driver);
+        (due, why)
+    }
+
+    /// One round; whether work is left.
+    fn work(&self, driver: &mut MutexGuard<'_, Driver>, host: &Host, now: Instant) -> bool {
+        let driver = &mut **driver;
+        for queue in &driver.queues {
+            queue.interface.port(self.list.index).reap(now);
+        }
+        let mut more = driver.receive(host, now, self.list.index);
+        if self.list.index == 0 {
+            more |= driver.receive_loopback(host, now);
+            host.expire(now);
+        }
+        driver.expire(host, now);
+        driver.run(&self.list, host, now);
+        for queue in &driver.queues {
+            queue.interface.port(self.list.index).drain(now);
+        }
+        more
+    }
+
+    /// The earliest of what is planned.
+    fn next(&self, driver: &Driver, host: &Host) -> (Instant, Why) {
+        let mut timer = driver.wheel.next();
+        if self.list.index == 0 {
+            timer = timer.min(host.next_deadline());
+        }
+        let device = driver
+            .queues
+            .iter()
+            .map(|queue| {
+                let port = queue.interface.port(self.list.index);
+                port.next_event().min(queue.rx.next_event())
+            })
+            .min()
+            .unwrap_or(Instant::FAR_FUTURE);
+        match timer.min(device) {
+            Instant::FAR_FUTURE => (Instant::FAR_FUTURE, Why::Idle),
+            _ if timer <= device => (timer, Why::Timer),
+            _ => (device, Why::Device),
+        }
+    }
+}
+
+impl Driver {
+    /// Takes at most a budget of packets from the devices and gives each touched connection its
+    /// segments. Whether the budget was used up.
+    fn receive(&mut self, host: &Host, now: Instant, shard: usize) -> bool {
+        let count = self.queues.len();
+        let mut budget = RECEIVE_BUDGET;
+        for step in 0..count {
+            let queue = &mut self.queues[(self.turn + step) % count];
+            while budget > 0 {
+                let Some(packet) = queue.rx.receive(now) else { break };
+                budget -= 1;
+                let mut input = ip::Input {
+                    host,
+                    now,
+                    shard,
+                    interface: Some(&queue.interface),
+                    gro: &mut self.gro,
+                    batch: &mut self.batch,
+                };
+                input.receive(packet);
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if budget < RECEIVE_BUDGET {
+            self.flush(host, now, shard);
+        }
+        budget == 0
+    }
+
+    /// The same for what this host sent to itself.
+    fn receive_loopback(&mut self, host: &Host, now: Instant) -> bool {
+        for taken in 0..RECEIVE_BUDGET {
+            let Some(frame) = host.loopback.pop() else {
+                if taken > 0 {
+                    self.flush(host, now, 0);
+                }
+                return !host.loopback.is_empty();
+            };
+            let mut input = ip::Input {
+                host,
+                now,
+                shard: 0,
+                interface: None,
+                gro: &mut self.gro,
+                batch: &mut self.batch,
+            };
+            input.receive_frame(frame);
+        }
+        self.flush(host, now, 0);
+        true
+    }
+
+    fn flush(&mut self, host: &Host, now: Instant, shard: usize) {
+        let (gro, batch) = (&mut self.gro, &mut self.batch);
+        ip::flush(host, now, shard, gro, batch);
+        batch.deliver(host, now);
+    }
+
+    fn expire(&mut self, host: &Host, now: Instant) {
+        let due = &mut self.due;
+        self.wheel.expire(now, &mut |id| due.push(id));
+        for id in self.due.drain(..) {
+            let Some(target) = host.registry.get(SocketId(id)) else { continue };
+            target.cell().filed.store(u64::MAX, Ordering::Release);
+            target.visit(host, now, Work::DEADLINE);
+        }
+    }
+
+    /// Files what was published and does what was asked, in the order of asking.
+    fn run(&mut self, list: &RunList, host: &Host, now: Instant) {
+        core::mem::swap(&mut *lock(&list.queue), &mut self.running);
+        for id in self.running.drain(..) {
+            let Some(target) = host.registry.get(id) else {
+                self.wheel.remove(id.0);
+                continue;
+            };
+            let cell = target.cell();
+            // Before the look at what is asked: whatever comes later queues the socket again.
+            cell.is_queued.store(false, Ordering::SeqCst);
+            self.wheel.insert(Instant::from_nanos(cell.filed.load(Ordering::SeqCst)), id.0);
+            let work = Work::from_bits_truncate(cell.work.swap(0, Ordering::AcqRel));
+            if !work.is_empty() {
+                target.visit(host, now, work);
+            }
+        }
+    }
+}
+
+impl Target {
+    fn visit(&self, host: &Host, now: Instant, work: Work) {
+        match self {
+            Self::Tcp(socket) => socket.visit(host, now, work),
+            Self::Listener(listener) => {
+                if work.contains(Work::CLOSE) {
+                    host.close_listener(listener, now);
+                }
+                let mut send = |tuple: &FourTuple, segment| {
+                    ip::send_segment(host, now, listener.cell.shard(), tuple, segment);
+                };
+                listener.on_deadline(now, host.hash_key, &mut send);
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
+
+use super::SocketError;
+use super::readiness::{Readiness, ReadyState, Ready};
+use crate::demux::FourTuple;
+use crate::egress::{Lower, SocketPath};
+use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
+use crate::shard::{RunCell, Work};
+use crate::stack::Host;
+use bytes::Bytes;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use neap_tcp::connection::{
+    Connection, ConnectionError, OptionError, ReadError, SocketOption, SocketOptions, WriteError,
+};
+use neap_tcp::counters::Counter;
+use neap_tcp::info::TcpInfo;
+use neap_tcp::segment::Segment;
+use neap_tcp::seq::SeqNumber;
+use neap_tcp::state::State;
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Memory that a segment in the backlog counts besides its payload.
+const SEGMENT_OVERHEAD: u32 = 256;
+
+/// What an ICMP error says about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathError {
+    /// The next link takes at most this many bytes per packet.
+    TooBig(u32),
+    /// The peer cannot be reached; `hard` errors end a connection that is being opened.
+    Unreachable {
+        /// What the application is told.
+        error: ConnectionError,
+        /// Protocol or port unreachable.
+        hard: bool,
+    },
+}
+
+/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
+#[derive(Default)]
+pub(crate) struct Debt {
+    work: Work,
+    backlog: Vec<Segment>,
+    backlog_bytes: u32,
+    /// The latest ICMP error and the sequence number that it quotes.
+    path_error: Option<(SeqNumber, PathError)>,
+}
+
+impl Debt {
+    /// Appends a segment unless that exceeds `limit` bytes; whether it was taken.
+    fn push(&mut self, segment: Segment, limit: u32) -> bool {
+        let bytes = segment.payload.len().saturating_add(SEGMENT_OVERHEAD);
+        if self.backlog_bytes.saturating_add(bytes) > limit {
+            return false;
+        }
+        self.backlog_bytes += bytes;
+        self.backlog.push(segment);
+        true
+    }
+}
+
+/// What the owner of a socket has to itself.
+pub(crate) struct TcpState {
+    pub(crate) connection: Connection,
+    pub(crate) path: SocketPath,
+    /// The socket is out of the tables; what remains serves the application's last reads.
+    is_retired: bool,
+}
+
+/// What settling needs from outside.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Instant,
+    pub(crate) host: &'a Host,
+    pub(crate) socket: &'a Arc<TcpSocket>,
+}
+
+impl Settle for TcpState {
+    type Debt = Debt;
+    type Cx<'a> = Cx<'a>;
+
+    fn is_settled(debt: &Debt) -> bool {
+        debt.work.is_empty() && debt.backlog.is_empty() && debt.path_error.is_none()
+    }
+
+    fn settle(&mut self, debt: Debt, cx: &mut Cx<'_>) {
+        for segment in debt.backlog {
+            self.connection.on_segment(cx.now, segment);
+        }
+        if let Some((seq, error)) = debt.path_error {
+            self.on_path_error(cx, seq, error);
+        }
+        if debt.work.contains(Work::ABORT) {
+            self.connection.abort(cx.now);
+        }
+        if debt.work.contains(Work::CLOSE) {
+            self.connection.close(cx.now);
+        }
+        if self.connection.deadline() <= cx.now {
+            self.connection.on_deadline(cx.now);
+        }
+        self.finish(cx);
+    }
+}
+
+impl TcpState {
+    /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
+    /// change and before the socket is given up.
+    pub(crate) fn finish(&mut self, cx: &Cx<'_>) {
+        let mut lower = Lower::new(&mut self.path, cx);
+        self.connection.transmit(cx.now, &mut lower);
+        if let Some(path) = self.path.take_change() {
+            self.connection.on_path_change(cx.now, path);
+            self.connection.transmit(cx.now, &mut Lower::new(&mut self.path, cx));
+        }
+        if !self.is_retired {
+            self.retire_if_over(cx);
+        }
+        cx.socket.readiness.set(ready(self.connection.readiness()));
+        cx.socket.cell.publish(self.connection.deadline());
+    }
+
+    fn retire_if_over(&mut self, cx: &Cx<'_>) {
+        if let Some(time_wait) = self.connection.take_time_wait() {
+            cx.host.demux.enter_time_wait(cx.socket, time_wait);
+        } else if self.connection.state() == State::Closed {
+            cx.host.demux.remove(cx.socket);
+        } else {
+            return;
+        }
+        self.is_retired = true;
+        cx.host.registry.release(cx.socket.cell.id());
+    }
+
+    /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
+    fn on_path_error(&mut self, cx: &Cx<'_>, seq: SeqNumber, error: PathError) {
+        if !self.connection.is_in_flight(seq) {
+            cx.host.drops.count(crate::drop_reason::DropReason::Icmp);
+            return;
+        }
+        match error {
+            PathError::TooBig(mtu) => {
+                if self.path.reduce_mtu(mtu) {
+                    self.connection.on_path_change(cx.now, self.path.path());
+                }
+            }
+            PathError::Unreachable { error, hard } => {
+                self.connection.on_unreachable(cx.now, error, hard);
+            }
+        }
+    }
+}
+
+/// One TCP socket, shared by the tables of its host and the handles of applications.
+pub(crate) struct TcpSocket {
+    tuple: FourTuple,
+    state: HandOff<TcpState>,
+    pub(crate) readiness: Readiness,
+    pub(crate) cell: Arc<RunCell>,
+    /// Memory of the backlog at the most.
+    backlog_limit: AtomicU32,
+}
+
+impl core::fmt::Debug for TcpSocket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TcpSocket").field("tuple", &self.tuple).finish_non_exhaustive()
+    }
+}
+
+impl TcpSocket {
+    pub(crate) fn new(
+        tuple: FourTuple,
+        connection: Connection,
+        path: SocketPath,
+        cell: Arc<RunCell>,
+        backlog_limit: u32,
+    ) -> Self {
+        Self {
+            tuple,
+            state: HandOff::new(TcpState { connection, path, is_retired: false }),
+            readiness: Readiness::new(),
+            cell,
+            backlog_limit: AtomicU32::new(backlog_limit),
+        }
+    }
+
+    /// Own and peer's address and port.
+    pub(crate) fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    /// Owns the socket for `f`, then sends, settles and gives it up.
+    pub(crate) fn with<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut Connection) -> R,
+    ) -> R {
+        let mut cx = Cx { now, host, socket: self };
+        let mut owner = self.state.own();
+        let answer = f(&mut owner.connection);
+        owner.finish(&cx);
+        self.release(owner, &mut cx);
+        answer
+    }
+
+    /// Looks at the connection without causing anything.
+    pub(crate) fn look<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut Connection) -> R,
+    ) -> R {
+        let mut owner = self.state.own();
+        let answer = f(&mut owner.connection);
+        self.release(owner, &mut Cx { now, host, socket: self });
+        answer
+    }
+
+    /// Gives the connection the segments of one receive batch; it transmits once, afterwards. If
+    /// another thread owns it, they become its debt. `segments` is empty afterwards.
+    pub(crate) fn receive(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        segments: &mut smallvec::SmallVec<[Segment; 2]>,
+    ) {
+        let mut cx = Cx { now, host, socket: self };
+        if let Some(mut owner) = self.state.try_own() {
+            for segment in segments.drain(..) {
+                owner.connection.on_segment(now, segment);
+            }
+            owner.finish(&cx);
+            self.release(owner, &mut cx);
+            return;
+        }
+        let limit = self.backlog_limit.load(Relaxed);
+        let mut dropped = 0;
+        let leave = |debt: &mut Debt| {
+            for segment in segments.drain(..) {
+                dropped += u64::from(!debt.push(segment, limit));
+            }
+        };
+        let posted = self.state.post(leave, &mut cx);
+        if dropped > 0 {
+            self.cell.counters().add(Counter::BacklogDrop, dropped);
+            host.drops.add(crate::drop_reason::DropReason::SocketBacklog, dropped);
+        }
+        self.after_post(host, posted);
+    }
+
+    /// Does `work`, or leaves it to the owner.
+    pub(crate) fn visit(self: &Arc<Self>, host: &Host, now: Instant, work: Work) {
+        let mut cx = Cx { now, host, socket: self };
+        let posted = self.state.post(|debt| debt.work |= work, &mut cx);
+        self.after_post(host, posted);
+    }
+
+    /// Tells the connection of an ICMP error about the segment with `seq`.
+    pub(crate) fn path_error(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        seq: SeqNumber,
+        error: PathError,
+    ) {
+        let mut cx = Cx { now, host, socket: self };
+        let posted = self.state.post(|debt| debt.path_error = Some((seq, error)), &mut cx);
+        self.after_post(host, posted);
+    }
+
+    fn after_post(&self, _host: &Host, posted: Posted) {
+        match posted {
+            Posted::Settled => {}
+            Posted::LeftToOwner => self.cell.counters().add(Counter::Deferred, 1),
+            Posted::DebtLeft => self.cell.request(Work::TRANSMIT),
+        }
+    }
+
+    fn release(&self, owner: Owner<'_, TcpState>, cx: &mut Cx<'_>) {
+        if owner.release(cx) == Released::DebtLeft {
+            self.cell.request(Work::TRANSMIT);
+        }
+    }
+
+    /// Follows the buffers: the backlog may hold as much as both together (Linux's
+    /// `tcp_add_backlog`).
+    pub(crate) fn set_backlog_limit(&self, bytes: u32) {
+        self.backlog_limit.store(bytes, Relaxed);
+    }
+}
+
+/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
+#[derive(Clone, Debug)]
+pub struct FlowInfo {
+    /// Own address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// State.
+    pub state: State,
+    /// `TCP_INFO`.
+    pub info: TcpInfo,
+    /// Bytes in qdiscs, headers and overhead included.
+    pub qdisc_bytes: u64,
+    /// Bytes that the device has.
+    pub device_bytes: u64,
+}
+
+/// The application's reference to a TCP socket; clones share it. When the last one is dropped, the
+/// connection is closed as by [`close`](Self::close).
+#[derive(Clone, Debug)]
+pub struct TcpHandle(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    socket: Arc<TcpSocket>,
+    host: Arc<Host>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Dropping knows no time: the driver of the shard closes.
+        self.socket.cell.request(Work::CLOSE);
+    }
+}
+
+impl TcpHandle {
+    pub(crate) fn new(socket: Arc<TcpSocket>, host: Arc<Host>) -> Self {
+        Self(Arc::new(Held { socket, host }))
+    }
+
+    fn with<R>(&self, now: Instant, f: impl FnOnce(&mut Connection) -> R) -> R {
+        self.0.socket.with(&self.0.host, now, f)
+    }
+
+    fn look<R>(&self, now: Instant, f: impl FnOnce(&mut Connection) -> R) -> R {
+        self.0.socket.look(&self.0.host, now, f)
+    }
+
+    /// Queues a copy of the front of `data` and sends what may go. How many bytes were taken.
+    ///
+    /// # Errors
+    /// As [`Connection::write`]; `WouldBlock` when the send buffer is full.
+    pub fn write(&self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
+        self.with(now, |connection| connection.write(now, data))
+    }
+
+    /// As [`write`](Self::write) without a copy: takes the front of `data`.
+    ///
+    /// # Errors
+    /// As [`Connection::write_bytes`].
+    pub fn write_bytes(&self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
+        self.with(now, |connection| connection.write_bytes(now, data))
+    }
+
+    /// Copies received bytes; `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Connection::read`]; `WouldBlock` when nothing is there.
+    pub fn read(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.with(now, |connection| connection.read(now, buf))
+    }
+
+    /// As [`read`](Self::read), and the bytes stay.
+    ///
+    /// # Errors
+    /// As [`Connection::peek`].
+    pub fn peek(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.look(now, |connection| connection.peek(buf))
+    }
+
+    /// No more data will be written: FIN follows what is queued.
+    pub fn shutdown_write(&self, now: Instant) {
+        self.with(now, |connection| connection.shutdown_write(now));
+    }
+
+    /// No more data will be read: reads return the end of the stream.
+    pub fn shutdown_read(&self, now: Instant) {
+        self.with(now, Connection::shutdown_read);
+    }
+
+    /// Closes as the linger option says; data still queued is sent by the stack.
+    pub fn close(&self, now: Instant) {
+        self.with(now, |connection| connection.close(now));
+    }
+
+    /// Resets the connection.
+    pub fn abort(&self, now: Instant) {
+        self.with(now, |connection| connection.abort(now));
+    }
+
+    /// What the socket is ready for, and the generation to register with.
+    pub fn readiness(&self) -> ReadyState {
+        self.0.socket.readiness.state()
+    }
+
+    /// Wakes `waker` when the socket becomes ready for something more than it was at `seen`; false,
+    /// and nothing registered, if it already did.
+    #[must_use = "false means: look again"]
+    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        self.0.socket.readiness.register(seen, waker)
+    }
+
+    /// State of the connection.
+    pub fn state(&self, now: Instant) -> State {
+        self.look(now, |connection| connection.state())
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    pub fn take_error(&self, now: Instant) -> Option<ConnectionError> {
+        let error = self.look(now, Connection::take_error);
+        self.0.socket.readiness.clear(Ready::ERROR);
+        error
+    }
+
+    /// The options as they are.
+    pub fn options(&self, now: Instant) -> SocketOptions {
+        self.look(now, |connection| connection.options().clone())
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// As [`Connection::set_option`].
+    pub fn set_option(&self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
+        self.with(now, |connection| connection.set_option(now, option))
+    }
+
+    /// `TCP_INFO`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        self.look(now, |connection| connection.info(now))
+    }
+
+    /// Own address and port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.socket.tuple.local_addr()
+    }
+
+    /// The peer's address and port.
+    pub fn remote_addr(&self) -> SocketAddr {
+        self.0.socket.tuple.remote_addr()
+    }
+
+    /// The shard whose driver serves this socket's timers and completions.
+    pub fn shard(&self) -> usize {
+        self.0.socket.cell.shard()
+    }
+}

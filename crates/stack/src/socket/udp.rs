@@ -1,0 +1,438 @@
+//! UDP sockets: bounded receive queues, and an account so that a full way down pushes back.
+
+use super::SocketError;
+use super::readiness::{Readiness, Ready, ReadyState};
+use crate::demux::{FourTuple, HashKey, overlap};
+use crate::egress::{Datagram, SocketPath, send_datagram_on};
+use crate::frame::Headers;
+use crate::ports::Ephemeral;
+use crate::stack::Host;
+use crate::stats::IpCounter;
+use crate::sync::{Mutex, lock};
+use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
+use bytes::Bytes;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+use hashbrown::HashTable;
+use neap_tcp::segment::Payload;
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+/// `net.core.rmem_default` and `wmem_default`.
+const DEFAULT_BUFFER: u32 = 212_992;
+
+/// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
+const OVERHEAD: u32 = 640;
+
+/// A datagram that waits to be received.
+#[derive(Clone, Debug)]
+pub struct ReceivedDatagram {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Own address that it was sent to.
+    pub to: IpAddr,
+    /// Data.
+    pub data: Bytes,
+}
+
+struct UdpState {
+    remote: Option<SocketAddr>,
+    queue: VecDeque<ReceivedDatagram>,
+    queued_bytes: u32,
+    receive_buffer: u32,
+    send_buffer: u32,
+    error: Option<SocketError>,
+    /// Way to the connected peer.
+    path: SocketPath,
+    is_closed: bool,
+}
+
+/// One UDP socket.
+pub(crate) struct UdpSocket {
+    local: SocketAddr,
+    reuse: bool,
+    readiness: Arc<Ready4Udp>,
+    account: Arc<TxAccount>,
+    state: Mutex<UdpState>,
+}
+
+/// Readiness that completions set.
+#[derive(Debug, Default)]
+struct Ready4Udp(Readiness);
+
+impl Wake for Ready4Udp {
+    fn wake(self: Arc<Self>) {
+        self.0.signal(Ready::WRITABLE);
+    }
+}
+
+impl core::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("UdpSocket").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl UdpSocket {
+    fn new(local: SocketAddr, reuse: bool) -> Self {
+        let readiness = Arc::new(Ready4Udp::default());
+        readiness.0.set(Ready::WRITABLE);
+        let account = TxAccount::new(readiness.clone().into());
+        let state = UdpState {
+            remote: None,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            receive_buffer: DEFAULT_BUFFER,
+            send_buffer: DEFAULT_BUFFER,
+            error: None,
+            path: SocketPath::default(),
+            is_closed: false,
+        };
+        Self { local, reuse, readiness, account, state: Mutex::new(state) }
+    }
+
+    /// How well the socket fits a datagram: 0 not at all, more is better.
+    fn score(&self, tuple: &FourTuple) -> u32 {
+        let local = tuple.local_addr();
+        if !overlap(self.local, local) {
+            return 0;
+        }
+        let exact = u32::from(self.local.ip() == local.ip());
+        match lock(&self.state).remote {
+            None => 1 + exact,
+            Some(remote) if remote == tuple.remote_addr() => 4 + exact,
+            Some(_) => 0,
+        }
+    }
+
+    /// Queues a datagram; false when the receive buffer is full.
+    fn deliver(&self, datagram: ReceivedDatagram) -> bool {
+        let mut state = lock(&self.state);
+        let bytes = (datagram.data.len() as u32).saturating_add(OVERHEAD);
+        let total = state.queued_bytes.saturating_add(bytes);
+        if state.is_closed || (total > state.receive_buffer && !state.queue.is_empty()) {
+            return false;
+        }
+        state.queued_bytes = total;
+        state.queue.push_back(datagram);
+        self.readiness.0.signal(Ready::READABLE);
+        true
+    }
+
+    /// An ICMP error about a datagram of this socket.
+    pub(crate) fn set_error(&self, error: SocketError) {
+        lock(&self.state).error = Some(error);
+        self.readiness.0.signal(Ready::ERROR);
+    }
+
+    /// The path to the connected peer takes no more than `mtu` bytes.
+    pub(crate) fn reduce_mtu(&self, mtu: u32) {
+        lock(&self.state).path.reduce_mtu(mtu);
+    }
+
+    fn close(&self) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let queue = core::mem::take(&mut state.queue);
+        drop(state);
+        drop(queue);
+        self.readiness.0.signal(Ready::READ_CLOSED | Ready::WRITE_CLOSED | Ready::ERROR);
+    }
+}
+
+/// The UDP sockets of a host by local port.
+///
+/// Cost of a lookup: a multiplication, one mutex, and one look at each socket on the port.
+pub(crate) struct UdpTable(Mutex<UdpSockets>);
+
+struct UdpSockets {
+    by_port: HashTable<Arc<UdpSocket>>,
+    ephemeral: Ephemeral,
+    is_shut_down: bool,
+}
+
+fn hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl UdpTable {
+    pub(crate) fn new(ports: RangeInclusive<u16>, seed: u64) -> Self {
+        Self(Mutex::new(UdpSockets {
+            by_port: HashTable::new(),
+            ephemeral: Ephemeral::new(ports, seed),
+            is_shut_down: false,
+        }))
+    }
+
+    /// Binds a socket; port 0 is an ephemeral one.
+    pub(crate) fn bind(
+        &self,
+        key: HashKey,
+        mut local: SocketAddr,
+        reuse: bool,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        let mut sockets = lock(&self.0);
+        if sockets.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let UdpSockets { by_port, ephemeral, .. } = &mut *sockets;
+        if local.port() == 0 {
+            let any = FourTuple::new(local, local);
+            let is_free =
+                |port| by_port.find(hash(port), |one| one.local.port() == port).is_none();
+            let port = ephemeral.choose(key.flow(&any), is_free);
+            local.set_port(port.ok_or(SocketError::AddressInUse)?);
+        }
+        let is_taken = by_port
+            .iter_hash(hash(local.port()))
+            .any(|one| overlap(one.local, local) && !(reuse && one.reuse));
+        if is_taken {
+            return Err(SocketError::AddressInUse);
+        }
+        let socket = Arc::new(UdpSocket::new(local, reuse));
+        by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
+        Ok(socket)
+    }
+
+    fn find(&self, tuple: &FourTuple) -> Option<Arc<UdpSocket>> {
+        let sockets = lock(&self.0);
+        let scored = sockets
+            .by_port
+            .iter_hash(hash(tuple.local_port))
+            .map(|socket| (socket.score(tuple), socket))
+            .filter(|(score, _)| *score > 0);
+        scored.max_by_key(|(score, _)| *score).map(|(_, socket)| socket.clone())
+    }
+
+    /// Delivers a datagram. `None`: no socket; `Some(false)`: no room.
+    pub(crate) fn deliver(&self, tuple: &FourTuple, data: Bytes) -> Option<bool> {
+        let socket = self.find(tuple)?;
+        let from = tuple.remote_addr();
+        Some(socket.deliver(ReceivedDatagram { from, to: tuple.local, data }))
+    }
+
+    /// Tells the connected socket that sent a datagram of an error; whether there is one.
+    pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
+        let Some(socket) = self.find(tuple) else { return false };
+        if lock(&socket.state).remote.is_none() {
+            return false;
+        }
+        tell(&socket);
+        true
+    }
+
+    fn remove(&self, socket: &Arc<UdpSocket>) {
+        let mut sockets = lock(&self.0);
+        let is_it = |one: &Arc<UdpSocket>| Arc::ptr_eq(one, socket);
+        if let Ok(entry) = sockets.by_port.find_entry(hash(socket.local.port()), is_it) {
+            entry.remove();
+        }
+    }
+
+    /// Closes all sockets and refuses more.
+    pub(crate) fn shut_down(&self) {
+        let mut sockets = lock(&self.0);
+        sockets.is_shut_down = true;
+        let all: Vec<_> = sockets.by_port.drain().collect();
+        drop(sockets);
+        all.iter().for_each(|socket| socket.close());
+    }
+
+    /// Sockets bound.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).by_port.len()
+    }
+}
+
+/// The application's reference to a UDP socket; clones share it, the last one closes it.
+#[derive(Clone, Debug)]
+pub struct UdpHandle(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    socket: Arc<UdpSocket>,
+    host: Arc<Host>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.host.udp.remove(&self.socket);
+        self.socket.close();
+    }
+}
+
+impl UdpHandle {
+    pub(crate) fn new(socket: Arc<UdpSocket>, host: Arc<Host>) -> Self {
+        Self(Arc::new(Held { socket, host }))
+    }
+
+    /// The bound address; unspecified if bound to all addresses.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.socket.local
+    }
+
+    /// The connected peer.
+    pub fn remote_addr(&self) -> Option<SocketAddr> {
+        lock(&self.0.socket.state).remote
+    }
+
+    /// Sends to and receives from `remote` only; `None` ends that.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressFamily`] if the socket is bound to the other family.
+    pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
+        if remote.is_some_and(|remote| remote.is_ipv4() != self.0.socket.local.is_ipv4()) {
+            return Err(SocketError::AddressFamily);
+        }
+        let mut state = lock(&self.0.socket.state);
+        state.remote = remote;
+        state.path = SocketPath::default();
+        Ok(())
+    }
+
+    /// Sends `data` to `to`, or to the connected peer. The datagram is queued below, or refused as
+    /// a whole.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the send buffer's worth of bytes is below; `MessageTooLong`;
+    /// `DestinationRequired`; a pending ICMP error; no route.
+    pub fn send_to(
+        &self,
+        now: Instant,
+        data: Bytes,
+        to: Option<SocketAddr>,
+    ) -> Result<(), SocketError> {
+        let Held { socket, host } = &*self.0;
+        let mut state = lock(&socket.state);
+        if let Some(error) = state.error.take() {
+            socket.readiness.0.clear(Ready::ERROR);
+            return Err(error);
+        }
+        if state.is_closed {
+            return Err(SocketError::ShutDown);
+        }
+        let remote = to.or(state.remote).ok_or(SocketError::DestinationRequired)?;
+        if remote.is_ipv4() != socket.local.is_ipv4() {
+            return Err(SocketError::AddressFamily);
+        }
+        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
+        if data.len() > most {
+            return Err(SocketError::MessageTooLong);
+        }
+        if remote.port() == 0 {
+            return Err(SocketError::InvalidArgument);
+        }
+        socket.admit(u64::from(state.send_buffer))?;
+        let is_connected = state.remote == Some(remote);
+        let mut path = match is_connected {
+            true => core::mem::take(&mut state.path),
+            false => SocketPath::default(),
+        };
+        drop(state);
+        let sent = socket.send(host, now, &mut path, remote, data);
+        if is_connected {
+            lock(&socket.state).path = path;
+        }
+        sent
+    }
+
+    /// The next datagram.
+    ///
+    /// # Errors
+    /// `WouldBlock`; a pending ICMP error; `ShutDown`.
+    pub fn recv_from(&self) -> Result<ReceivedDatagram, SocketError> {
+        let socket = &self.0.socket;
+        let mut state = lock(&socket.state);
+        if let Some(error) = state.error.take() {
+            socket.readiness.0.clear(Ready::ERROR);
+            return Err(error);
+        }
+        let Some(datagram) = state.queue.pop_front() else {
+            let is_closed = state.is_closed;
+            return Err(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock });
+        };
+        state.queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
+        if state.queue.is_empty() {
+            socket.readiness.0.clear(Ready::READABLE);
+        }
+        Ok(datagram)
+    }
+
+    /// `SO_RCVBUF` and `SO_SNDBUF`, in bytes, not doubled; `None` leaves one as it is.
+    pub fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
+        let mut state = lock(&self.0.socket.state);
+        state.receive_buffer = receive.unwrap_or(state.receive_buffer);
+        state.send_buffer = send.unwrap_or(state.send_buffer);
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    pub fn take_error(&self) -> Option<SocketError> {
+        let error = lock(&self.0.socket.state).error.take();
+        self.0.socket.readiness.0.clear(Ready::ERROR);
+        error
+    }
+
+    /// What the socket is ready for, and the generation to register with.
+    pub fn readiness(&self) -> ReadyState {
+        self.0.socket.readiness.0.state()
+    }
+
+    /// As [`TcpHandle::register`](super::tcp::TcpHandle::register).
+    #[must_use = "false means: look again"]
+    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        self.0.socket.readiness.0.register(seen, waker)
+    }
+
+    /// Bytes of this socket that the wire does not have yet.
+    pub fn bytes_below(&self) -> u64 {
+        self.0.socket.account.bytes()
+    }
+}
+
+impl UdpSocket {
+    /// Whether there is room below; if not, a completion makes the socket writable.
+    fn admit(&self, limit: u64) -> Result<(), SocketError> {
+        if self.account.admit(limit) {
+            return Ok(());
+        }
+        // The first look may already be answered by a wake-up: clear, then look again.
+        self.readiness.0.clear(Ready::WRITABLE);
+        if self.account.admit(limit) {
+            self.readiness.0.signal(Ready::WRITABLE);
+            return Ok(());
+        }
+        Err(SocketError::WouldBlock)
+    }
+
+    fn send(
+        &self,
+        host: &Host,
+        now: Instant,
+        path: &mut SocketPath,
+        remote: SocketAddr,
+        data: Bytes,
+    ) -> Result<(), SocketError> {
+        let local = match self.local.ip() {
+            ip if ip.is_unspecified() => host.source_for(remote.ip())?,
+            ip => ip,
+        };
+        let pseudo = Pseudo::of(local, remote.ip(), Protocol::UDP)
+            .ok_or(SocketError::AddressFamily)?;
+        let ports = Ports { source: self.local.port(), destination: remote.port() };
+        let bytes = (data.len() as u32).saturating_add(OVERHEAD);
+        let payload = Payload::from(data);
+        let mut headers = Headers::default();
+        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
+        let mut datagram = Datagram::new(local, remote.ip(), Protocol::UDP, headers, payload);
+        datagram.credit = Some(TxCredit::charge(&self.account, bytes));
+        datagram.flow = u64::from(self.local.port()) << 16 | u64::from(remote.port());
+        host.ip.add(IpCounter::UdpOutDatagrams, 1);
+        let sent = send_datagram_on(host, now, 0, path, datagram);
+        if sent.is_err() {
+            host.ip.add(IpCounter::UdpSndbufErrors, 1);
+        }
+        sent
+    }
+}

@@ -1,0 +1,136 @@
+//! Counters of the host below TCP, by the names that `nstat` prints.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! ip_counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// One counter of IP, ICMP or UDP. Names as printed by `nstat`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum IpCounter { $($(#[$doc])* $variant,)+ }
+
+        impl IpCounter {
+            /// All counters, in the order in which they are printed.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name that `nstat` prints.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+ip_counters! {
+    /// IPv4 packets received, super-packets counted once (after GRO).
+    IpInReceives = "IpInReceives",
+    /// IPv4 headers with errors.
+    IpInHdrErrors = "IpInHdrErrors",
+    /// IPv4 packets for other hosts or from impossible sources.
+    IpInAddrErrors = "IpInAddrErrors",
+    /// IPv4 packets of unknown protocols.
+    IpInUnknownProtos = "IpInUnknownProtos",
+    /// IPv4 packets handed to a transport.
+    IpInDelivers = "IpInDelivers",
+    /// IPv4 packets sent, super-packets counted once.
+    IpOutRequests = "IpOutRequests",
+    /// Packets that had no route.
+    IpOutNoRoutes = "IpOutNoRoutes",
+    /// Fragments received.
+    IpReasmReqds = "IpReasmReqds",
+    /// Datagrams put together.
+    IpReasmOKs = "IpReasmOKs",
+    /// Datagrams and fragments given up.
+    IpReasmFails = "IpReasmFails",
+    /// Datagrams cut into fragments.
+    IpFragOKs = "IpFragOKs",
+    /// Fragments sent.
+    IpFragCreates = "IpFragCreates",
+    /// Bytes of IPv4 packets received.
+    IpInOctets = "IpExtInOctets",
+    /// Bytes of IPv4 packets sent.
+    IpOutOctets = "IpExtOutOctets",
+    /// IPv4 packets received with a congestion mark.
+    IpInCEPkts = "IpExtInCEPkts",
+    /// IPv6 packets received, super-packets counted once.
+    Ip6InReceives = "Ip6InReceives",
+    /// IPv6 headers with errors.
+    Ip6InHdrErrors = "Ip6InHdrErrors",
+    /// IPv6 packets for other hosts or from impossible sources.
+    Ip6InAddrErrors = "Ip6InAddrErrors",
+    /// IPv6 packets of unknown protocols.
+    Ip6InUnknownProtos = "Ip6InUnknownProtos",
+    /// IPv6 packets handed to a transport.
+    Ip6InDelivers = "Ip6InDelivers",
+    /// IPv6 packets sent, super-packets counted once.
+    Ip6OutRequests = "Ip6OutRequests",
+    /// Bytes of IPv6 packets received.
+    Ip6InOctets = "Ip6InOctets",
+    /// Bytes of IPv6 packets sent.
+    Ip6OutOctets = "Ip6OutOctets",
+    /// ICMP messages received.
+    IcmpInMsgs = "IcmpInMsgs",
+    /// ICMP messages with errors.
+    IcmpInErrors = "IcmpInErrors",
+    /// ICMP checksums that were wrong.
+    IcmpInCsumErrors = "IcmpInCsumErrors",
+    /// Destination unreachable received.
+    IcmpInDestUnreachs = "IcmpInDestUnreachs",
+    /// Echo requests received.
+    IcmpInEchos = "IcmpInEchos",
+    /// ICMP messages sent.
+    IcmpOutMsgs = "IcmpOutMsgs",
+    /// Destination unreachable sent.
+    IcmpOutDestUnreachs = "IcmpOutDestUnreachs",
+    /// Echo replies sent.
+    IcmpOutEchoReps = "IcmpOutEchoReps",
+    /// ICMPv6 messages received.
+    Icmp6InMsgs = "Icmp6InMsgs",
+    /// ICMPv6 messages with errors.
+    Icmp6InErrors = "Icmp6InErrors",
+    /// ICMPv6 checksums that were wrong.
+    Icmp6InCsumErrors = "Icmp6InCsumErrors",
+    /// ICMPv6 messages sent.
+    Icmp6OutMsgs = "Icmp6OutMsgs",
+    /// UDP datagrams delivered.
+    UdpInDatagrams = "UdpInDatagrams",
+    /// UDP datagrams without a socket.
+    UdpNoPorts = "UdpNoPorts",
+    /// UDP datagrams with errors, full buffers included.
+    UdpInErrors = "UdpInErrors",
+    /// UDP datagrams sent.
+    UdpOutDatagrams = "UdpOutDatagrams",
+    /// UDP datagrams dropped at a full receive buffer.
+    UdpRcvbufErrors = "UdpRcvbufErrors",
+    /// UDP datagrams that the way down refused.
+    UdpSndbufErrors = "UdpSndbufErrors",
+    /// UDP checksums that were wrong.
+    UdpInCsumErrors = "UdpInCsumErrors",
+}
+
+/// The counters of one host. Adding is one relaxed atomic add.
+#[derive(Debug)]
+pub struct IpCounters([AtomicU64; IpCounter::ALL.len()]);
+
+impl Default for IpCounters {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl IpCounters {
+    /// Adds `n`.
+    pub fn add(&self, counter: IpCounter, n: u64) {
+        self.0[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self, counter: IpCounter) -> u64 {
+        self.0[counter as usize].load(Relaxed)
+    }
+
+    /// Every counter with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (IpCounter, u64)> + '_ {
+        IpCounter::ALL.iter().map(|&counter| (counter, self.get(counter)))
+    }
+}
