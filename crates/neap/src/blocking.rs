@@ -652,9 +652,11 @@ impl UdpSocket {
     }
 
     fn send_some(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
-        let attempt = || self.handle.send_to(clock::now(), data, remote);
+        let datagram = Bytes::copy_from_slice(data);
+        let attempt = || self.handle.send_to(clock::now(), datagram.clone(), remote);
         let timeout = &self.waiting.write_timeout;
-        self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)
+        self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)?;
+        Ok(data.len())
     }
 
     fn wait_for<T>(
