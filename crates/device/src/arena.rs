@@ -39,9 +39,7 @@ impl Arena {
 
     #[cold]
     fn change_block(&mut self) {
-        let free = (0..self.retired.len())
-            .rev()
-            .find(|&i| self.retired[i].try_reclaim(BLOCK));
+        let free = (0..self.retired.len()).rev().find(|&i| self.retired[i].try_reclaim(BLOCK));
         let next = match free {
             Some(index) => self.retired.remove(index),
             None => BytesMut::with_capacity(BLOCK),

@@ -93,18 +93,11 @@ impl Error {
     /// The general case: permission problems by name, the rest as [`Error::System`].
     pub(crate) fn of(call: &'static str, subject: &str, errno: Errno) -> Self {
         match errno {
-            Errno::PERM | Errno::ACCESS => Self::Permission {
-                action: call,
-                capability: "CAP_NET_ADMIN",
-            },
-            Errno::NODEV | Errno::NXIO => Self::NoInterface {
-                name: subject.to_owned(),
-            },
-            _ => Self::System {
-                call,
-                subject: subject.to_owned(),
-                source: errno.into(),
-            },
+            Errno::PERM | Errno::ACCESS => {
+                Self::Permission { action: call, capability: "CAP_NET_ADMIN" }
+            }
+            Errno::NODEV | Errno::NXIO => Self::NoInterface { name: subject.to_owned() },
+            _ => Self::System { call, subject: subject.to_owned(), source: errno.into() },
         }
     }
 }

@@ -21,11 +21,7 @@ pub struct LinkConfig {
 
 impl Default for LinkConfig {
     fn default() -> Self {
-        Self {
-            address: None,
-            mtu: None,
-            up: true,
-        }
+        Self { address: None, mtu: None, up: true }
     }
 }
 
@@ -58,21 +54,12 @@ pub(crate) struct Interface {
 
 impl Interface {
     pub(crate) fn named(name: &str) -> Result<Self, Error> {
-        let request = InterfaceName::new(name).ok_or_else(|| Error::BadName {
-            name: name.to_owned(),
-        })?;
-        let socket = socket_with(
-            AddressFamily::INET,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(|e| Error::of("socket", name, e))?;
-        Ok(Self {
-            name: name.to_owned(),
-            request,
-            socket,
-        })
+        let request =
+            InterfaceName::new(name).ok_or_else(|| Error::BadName { name: name.to_owned() })?;
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                .map_err(|e| Error::of("socket", name, e))?;
+        Ok(Self { name: name.to_owned(), request, socket })
     }
 
     fn failed(&self, call: &'static str) -> impl Fn(Errno) -> Error {
@@ -99,9 +86,7 @@ impl Interface {
         let (kind, address) =
             sys::hardware(&self.socket, self.request).map_err(self.failed("SIOCGIFHWADDR"))?;
         if kind != libc::ARPHRD_ETHER {
-            return Err(Error::NotEthernet {
-                name: self.name.clone(),
-            });
+            return Err(Error::NotEthernet { name: self.name.clone() });
         }
         Ok(address)
     }
@@ -118,23 +103,13 @@ impl Interface {
     }
 
     fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), Error> {
-        let (longest, range) = if address.is_ipv4() {
-            (32, "0 to 32")
-        } else {
-            (128, "0 to 128")
-        };
+        let (longest, range) = if address.is_ipv4() { (32, "0 to 32") } else { (128, "0 to 128") };
         if prefix > longest {
-            return Err(Error::OutOfRange {
-                option: "prefix length",
-                value: prefix.into(),
-                range,
-            });
+            return Err(Error::OutOfRange { option: "prefix length", value: prefix.into(), range });
         }
         let index = self.index()?;
         netlink::add_address(index.cast_unsigned(), address, prefix).map_err(|errno| match errno {
-            Errno::ACCESS => Error::Ipv6Disabled {
-                name: self.name.clone(),
-            },
+            Errno::ACCESS => Error::Ipv6Disabled { name: self.name.clone() },
             _ => Error::of("adding an address", &self.name, errno),
         })
     }
@@ -147,10 +122,7 @@ mod tests {
     #[test]
     fn names_that_no_interface_can_have_are_told() {
         for name in ["", "a/b", "a b", "sixteen-bytes-nm", "..", "a:1"] {
-            assert!(
-                matches!(Interface::named(name), Err(Error::BadName { .. })),
-                "{name:?}"
-            );
+            assert!(matches!(Interface::named(name), Err(Error::BadName { .. })), "{name:?}");
         }
     }
 
@@ -163,9 +135,6 @@ mod tests {
     #[test]
     fn loopback_is_not_ethernet() {
         let lo = Interface::named("lo").expect("a good name");
-        assert!(matches!(
-            lo.ethernet_address(),
-            Err(Error::NotEthernet { .. })
-        ));
+        assert!(matches!(lo.ethernet_address(), Err(Error::NotEthernet { .. })));
     }
 }

@@ -1,77 +1,116 @@
-//! The one rtnetlink request that is needed: give an interface an address (rtnetlink(7)).
+//! The rtnetlink requests that are needed to give an interface an address (rtnetlink(7)).
 
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 use std::net::IpAddr;
+use std::time::Duration;
 
 const NLMSG_ERROR: u16 = 2;
 const RTM_NEWADDR: u16 = 20;
-/// `NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE`: setting the same address twice is no error.
-const FLAGS: u16 = 0x1 | 0x4 | 0x100 | 0x400;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_CREATE: u16 = 0x400;
+const RTA_DST: u16 = 1;
+/// Where `struct rtmsg` has the type, and the type of an address of this host.
+const RTM_TYPE: usize = 7;
+const RTN_LOCAL: u8 = 2;
+/// How long to wait for a new address: 200 steps of a millisecond.
+const REACHABLE_TRIES: u32 = 200;
+const REACHABLE_STEP: Duration = Duration::from_millis(1);
 /// No duplicate address detection: it would keep the address unusable for a second.
 const IFA_F_NODAD: u8 = 0x02;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
-/// Adds `address/prefix` to the interface with this index.
+/// Adds `address/prefix` to the interface with this index, and waits until it can be reached.
 pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()> {
     // No protocol is protocol 0, NETLINK_ROUTE.
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    send(
-        &socket,
-        &request(index, address, prefix),
-        SendFlags::empty(),
-    )?;
-    let mut reply = [0u8; 512];
-    let (len, _) = recv(&socket, &mut reply, RecvFlags::empty())?;
-    acknowledgment(&reply[..len])
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let mut reply = [0u8; 1024];
+    let mut ask = |message: &[u8]| {
+        send(&socket, message, SendFlags::empty())?;
+        let (len, _) = recv(&socket, &mut reply, RecvFlags::empty())?;
+        parse(&reply[..len])
+    };
+    ask(&new_address(index, address, prefix))?;
+    // The kernel makes an IPv6 address local in a work queue, some time after it has acknowledged.
+    for _ in 0..REACHABLE_TRIES {
+        if ask(&get_route(address)) == Ok(Reply::Route(RTN_LOCAL)) {
+            break;
+        }
+        std::thread::sleep(REACHABLE_STEP);
+    }
+    Ok(())
 }
 
-fn request(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
-    let (family, flags) = match address {
-        IpAddr::V4(_) => (libc::AF_INET as u8, 0),
-        IpAddr::V6(_) => (libc::AF_INET6 as u8, IFA_F_NODAD),
-    };
-    let mut body = vec![family, prefix, flags, 0];
-    body.extend(index.to_ne_bytes());
-    for kind in [IFA_LOCAL, IFA_ADDRESS] {
-        let value = match address {
-            IpAddr::V4(v4) => v4.octets().to_vec(),
-            IpAddr::V6(v6) => v6.octets().to_vec(),
-        };
-        body.extend((value.len() as u16 + 4).to_ne_bytes());
-        body.extend(kind.to_ne_bytes());
-        body.extend(value);
+fn family(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
     }
-    let mut message = Vec::new();
+}
+
+fn push_attribute(body: &mut Vec<u8>, kind: u16, address: IpAddr) {
+    let value = match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    body.extend((value.len() as u16 + 4).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+}
+
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(16 + body.len());
     message.extend((body.len() as u32 + 16).to_ne_bytes());
-    message.extend(RTM_NEWADDR.to_ne_bytes());
-    message.extend(FLAGS.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
     message
 }
 
-/// The `nlmsgerr` that answers: code 0 is success, otherwise a negative errno.
-fn acknowledgment(reply: &[u8]) -> Result<()> {
-    let kind = reply
-        .get(4..6)
-        .and_then(|b| b.try_into().ok())
-        .map(u16::from_ne_bytes);
-    let code = reply
-        .get(16..20)
-        .and_then(|b| b.try_into().ok())
-        .map(i32::from_ne_bytes);
+/// Setting the same address twice is no error.
+fn new_address(index: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
+    let flags = if address.is_ipv6() { IFA_F_NODAD } else { 0 };
+    let mut body = vec![family(address), prefix, flags, 0];
+    body.extend(index.to_ne_bytes());
+    push_attribute(&mut body, IFA_LOCAL, address);
+    push_attribute(&mut body, IFA_ADDRESS, address);
+    message(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE, &body)
+}
+
+/// How the kernel would reach the address.
+fn get_route(address: IpAddr) -> Vec<u8> {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let mut body = vec![family(address), bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    push_attribute(&mut body, RTA_DST, address);
+    message(RTM_GETROUTE, NLM_F_REQUEST, &body)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Done,
+    /// The type of a route (`RTN_*`).
+    Route(u8),
+}
+
+/// The first message of a reply: a route, or an `nlmsgerr`, where code 0 is success and anything else
+/// a negative errno.
+fn parse(reply: &[u8]) -> Result<Reply> {
+    let kind = reply.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
+    let code = reply.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
     match (kind, code) {
-        (Some(NLMSG_ERROR), Some(0)) => Ok(()),
+        (Some(NLMSG_ERROR), Some(0)) => Ok(Reply::Done),
         (Some(NLMSG_ERROR), Some(code)) => Err(Errno::from_raw_os_error(code.saturating_neg())),
+        (Some(RTM_NEWROUTE), _) => {
+            reply.get(16 + RTM_TYPE).map(|&kind| Reply::Route(kind)).ok_or(Errno::BADMSG)
+        }
         _ => Err(Errno::BADMSG),
     }
 }
@@ -83,7 +122,7 @@ mod tests {
     #[test]
     fn the_request_is_as_long_as_it_says() {
         for (address, len) in [("10.0.0.1", 16 + 8 + 2 * 8), ("fd00::1", 16 + 8 + 2 * 20)] {
-            let message = request(3, address.parse().expect("an address"), 24);
+            let message = new_address(3, address.parse().expect("an address"), 24);
             assert_eq!(message.len(), len);
             assert_eq!(message[..4], (len as u32).to_ne_bytes());
         }
@@ -93,9 +132,18 @@ mod tests {
     fn errors_of_the_kernel_come_back() {
         let mut reply = [0u8; 36];
         reply[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
-        assert_eq!(acknowledgment(&reply), Ok(()));
+        assert_eq!(parse(&reply), Ok(Reply::Done));
         reply[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
-        assert_eq!(acknowledgment(&reply), Err(Errno::PERM));
-        assert_eq!(acknowledgment(&reply[..10]), Err(Errno::BADMSG));
+        assert_eq!(parse(&reply), Err(Errno::PERM));
+        assert_eq!(parse(&reply[..10]), Err(Errno::BADMSG));
+    }
+
+    #[test]
+    fn a_route_tells_its_type() {
+        let mut reply = [0u8; 28];
+        reply[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
+        reply[23] = RTN_LOCAL;
+        assert_eq!(parse(&reply), Ok(Reply::Route(RTN_LOCAL)));
+        assert_eq!(parse(&reply[..20]), Err(Errno::BADMSG));
     }
 }

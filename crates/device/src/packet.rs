@@ -17,8 +17,8 @@
 //! than half of `SO_SNDBUF` is in the kernel (`sock_def_write_space`). Seen on 6.18: 64 KB frames in
 //! `tbf` at 100 Mbit/s, one edge each 5.3 ms; with the default `SO_SNDBUF`, edges only below 104 KB.
 //! So the buffer is made four times the ring (`SO_SNDBUFFORCE`), and `next_event` is only a watchdog.
-//! Where the system refuses that (no `CAP_NET_ADMIN`), `next_event` asks for a poll every 200 us
-//! while frames are out.
+//! Where the system refuses that (it wants `CAP_NET_ADMIN` in the initial user namespace, so also
+//! under `unshare -rn`), `next_event` asks for a poll every 200 us while frames are out.
 //!
 //! **Receiving.** TPACKET_V2 slots, each large enough for a coalesced packet of 64 KB; V3 would hold
 //! small packets back until a block is full or a millisecond has passed. Packets are copied to
@@ -88,11 +88,7 @@ impl PacketConfig {
             if (1..=max).contains(&value) {
                 return Ok(());
             }
-            Err(Error::OutOfRange {
-                option,
-                value: value as u64,
-                range,
-            })
+            Err(Error::OutOfRange { option, value: value as u64, range })
         };
         within("tx_slots", self.tx_slots, SLOTS_MAX, "1 to 65536")?;
         within("rx_slots", self.rx_slots, SLOTS_MAX, "1 to 65536")?;
@@ -130,9 +126,7 @@ impl Packet {
         let index = interface.index()?;
         let address = interface.ethernet_address()?;
         if !interface.is_up()? {
-            return Err(Error::Down {
-                name: config.interface.clone(),
-            });
+            return Err(Error::Down { name: config.interface.clone() });
         }
         let mtu = interface.mtu()?;
         let gso_max_size = config.gso_max_size.min(u16::MAX.into());
@@ -155,11 +149,7 @@ impl Packet {
             completion: Completion::OnWire,
             pacing_shift: 10,
         };
-        Ok(Self {
-            name: config.interface.clone(),
-            capabilities,
-            queues,
-        })
+        Ok(Self { name: config.interface.clone(), capabilities, queues })
     }
 
     /// What the device can do.
@@ -169,16 +159,8 @@ impl Packet {
 
     /// The device for a stack.
     pub fn into_device(self) -> Device {
-        let queues = self
-            .queues
-            .into_iter()
-            .map(Rings::into_queue_pair)
-            .collect();
-        Device {
-            name: self.name,
-            capabilities: self.capabilities,
-            queues,
-        }
+        let queues = self.queues.into_iter().map(Rings::into_queue_pair).collect();
+        Device { name: self.name, capabilities: self.capabilities, queues }
     }
 }
 
@@ -217,11 +199,7 @@ impl Rings {
     fn into_queue_pair(self) -> QueuePair {
         let tx = PacketTx::new(self.socket.clone(), TxSlots::new(self.tx), self.wakes);
         let rx = PacketRx::new(self.socket.clone(), self.rx);
-        QueuePair {
-            tx: Box::new(tx),
-            rx: Box::new(rx),
-            descriptor: Some(self.socket),
-        }
+        QueuePair { tx: Box::new(tx), rx: Box::new(rx), descriptor: Some(self.socket) }
     }
 }
 
@@ -235,11 +213,7 @@ fn set_up(
     let int = |call, name, value: i32| {
         sys::set_option(socket, libc::SOL_PACKET, name, &value).map_err(|errno| (call, errno))
     };
-    int(
-        "PACKET_VERSION",
-        libc::PACKET_VERSION,
-        libc::tpacket_versions::TPACKET_V2 as i32,
-    )?;
+    int("PACKET_VERSION", libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
     int("PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
     int("PACKET_IGNORE_OUTGOING", IGNORE_OUTGOING, 1)?;
     let ring = |call, name, geometry: &Geometry| {
@@ -255,13 +229,8 @@ fn set_up(
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    sys::set_option(
-        socket,
-        libc::SOL_PACKET,
-        libc::PACKET_ADD_MEMBERSHIP,
-        &groups,
-    )
-    .map_err(|errno| ("PACKET_ADD_MEMBERSHIP", errno))
+    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &groups)
+        .map_err(|errno| ("PACKET_ADD_MEMBERSHIP", errno))
 }
 
 /// Makes room for the whole ring several times over, truesize included. Returns whether the ring

@@ -41,11 +41,7 @@ impl Geometry {
         let wanted = slots.min(BLOCK_MAX / slot_size).max(1);
         let block_size = (wanted * slot_size).next_multiple_of(page);
         let blocks = slots.div_ceil(block_size / slot_size);
-        Self {
-            slot_size,
-            block_size,
-            blocks,
-        }
+        Self { slot_size, block_size, blocks }
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -103,11 +99,7 @@ impl SlotRing {
     pub(crate) fn new(mapping: Arc<Mapping>, start: usize, geometry: Geometry) -> Self {
         assert!(start.is_multiple_of(align_of::<tpacket2_hdr>()));
         assert!(start + geometry.len() <= mapping.len());
-        Self {
-            mapping,
-            start,
-            geometry,
-        }
+        Self { mapping, start, geometry }
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -120,17 +112,11 @@ impl SlotRing {
 
     fn at(&self, slot: usize, offset: usize, len: usize) -> *mut u8 {
         assert!(slot < self.slots() && offset + len <= self.slot_size());
-        self.mapping
-            .at(self.start + self.geometry.offset(slot) + offset, len)
-            .as_ptr()
+        self.mapping.at(self.start + self.geometry.offset(slot) + offset, len).as_ptr()
     }
 
     fn status_word(&self, slot: usize) -> &AtomicU32 {
-        let place = self.at(
-            slot,
-            offset_of!(tpacket2_hdr, tp_status),
-            size_of::<AtomicU32>(),
-        );
+        let place = self.at(slot, offset_of!(tpacket2_hdr, tp_status), size_of::<AtomicU32>());
         // SAFETY: inside the mapping, which lives as long as `self`; slots are aligned to at least
         // 16 bytes; both sides treat this word as atomic.
         unsafe { AtomicU32::from_ptr(place.cast()) }

@@ -44,11 +44,7 @@ fn check(result: c_int) -> Result<()> {
 fn interface_ioctl(fd: impl AsFd, request: c_ulong, argument: &mut libc::ifreq) -> Result<()> {
     // SAFETY: every request of this file that comes here reads and writes one `ifreq`.
     check(unsafe {
-        libc::ioctl(
-            fd.as_fd().as_raw_fd(),
-            request as _,
-            core::ptr::from_mut(argument),
-        )
+        libc::ioctl(fd.as_fd().as_raw_fd(), request as _, core::ptr::from_mut(argument))
     })
 }
 
@@ -65,13 +61,7 @@ pub(crate) fn tun_set_interface(fd: &OwnedFd, name: InterfaceName, flags: c_int)
 /// `TUNSETOFFLOAD`: which unfinished packets (`TUN_F_*`) the kernel may give us.
 pub(crate) fn tun_set_offload(fd: &OwnedFd, features: u32) -> Result<()> {
     // SAFETY: the argument of this request is a number.
-    check(unsafe {
-        libc::ioctl(
-            fd.as_raw_fd(),
-            libc::TUNSETOFFLOAD as _,
-            c_ulong::from(features),
-        )
-    })
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, c_ulong::from(features)) })
 }
 
 /// `TUNSETPERSIST`: the device outlives its descriptors.
@@ -84,11 +74,7 @@ pub(crate) fn tun_set_persistent(fd: &OwnedFd) -> Result<()> {
 pub(crate) fn tun_set_header_len(fd: &OwnedFd, len: c_int) -> Result<()> {
     // SAFETY: the request reads one int, which outlives the call.
     check(unsafe {
-        libc::ioctl(
-            fd.as_raw_fd(),
-            libc::TUNSETVNETHDRSZ as _,
-            core::ptr::from_ref(&len),
-        )
+        libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, core::ptr::from_ref(&len))
     })
 }
 
@@ -150,13 +136,7 @@ pub(crate) fn set_option<T: Copy>(
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `len` bytes of `value`, which lives that long.
     check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            core::ptr::from_ref(value).cast(),
-            len,
-        )
+        libc::setsockopt(socket.as_raw_fd(), level, name, core::ptr::from_ref(value).cast(), len)
     })
 }
 
@@ -208,13 +188,7 @@ pub(crate) fn bind_packet(socket: &OwnedFd, index: c_int) -> Result<()> {
     };
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address is a `sockaddr_ll` of `len` bytes.
-    check(unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            core::ptr::from_ref(&address).cast(),
-            len,
-        )
-    })
+    check(unsafe { libc::bind(socket.as_raw_fd(), core::ptr::from_ref(&address).cast(), len) })
 }
 
 /// Reads once into the spare capacity of `buffer` and extends it by what came.
@@ -249,10 +223,7 @@ impl Mapping {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)?
         };
-        Ok(Self {
-            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
-            len,
-        })
+        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
     }
 
     /// Memory of no device, to play the kernel in tests.
@@ -264,10 +235,7 @@ impl Mapping {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             mmap_anonymous(core::ptr::null_mut(), len, access, MapFlags::PRIVATE).expect("memory")
         };
-        Self {
-            start: NonNull::new(start.cast()).expect("memory is not at zero"),
-            len,
-        }
+        Self { start: NonNull::new(start.cast()).expect("memory is not at zero"), len }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -279,10 +247,7 @@ impl Mapping {
     /// # Panics
     /// If fewer than `len` bytes follow it.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
-        assert!(
-            offset <= self.len && len <= self.len - offset,
-            "outside the mapping"
-        );
+        assert!(offset <= self.len && len <= self.len - offset, "outside the mapping");
         // SAFETY: within the mapping, as just checked.
         unsafe { self.start.add(offset) }
     }

@@ -92,16 +92,9 @@ impl Tun {
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
         if !(1..=QUEUES_MAX).contains(&config.queues) {
             let value = config.queues as u64;
-            return Err(Error::OutOfRange {
-                option: "queues",
-                value,
-                range: "1 to 256",
-            });
+            return Err(Error::OutOfRange { option: "queues", value, range: "1 to 256" });
         }
-        let mut name = config
-            .name
-            .clone()
-            .unwrap_or_else(|| NAME_PATTERN.to_owned());
+        let mut name = config.name.clone().unwrap_or_else(|| NAME_PATTERN.to_owned());
         let mut queues = Vec::with_capacity(config.queues);
         for _ in 0..config.queues {
             let (queue, got) = open_queue(&name, config)?;
@@ -119,23 +112,14 @@ impl Tun {
         let capabilities = Capabilities {
             medium,
             mtu,
-            gso_max_size: if gso {
-                config.gso_max_size.min(u16::MAX.into())
-            } else {
-                0
-            },
+            gso_max_size: if gso { config.gso_max_size.min(u16::MAX.into()) } else { 0 },
             gso_max_segs: if gso { u16::MAX.into() } else { 1 },
             checksum_tx: config.offload,
             checksum_rx: config.offload,
             completion: Completion::OnSubmit,
             pacing_shift: 10,
         };
-        Ok(Self {
-            name,
-            queues,
-            offload: config.offload,
-            capabilities,
-        })
+        Ok(Self { name, queues, offload: config.offload, capabilities })
     }
 
     /// The interface's name.
@@ -155,16 +139,8 @@ impl Tun {
             capabilities.mtu = mtu;
         }
         let offload = self.offload;
-        let queues = self
-            .queues
-            .into_iter()
-            .map(|fd| queue_pair(Arc::new(fd), offload))
-            .collect();
-        Device {
-            name: self.name,
-            capabilities,
-            queues,
-        }
+        let queues = self.queues.into_iter().map(|fd| queue_pair(Arc::new(fd), offload)).collect();
+        Device { name: self.name, capabilities, queues }
     }
 }
 
@@ -175,20 +151,14 @@ fn other_end(mut address: [u8; 6]) -> [u8; 6] {
 }
 
 fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {
-    let interface = InterfaceName::new(name).ok_or_else(|| Error::BadName {
-        name: name.to_owned(),
-    })?;
+    let interface =
+        InterfaceName::new(name).ok_or_else(|| Error::BadName { name: name.to_owned() })?;
     let mode = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::open(PATH, mode, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => Error::NoTunDriver,
         _ => Error::of("opening /dev/net/tun", PATH, errno),
     })?;
-    let mut flags = libc::IFF_NO_PI
-        | if config.tap {
-            libc::IFF_TAP
-        } else {
-            libc::IFF_TUN
-        };
+    let mut flags = libc::IFF_NO_PI | if config.tap { libc::IFF_TAP } else { libc::IFF_TUN };
     if config.offload {
         flags |= libc::IFF_VNET_HDR;
     }
@@ -196,12 +166,8 @@ fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error
         flags |= libc::IFF_MULTI_QUEUE;
     }
     let name = sys::tun_set_interface(&fd, interface, flags).map_err(|errno| match errno {
-        Errno::BUSY => Error::Busy {
-            name: name.to_owned(),
-        },
-        Errno::INVAL => Error::OtherKind {
-            name: name.to_owned(),
-        },
+        Errno::BUSY => Error::Busy { name: name.to_owned() },
+        Errno::INVAL => Error::OtherKind { name: name.to_owned() },
         _ => Error::of("making a TUN device", name, errno),
     })?;
     if config.offload {
@@ -223,17 +189,8 @@ fn queue_pair(fd: Arc<OwnedFd>, offload: bool) -> QueuePair {
         errors: 0,
         retry_at: Instant::FAR_FUTURE,
     };
-    let rx = TunRx {
-        fd: fd.clone(),
-        offload,
-        arena: Arena::default(),
-        runts: 0,
-    };
-    QueuePair {
-        tx: Box::new(tx),
-        rx: Box::new(rx),
-        descriptor: Some(fd),
-    }
+    let rx = TunRx { fd: fd.clone(), offload, arena: Arena::default(), runts: 0 };
+    QueuePair { tx: Box::new(tx), rx: Box::new(rx), descriptor: Some(fd) }
 }
 
 /// Cost: one system call per frame, no copy and no allocation of ours.
@@ -272,9 +229,8 @@ impl TunTx {
 impl TxQueue for TunTx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
         let result = if self.offload {
-            virtio::Header::of(&frame).map_or(Err(Errno::INVAL), |header| {
-                self.write(Some(&header.encode()), &frame)
-            })
+            virtio::Header::of(&frame)
+                .map_or(Err(Errno::INVAL), |header| self.write(Some(&header.encode()), &frame))
         } else {
             self.write(None, &frame)
         };
@@ -326,11 +282,7 @@ impl RxQueue for TunRx {
             }
             let mut data = self.arena.take();
             if !self.offload {
-                return Some(Received {
-                    data,
-                    gso_size: 0,
-                    checksum: RxChecksum::Unknown,
-                });
+                return Some(Received { data, gso_size: 0, checksum: RxChecksum::Unknown });
             }
             let Some(&header) = data.first_chunk() else {
                 self.runts += 1;
@@ -339,11 +291,7 @@ impl RxQueue for TunRx {
             let header = virtio::Header::decode(header);
             bytes::Buf::advance(&mut data, virtio::HEADER_LEN);
             let checksum = header.received_checksum(data.len());
-            return Some(Received {
-                data,
-                gso_size: header.received_gso_size(),
-                checksum,
-            });
+            return Some(Received { data, gso_size: header.received_gso_size(), checksum });
         }
         None
     }

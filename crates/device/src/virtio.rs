@@ -63,12 +63,7 @@ impl Header {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = self.flags;
         bytes[1] = self.gso_type;
-        let fields = [
-            self.header_len,
-            self.gso_size,
-            self.checksum_start,
-            self.checksum_offset,
-        ];
+        let fields = [self.header_len, self.gso_size, self.checksum_start, self.checksum_offset];
         for (place, field) in bytes[2..].chunks_exact_mut(2).zip(fields) {
             place.copy_from_slice(&field.to_ne_bytes());
         }
@@ -90,11 +85,7 @@ impl Header {
 
     /// Payload bytes of each segment that was coalesced; 0 for a single packet.
     pub(crate) fn received_gso_size(self) -> u16 {
-        if self.gso_type == GSO_NONE {
-            0
-        } else {
-            self.gso_size
-        }
+        if self.gso_type == GSO_NONE { 0 } else { self.gso_size }
     }
 
     /// What the header says of the checksum of a received packet of `len` bytes. A place outside
@@ -126,14 +117,8 @@ mod tests {
             headers,
             link_len: 0,
             payload: Payload::from(bytes::Bytes::from_static(&[7; 4000])),
-            gso: Some(Gso {
-                size: 1460,
-                kind: GsoKind::Tcp4,
-            }),
-            checksum: Some(PartialChecksum {
-                start: 20,
-                offset: 16,
-            }),
+            gso: Some(Gso { size: 1460, kind: GsoKind::Tcp4 }),
+            checksum: Some(PartialChecksum { start: 20, offset: 16 }),
             departure: Instant::ZERO,
             priority: 0,
             flow: 0,
@@ -165,44 +150,21 @@ mod tests {
     #[test]
     fn cwr_sets_the_ecn_bit() {
         let mut cwr = frame(TCP_CWR);
-        assert_eq!(
-            Header::of(&cwr).map(|h| h.gso_type),
-            Some(GSO_TCPV4 | GSO_ECN)
-        );
-        cwr.gso = Some(Gso {
-            size: 1440,
-            kind: GsoKind::Tcp6,
-        });
-        assert_eq!(
-            Header::of(&cwr).map(|h| h.gso_type),
-            Some(GSO_TCPV6 | GSO_ECN)
-        );
+        assert_eq!(Header::of(&cwr).map(|h| h.gso_type), Some(GSO_TCPV4 | GSO_ECN));
+        cwr.gso = Some(Gso { size: 1440, kind: GsoKind::Tcp6 });
+        assert_eq!(Header::of(&cwr).map(|h| h.gso_type), Some(GSO_TCPV6 | GSO_ECN));
         cwr.gso = None;
         assert_eq!(Header::of(&cwr).map(|h| h.gso_type), Some(GSO_NONE));
     }
 
     #[test]
     fn contradictions_are_refused() {
-        let no_checksum = Frame {
-            checksum: None,
-            ..frame(0)
-        };
+        let no_checksum = Frame { checksum: None, ..frame(0) };
         assert_eq!(Header::of(&no_checksum), None);
-        let outside = Frame {
-            checksum: Some(PartialChecksum {
-                start: 60,
-                offset: 16,
-            }),
-            ..frame(0)
-        };
+        let outside =
+            Frame { checksum: Some(PartialChecksum { start: 60, offset: 16 }), ..frame(0) };
         assert_eq!(Header::of(&outside), None);
-        let zero = Frame {
-            gso: Some(Gso {
-                size: 0,
-                kind: GsoKind::Tcp4,
-            }),
-            ..frame(0)
-        };
+        let zero = Frame { gso: Some(Gso { size: 0, kind: GsoKind::Tcp4 }), ..frame(0) };
         assert_eq!(Header::of(&zero), None);
     }
 
@@ -214,34 +176,18 @@ mod tests {
             checksum_offset: 16,
             ..Header::default()
         };
-        let place = PartialChecksum {
-            start: 20,
-            offset: 16,
-        };
+        let place = PartialChecksum { start: 20, offset: 16 };
         assert_eq!(partial.received_checksum(38), RxChecksum::Partial(place));
         assert_eq!(partial.received_checksum(37), RxChecksum::Unknown);
-        let valid = Header {
-            flags: F_DATA_VALID,
-            ..Header::default()
-        };
+        let valid = Header { flags: F_DATA_VALID, ..Header::default() };
         assert_eq!(valid.received_checksum(40), RxChecksum::Good);
         assert_eq!(Header::default().received_checksum(40), RxChecksum::Unknown);
     }
 
     #[test]
     fn gso_size_counts_only_with_a_gso_type() {
-        let stray = Header {
-            gso_size: 1460,
-            ..Header::default()
-        };
+        let stray = Header { gso_size: 1460, ..Header::default() };
         assert_eq!(stray.received_gso_size(), 0);
-        assert_eq!(
-            Header {
-                gso_type: GSO_TCPV6 | GSO_ECN,
-                ..stray
-            }
-            .received_gso_size(),
-            1460
-        );
+        assert_eq!(Header { gso_type: GSO_TCPV6 | GSO_ECN, ..stray }.received_gso_size(), 1460);
     }
 }

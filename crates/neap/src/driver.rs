@@ -100,10 +100,15 @@ impl Sleeper {
     fn sleep(&self, until: Instant, now: Instant) -> bool {
         let timeout = (until != Instant::FAR_FUTURE).then(|| {
             let left = until.since(now).0;
-            Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+            Timespec {
+                tv_sec: (left / 1_000_000_000) as i64,
+                tv_nsec: (left % 1_000_000_000) as i64,
+            }
         });
-        let mut events: [epoll::Event; 8] =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        let mut events: [epoll::Event; 8] = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 8];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok(count) => events[..count].iter().any(|event| event.data.u64() == KICK),
             Err(_) => false,
@@ -151,7 +156,6 @@ impl Driver {
         if let Some(_role) = self.try_lead() {
             let now = clock::now();
             self.last_led.store(now.as_nanos(), Ordering::Relaxed);
-            self.send_worker_to_standby();
             stack.poll(self.shard, now);
         }
     }
@@ -214,11 +218,7 @@ impl Driver {
     }
 
     /// Waits for the leader to bring what this thread waits for, or to leave. `None`: look again.
-    fn follow(
-        &self,
-        deadline: Instant,
-        register: &mut impl FnMut(&Waker) -> bool,
-    ) -> Option<bool> {
+    fn follow(&self, deadline: Instant, register: &mut impl FnMut(&Waker) -> bool) -> Option<bool> {
         let me = std::thread::current();
         lock(&self.followers).push(me.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);

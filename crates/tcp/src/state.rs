@@ -89,6 +89,11 @@ impl State {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }
 
+    /// Whether nothing more happens but the wait for old segments.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::TimeWait | Self::Closed)
+    }
+
     /// Whether data that waits may be sent.
     pub const fn may_send(self) -> bool {
         matches!(

@@ -29,12 +29,14 @@ enum Fate {
     Twice,
 }
 
+type Fates = dyn FnMut(u64, &Segment) -> Fate;
+
 struct Wire {
     busy_until: Instant,
     order: u64,
     arrivals: BTreeMap<(Instant, u64), Segment>,
     on_wire: VecDeque<(Instant, TxCredit)>,
-    fate: Box<dyn FnMut(u64, &Segment) -> Fate>,
+    fate: Box<Fates>,
     counted: u64,
     now: Instant,
 }
@@ -302,7 +304,7 @@ fn random_loss_of_two_percent() {
     let mut state = 12345u64;
     let pair = transfer(3_000_000, move |_, _| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if (state >> 33) % 50 == 0 { Fate::Lose } else { Fate::Deliver }
+        if (state >> 33).is_multiple_of(50) { Fate::Lose } else { Fate::Deliver }
     });
     let retransmitted = pair.count(0, Counter::RetransSegs);
     assert!((20..120).contains(&retransmitted), "{retransmitted}");
@@ -323,7 +325,7 @@ fn a_blackout_ends_in_a_timeout_and_goes_on() {
 #[test]
 fn reordering_costs_no_window_once_known() {
     let pair = transfer(3_000_000, |n, _| {
-        if n % 50 == 0 { Fate::Delay(Nanos::from_millis(3)) } else { Fate::Deliver }
+        if n.is_multiple_of(50) { Fate::Delay(Nanos::from_millis(3)) } else { Fate::Deliver }
     });
     let info = pair.ends[0].connection.info(pair.now);
     assert!(info.reord_seen);
@@ -335,7 +337,8 @@ fn reordering_costs_no_window_once_known() {
 
 #[test]
 fn duplicates_are_reported_and_harmless() {
-    let pair = transfer(500_000, |n, _| if n % 10 == 0 { Fate::Twice } else { Fate::Deliver });
+    let pair =
+        transfer(500_000, |n, _| if n.is_multiple_of(10) { Fate::Twice } else { Fate::Deliver });
     assert!(pair.count(1, Counter::DSACKOldSent) > 0);
     assert_eq!(pair.count(0, Counter::RetransSegs), 0);
 }
@@ -343,14 +346,9 @@ fn duplicates_are_reported_and_harmless() {
 #[test]
 fn without_sack_and_timestamps_losses_are_repaired_too() {
     let config = Config { tcp_sack: false, tcp_timestamps: false, ..Config::default() };
-    let pair =
-        transfer_with(
-            &config,
-            1_000_000,
-            |n, _| {
-                if n % 97 == 0 { Fate::Lose } else { Fate::Deliver }
-            },
-        );
+    let pair = transfer_with(&config, 1_000_000, |n, _| {
+        if n.is_multiple_of(97) { Fate::Lose } else { Fate::Deliver }
+    });
     assert!(pair.count(0, Counter::RenoRecovery) > 0);
 }
 

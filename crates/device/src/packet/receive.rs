@@ -30,14 +30,7 @@ pub(super) struct PacketRx {
 
 impl PacketRx {
     pub(super) fn new(socket: Arc<OwnedFd>, ring: SlotRing) -> Self {
-        Self {
-            socket,
-            ring,
-            next: 0,
-            arena: Arena::default(),
-            truncated: 0,
-            lost: Cell::new(0),
-        }
+        Self { socket, ring, next: 0, arena: Arena::default(), truncated: 0, lost: Cell::new(0) }
     }
 
     /// The packet in the slot, if it is whole and meant for us.
@@ -56,18 +49,13 @@ impl PacketRx {
         }
         let header = self.ring.bytes(slot, packet.link - virtio::HEADER_LEN);
         let header = virtio::Header::decode(header);
-        self.ring
-            .copy_out(slot, packet.link, packet.captured, self.arena.room());
+        self.ring.copy_out(slot, packet.link, packet.captured, self.arena.room());
         let data = self.arena.take();
         let checksum = match header.received_checksum(data.len()) {
             RxChecksum::Unknown if status & STATUS_CHECKSUM_VALID != 0 => RxChecksum::Good,
             checksum => checksum,
         };
-        Some(Received {
-            data,
-            gso_size: header.received_gso_size(),
-            checksum,
-        })
+        Some(Received { data, gso_size: header.received_gso_size(), checksum })
     }
 }
 

@@ -57,15 +57,7 @@ impl TxSlots {
     pub(super) fn new(ring: SlotRing) -> Self {
         let held = (0..ring.slots()).map(|_| Held::default()).collect();
         let given_up = Completed::default();
-        Self {
-            ring,
-            held,
-            head: 0,
-            frames: 0,
-            unsent: 0,
-            given_up,
-            errors: 0,
-        }
+        Self { ring, held, head: 0, frames: 0, unsent: 0, given_up, errors: 0 }
     }
 
     /// The slot of the frame with `age` frames before it.
@@ -78,10 +70,7 @@ impl TxSlots {
     }
 
     /// Copies the frame into the next slot; gives it back when the ring is full.
-    #[expect(
-        clippy::result_large_err,
-        reason = "the frame itself comes back, as in `submit`"
-    )]
+    #[expect(clippy::result_large_err, reason = "the frame itself comes back, as in `submit`")]
     fn fill(&mut self, mut frame: Frame) -> Result<(), Frame> {
         if self.is_full() {
             return Err(frame);
@@ -96,20 +85,14 @@ impl TxSlots {
         let mut at = TX_DATA;
         let header = header.encode();
         let parts = [&header[..], frame.headers.as_slice()];
-        for part in parts
-            .into_iter()
-            .chain(frame.payload.chunks().iter().map(|chunk| &chunk[..]))
-        {
+        for part in parts.into_iter().chain(frame.payload.chunks().iter().map(|chunk| &chunk[..])) {
             self.ring.copy_in(slot, at, part);
             at += part.len();
         }
         self.ring.set_len(slot, len);
         self.ring.set_status(slot, STATUS_SEND_REQUEST);
-        self.held[slot] = Held {
-            _credit: frame.credit.take(),
-            bytes: frame.len() as u32,
-            out: true,
-        };
+        self.held[slot] =
+            Held { _credit: frame.credit.take(), bytes: frame.len() as u32, out: true };
         self.frames += 1;
         self.unsent += 1;
         Ok(())
@@ -198,13 +181,7 @@ impl PacketTx {
     pub(super) fn new(socket: Arc<OwnedFd>, slots: TxSlots, wakes: bool) -> Self {
         let look_after = if wakes { WATCHDOG } else { POLL };
         let (look_at, retry_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        Self {
-            socket,
-            slots,
-            look_after,
-            look_at,
-            retry_at,
-        }
+        Self { socket, slots, look_after, look_at, retry_at }
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for the
@@ -223,20 +200,16 @@ impl PacketTx {
             break;
         }
         self.look_later(now);
-        self.retry_at = if self.slots.unsent > 0 {
-            now + RETRY
-        } else {
-            Instant::FAR_FUTURE
-        };
+        self.retry_at = if self.slots.unsent > 0 { now + RETRY } else { Instant::FAR_FUTURE };
     }
 
     fn look_later(&mut self, now: Instant) {
-        let idle = self.slots.frames == 0 && self.slots.given_up.frames == 0;
-        self.look_at = if idle {
-            Instant::FAR_FUTURE
-        } else {
-            now + self.look_after
-        };
+        if self.slots.given_up.frames > 0 {
+            self.look_at = now;
+            return;
+        }
+        let idle = self.slots.frames == 0;
+        self.look_at = if idle { Instant::FAR_FUTURE } else { now + self.look_after };
     }
 }
 
@@ -248,6 +221,8 @@ impl TxQueue for PacketTx {
     fn flush(&mut self, now: Instant) {
         if self.slots.unsent > 0 {
             self.kick(now);
+        } else {
+            self.look_later(now);
         }
     }
 
@@ -286,11 +261,7 @@ mod tests {
     fn slots(count: usize) -> TxSlots {
         let geometry = Geometry::new(count, 4096, 4096);
         assert_eq!(geometry.slots(), count);
-        TxSlots::new(SlotRing::new(
-            Arc::new(Mapping::anonymous(geometry.len())),
-            0,
-            geometry,
-        ))
+        TxSlots::new(SlotRing::new(Arc::new(Mapping::anonymous(geometry.len())), 0, geometry))
     }
 
     fn frame(account: &Arc<TxAccount>, payload: &'static [u8]) -> Frame {
@@ -323,12 +294,7 @@ mod tests {
         let slot = slots.slot(age);
         let mut bytes = BytesMut::new();
         let headers = virtio::HEADER_LEN + 14;
-        slots.ring.copy_out(
-            slot,
-            TX_DATA + headers,
-            slots.ring.len(slot) - headers,
-            &mut bytes,
-        );
+        slots.ring.copy_out(slot, TX_DATA + headers, slots.ring.len(slot) - headers, &mut bytes);
         bytes
     }
 
@@ -354,18 +320,8 @@ mod tests {
             assert_eq!(slots.collect(), Completed::default(), "round {round}");
             take_all(&mut slots);
             slots.ring.set_status(slots.slot(1), STATUS_AVAILABLE);
-            assert_eq!(
-                slots.collect(),
-                Completed {
-                    frames: 1,
-                    bytes: 15
-                }
-            );
-            assert_eq!(
-                (account.bytes(), slots.frames),
-                (200, 3),
-                "the oldest keeps its place"
-            );
+            assert_eq!(slots.collect(), Completed { frames: 1, bytes: 15 });
+            assert_eq!((account.bytes(), slots.frames), (200, 3), "the oldest keeps its place");
             slots.ring.set_status(slots.slot(0), STATUS_AVAILABLE);
             assert_eq!(slots.collect().frames, 1);
             assert_eq!((account.bytes(), slots.frames), (100, 1));
@@ -394,9 +350,7 @@ mod tests {
         assert_eq!(slots.ring.status(slots.slot(1)), STATUS_SEND_REQUEST);
         assert_eq!(slots.ring.status(slots.slot(3)), STATUS_AVAILABLE);
         assert_eq!((account.bytes(), slots.collect().frames), (300, 1));
-        slots
-            .fill(frame(&account, b"5"))
-            .expect("a slot is free again");
+        slots.fill(frame(&account, b"5")).expect("a slot is free again");
     }
 
     #[test]
@@ -410,16 +364,8 @@ mod tests {
         assert!(!slots.note_sent());
         slots.drop_unsent();
         assert_eq!((account.bytes(), slots.errors, slots.frames), (100, 2, 1));
-        assert_eq!(
-            slots.collect(),
-            Completed {
-                frames: 2,
-                bytes: 30
-            }
-        );
-        slots
-            .fill(frame(&account, &[0; 8000]))
-            .expect("refused for good");
+        assert_eq!(slots.collect(), Completed { frames: 2, bytes: 30 });
+        slots.fill(frame(&account, &[0; 8000])).expect("refused for good");
         assert_eq!((account.bytes(), slots.errors, slots.frames), (100, 3, 1));
     }
 }

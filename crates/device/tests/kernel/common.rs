@@ -19,10 +19,7 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let outcome = std::thread::spawn(|| {
         // SAFETY: a network namespace is the thread's own affair; no file or memory is unshared.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } == -1 {
-            return Some(format!(
-                "no network namespace: {}",
-                std::io::Error::last_os_error()
-            ));
+            return Some(format!("no network namespace: {}", std::io::Error::last_os_error()));
         }
         for program in ["ip", "tc"] {
             if Command::new(program).arg("-V").output().is_err() {
@@ -47,15 +44,8 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
 /// Runs a command line; it must succeed.
 pub(crate) fn run(line: &str) {
     let mut words = line.split_whitespace();
-    let output = Command::new(words.next().expect("a program"))
-        .args(words)
-        .output()
-        .expect(line);
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = Command::new(words.next().expect("a program")).args(words).output().expect(line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Adds 16-bit words to a sum in one's complement.
@@ -132,14 +122,8 @@ impl Tcp {
         let headers = [&ipv4(6, self.from.0, self.to.0, len)[..], &tcp].concat();
         let is_super = payload.len() > u32::from(mss);
         let mut frame = frame(&headers, payload);
-        frame.gso = is_super.then_some(Gso {
-            size: mss,
-            kind: GsoKind::Tcp4,
-        });
-        frame.checksum = Some(PartialChecksum {
-            start: 20,
-            offset: 16,
-        });
+        frame.gso = is_super.then_some(Gso { size: mss, kind: GsoKind::Tcp4 });
+        frame.checksum = Some(PartialChecksum { start: 20, offset: 16 });
         frame
     }
 }
@@ -151,10 +135,7 @@ pub(crate) fn ethernet(mut frame: Frame, to: [u8; 6], from: [u8; 6]) -> Frame {
     header[6..12].copy_from_slice(&from);
     header[12..].copy_from_slice(&[8, 0]);
     frame.link_len = 14;
-    frame.checksum = frame.checksum.map(|c| PartialChecksum {
-        start: c.start + 14,
-        ..c
-    });
+    frame.checksum = frame.checksum.map(|c| PartialChecksum { start: c.start + 14, ..c });
     frame
 }
 

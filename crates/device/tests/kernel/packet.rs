@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant as Clock;
+use std::time::{Duration, Instant as Clock};
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 202, 0, 2);
@@ -29,9 +29,7 @@ fn veth() {
 }
 
 fn open(config: &PacketConfig) -> (Device, [u8; 6]) {
-    let device = Packet::open(config)
-        .expect("an AF_PACKET device")
-        .into_device();
+    let device = Packet::open(config).expect("an AF_PACKET device").into_device();
     let Medium::Ethernet(address) = device.capabilities.medium else {
         panic!("AF_PACKET is Ethernet");
     };
@@ -44,13 +42,7 @@ fn queue() -> QueuePair {
 
 /// A super-frame of about 64 KB to everybody on the link, charged to the account.
 fn super_frame(account: &Arc<TxAccount>) -> Frame {
-    let tcp = Tcp {
-        from: (OURS, 4000),
-        to: (KERNEL, 5000),
-        seq: 1,
-        ack: 1,
-        flags: 0x10,
-    };
+    let tcp = Tcp { from: (OURS, 4000), to: (KERNEL, 5000), seq: 1, ack: 1, flags: 0x10 };
     let frame = tcp.frame(&[], chunks(&pattern(64_240), 40_000), 1460);
     let mut frame = ethernet(frame, [0xff; 6], [2; 6]);
     frame.credit = Some(TxCredit::charge(account, CHARGE));
@@ -69,31 +61,34 @@ impl Edges {
         Self(epoll)
     }
 
-    /// Waits for an edge; whether one came.
-    fn wait(&self) -> bool {
+    /// Waits for an edge, at most this long; whether one came.
+    fn wait(&self, at_most: Duration) -> bool {
         let mut events = Vec::with_capacity(1);
-        let timeout = rustix::event::Timespec {
-            tv_sec: PATIENCE.as_secs() as i64,
-            tv_nsec: 0,
-        };
+        let timeout = rustix::event::Timespec::try_from(at_most).expect("a short time");
         let room = rustix::buffer::spare_capacity(&mut events);
         epoll::wait(&self.0, room, Some(&timeout)).expect("epoll") > 0
     }
 }
 
-/// Reaps until the account is empty, waiting for nothing but edges. Returns frames, bytes, and how
-/// many times some were completed.
+/// Reaps until the account is empty, as a driver does. Where the watchdog is slow, edges alone must
+/// do. Returns frames, bytes, and how many times some were completed.
 fn drain(queue: &mut QueuePair, edges: &Edges, account: &TxAccount) -> (u32, u64, u32) {
     let (mut frames, mut bytes, mut steps) = (0, 0, 0);
+    let start = Clock::now();
     loop {
-        let completed = queue.tx.reap(Instant::ZERO);
+        let now = Instant::ZERO + start.elapsed().into();
+        let completed = queue.tx.reap(now);
         frames += completed.frames;
         bytes += completed.bytes;
         steps += u32::from(completed.frames > 0);
         if account.bytes() == 0 {
             return (frames, bytes, steps);
         }
-        assert!(edges.wait(), "{} bytes never completed", account.bytes());
+        let next = queue.tx.next_event().since(now);
+        let is_watchdog = next >= Nanos::from_millis(10);
+        let came = edges.wait(if is_watchdog { PATIENCE } else { next.into() });
+        assert!(came || !is_watchdog, "{} bytes never completed", account.bytes());
+        assert!(start.elapsed() < PATIENCE, "{} bytes are left", account.bytes());
     }
 }
 
@@ -101,7 +96,7 @@ fn drain(queue: &mut QueuePair, edges: &Edges, account: &TxAccount) -> (u32, u64
 fn completions_come_as_the_qdisc_lets_frames_go() {
     in_namespace(|| {
         veth();
-        run("tc qdisc add dev pk0 root tbf rate 100mbit burst 130kb limit 10mb");
+        run("tc qdisc add dev pk0 root tbf rate 20mbit burst 130kb limit 10mb");
         let mut queue = queue();
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
@@ -109,24 +104,18 @@ fn completions_come_as_the_qdisc_lets_frames_go() {
         for _ in 0..10 {
             let frame = super_frame(&account);
             bytes += frame.len() as u64;
-            queue
-                .tx
-                .submit(frame, Instant::ZERO)
-                .expect("room in the ring");
+            queue.tx.submit(frame, Instant::ZERO).expect("room in the ring");
         }
         assert_eq!(account.bytes(), 10 * u64::from(CHARGE));
         queue.tx.flush(Instant::ZERO);
         let first = queue.tx.reap(Instant::ZERO);
-        // The burst lets two pass; each further one needs 5 ms.
-        assert!((1..=5).contains(&first.frames), "{first:?}");
+        // The burst lets two pass; each further one needs 26 ms.
+        assert!((1..=6).contains(&first.frames), "{first:?}");
         assert!(account.bytes() > 0);
-        assert!(
-            queue.tx.next_event() < Instant::FAR_FUTURE,
-            "the watchdog runs"
-        );
+        assert!(queue.tx.next_event() < Instant::FAR_FUTURE, "the watchdog runs");
         let (frames, rest, steps) = drain(&mut queue, &edges, &account);
         assert_eq!((first.frames + frames, first.bytes + rest), (10, bytes));
-        assert!(steps >= 3, "completed in {steps} steps");
+        assert!(steps >= 2, "completed in {steps} steps");
         queue.tx.reap(Instant::ZERO);
         assert_eq!(queue.tx.next_event(), Instant::FAR_FUTURE);
         assert_eq!(queue.tx.errors(), 0);
@@ -141,16 +130,10 @@ fn a_qdisc_that_segments_completes_at_once() {
         let mut queue = queue();
         let account = TxAccount::new(Waker::noop().clone());
         for _ in 0..10 {
-            queue
-                .tx
-                .submit(super_frame(&account), Instant::ZERO)
-                .expect("room");
+            queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         }
         queue.tx.flush(Instant::ZERO);
-        assert_eq!(
-            (queue.tx.reap(Instant::ZERO).frames, account.bytes()),
-            (10, 0)
-        );
+        assert_eq!((queue.tx.reap(Instant::ZERO).frames, account.bytes()), (10, 0));
     });
 }
 
@@ -163,18 +146,11 @@ fn a_full_qdisc_pushes_back_and_loses_nothing() {
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
         for _ in 0..12 {
-            queue
-                .tx
-                .submit(super_frame(&account), Instant::ZERO)
-                .expect("room");
+            queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         }
         let now = Instant::from_nanos(1);
         queue.tx.flush(now);
-        assert_eq!(
-            queue.tx.next_event(),
-            now + Nanos::from_millis(1),
-            "unsent slots are retried"
-        );
+        assert!(queue.tx.next_event() <= now + Nanos::from_millis(1), "unsent slots are retried");
         let (frames, _, _) = drain(&mut queue, &edges, &account);
         assert_eq!((frames, queue.tx.errors()), (12, 0));
     });
@@ -190,10 +166,7 @@ fn a_malformed_frame_does_not_hold_up_the_others() {
         for i in 0..6 {
             let mut frame = super_frame(&account);
             if i == 0 || i == 3 {
-                frame.checksum = Some(PartialChecksum {
-                    start: 34,
-                    offset: 14,
-                });
+                frame.checksum = Some(PartialChecksum { start: 34, offset: 14 });
             }
             queue.tx.submit(frame, Instant::ZERO).expect("room");
         }
@@ -207,19 +180,13 @@ fn a_malformed_frame_does_not_hold_up_the_others() {
 fn a_full_ring_gives_frames_back_until_some_complete() {
     in_namespace(|| {
         veth();
-        let config = PacketConfig {
-            tx_slots: 4,
-            ..PacketConfig::new("pk0")
-        };
+        let config = PacketConfig { tx_slots: 4, ..PacketConfig::new("pk0") };
         let mut queue = open(&config).0.queues.remove(0);
         let edges = Edges::of(&queue);
         let account = TxAccount::new(Waker::noop().clone());
         for round in 0..5 {
             for _ in 0..4 {
-                queue
-                    .tx
-                    .submit(super_frame(&account), Instant::ZERO)
-                    .expect("room");
+                queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
             }
             let back = queue.tx.submit(super_frame(&account), Instant::ZERO);
             assert!(back.expect_err("full").credit.is_some(), "round {round}");
@@ -239,25 +206,16 @@ fn an_interface_that_goes_down_returns_the_credits() {
         assert!(matches!(absent, Err(Error::Down { name }) if name == "pk0"));
         let account = TxAccount::new(Waker::noop().clone());
         for _ in 0..3 {
-            queue
-                .tx
-                .submit(super_frame(&account), Instant::ZERO)
-                .expect("room");
+            queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         }
         queue.tx.flush(Instant::ZERO);
         assert_eq!((account.bytes(), queue.tx.errors()), (0, 3));
         assert_eq!(queue.tx.reap(Instant::ZERO).frames, 3);
         run("ip link set pk0 up");
-        queue
-            .tx
-            .submit(super_frame(&account), Instant::ZERO)
-            .expect("room");
+        queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         queue.tx.flush(Instant::ZERO);
         // The error of the time before may still be pending at the socket and take this one along.
-        queue
-            .tx
-            .submit(super_frame(&account), Instant::ZERO)
-            .expect("room");
+        queue.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         queue.tx.flush(Instant::ZERO);
         let edges = Edges::of(&queue);
         assert!(drain(&mut queue, &edges, &account).0 > 0);
@@ -281,18 +239,12 @@ fn a_super_frame_is_received_whole() {
             let packet = receive(&mut *receiver.rx, |p| p.data[12..14] == [8, 0]);
             assert_eq!(packet.data, sent);
             assert_eq!(packet.gso_size, 1460);
-            let place = PartialChecksum {
-                start: 34,
-                offset: 16,
-            };
+            let place = PartialChecksum { start: 34, offset: 16 };
             assert_eq!(packet.checksum, RxChecksum::Partial(place));
             sender.tx.reap(Instant::ZERO);
         }
         assert_eq!(receiver.rx.drops(), 0);
-        assert!(
-            sender.rx.receive(Instant::ZERO).is_none(),
-            "what was sent is not seen"
-        );
+        assert!(sender.rx.receive(Instant::ZERO).is_none(), "what was sent is not seen");
     });
 }
 
@@ -300,11 +252,7 @@ fn a_super_frame_is_received_whole() {
 fn datagrams_of_the_kernel_arrive_once_over_all_queues() {
     in_namespace(|| {
         veth();
-        let config = PacketConfig {
-            queues: 2,
-            rx_slots: 64,
-            ..PacketConfig::new("pk0")
-        };
+        let config = PacketConfig { queues: 2, rx_slots: 64, ..PacketConfig::new("pk0") };
         let (mut device, address) = open(&config);
         assert_eq!(device.queues.len(), 2);
         assert_eq!(device.capabilities.completion, Completion::OnWire);
@@ -337,17 +285,11 @@ fn a_ring_that_overflows_counts_its_drops() {
     in_namespace(|| {
         veth();
         let mut sender = queue();
-        let config = PacketConfig {
-            rx_slots: 8,
-            ..PacketConfig::new("pk1")
-        };
+        let config = PacketConfig { rx_slots: 8, ..PacketConfig::new("pk1") };
         let mut receiver = open(&config).0.queues.remove(0);
         let account = TxAccount::new(Waker::noop().clone());
         for _ in 0..40 {
-            sender
-                .tx
-                .submit(super_frame(&account), Instant::ZERO)
-                .expect("room");
+            sender.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
         }
         sender.tx.flush(Instant::ZERO);
         let edges = Edges::of(&sender);
@@ -366,22 +308,10 @@ fn a_ring_that_overflows_counts_its_drops() {
 fn errors_say_what_is_wrong() {
     in_namespace(|| {
         run("ip link set lo up");
-        assert!(matches!(
-            Packet::open(&PacketConfig::new("lo")),
-            Err(Error::NotEthernet { .. })
-        ));
+        assert!(matches!(Packet::open(&PacketConfig::new("lo")), Err(Error::NotEthernet { .. })));
         let absent = Packet::open(&PacketConfig::new("absent"));
         assert!(matches!(absent, Err(Error::NoInterface { name }) if name == "absent"));
-        let none = PacketConfig {
-            tx_slots: 0,
-            ..PacketConfig::new("lo")
-        };
-        assert!(matches!(
-            Packet::open(&none),
-            Err(Error::OutOfRange {
-                option: "tx_slots",
-                ..
-            })
-        ));
+        let none = PacketConfig { tx_slots: 0, ..PacketConfig::new("lo") };
+        assert!(matches!(Packet::open(&none), Err(Error::OutOfRange { option: "tx_slots", .. })));
     });
 }

@@ -14,10 +14,7 @@ const OURS: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
 
 fn open(config: &TunConfig) -> Device {
     let tun = Tun::open(config).expect("a TUN device");
-    let link = LinkConfig {
-        address: Some((IpAddr::V4(KERNEL), 24)),
-        ..LinkConfig::default()
-    };
+    let link = LinkConfig { address: Some((IpAddr::V4(KERNEL), 24)), ..LinkConfig::default() };
     configure_link(tun.name(), &link).expect("an address");
     tun.into_device()
 }
@@ -28,8 +25,7 @@ fn only_queue(mut device: Device) -> QueuePair {
 }
 
 fn send(tx: &mut dyn TxQueue, frame: Frame) {
-    tx.submit(frame, Instant::ZERO)
-        .expect("a TUN device is never full");
+    tx.submit(frame, Instant::ZERO).expect("a TUN device is never full");
     tx.flush(Instant::ZERO);
     assert_eq!(tx.errors(), 0);
 }
@@ -44,10 +40,7 @@ fn a_datagram_of_the_kernel_arrives() {
             let packet = receive(&mut *queue.rx, |p| p.data[0] == 0x45 && p.data[9] == 17);
             assert_eq!(&packet.data[28..], text.as_bytes());
             assert_eq!(packet.gso_size, 0);
-            let place = PartialChecksum {
-                start: 20,
-                offset: 6,
-            };
+            let place = PartialChecksum { start: 20, offset: 6 };
             assert_eq!(packet.checksum, RxChecksum::Partial(place));
         }
         assert_eq!(queue.rx.drops(), 0);
@@ -58,11 +51,7 @@ fn a_datagram_of_the_kernel_arrives() {
 fn the_kernel_answers_an_echo() {
     in_namespace(|| {
         for offload in [true, false] {
-            let config = TunConfig {
-                offload,
-                name: Some("echo0".into()),
-                ..TunConfig::default()
-            };
+            let config = TunConfig { offload, name: Some("echo0".into()), ..TunConfig::default() };
             let mut queue = only_queue(open(&config));
             let mut echo = [8, 0, 0, 0, 1, 2, 3, 4];
             let checksum = !(sum(sum(0, &echo), b"hi") as u16);
@@ -71,13 +60,7 @@ fn the_kernel_answers_an_echo() {
             let request = frame(&headers, Payload::from(bytes::Bytes::from_static(b"hi")));
             let len = request.len() as u64;
             send(&mut *queue.tx, request);
-            assert_eq!(
-                queue.tx.reap(Instant::ZERO),
-                Completed {
-                    frames: 1,
-                    bytes: len
-                }
-            );
+            assert_eq!(queue.tx.reap(Instant::ZERO), Completed { frames: 1, bytes: len });
             assert_eq!(queue.tx.reap(Instant::ZERO), Completed::default());
             let reply = receive(&mut *queue.rx, |p| p.data[0] == 0x45 && p.data[9] == 1);
             assert_eq!(reply.data[20], 0, "echo reply");
@@ -93,11 +76,7 @@ fn the_kernel_answers_an_echo_over_ipv6() {
         let ours: Ipv6Addr = "fd00:201::2".parse().expect("an address");
         let tun = Tun::open(&TunConfig::default()).expect("a TUN device");
         let address = Some((IpAddr::V6(kernel), 64));
-        let link = LinkConfig {
-            address,
-            mtu: Some(9000),
-            up: true,
-        };
+        let link = LinkConfig { address, mtu: Some(9000), up: true };
         configure_link(tun.name(), &link).expect("an address");
         configure_link(tun.name(), &link).expect("twice is no error");
         let device = tun.into_device();
@@ -120,18 +99,9 @@ fn super_frames_pass_both_ways_and_every_byte_arrives() {
     in_namespace(|| {
         let mut queue = only_queue(open(&TunConfig::default()));
         let listener = TcpListener::bind((KERNEL, 5000)).expect("bind");
-        let mut ours = Tcp {
-            from: (OURS, 4000),
-            to: (KERNEL, 5000),
-            seq: 99,
-            ack: 0,
-            flags: 2,
-        };
+        let mut ours = Tcp { from: (OURS, 4000), to: (KERNEL, 5000), seq: 99, ack: 0, flags: 2 };
         let mss_and_scale = [2, 4, 0x05, 0xb4, 1, 3, 3, 7];
-        send(
-            &mut *queue.tx,
-            ours.frame(&mss_and_scale, Payload::new(), 1460),
-        );
+        send(&mut *queue.tx, ours.frame(&mss_and_scale, Payload::new(), 1460));
         let is_tcp = |p: &neap_stack::device::Received| p.data[0] == 0x45 && p.data[9] == 6;
         let syn_ack = receive(&mut *queue.rx, is_tcp);
         let seq = u32::from_be_bytes(*syn_ack.data[24..].first_chunk().expect("four bytes"));
@@ -149,10 +119,7 @@ fn super_frames_pass_both_ways_and_every_byte_arrives() {
         peer.write_all(&pattern(14_600)).expect("write");
         let packet = receive(&mut *queue.rx, |p| is_tcp(p) && p.data.len() > 1500);
         assert_eq!(packet.gso_size, 1460);
-        let place = PartialChecksum {
-            start: 20,
-            offset: 16,
-        };
+        let place = PartialChecksum { start: 20, offset: 16 };
         assert_eq!(packet.checksum, RxChecksum::Partial(place));
         let data = &packet.data[40..];
         assert_eq!(data, &pattern(14_600)[..data.len()]);
@@ -164,9 +131,7 @@ fn a_payload_in_thousands_of_pieces_goes_out_whole() {
     in_namespace(|| {
         let mut queue = only_queue(open(&TunConfig::default()));
         let socket = UdpSocket::bind((KERNEL, 5000)).expect("bind");
-        socket
-            .set_read_timeout(Some(crate::common::PATIENCE))
-            .expect("a timeout");
+        socket.set_read_timeout(Some(crate::common::PATIENCE)).expect("a timeout");
         for pieces in [1000, 1020, 1021, 1022, 1023, 1024, 1400] {
             let sent = pattern(pieces);
             let len = 8 + sent.len();
@@ -184,30 +149,16 @@ fn a_payload_in_thousands_of_pieces_goes_out_whole() {
 #[test]
 fn what_cannot_be_sent_is_counted() {
     in_namespace(|| {
-        let mut queue = only_queue(
-            Tun::open(&TunConfig::default())
-                .expect("a device")
-                .into_device(),
-        );
+        let mut queue =
+            only_queue(Tun::open(&TunConfig::default()).expect("a device").into_device());
         let packet = || frame(&ipv4(1, OURS, KERNEL, 0), Payload::new());
-        queue
-            .tx
-            .submit(packet(), Instant::ZERO)
-            .expect("taken, for the interface is down");
+        queue.tx.submit(packet(), Instant::ZERO).expect("taken, for the interface is down");
         assert_eq!(queue.tx.errors(), 1);
         let mut contradiction = packet();
-        contradiction.gso = Some(neap_stack::frame::Gso {
-            size: 1,
-            kind: neap_stack::frame::GsoKind::Tcp4,
-        });
-        queue
-            .tx
-            .submit(contradiction, Instant::ZERO)
-            .expect("taken");
-        assert_eq!(
-            (queue.tx.errors(), queue.tx.reap(Instant::ZERO).frames),
-            (2, 2)
-        );
+        contradiction.gso =
+            Some(neap_stack::frame::Gso { size: 1, kind: neap_stack::frame::GsoKind::Tcp4 });
+        queue.tx.submit(contradiction, Instant::ZERO).expect("taken");
+        assert_eq!((queue.tx.errors(), queue.tx.reap(Instant::ZERO).frames), (2, 2));
     });
 }
 
@@ -216,38 +167,16 @@ fn capabilities_follow_the_configuration() {
     in_namespace(|| {
         let device = open(&TunConfig::default());
         assert_eq!(device.name, "neap0");
-        assert_eq!(
-            (device.capabilities.mtu, device.capabilities.gso_max_size),
-            (1500, 65_535)
-        );
+        assert_eq!((device.capabilities.mtu, device.capabilities.gso_max_size), (1500, 65_535));
         assert_eq!(device.capabilities.completion, Completion::OnSubmit);
-        let plain = TunConfig {
-            offload: false,
-            ..TunConfig::default()
-        };
+        let plain = TunConfig { offload: false, ..TunConfig::default() };
         let plain = Tun::open(&plain).expect("a device").into_device();
         assert_eq!(plain.name, "neap1");
-        assert_eq!(
-            (
-                plain.capabilities.gso_max_size,
-                plain.capabilities.checksum_tx
-            ),
-            (0, false)
-        );
-        let several = TunConfig {
-            queues: 3,
-            gso_max_size: 16_000,
-            ..TunConfig::default()
-        };
+        assert_eq!((plain.capabilities.gso_max_size, plain.capabilities.checksum_tx), (0, false));
+        let several = TunConfig { queues: 3, gso_max_size: 16_000, ..TunConfig::default() };
         let several = Tun::open(&several).expect("three queues").into_device();
-        assert_eq!(
-            (several.queues.len(), several.capabilities.gso_max_size),
-            (3, 16_000)
-        );
-        let tap = TunConfig {
-            tap: true,
-            ..TunConfig::default()
-        };
+        assert_eq!((several.queues.len(), several.capabilities.gso_max_size), (3, 16_000));
+        let tap = TunConfig { tap: true, ..TunConfig::default() };
         let tap = Tun::open(&tap).expect("a TAP device").into_device();
         assert!(matches!(tap.capabilities.medium, Medium::Ethernet(_)));
     });
@@ -256,39 +185,15 @@ fn capabilities_follow_the_configuration() {
 #[test]
 fn errors_say_what_is_wrong() {
     in_namespace(|| {
-        let named = |name: &str| TunConfig {
-            name: Some(name.into()),
-            ..TunConfig::default()
-        };
+        let named = |name: &str| TunConfig { name: Some(name.into()), ..TunConfig::default() };
         let first = Tun::open(&named("twice")).expect("a device");
         assert!(matches!(Tun::open(&named("twice")), Err(Error::Busy { name }) if name == "twice"));
-        assert!(matches!(
-            Tun::open(&named("lo")),
-            Err(Error::OtherKind { .. })
-        ));
-        assert!(matches!(
-            Tun::open(&named("much-too-long-name")),
-            Err(Error::BadName { .. })
-        ));
-        let none = TunConfig {
-            queues: 0,
-            ..TunConfig::default()
-        };
-        assert!(matches!(
-            Tun::open(&none),
-            Err(Error::OutOfRange {
-                option: "queues",
-                ..
-            })
-        ));
-        let bad = LinkConfig {
-            address: Some((IpAddr::V4(KERNEL), 33)),
-            ..LinkConfig::default()
-        };
-        assert!(matches!(
-            configure_link("twice", &bad),
-            Err(Error::OutOfRange { .. })
-        ));
+        assert!(matches!(Tun::open(&named("lo")), Err(Error::OtherKind { .. })));
+        assert!(matches!(Tun::open(&named("much-too-long-name")), Err(Error::BadName { .. })));
+        let none = TunConfig { queues: 0, ..TunConfig::default() };
+        assert!(matches!(Tun::open(&none), Err(Error::OutOfRange { option: "queues", .. })));
+        let bad = LinkConfig { address: Some((IpAddr::V4(KERNEL), 33)), ..LinkConfig::default() };
+        assert!(matches!(configure_link("twice", &bad), Err(Error::OutOfRange { .. })));
         let absent = configure_link("absent", &LinkConfig::default());
         assert!(matches!(absent, Err(Error::NoInterface { .. })));
         drop(first);
@@ -299,17 +204,10 @@ fn errors_say_what_is_wrong() {
 #[test]
 fn a_persistent_device_stays() {
     in_namespace(|| {
-        let config = TunConfig {
-            name: Some("stays0".into()),
-            persistent: true,
-            ..TunConfig::default()
-        };
+        let config =
+            TunConfig { name: Some("stays0".into()), persistent: true, ..TunConfig::default() };
         drop(Tun::open(&config).expect("a device"));
         run("ip link show stays0");
-        Tun::open(&TunConfig {
-            persistent: false,
-            ..config
-        })
-        .expect("joined");
+        Tun::open(&TunConfig { persistent: false, ..config }).expect("joined");
     });
 }

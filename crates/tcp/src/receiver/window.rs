@@ -92,8 +92,11 @@ pub(super) struct ReceiveWindow {
     /// Eight times the round-trip time as the receiver sees it, microseconds; 0 unknown.
     rtt8_us: u32,
     rtt_seq: SeqNumber,
-    rtt_time: Option<Instant>,
+    /// When the byte before `rtt_seq` was first allowed; `FAR_FUTURE` before the first data.
+    rtt_time: Instant,
     last_echo: u32,
+    /// Bytes by which rounding moved the edge since the window last opened.
+    rounded: u32,
     wscale: u8,
     ratio: u8,
     locked: bool,
@@ -149,8 +152,9 @@ impl ReceiveWindow {
             space_time: now,
             rtt8_us: 0,
             rtt_seq: start.nxt,
-            rtt_time: None,
+            rtt_time: Instant::FAR_FUTURE,
             last_echo: 0,
+            rounded: 0,
             wscale,
             ratio: RATIO_DEFAULT,
             locked: start.rcvbuf.is_some(),
@@ -323,13 +327,12 @@ impl ReceiveWindow {
     /// what was promised.
     ///
     /// What is promised is rounded up to the scale. A peer that sends byte by byte could move the
-    /// edge by that, one byte with each ACK, so that the window never closes: once memory and
-    /// promise exceed the buffer by an eighth, it is rounded down. The edge up to which data is
-    /// taken stays, see [`on_offered`](Self::on_offered).
-    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32, memory: u32) -> Offer {
+    /// edge by that, one byte with each ACK, so that the window never closes: after an eighth of
+    /// the buffer was given away so, it is rounded down. The edge up to which data is taken stays.
+    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32) -> Offer {
         let unit = 1_u32 << self.wscale;
         let mut wnd = self.remaining(nxt);
-        if memory.saturating_add(wnd) <= self.rcvbuf.saturating_add(self.rcvbuf / 8) {
+        if self.rounded <= self.rcvbuf / 8 + unit {
             wnd = wnd.next_multiple_of(unit);
         }
         let wnd = selected.max(wnd).min(MAX_UNSCALED << self.wscale);
@@ -339,7 +342,11 @@ impl ReceiveWindow {
 
     /// `offer` went out with an acknowledgment of `nxt`. The right edge never moves left.
     pub(super) fn on_offered(&mut self, nxt: SeqNumber, offer: Offer) {
-        self.wnd = offer.wnd.max(self.remaining(nxt));
+        let remaining = self.remaining(nxt);
+        let growth = offer.wnd.saturating_sub(remaining);
+        let opened = growth >= 1 << self.wscale;
+        self.rounded = if opened { 0 } else { self.rounded.saturating_add(growth) };
+        self.wnd = remaining + growth;
         self.wup = nxt;
     }
 
@@ -355,15 +362,15 @@ impl ReceiveWindow {
 
     /// Measures the round trip by the time that a window of data takes (`tcp_rcv_rtt_measure`).
     pub(super) fn measure_by_window(&mut self, now: Instant, nxt: SeqNumber) {
-        if let Some(start) = self.rtt_time {
+        if self.rtt_time != Instant::FAR_FUTURE {
             if nxt.before(self.rtt_seq) {
                 return;
             }
-            let micros = u32::try_from(now.since(start).as_micros()).unwrap_or(u32::MAX);
+            let micros = u32::try_from(now.since(self.rtt_time).as_micros()).unwrap_or(u32::MAX);
             self.sample_rtt(micros, true, false);
         }
         self.rtt_seq = nxt + self.wnd;
-        self.rtt_time = Some(now);
+        self.rtt_time = now;
     }
 
     /// Measures the round trip by an echoed timestamp of a full segment, once per echo

@@ -1,0 +1,733 @@
+//! Blocking sockets after std's: a thread that waits drives the stack meanwhile.
+
+use crate::clock;
+use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
+use crate::running::{Running, Stack};
+use bytes::Bytes;
+use core::net::SocketAddr;
+use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::socket::udp::UdpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::info::TcpInfo;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Bytes after which a write looks for what has arrived.
+const LOOK_IN: u64 = 64 << 10;
+
+/// How the calls of one socket wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    nonblocking: AtomicBool,
+    /// Nanoseconds; 0 waits for ever.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+}
+
+impl Waiting {
+    fn deadline(timeout: &AtomicU64) -> Instant {
+        match timeout.load(Relaxed) {
+            0 => Instant::FAR_FUTURE,
+            nanos => clock::now() + Nanos(nanos),
+        }
+    }
+
+    fn set(timeout: &AtomicU64, duration: Option<Duration>) -> io::Result<()> {
+        match duration {
+            Some(Duration::ZERO) => Err(io::ErrorKind::InvalidInput.into()),
+            Some(duration) => {
+                timeout.store(Nanos::from(duration).0, Relaxed);
+                Ok(())
+            }
+            None => {
+                timeout.store(0, Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    fn get(timeout: &AtomicU64) -> Option<Duration> {
+        match timeout.load(Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+/// What a socket tells of its readiness.
+pub(crate) trait Source {
+    fn readiness(&self) -> ReadyState;
+    fn register(&self, seen: ReadyState, waker: &Waker) -> bool;
+    fn shard(&self) -> usize;
+}
+
+impl Source for TcpHandle {
+    fn readiness(&self) -> ReadyState {
+        Self::readiness(self)
+    }
+    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        Self::register(self, seen, waker)
+    }
+    fn shard(&self) -> usize {
+        Self::shard(self)
+    }
+}
+
+impl Source for ListenerHandle {
+    fn readiness(&self) -> ReadyState {
+        Self::readiness(self)
+    }
+    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        Self::register(self, seen, waker)
+    }
+    fn shard(&self) -> usize {
+        0
+    }
+}
+
+impl Source for UdpHandle {
+    fn readiness(&self) -> ReadyState {
+        Self::readiness(self)
+    }
+    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        Self::register(self, seen, waker)
+    }
+    fn shard(&self) -> usize {
+        0
+    }
+}
+
+/// Tries until the call does not refuse for want of readiness, or the time is over.
+fn wait<T, E: Clone + PartialEq>(
+    running: &Running,
+    source: &impl Source,
+    interest: Ready,
+    deadline: Instant,
+    would_block: &E,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        let seen = source.readiness();
+        match attempt() {
+            Err(refused) if refused == *would_block => {}
+            done => return done,
+        }
+        let driver = running.driver(source.shard());
+        let is_ready = || {
+            let state = source.readiness();
+            state.generation() != seen.generation() && state.bits().intersects(interest)
+        };
+        let register = |waker: &Waker| source.register(seen, waker);
+        if !driver.wait(&running.stack, deadline, is_ready, register) {
+            return Err(would_block.clone());
+        }
+    }
+}
+
+/// A TCP connection, as [`std::net::TcpStream`]. `&TcpStream` reads and writes too, and clones of
+/// the handle share the socket, so several threads may use it at once.
+#[derive(Clone, Debug)]
+pub struct TcpStream {
+    handle: TcpHandle,
+    running: Arc<Running>,
+    waiting: Arc<Waiting>,
+    written: Arc<AtomicU64>,
+}
+
+const WRITE_READY: Ready = Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
+const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
+
+impl TcpStream {
+    /// Opens a connection and waits until it is established.
+    ///
+    /// # Errors
+    /// What the peer or the network answered, with std's kinds.
+    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(stack, remote, ConnectOptions::default(), None)
+    }
+
+    /// As [`connect`](Self::connect), giving up after `timeout`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over.
+    pub fn connect_timeout(
+        stack: &Stack,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        Self::connect_with(stack, remote, ConnectOptions::default(), Some(timeout))
+    }
+
+    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+        timeout: Option<Duration>,
+    ) -> io::Result<Self> {
+        let stream = Self::connect_nonblocking(stack, remote, options)?;
+        let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
+        let handle = &stream.handle;
+        let running = &stream.running;
+        let done = || handle.readiness().bits().intersects(WRITE_READY);
+        let register = |waker: &Waker| {
+            let seen = handle.readiness();
+            !done() && handle.register(seen, waker)
+        };
+        let in_time = running.driver(handle.shard()).wait(&running.stack, deadline, done, register);
+        if !in_time {
+            handle.abort(clock::now());
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.take_error()? {
+            Some(error) => Err(error),
+            None => {
+                stream.set_nonblocking(false)?;
+                Ok(stream)
+            }
+        }
+    }
+
+    /// Begins to open a connection and does not wait: the stream is non-blocking, and becomes
+    /// writable when it is established or has failed ([`take_error`](Self::take_error)).
+    ///
+    /// # Errors
+    /// What keeps the SYN from being sent.
+    pub fn connect_nonblocking(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> io::Result<Self> {
+        let running = stack.running().clone();
+        let handle = running.stack.connect(clock::now(), remote, options).map_err(socket_error)?;
+        let stream = Self::new(handle, running);
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    fn new(handle: TcpHandle, running: Arc<Running>) -> Self {
+        Self {
+            handle,
+            running,
+            waiting: Arc::new(Waiting::default()),
+            written: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &TcpHandle {
+        &self.handle
+    }
+
+    fn wait_for<T, E: Clone + PartialEq>(
+        &self,
+        interest: Ready,
+        timeout: &AtomicU64,
+        would_block: &E,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.waiting.nonblocking.load(Relaxed) {
+            let done = attempt();
+            if matches!(&done, Err(refused) if refused == would_block) {
+                self.running.look_in(self.handle.shard());
+                return attempt();
+            }
+            return done;
+        }
+        let deadline = Waiting::deadline(timeout);
+        wait(&self.running, &self.handle, interest, deadline, would_block, attempt)
+    }
+
+    /// Between two writes an application takes what has arrived, as Linux's `sendmsg` works off its
+    /// backlog.
+    fn count_written(&self, bytes: usize) {
+        let before = self.written.fetch_add(bytes as u64, Relaxed);
+        if before / LOOK_IN != (before + bytes as u64) / LOOK_IN {
+            self.running.look_in(self.handle.shard());
+        }
+    }
+
+    fn write_some(&self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        use neap_tcp::connection::WriteError::WouldBlock;
+        let written = self
+            .wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
+                self.handle.write(clock::now(), data)
+            })
+            .map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
+    }
+
+    /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they
+    /// are acknowledged. In non-blocking mode takes what fits from the front of `data`.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send_bytes(&self, data: &mut Bytes) -> io::Result<usize> {
+        use neap_tcp::connection::WriteError::WouldBlock;
+        let mut total = 0;
+        while !data.is_empty() {
+            let sent = self.wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
+                self.handle.write_bytes(clock::now(), data)
+            });
+            match sent {
+                Ok(sent) => {
+                    total += sent;
+                    self.count_written(sent);
+                }
+                Err(_) if total > 0 => break,
+                Err(error) => return Err(write_error(error)),
+            }
+            if self.waiting.nonblocking.load(Relaxed) {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
+        use neap_tcp::connection::ReadError::WouldBlock;
+        self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+            self.handle.read(clock::now(), buf)
+        })
+        .map_err(read_error)
+    }
+
+    /// Reads without removing (`MSG_PEEK`).
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        use neap_tcp::connection::ReadError::WouldBlock;
+        self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+            self.handle.peek(clock::now(), buf)
+        })
+        .map_err(read_error)
+    }
+
+    /// Shuts reading, writing or both down.
+    ///
+    /// # Errors
+    /// None today; std's signature.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let now = clock::now();
+        if how != Shutdown::Write {
+            self.handle.shutdown_read(now);
+        }
+        if how != Shutdown::Read {
+            self.handle.shutdown_write(now);
+        }
+        Ok(())
+    }
+
+    /// Another handle of the same socket, with its own timeouts and mode shared.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.remote_addr())
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.local_addr())
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Waiting::set(&self.waiting.read_timeout, timeout)
+    }
+
+    /// `SO_SNDTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Waiting::set(&self.waiting.write_timeout, timeout)
+    }
+
+    /// `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(Waiting::get(&self.waiting.read_timeout))
+    }
+
+    /// `SO_SNDTIMEO`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(Waiting::get(&self.waiting.write_timeout))
+    }
+
+    /// Sets one option.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value out of range or an unknown name.
+    pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
+        self.handle.set_option(clock::now(), option).map_err(option_error)
+    }
+
+    /// All options as they stand.
+    pub fn options(&self) -> SocketOptions {
+        self.handle.options(clock::now())
+    }
+
+    /// `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.set_option(SocketOption::NoDelay(nodelay))
+    }
+
+    /// `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.options().nodelay)
+    }
+
+    /// `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.set_option(SocketOption::Linger(linger.map(Into::into)))
+    }
+
+    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        let rate = bytes_per_second.map_or(Rate::UNLIMITED, Rate);
+        self.set_option(SocketOption::MaxPacingRate(rate))
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.handle.take_error(clock::now()).map(connection_error))
+    }
+
+    /// `TCP_INFO`.
+    pub fn info(&self) -> TcpInfo {
+        self.handle.info(clock::now())
+    }
+
+    /// Closes and, with `SO_LINGER` set to a time, waits so long for the peer to acknowledge all
+    /// that was written.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time was over before; what is left is still sent.
+    pub fn close(self) -> io::Result<()> {
+        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        if linger == Nanos::ZERO {
+            self.handle.close(clock::now());
+            return Ok(());
+        }
+        self.handle.shutdown_write(clock::now());
+        let deadline = clock::now() + linger;
+        let handle = &self.handle;
+        let acknowledged = || {
+            let info = handle.info(clock::now());
+            info.notsent_bytes + info.unacked_bytes == 0 || info.state.is_over()
+        };
+        // The end of a flow is no change of readiness, so look again every millisecond.
+        loop {
+            let now = clock::now();
+            let step = deadline.min(now + Nanos::from_millis(1));
+            let driver = self.running.driver(handle.shard());
+            if driver.wait(&self.running.stack, step, acknowledged, |_| true) {
+                break;
+            }
+            if now >= deadline {
+                handle.close(clock::now());
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+        handle.close(clock::now());
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_some(data)
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_some(data)
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        self.write_some(first.map_or(&[], |slice| slice))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A listening socket, as [`std::net::TcpListener`].
+#[derive(Clone, Debug)]
+pub struct TcpListener {
+    handle: ListenerHandle,
+    running: Arc<Running>,
+    waiting: Arc<Waiting>,
+}
+
+impl TcpListener {
+    /// Listens on an address of the stack; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`.
+    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(stack, local, ListenOptions::default())
+    }
+
+    /// As [`bind`](Self::bind), with a backlog and options that accepted sockets inherit.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
+        let running = stack.running().clone();
+        let handle = running.stack.listen(local, options).map_err(socket_error)?;
+        Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+    }
+
+    pub(crate) fn handle(&self) -> &ListenerHandle {
+        &self.handle
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` in non-blocking mode; `ConnectionAborted` when the stack was dropped.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let attempt = || self.handle.accept();
+        let accepted = if self.waiting.nonblocking.load(Relaxed) {
+            match attempt() {
+                Err(SocketError::WouldBlock) => {
+                    self.running.look_in(0);
+                    attempt()
+                }
+                done => done,
+            }
+        } else {
+            let deadline = Waiting::deadline(&self.waiting.read_timeout);
+            let block = &SocketError::WouldBlock;
+            wait(&self.running, &self.handle, READ_READY, deadline, block, attempt)
+        };
+        let (handle, remote) = accepted.map_err(socket_error)?;
+        Ok((TcpStream::new(handle, self.running.clone()), remote))
+    }
+
+    /// Connections as they come.
+    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
+        std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.local_addr())
+    }
+
+    /// Whether `accept` returns `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+}
+
+/// A UDP socket, as [`std::net::UdpSocket`].
+#[derive(Clone, Debug)]
+pub struct UdpSocket {
+    handle: UdpHandle,
+    running: Arc<Running>,
+    waiting: Arc<Waiting>,
+}
+
+impl UdpSocket {
+    /// Binds to an address of the stack; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`.
+    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+        let running = stack.running().clone();
+        let handle = running.stack.bind_udp(local, false).map_err(socket_error)?;
+        Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+    }
+
+    /// Fixes the peer of `send` and `recv`.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable` without a route.
+    pub fn connect(&self, remote: SocketAddr) -> io::Result<()> {
+        self.handle.connect(Some(remote)).map_err(socket_error)
+    }
+
+    /// Sends a datagram; waits while too much of this socket is below.
+    ///
+    /// # Errors
+    /// `WouldBlock` in non-blocking mode or after the write timeout.
+    pub fn send_to(&self, data: &[u8], remote: SocketAddr) -> io::Result<usize> {
+        self.send_some(data, Some(remote))
+    }
+
+    /// Sends a datagram to the connected peer.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to).
+    pub fn send(&self, data: &[u8]) -> io::Result<usize> {
+        self.send_some(data, None)
+    }
+
+    fn send_some(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
+        let attempt = || self.handle.send_to(clock::now(), data, remote);
+        let timeout = &self.waiting.write_timeout;
+        self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)
+    }
+
+    fn wait_for<T>(
+        &self,
+        interest: Ready,
+        timeout: &AtomicU64,
+        mut attempt: impl FnMut() -> Result<T, SocketError>,
+    ) -> Result<T, SocketError> {
+        if self.waiting.nonblocking.load(Relaxed) {
+            return match attempt() {
+                Err(SocketError::WouldBlock) => {
+                    self.running.look_in(0);
+                    attempt()
+                }
+                done => done,
+            };
+        }
+        let deadline = Waiting::deadline(timeout);
+        let block = &SocketError::WouldBlock;
+        wait(&self.running, &self.handle, interest, deadline, block, attempt)
+    }
+
+    /// Waits for a datagram; what does not fit `buf` is lost.
+    ///
+    /// # Errors
+    /// `WouldBlock` in non-blocking mode or after the read timeout.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let attempt = || self.handle.recv_from();
+        let timeout = &self.waiting.read_timeout;
+        let datagram = self.wait_for(READ_READY, timeout, attempt).map_err(socket_error)?;
+        let len = datagram.data.len().min(buf.len());
+        buf[..len].copy_from_slice(&datagram.data[..len]);
+        Ok((len, datagram.from))
+    }
+
+    /// As [`recv_from`](Self::recv_from), without the peer's address.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).map(|(len, _)| len)
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.local_addr())
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Waiting::set(&self.waiting.read_timeout, timeout)
+    }
+
+    /// `SO_SNDTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Waiting::set(&self.waiting.write_timeout, timeout)
+    }
+}

@@ -1,0 +1,177 @@
+//! Makes a running stack: device, addresses, routes, sysctls, workers.
+
+use crate::clock;
+use crate::driver::Driver;
+use crate::error::BuildError;
+use crate::running::{Running, Stack};
+use core::net::IpAddr;
+use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
+use neap_stack::device::Device;
+use neap_stack::interface::Address;
+use neap_stack::route::{Entry, Prefix};
+use neap_stack::stack::StackConfig;
+use neap_tcp::config::Config;
+use std::sync::Arc;
+
+/// Collects what a [`Stack`] is made of.
+///
+/// ```no_run
+/// let stack = neap::Stack::builder()
+///     .tun("neap0", "10.9.0.1/24")
+///     .address("10.9.0.2/24")
+///     .sysctl("net.ipv4.tcp_congestion_control", "cubic")
+///     .build()?;
+/// # Ok::<(), neap::BuildError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Builder {
+    way: Option<Way>,
+    addresses: Vec<String>,
+    gateways: Vec<IpAddr>,
+    sysctls: Vec<(String, String)>,
+    config: Config,
+    seed: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Device(Device),
+    Tun { config: TunConfig, host_address: String },
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs on this device; each of its queues gets a worker.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Self {
+        self.way = Some(Way::Device(device));
+        self
+    }
+
+    /// Runs on a TUN of this name, made if it is not there; the kernel's end is brought up and gets
+    /// `host_address` (with its prefix length). Needs `CAP_NET_ADMIN`.
+    #[must_use]
+    pub fn tun(self, name: &str, host_address: &str) -> Self {
+        let config = TunConfig { name: Some(name.to_owned()), ..TunConfig::default() };
+        self.tun_with(config, host_address)
+    }
+
+    /// As [`tun`](Self::tun), with every setting of the device.
+    #[must_use]
+    pub fn tun_with(mut self, config: TunConfig, host_address: &str) -> Self {
+        self.way = Some(Way::Tun { config, host_address: host_address.to_owned() });
+        self
+    }
+
+    /// Gives the stack an address with its prefix length; may be repeated.
+    #[must_use]
+    pub fn address(mut self, cidr: &str) -> Self {
+        self.addresses.push(cidr.to_owned());
+        self
+    }
+
+    /// Sends everything beyond the prefixes of the own addresses to this router.
+    #[must_use]
+    pub fn gateway(mut self, router: IpAddr) -> Self {
+        self.gateways.push(router);
+        self
+    }
+
+    /// Sets a sysctl by Linux's name, in Linux's unit; checked by [`build`](Self::build).
+    #[must_use]
+    pub fn sysctl(mut self, name: &str, value: &str) -> Self {
+        self.sysctls.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts from this configuration instead of the default one.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Fixes the host's randomness (sequence numbers, ports, hashes); for reproducing a run only.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Opens the device and starts one worker thread per queue.
+    ///
+    /// # Errors
+    /// [`BuildError`], each saying what to do.
+    pub fn build(self) -> Result<Stack, BuildError> {
+        let mut config = self.config;
+        for (name, value) in &self.sysctls {
+            config.set(name, value)?;
+        }
+        let addresses =
+            self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
+        let device = match self.way.ok_or(BuildError::NoDevice)? {
+            Way::Device(device) => device,
+            Way::Tun { config, host_address } => open_tun(&config, &host_address)?,
+        };
+        let descriptors: Vec<Vec<_>> =
+            device.queues.iter().map(|queue| queue.descriptor.iter().cloned().collect()).collect();
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => random_seed()?,
+        };
+        let shards = device.queues.len();
+        let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
+        let stack = neap_stack::stack::Stack::new(settings)?;
+        let interface = stack.add_interface(clock::now(), device, &addresses)?;
+        for gateway in self.gateways {
+            let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
+            let any: IpAddr = any.parse().expect("a literal");
+            let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
+            let entry = Entry::via(prefix, interface, gateway);
+            if !stack.add_route(entry) {
+                return Err(BuildError::Route(any.to_string()));
+            }
+        }
+        let drivers = descriptors
+            .iter()
+            .enumerate()
+            .map(|(shard, devices)| Driver::new(shard, devices))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (shard, driver) in drivers.iter().enumerate() {
+            stack.set_kick(shard, Some(driver.waker()));
+        }
+        Ok(Stack::start(Arc::new(Running::new(stack, drivers)))?)
+    }
+}
+
+fn open_tun(config: &TunConfig, host_address: &str) -> Result<Device, BuildError> {
+    let tun = Tun::open(config)?;
+    let (ip, len) = split_cidr(host_address)?;
+    let link = LinkConfig { address: Some((ip, len)), ..LinkConfig::default() };
+    configure_link(tun.name(), &link)?;
+    Ok(tun.into_device())
+}
+
+fn split_cidr(cidr: &str) -> Result<(IpAddr, u8), BuildError> {
+    let bad = || BuildError::Address(cidr.to_owned());
+    let (ip, len) = cidr.split_once('/').ok_or_else(bad)?;
+    let ip: IpAddr = ip.parse().map_err(|_| bad())?;
+    let len: u8 = len.parse().map_err(|_| bad())?;
+    let most = if ip.is_ipv4() { 32 } else { 128 };
+    if len > most { Err(bad()) } else { Ok((ip, len)) }
+}
+
+fn parse_cidr(cidr: &str) -> Result<Address, BuildError> {
+    let (ip, len) = split_cidr(cidr)?;
+    Address::new(ip, len).map_err(|_| BuildError::Address(cidr.to_owned()))
+}
+
+fn random_seed() -> Result<u64, BuildError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(std::io::Error::from)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,83 @@
+//! Why a stack could not be made, and the std errors of its sockets.
+
+use neap_stack::socket::SocketError;
+use neap_stack::stack::StackError;
+use neap_tcp::config::SysctlError;
+use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
+use neap_tcp::options::OptionError;
+use std::io;
+use thiserror::Error;
+
+/// Why [`Builder::build`](crate::Builder::build) failed.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// No device was given.
+    #[error("a stack needs a device: give one with Builder::tun or Builder::device")]
+    NoDevice,
+    /// An address does not parse or fit.
+    #[error("{0:?} is not an address with its prefix length, for instance 10.9.0.2/24")]
+    Address(String),
+    /// A route that is there already.
+    #[error("there is a route to {0} already")]
+    Route(String),
+    /// A sysctl that cannot be set.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] neap_device::Error),
+    /// The host refuses its configuration.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// The system refuses threads or descriptors.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
+    let kind = match error {
+        ConnectionError::Refused => io::ErrorKind::ConnectionRefused,
+        ConnectionError::Reset => io::ErrorKind::ConnectionReset,
+        ConnectionError::TimedOut => io::ErrorKind::TimedOut,
+        ConnectionError::HostUnreachable => io::ErrorKind::HostUnreachable,
+        ConnectionError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
+        ConnectionError::Aborted => io::ErrorKind::ConnectionAborted,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(crate) fn write_error(error: WriteError) -> io::Error {
+    match error {
+        WriteError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        WriteError::Closed => io::ErrorKind::BrokenPipe.into(),
+        WriteError::Failed(error) => connection_error(error),
+    }
+}
+
+pub(crate) fn read_error(error: ReadError) -> io::Error {
+    match error {
+        ReadError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        ReadError::Failed(error) => connection_error(error),
+    }
+}
+
+pub(crate) fn option_error(error: OptionError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+pub(crate) fn socket_error(error: SocketError) -> io::Error {
+    let kind = match error {
+        SocketError::WouldBlock => io::ErrorKind::WouldBlock,
+        SocketError::AddressInUse => io::ErrorKind::AddrInUse,
+        SocketError::AddressNotAvailable => io::ErrorKind::AddrNotAvailable,
+        SocketError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
+        SocketError::HostUnreachable => io::ErrorKind::HostUnreachable,
+        SocketError::Refused => io::ErrorKind::ConnectionRefused,
+        SocketError::ShutDown => io::ErrorKind::ConnectionAborted,
+        SocketError::AddressFamily
+        | SocketError::DestinationRequired
+        | SocketError::MessageTooLong
+        | SocketError::InvalidArgument => io::ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error)
+}

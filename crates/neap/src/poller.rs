@@ -1,0 +1,247 @@
+//! Waits for any of several sockets, level-triggered.
+//!
+//! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets.
+
+use crate::blocking::{Source, TcpListener, TcpStream};
+use crate::clock;
+use crate::running::{Running, Stack};
+use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::tcp::TcpHandle;
+use neap_tcp::time::Instant;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// A socket that a [`Poller`] can wait for.
+pub trait Pollable {
+    /// The socket, as the poller keeps it.
+    #[doc(hidden)]
+    fn watched(&self) -> Watched;
+}
+
+/// A socket in a [`Poller`].
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub enum Watched {
+    /// A connection.
+    Tcp(TcpHandle),
+    /// A listener.
+    Listener(ListenerHandle),
+}
+
+impl Pollable for TcpStream {
+    fn watched(&self) -> Watched {
+        Watched::Tcp(self.handle().clone())
+    }
+}
+
+impl Pollable for TcpListener {
+    fn watched(&self) -> Watched {
+        Watched::Listener(self.handle().clone())
+    }
+}
+
+impl Watched {
+    fn readiness(&self) -> ReadyState {
+        match self {
+            Self::Tcp(handle) => handle.readiness(),
+            Self::Listener(handle) => handle.readiness(),
+        }
+    }
+
+    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+        match self {
+            Self::Tcp(handle) => handle.register(seen, waker),
+            Self::Listener(handle) => handle.register(seen, waker),
+        }
+    }
+
+    fn shard(&self) -> usize {
+        match self {
+            Self::Tcp(handle) => Source::shard(handle),
+            Self::Listener(handle) => Source::shard(handle),
+        }
+    }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Data, a connection to accept, or the end of the stream.
+    Readable,
+    /// Room to write.
+    Writable,
+    /// Either.
+    Both,
+}
+
+/// A socket that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What was given to [`Poller::add`].
+    pub token: u64,
+    /// A read (or accept) would not wait.
+    pub readable: bool,
+    /// A write would not wait.
+    pub writable: bool,
+    /// The connection failed.
+    pub error: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: u64,
+    socket: Watched,
+    interest: Ready,
+    queued: AtomicBool,
+    is_removed: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Sockets whose readiness may have changed, and those that were ready last time.
+    queue: Mutex<VecDeque<Arc<Entry>>>,
+    waiter: Mutex<Option<Thread>>,
+}
+
+impl Shared {
+    fn push(&self, entry: &Arc<Entry>) {
+        if !entry.queued.swap(true, Ordering::SeqCst) {
+            lock(&self.queue).push_back(entry.clone());
+        }
+    }
+
+    fn pop(&self) -> Option<Arc<Entry>> {
+        let entry = lock(&self.queue).pop_front()?;
+        entry.queued.store(false, Ordering::SeqCst);
+        Some(entry)
+    }
+
+    fn is_empty(&self) -> bool {
+        lock(&self.queue).is_empty()
+    }
+}
+
+impl Wake for Entry {
+    fn wake(self: Arc<Self>) {
+        self.shared.push(&self);
+        let waiter = lock(&self.shared.waiter).clone();
+        if let Some(waiter) = waiter {
+            waiter.unpark();
+        }
+    }
+}
+
+/// Waits for any of several sockets of one stack; the waiting thread drives the stack meanwhile.
+#[derive(Debug)]
+pub struct Poller {
+    running: Arc<Running>,
+    entries: Vec<Arc<Entry>>,
+    shared: Arc<Shared>,
+    /// Reported last time: looked at again, because the poller is level-triggered.
+    again: Vec<Arc<Entry>>,
+}
+
+impl Poller {
+    /// A poller for the sockets of `stack`.
+    pub fn new(stack: &Stack) -> Self {
+        Self {
+            running: stack.running().clone(),
+            entries: Vec::new(),
+            shared: Arc::new(Shared::default()),
+            again: Vec::new(),
+        }
+    }
+
+    /// Waits for this socket too, from now on.
+    pub fn add(&mut self, socket: &impl Pollable, token: u64, interest: Interest) {
+        let interest = match interest {
+            Interest::Readable => Ready::READABLE | Ready::READ_CLOSED | Ready::ERROR,
+            Interest::Writable => Ready::WRITABLE | Ready::WRITE_CLOSED | Ready::ERROR,
+            Interest::Both => Ready::all(),
+        };
+        let entry = Arc::new(Entry {
+            token,
+            socket: socket.watched(),
+            interest,
+            queued: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
+            shared: self.shared.clone(),
+        });
+        self.shared.push(&entry);
+        self.entries.push(entry);
+    }
+
+    /// Waits no longer for the sockets with this token. O(sockets).
+    pub fn remove(&mut self, token: u64) {
+        self.entries.retain(|entry| {
+            let stays = entry.token != token;
+            entry.is_removed.fetch_or(!stays, Ordering::SeqCst);
+            stays
+        });
+    }
+
+    /// Puts the sockets that are ready into `events`, waiting for one up to `timeout` (`None`: as
+    /// long as it takes). No events when the time is over first.
+    ///
+    /// # Errors
+    /// None today; as system pollers.
+    pub fn wait(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        events.clear();
+        let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
+        *lock(&self.shared.waiter) = Some(std::thread::current());
+        for entry in std::mem::take(&mut self.again) {
+            self.shared.push(&entry);
+        }
+        let shard = self.entries.first().map_or(0, |entry| entry.socket.shard());
+        loop {
+            self.collect(events);
+            if !events.is_empty() {
+                self.running.look_in(shard);
+                break;
+            }
+            let driver = self.running.driver(shard);
+            let shared = &self.shared;
+            let is_ready = || !shared.is_empty();
+            if !driver.wait(&self.running.stack, deadline, is_ready, |_| shared.is_empty()) {
+                break;
+            }
+        }
+        *lock(&self.shared.waiter) = None;
+        Ok(())
+    }
+
+    fn collect(&mut self, events: &mut Vec<Event>) {
+        while let Some(entry) = self.shared.pop() {
+            if entry.is_removed.load(Ordering::SeqCst) {
+                continue;
+            }
+            let seen = entry.socket.readiness();
+            let bits = seen.bits() & entry.interest;
+            if bits.is_empty() {
+                let waker: Waker = entry.clone().into();
+                if !entry.socket.register(seen, &waker) {
+                    self.shared.push(&entry);
+                }
+                continue;
+            }
+            events.push(Event {
+                token: entry.token,
+                readable: bits.intersects(Ready::READABLE | Ready::READ_CLOSED),
+                writable: bits.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED),
+                error: bits.intersects(Ready::ERROR),
+            });
+            self.again.push(entry);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,316 @@
+//! What becomes of a segment's data: in order, out of order, old, or outside the window.
+
+use super::ack::{Estimates, MAX_QUICKACKS, SegmentSize};
+use super::queue::COPY_BREAK;
+use super::{Is, Receiver};
+use crate::counters::Counter;
+use crate::segment::{Ecn, Flags, Payload, Segment};
+use crate::seq::SeqNumber;
+use crate::time::Instant;
+
+/// No payload is longer: one that claims to be is outside every window.
+const LONGEST: u32 = 1 << 30;
+/// Bytes of a TCP header without options.
+const HEADER: u32 = 20;
+/// Bytes of the timestamp option with its padding.
+const TIMESTAMPS: u32 = 12;
+/// Duplicate ACKs owed at the most.
+const MAX_DUP_ACKS: u8 = 16;
+
+/// What became of a segment's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// No data and no FIN.
+    Empty,
+    /// Appended to what can be read (or a FIN in order).
+    InOrder,
+    /// Kept until what is before it arrives.
+    OutOfOrder,
+    /// All of it was here before.
+    Duplicate,
+    /// Outside the window; dropped.
+    OutOfWindow,
+    /// No memory for it; dropped.
+    Dropped,
+}
+
+/// The result of [`Receiver::on_segment`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intake {
+    /// What became of the data.
+    pub disposition: Disposition,
+    /// Bytes that became readable, those taken from reassembly included.
+    pub readable: u32,
+    /// The FIN came in order now: the stream ends behind what can be read.
+    pub fin: bool,
+}
+
+impl Receiver {
+    /// Takes the data and the FIN of a segment that passed the checks of RFC 9293 section 3.10.7.4,
+    /// in order or not; the payload is moved out. Data outside the window is cut off. Whatever is
+    /// owed for it shows in [`ack_due`](Self::ack_due). `estimates` are the sender half's.
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &mut Segment,
+        estimates: Estimates,
+    ) -> Intake {
+        let payload = core::mem::take(&mut segment.payload);
+        let syn = segment.flags.contains(Flags::SYN);
+        let seq = segment.seq + u32::from(syn);
+        let fin = segment.flags.contains(Flags::FIN);
+        if segment.flags.contains(Flags::CWR) {
+            self.on_cwr(!payload.is_empty());
+        }
+        if payload.is_empty() && !fin {
+            return Intake { disposition: Disposition::Empty, readable: 0, fin: false };
+        }
+        if let Some(timestamps) = segment.options.timestamps {
+            let full = payload.len() >= self.ack.rcv_mss();
+            let drained = self.queue.is_empty();
+            self.window.measure_by_echo(estimates.tsval, timestamps.echo, full, drained);
+        }
+        let received = self.received;
+        let was_finished = self.is_finished();
+        let disposition = self.take(now, segment, seq, payload, fin, estimates);
+        self.check_ack(now, estimates);
+        let readable = (self.received - received) as u32;
+        Intake { disposition, readable, fin: self.is_finished() && !was_finished }
+    }
+
+    /// `tcp_data_queue`.
+    fn take(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        mut seq: SeqNumber,
+        mut payload: Payload,
+        mut fin: bool,
+        estimates: Estimates,
+    ) -> Disposition {
+        if payload.len() > LONGEST {
+            return self.refuse_out_of_window();
+        }
+        let end = seq + payload.len() + u32::from(fin);
+        if end.at_or_before(self.nxt) {
+            self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+            self.ack.schedule();
+            self.add_dsack(seq, end);
+            return Disposition::Duplicate;
+        }
+        if seq.before(self.nxt) {
+            self.add_dsack(seq, self.nxt);
+            payload.advance(self.nxt.bytes_since(seq));
+            seq = self.nxt;
+            self.ack.schedule_now();
+        }
+        // A FIN needs no buffer: at the edge it is taken even if the window is closed.
+        let last = self.fin_seq().map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
+        let bare = payload.is_empty();
+        if self.is_finished() || seq.after(last) || (seq == last && !bare) {
+            return self.refuse_out_of_window();
+        }
+        let room = last.bytes_since(seq);
+        if payload.len() > room {
+            payload.truncate(room);
+            fin = false;
+            self.counters.add(Counter::OutOfWindow, 1);
+            self.ack.schedule_now();
+        }
+        let size = SegmentSize {
+            len: payload.len(),
+            gso_size: u32::from(segment.gso_size).min(payload.len()),
+            options: segment.options.wire_len() as u32,
+            flags: segment.flags,
+        };
+        let at = self.received + u64::from(seq.bytes_since(self.nxt));
+        if seq == self.nxt {
+            self.take_in_order(now, payload, fin, segment.ecn, size, estimates);
+            Disposition::InOrder
+        } else {
+            self.on_ecn(segment.ecn);
+            let segments = segment.segments();
+            self.take_out_of_order(at, payload, fin, size, segments)
+        }
+    }
+
+    fn refuse_out_of_window(&mut self) -> Disposition {
+        self.counters.add(Counter::OutOfWindow, 1);
+        self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+        self.ack.schedule();
+        Disposition::OutOfWindow
+    }
+
+    fn take_in_order(
+        &mut self,
+        now: Instant,
+        mut payload: Payload,
+        fin: bool,
+        ecn: Ecn,
+        size: SegmentSize,
+        estimates: Estimates,
+    ) {
+        let had_holes = self.has_holes();
+        self.dup_acks = 0;
+        let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
+        let at = self.received;
+        let end = at + u64::from(payload.len());
+        if had_holes && self.reassembly.first().is_some_and(|first| first < end) {
+            let inserted = self.reassembly.insert(at, payload);
+            if let Some(part) = inserted.duplicate {
+                self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+            }
+        } else if !payload.is_empty() {
+            self.advance(payload.len());
+            self.queue.push(&mut payload, copy_break);
+        }
+        while let Some(range) = self.reassembly.take(self.received) {
+            self.advance(range.len());
+            self.queue.append(range, copy_break);
+        }
+        if size.len > 0 {
+            self.on_data(now, ecn, size, estimates);
+        }
+        if fin && end >= self.received {
+            // What lies behind a FIN is no data of this stream.
+            self.fin_at = Some(self.received);
+            self.reassembly.clear();
+        }
+        if self.fin_at == Some(self.received) {
+            self.finish();
+        }
+        if had_holes && !self.has_holes() {
+            // RFC 5681 section 4.2: at once when the last gap is filled.
+            self.ack.schedule_now();
+        }
+    }
+
+    fn advance(&mut self, bytes: u32) {
+        self.nxt += bytes;
+        self.received += u64::from(bytes);
+    }
+
+    fn finish(&mut self) {
+        self.is |= Is::FINISHED;
+        self.nxt += 1;
+        self.reassembly.clear();
+        self.ack.schedule_now();
+    }
+
+    /// `tcp_event_data_recv`.
+    fn on_data(&mut self, now: Instant, ecn: Ecn, size: SegmentSize, estimates: Estimates) {
+        self.measure_mss(size);
+        self.window.measure_by_window(now, self.nxt);
+        self.ack.on_data(now, self.window.wnd(), estimates.rto);
+        self.on_ecn(ecn);
+        if size.len >= 128 {
+            self.grow_window(size.len);
+        }
+    }
+
+    fn measure_mss(&mut self, size: SegmentSize) {
+        let options = if self.is.contains(Is::TIMESTAMPS) { TIMESTAMPS } else { 0 };
+        if self.ack.measure(size, self.window.advmss(), HEADER + options) {
+            self.window.rescale(size.len);
+        }
+    }
+
+    fn grow_window(&mut self, len: u32) {
+        let memory = self.rmem_alloc();
+        if self.window.grow(&self.config, memory, len, self.ack.rcv_mss()) {
+            self.ack.hint_quick(true);
+        }
+    }
+
+    /// `tcp_data_queue_ofo`.
+    fn take_out_of_order(
+        &mut self,
+        at: u64,
+        payload: Payload,
+        fin: bool,
+        size: SegmentSize,
+        segments: u32,
+    ) -> Disposition {
+        let end = at + u64::from(payload.len());
+        self.ack.schedule();
+        self.dup_acks = self.dup_acks.saturating_add(1).min(MAX_DUP_ACKS);
+        if fin && self.fin_at.is_none() && self.reassembly.end().is_none_or(|last| last <= end) {
+            self.fin_at = Some(end);
+        }
+        if payload.is_empty() {
+            return Disposition::OutOfOrder;
+        }
+        if !self.make_room(at) {
+            self.counters.add(Counter::OFODrop, 1);
+            return Disposition::Dropped;
+        }
+        self.measure_mss(size);
+        self.counters.add(Counter::OFOQueue, 1);
+        self.ofo_segments = self.ofo_segments.saturating_add(segments);
+        let inserted = self.reassembly.insert(at, payload);
+        if let Some(part) = inserted.duplicate {
+            self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+        }
+        if inserted.new == 0 {
+            return Disposition::Duplicate;
+        }
+        if self.is.contains(Is::SACK) {
+            self.grow_window(size.len);
+        }
+        self.window.make_room_beyond(&self.config, self.beyond());
+        Disposition::OutOfOrder
+    }
+
+    /// Makes sure that memory is within the buffer before data at `at` is taken, giving up
+    /// out-of-order data behind it if need be (`tcp_prune_queue`). Whether it is.
+    fn make_room(&mut self, at: u64) -> bool {
+        let memory = self.rmem_alloc();
+        if self.window.fits(memory) {
+            return true;
+        }
+        self.ack.hint_quick(false);
+        self.window.on_overrun(&self.config, memory);
+        let queued = self.queue.charge();
+        let window = &self.window;
+        // Some at a time, so that not every segment of a flood pays for a walk.
+        let goal = self.window.rcvbuf() - self.window.rcvbuf() / 8;
+        if window.fits(memory) {
+            return true;
+        }
+        let pruned = self.reassembly.prune(at, |held| queued.saturating_add(held) > goal);
+        if pruned > 0 {
+            self.counters.add(Counter::OfoPruned, 1);
+        }
+        self.window.fits(self.rmem_alloc())
+    }
+
+    /// `tcp_data_ecn_check`.
+    fn on_ecn(&mut self, ecn: Ecn) {
+        if !self.is.contains(Is::ECN) {
+            return;
+        }
+        match ecn {
+            // Without a codepoint after one was seen: a retransmission, so the window is small.
+            Ecn::NotEct if self.is.contains(Is::ECN_SEEN) => {
+                self.ack.enter_quick(self.window.wnd(), 2);
+            }
+            Ecn::NotEct => {}
+            Ecn::Ce => {
+                if !self.is.contains(Is::DEMAND_CWR) {
+                    self.ack.enter_quick(self.window.wnd(), 2);
+                }
+                self.is |= Is::DEMAND_CWR | Is::ECN_SEEN;
+            }
+            Ecn::Ect0 | Ecn::Ect1 => self.is |= Is::ECN_SEEN,
+        }
+    }
+
+    /// `tcp_ecn_accept_cwr`: the sender's window may be one segment, so its data is acknowledged at
+    /// once.
+    fn on_cwr(&mut self, has_data: bool) {
+        self.is.remove(Is::DEMAND_CWR);
+        if has_data && self.is.contains(Is::ECN) {
+            self.ack.schedule_now();
+        }
+    }
+}
