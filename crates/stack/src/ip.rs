@@ -3,7 +3,7 @@
 //! Cost per TCP segment in a batch: the parsers, a look among the held segments of GRO; per
 //! super-segment a keyed hash and one probe of the demultiplexer.
 
-use crate::demux::{FourTuple, Found};
+use crate::demux::{Found, FourTuple};
 use crate::device::{Medium, Received, RxChecksum};
 use crate::drop_reason::DropReason;
 use crate::egress::{self, SocketPath};
@@ -420,21 +420,18 @@ fn time_wait(
 ) {
     let verdict = host.demux.with_time_wait(tuple, |time_wait| {
         let verdict = time_wait.on_segment(now, &segment);
-        let is_over =
-            matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
+        let is_over = matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
         (verdict, is_over)
     });
     match verdict {
         None | Some(TimeWaitVerdict::Drop | TimeWaitVerdict::Remove) => {}
         Some(TimeWaitVerdict::Ack(ack)) => send_segment(host, now, shard, tuple, ack),
-        Some(TimeWaitVerdict::Reopen { iss }) => {
-            match host.demux.listener(tuple.local_addr()) {
-                Some(listener) => {
-                    listen(host, now, shard, batch, &listener, tuple, segment, Some(iss));
-                }
-                None => reset(host, now, shard, tuple, &segment),
+        Some(TimeWaitVerdict::Reopen { iss }) => match host.demux.listener(tuple.local_addr()) {
+            Some(listener) => {
+                listen(host, now, shard, batch, &listener, tuple, segment, Some(iss));
             }
-        }
+            None => reset(host, now, shard, tuple, &segment),
+        },
     }
 }
 

@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
-use smallvec::SmallVec;
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
 
@@ -192,29 +191,32 @@ struct Receiving {
     rx: Box<dyn RxQueue>,
 }
 
-/// A connection that got segments in this batch.
-struct Touched {
-    socket: Arc<TcpSocket>,
-    segments: SmallVec<[Segment; 2]>,
-}
-
 /// The connections that got segments in one receive batch; each transmits once, after the batch.
-/// Looking for one costs a comparison for each connection before it, at most 64.
+/// Looking for one costs a comparison for each connection before it, at most 64; nothing is
+/// allocated once the batch has seen its largest.
 #[derive(Default)]
-pub(crate) struct Batch(Vec<Touched>);
+pub(crate) struct Batch {
+    touched: Vec<Arc<TcpSocket>>,
+    /// Those of each touched connection; kept, empty, from batch to batch.
+    segments: Vec<Vec<Segment>>,
+}
 
 impl Batch {
     pub(crate) fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
-        let known = self.0.iter_mut().rev().find(|one| Arc::ptr_eq(&one.socket, &socket));
-        match known {
-            Some(touched) => touched.segments.push(segment),
-            None => self.0.push(Touched { socket, segments: SmallVec::from_iter([segment]) }),
+        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+        let at = known.unwrap_or_else(|| {
+            self.touched.push(socket);
+            self.touched.len() - 1
+        });
+        if self.segments.len() <= at {
+            self.segments.push(Vec::new());
         }
+        self.segments[at].push(segment);
     }
 
     fn deliver(&mut self, host: &Host, now: Instant) {
-        for mut touched in self.0.drain(..) {
-            touched.socket.receive(host, now, &mut touched.segments);
+        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
+            socket.receive(host, now, segments);
         }
     }
 }

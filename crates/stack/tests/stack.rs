@@ -160,8 +160,7 @@ fn sockets_of_one_host_reach_each_other() {
     let mut world = World::new(&WireConfig::default());
     for to in ["10.0.0.1:80", "127.0.0.1:81", "[fd00::1]:80", "[::1]:81"] {
         let listener = world.a.listen(address(to), ListenOptions::default()).unwrap();
-        let client =
-            world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
+        let client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
         let mut server = None;
         assert!(world.run_until(SECOND, |_| {
             server = listener.accept().ok();
@@ -177,8 +176,7 @@ fn tcp_transfers_over_every_kind_of_wire() {
     for ethernet in [false, true] {
         for (gso_max_size, checksum) in [(65_535, true), (0, true), (0, false)] {
             for to in ["10.0.0.2:80", "[fd00::2]:80"] {
-                let wire =
-                    WireConfig { ethernet, gso_max_size, checksum, ..WireConfig::default() };
+                let wire = WireConfig { ethernet, gso_max_size, checksum, ..WireConfig::default() };
                 let mut world = World::new(&wire);
                 let (client, server) = connect(&mut world, to);
                 transfer(&mut world, &client, &server, &pattern(1_000_000));
@@ -225,7 +223,8 @@ fn a_closed_connection_leaves_nothing() {
 
 #[test]
 fn ten_thousand_connections_come_and_go() {
-    let mut world = World::new(&WireConfig { delay: Nanos::from_micros(10), ..WireConfig::default() });
+    let mut world =
+        World::new(&WireConfig { delay: Nanos::from_micros(10), ..WireConfig::default() });
     let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
     for _ in 0..100 {
         let to = listener.local_addr();
@@ -235,8 +234,8 @@ fn ten_thousand_connections_come_and_go() {
         let mut servers = Vec::new();
         assert!(world.run_until(SECOND, |_| {
             while let Ok(pair) = listener.accept() {
-            servers.push(pair);
-        }
+                servers.push(pair);
+            }
             servers.len() == clients.len()
         }));
         for client in &clients {
@@ -336,8 +335,7 @@ fn a_full_accept_queue_holds_handshakes_back() {
 #[test]
 fn closing_a_listener_resets_its_children() {
     let mut world = World::new(&WireConfig::default());
-    let listener =
-        world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
     let to = listener.local_addr();
     let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
     world.run(SECOND);

@@ -137,11 +137,8 @@ impl World {
         let a = Stack::new(a).unwrap();
         let b = Stack::new(b).unwrap();
         let device = |last: u8, tx: &Shared, rx: &Shared| {
-            let medium = if wire.ethernet {
-                Medium::Ethernet([2, 0, 0, 0, 0, last])
-            } else {
-                Medium::Ip
-            };
+            let medium =
+                if wire.ethernet { Medium::Ethernet([2, 0, 0, 0, 0, last]) } else { Medium::Ip };
             let capabilities = Capabilities {
                 medium,
                 mtu: wire.mtu,
