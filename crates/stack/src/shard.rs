@@ -411,7 +411,7 @@ impl Driver {
                 gro: &mut self.gro,
                 batch: &mut self.batch,
             };
-            input.receive_frame(frame);
+            input.receive_frame(&frame);
         }
         self.flush(host, now, 0);
         true

@@ -508,3 +508,110 @@ fn pings_are_answered() {
     assert!(sent.iter().all(|packet| packet.len() <= 1500));
     assert_eq!(world.a.ip_counters().get(IpCounter::IcmpOutEchoReps), 1);
 }
+
+#[test]
+fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
+    use neap_stack::qdisc::fifo::PfifoFast;
+    use neap_stack::route::{Entry, Route};
+    let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+    let entry = Entry {
+        prefix: "0.0.0.0/0".parse().unwrap(),
+        metric: 0,
+        route: Route {
+            interface: world.a_interface.0,
+            gateway: Some("10.0.0.2".parse().unwrap()),
+            mtu: None,
+            pref_src: None,
+        },
+    };
+    assert!(world.a.add_route(entry));
+    let nowhere = Entry { route: Route { interface: 7, ..entry.route }, ..entry };
+    assert!(!world.a.add_route(nowhere));
+    world.a.set_qdisc(world.now, world.a_interface, || Box::new(PfifoFast::new(10)));
+    let to = address("192.0.2.1:80");
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    assert_eq!(client.local_addr().ip(), address("10.0.0.1:0").ip());
+    world.run(Nanos::from_millis(10));
+    assert_eq!(world.b.drops().get(DropReason::IpOtherHost), 1);
+    let interfaces = world.a.interfaces(world.now);
+    let neighbor = interfaces[world.a_interface.0].neighbors[0];
+    assert_eq!(
+        (neighbor.address, neighbor.link),
+        (address("10.0.0.2:0").ip(), Some([2, 0, 0, 0, 0, 2]))
+    );
+    assert!(world.a.remove_route(entry.prefix, world.a_interface));
+    assert_eq!(world.b.interfaces(world.now)[world.b_interface.0].addresses.len(), 2);
+}
+
+#[test]
+fn packets_that_nobody_may_believe_are_dropped_and_counted() {
+    let mut world = World::new(&WireConfig::default());
+    let server = world.a.bind_udp(address("10.0.0.1:53"), false).unwrap();
+    let client = world.b.bind_udp(address("10.0.0.2:99"), false).unwrap();
+    client.send_to(world.now, Bytes::from_static(b"good"), Some(server.local_addr())).unwrap();
+    let good = world.ba.lock().unwrap().sent.last().unwrap().to_vec();
+    world.run(SECOND);
+    assert_eq!(&server.recv_from().unwrap().data[..], b"good");
+    let mut damage = |reason: DropReason, at: usize, value: u8, refresh: bool| {
+        let mut bad = good.clone();
+        bad[at] = value;
+        if refresh {
+            bad[10..12].fill(0);
+            let sum = neap_stack::wire::checksum::of(&bad[..20]);
+            bad[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        common::inject(&world.ba, world.now, bad.into());
+        world.run(SECOND);
+        assert_eq!(world.a.drops().get(reason), 1, "{reason:?}");
+        assert!(server.recv_from().is_err());
+    };
+    damage(DropReason::UnhandledProtocol, 0, 0x75, false);
+    damage(DropReason::IpHeader, 8, 1, false);
+    damage(DropReason::IpMartian, 12, 127, true);
+    damage(DropReason::IpOtherHost, 19, 7, true);
+    damage(DropReason::IpProtocol, 9, 200, true);
+    damage(DropReason::UdpChecksum, 30, 0, false);
+    damage(DropReason::UdpHeader, 25, 7, false);
+    let mut own = good.clone();
+    own[15] = 1;
+    common::inject(&world.ba, world.now, own.into());
+    world.run(SECOND);
+    assert_eq!(world.a.drops().get(DropReason::IpHeader), 2, "the checksum covers the addresses");
+}
+
+#[test]
+fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let options =
+        || ConnectOptions { local: Some(address("10.0.0.1:5000")), ..ConnectOptions::default() };
+    for round in 0..3u64 {
+        let client = world.a.connect(world.now, to, options()).unwrap();
+        let again = world.a.connect(world.now, to, options());
+        assert_eq!(again.unwrap_err(), SocketError::AddressInUse);
+        world.run(SECOND);
+        let (server, _) = listener.accept().unwrap();
+        transfer(&mut world, &client, &server, &pattern(10_000));
+        server.close(world.now);
+        world.run(SECOND);
+        client.close(world.now);
+        world.run(SECOND);
+        assert_eq!(world.b.usage().tcp.time_wait, 1);
+        assert_eq!(world.a.usage().tcp.connections, 0);
+        assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
+    }
+}
+
+#[test]
+fn small_packets_of_one_batch_are_joined() {
+    let mut world = World::new(&WireConfig { gso_max_size: 0, ..WireConfig::default() });
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    transfer(&mut world, &client, &server, &pattern(1_000_000));
+    let packets = world.ab.lock().unwrap().sent.len() as u64;
+    let received = world.b.ip_counters().get(IpCounter::IpInReceives);
+    assert!(packets > 690 && received * 4 < packets, "{packets} packets, {received} received");
+    let acks = world.ba.lock().unwrap().sent.len() as u64;
+    assert!(acks * 4 < packets, "{acks} ACKs for {packets} packets");
+    assert!(world.b.tcp_counter(Counter::InSegs) >= packets);
+}

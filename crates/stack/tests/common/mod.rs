@@ -1,5 +1,4 @@
 //! Two hosts and a wire between them, in virtual time.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use bytes::Bytes;
 use neap_stack::device::{
@@ -15,14 +14,14 @@ use std::sync::{Arc, Mutex};
 
 /// What every wire of a test does.
 #[derive(Clone)]
-pub struct WireConfig {
-    pub mtu: u16,
-    pub ethernet: bool,
-    pub gso_max_size: u32,
-    pub checksum: bool,
-    pub delay: Nanos,
+pub(crate) struct WireConfig {
+    pub(crate) mtu: u16,
+    pub(crate) ethernet: bool,
+    pub(crate) gso_max_size: u32,
+    pub(crate) checksum: bool,
+    pub(crate) delay: Nanos,
     /// Frames that a direction holds before `submit` gives frames back.
-    pub ring: usize,
+    pub(crate) ring: usize,
 }
 
 impl Default for WireConfig {
@@ -39,19 +38,19 @@ impl Default for WireConfig {
 }
 
 /// Decides about a packet: `false` loses it.
-pub type Filter = Box<dyn FnMut(&[u8]) -> bool + Send>;
+pub(crate) type Filter = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
 /// One direction.
 #[derive(Default)]
-pub struct Direction {
+pub(crate) struct Direction {
     packets: VecDeque<(Instant, Received)>,
     in_flight: VecDeque<(Instant, Frame)>,
-    pub filter: Option<Filter>,
+    pub(crate) filter: Option<Filter>,
     /// Everything that was sent, from the link header on.
-    pub sent: Vec<Bytes>,
+    pub(crate) sent: Vec<Bytes>,
 }
 
-pub type Shared = Arc<Mutex<Direction>>;
+pub(crate) type Shared = Arc<Mutex<Direction>>;
 
 struct Tx(Shared, WireConfig);
 
@@ -110,28 +109,28 @@ impl RxQueue for Rx {
     }
 }
 
-pub struct World {
-    pub now: Instant,
-    pub a: Stack,
-    pub b: Stack,
-    pub a_interface: InterfaceId,
-    pub b_interface: InterfaceId,
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) a: Stack,
+    pub(crate) b: Stack,
+    pub(crate) a_interface: InterfaceId,
+    pub(crate) b_interface: InterfaceId,
     /// From a to b.
-    pub ab: Shared,
+    pub(crate) ab: Shared,
     /// From b to a.
-    pub ba: Shared,
+    pub(crate) ba: Shared,
 }
 
-pub fn config(seed: u64) -> StackConfig {
+pub(crate) fn config(seed: u64) -> StackConfig {
     StackConfig { seed, ..StackConfig::default() }
 }
 
 impl World {
-    pub fn new(wire: &WireConfig) -> Self {
+    pub(crate) fn new(wire: &WireConfig) -> Self {
         Self::with(wire, config(1), config(2))
     }
 
-    pub fn with(wire: &WireConfig, a: StackConfig, b: StackConfig) -> Self {
+    pub(crate) fn with(wire: &WireConfig, a: StackConfig, b: StackConfig) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let (ab, ba) = (Shared::default(), Shared::default());
         let a = Stack::new(a).unwrap();
@@ -166,7 +165,7 @@ impl World {
     }
 
     /// Polls both hosts until nothing is due at this instant; when the next thing is.
-    pub fn settle(&mut self) -> Instant {
+    pub(crate) fn settle(&mut self) -> Instant {
         for _ in 0..10_000 {
             let (a, _) = self.a.poll(0, self.now);
             let (b, _) = self.b.poll(0, self.now);
@@ -182,7 +181,7 @@ impl World {
     }
 
     /// Lets `span` pass, event by event.
-    pub fn run(&mut self, span: Nanos) {
+    pub(crate) fn run(&mut self, span: Nanos) {
         let end = self.now + span;
         loop {
             let next = self.settle();
@@ -195,7 +194,11 @@ impl World {
     }
 
     /// Runs until `done` or until `span` has passed; whether it is done.
-    pub fn run_until(&mut self, span: Nanos, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn run_until(
+        &mut self,
+        span: Nanos,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
         let end = self.now + span;
         loop {
             let next = self.settle();
@@ -213,7 +216,7 @@ impl World {
 }
 
 /// Puts a packet on the wire as if the other end had sent it.
-pub fn inject(direction: &Shared, now: Instant, data: Bytes) {
+pub(crate) fn inject(direction: &Shared, now: Instant, data: Bytes) {
     let packet = Received { data, gso_size: 0, checksum: RxChecksum::Unknown };
     direction.lock().unwrap().packets.push_front((now, packet));
 }
