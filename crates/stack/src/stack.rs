@@ -325,6 +325,7 @@ impl Host {
     pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) {
         self.demux.unlisten(listener);
         self.registry.release(listener.cell.id());
+        listener.cell.retire();
         for child in listener.close() {
             child.abandon(self, now);
         }

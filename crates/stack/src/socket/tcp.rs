@@ -137,6 +137,7 @@ impl TcpState {
             }
         }
         cx.host.registry.release(cx.socket.cell.id());
+        cx.socket.cell.retire();
         self.path = SocketPath::default();
     }
 
