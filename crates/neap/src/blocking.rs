@@ -230,6 +230,10 @@ impl TcpStream {
         &self.handle
     }
 
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
     fn wait_for<T, E: Clone + PartialEq>(
         &self,
         interest: Ready,
@@ -562,6 +566,10 @@ impl TcpListener {
         &self.handle
     }
 
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
     /// Waits for a connection.
     ///
     /// # Errors
@@ -652,9 +660,11 @@ impl UdpSocket {
     }
 
     fn send_some(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
-        let attempt = || self.handle.send_to(clock::now(), data, remote);
+        let datagram = Bytes::copy_from_slice(data);
+        let attempt = || self.handle.send_to(clock::now(), datagram.clone(), remote);
         let timeout = &self.waiting.write_timeout;
-        self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)
+        self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)?;
+        Ok(data.len())
     }
 
     fn wait_for<T>(

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
-use neap_stack::route::{Entry, Prefix};
+use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
 use std::sync::Arc;
@@ -130,7 +130,8 @@ impl Builder {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let entry = Entry::via(prefix, interface, gateway);
+            let route = Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
+            let entry = Entry { prefix, metric: 0, route };
             if !stack.add_route(entry) {
                 return Err(BuildError::Route(any.to_string()));
             }

@@ -151,7 +151,7 @@ struct World {
     port: Port,
     taken: Arc<loom::sync::Mutex<Vec<u64>>>,
     kicks: std::sync::Arc<Kicks>,
-    account: Arc<TxAccount>,
+    account: std::sync::Arc<TxAccount>,
 }
 
 fn world(slots: usize, completion: Completion) -> Arc<World> {

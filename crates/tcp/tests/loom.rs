@@ -2,25 +2,23 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p neap-tcp --release --test loom`
 #![cfg(loom)]
 
-use loom::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
-};
+use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
 impl Wake for Wakes {
-    fn wake(self: std::sync::Arc<Self>) {
+    fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, SeqCst);
     }
 }
 
-fn account() -> (std::sync::Arc<Wakes>, Arc<TxAccount>) {
-    let wakes = std::sync::Arc::new(Wakes::default());
+fn account() -> (Arc<Wakes>, Arc<TxAccount>) {
+    let wakes = Arc::new(Wakes::default());
     (wakes.clone(), TxAccount::new(Waker::from(wakes)))
 }
 

@@ -237,7 +237,6 @@ impl Sender {
             ..AckFacts::default()
         };
         let prior = self.board.counts();
-        let prior_una = self.una;
         let mut sample = AckSample {
             now,
             prior_in_flight: prior.in_flight(),
@@ -287,7 +286,8 @@ impl Sender {
             self.board.release_idle_memory();
             self.queue.release_idle_memory();
         }
-        debug_assert_eq!(self.board.counts(), self.board.recount(self.sack), "{prior_una:?}");
+        #[cfg(debug_assertions)]
+        assert_eq!(self.board.counts(), self.board.recount(self.sack));
         Ok(AckOutcome {
             advanced: facts.una_advanced,
             rearm: facts.una_advanced || facts.newly_sacked > 0,

@@ -8,10 +8,10 @@
 //! Cost: one atomic add to charge, one to enter the device, two to complete, one load to admit.
 //! An account is 128 bytes.
 
-use crate::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed},
+use crate::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
 };
+use std::sync::Arc;
 use std::task::Waker;
 
 const THROTTLED: u64 = 1 << 63;
