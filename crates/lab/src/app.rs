@@ -90,6 +90,8 @@ pub enum Ending {
     Close,
     /// Reset once so many bytes were written and read, together.
     Abort(u64),
+    /// Not at all.
+    Stay,
 }
 
 /// What one end of a connection does.
@@ -277,6 +279,7 @@ impl Session {
                 self.handle.abort(now);
                 true
             }
+            Ending::Stay => false,
             Ending::Close if has_written => {
                 self.handle.close(now);
                 true

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use neap_tcp::time::Nanos;
 
-/// Times between 1 ns and an hour, to three digits. About 100 KiB once all magnitudes occurred.
+/// Times between 1 ns and an hour, to three digits. About 270 KiB.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
 
@@ -12,16 +12,14 @@ const LONGEST: u64 = 3_600_000_000_000;
 
 impl Default for Times {
     fn default() -> Self {
-        let mut histogram = Histogram::new(3).expect("three digits are allowed");
-        histogram.auto(true);
-        Self(histogram)
+        Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("sound bounds"))
     }
 }
 
 impl Times {
     /// Counts one time.
     pub fn record(&mut self, time: Nanos) {
-        self.0.saturating_record(time.0.min(LONGEST));
+        self.0.saturating_record(time.0);
     }
 
     /// The time that `percent` of all do not exceed; zero when there are none.
