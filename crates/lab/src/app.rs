@@ -137,6 +137,8 @@ struct Session {
     waiting: Bytes,
     buffer: Vec<u8>,
     rests_until: (Instant, Instant),
+    /// The handshake is over.
+    is_open: bool,
     has_shut: bool,
 }
 
@@ -152,7 +154,8 @@ impl Session {
         log.borrow_mut().handle = Some(handle.clone());
         let rests_until = (now, now + plan.reading.late);
         let (waiting, buffer) = (Bytes::new(), Vec::new());
-        Self { handle, plan, log, rng, waiting, buffer, rests_until, has_shut: false }
+        let (is_open, has_shut) = (false, false);
+        Self { handle, plan, log, rng, waiting, buffer, rests_until, is_open, has_shut }
     }
 
     fn step(&mut self, now: Instant) -> Step {
@@ -181,6 +184,7 @@ impl Session {
 
     fn write(&mut self, now: Instant) -> Turn {
         let ready = self.handle.readiness().bits();
+        self.is_open |= ready.contains(Ready::WRITABLE);
         let written = self.log.borrow().written;
         let allowed = self.allowance() - written;
         let must_wait = self.rests_until.0 > now || !ready.contains(Ready::WRITABLE);
@@ -270,7 +274,7 @@ impl Session {
     /// Ends the connection when the plan says so.
     fn leave(&mut self, now: Instant) {
         let mut log = self.log.borrow_mut();
-        if log.is_over {
+        if log.is_over || !self.is_open {
             return;
         }
         let has_written = log.written >= self.plan.writing.bytes;

@@ -113,11 +113,8 @@ pub fn check_delivery(ends: [(&Log, u64); 2]) -> Result<(), String> {
         if let Some(error) = log.error {
             return Err(format!("failed: {error}; {log:?}"));
         }
-        if !log.is_over {
-            return Err(format!("not over; {log:?}"));
-        }
-        if log.read != peer_bytes && log.at_end {
-            return Err(format!("read {} of {peer_bytes} bytes", log.read));
+        if !log.is_over || (log.read != peer_bytes && log.at_end) {
+            return Err(format!("read {} of {peer_bytes}; {log:?}, peer {peer:?}", log.read));
         }
     }
     Ok(())

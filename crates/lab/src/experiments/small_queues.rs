@@ -161,7 +161,6 @@ fn run(setting: &Setting, small_queues: bool, seed: u64) -> Result<(Run, u64), F
         let info = handle.info(bulk.world.now());
         srtt.record(info.rtt);
         retransmitted = info.total_retrans;
-        if sample % 500 == 0 { eprintln!("{info:?}"); }
     }
     let elapsed = bulk.world.now().since(start);
     let sink = bulk.sink.borrow();
