@@ -230,6 +230,10 @@ impl TcpStream {
         &self.handle
     }
 
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
     fn wait_for<T, E: Clone + PartialEq>(
         &self,
         interest: Ready,
@@ -560,6 +564,10 @@ impl TcpListener {
 
     pub(crate) fn handle(&self) -> &ListenerHandle {
         &self.handle
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
     }
 
     /// Waits for a connection.

@@ -4,7 +4,8 @@
 
 use crate::blocking::{Source, TcpListener, TcpStream};
 use crate::clock;
-use crate::running::{Running, Stack};
+use crate::running::Running;
+
 use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::readiness::{Ready, ReadyState};
 use neap_stack::socket::tcp::TcpHandle;
@@ -17,15 +18,21 @@ use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A socket that a [`Poller`] can wait for.
-pub trait Pollable {
-    /// The socket, as the poller keeps it.
-    #[doc(hidden)]
-    fn watched(&self) -> Watched;
+/// A socket that a [`Poller`] can wait for: [`TcpStream`], [`TcpListener`].
+pub trait Pollable: sealed::Watch {}
+
+impl Pollable for TcpStream {}
+impl Pollable for TcpListener {}
+
+mod sealed {
+    use super::{Arc, Running, Watched};
+
+    pub trait Watch {
+        fn watched(&self) -> (Watched, Arc<Running>);
+    }
 }
 
 /// A socket in a [`Poller`].
-#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Watched {
     /// A connection.
@@ -34,15 +41,15 @@ pub enum Watched {
     Listener(ListenerHandle),
 }
 
-impl Pollable for TcpStream {
-    fn watched(&self) -> Watched {
-        Watched::Tcp(self.handle().clone())
+impl sealed::Watch for TcpStream {
+    fn watched(&self) -> (Watched, Arc<Running>) {
+        (Watched::Tcp(self.handle().clone()), self.running().clone())
     }
 }
 
-impl Pollable for TcpListener {
-    fn watched(&self) -> Watched {
-        Watched::Listener(self.handle().clone())
+impl sealed::Watch for TcpListener {
+    fn watched(&self) -> (Watched, Arc<Running>) {
+        (Watched::Listener(self.handle().clone()), self.running().clone())
     }
 }
 
@@ -139,9 +146,11 @@ impl Wake for Entry {
 }
 
 /// Waits for any of several sockets of one stack; the waiting thread drives the stack meanwhile.
-#[derive(Debug)]
+///
+/// It holds the sockets: one that was added is closed when it was removed and dropped.
+#[derive(Debug, Default)]
 pub struct Poller {
-    running: Arc<Running>,
+    running: Option<Arc<Running>>,
     entries: Vec<Arc<Entry>>,
     shared: Arc<Shared>,
     /// Reported last time: looked at again, because the poller is level-triggered.
@@ -149,14 +158,9 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// A poller for the sockets of `stack`.
-    pub fn new(stack: &Stack) -> Self {
-        Self {
-            running: stack.running().clone(),
-            entries: Vec::new(),
-            shared: Arc::new(Shared::default()),
-            again: Vec::new(),
-        }
+    /// A poller without sockets.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Waits for this socket too, from now on.
@@ -166,9 +170,15 @@ impl Poller {
             Interest::Writable => Ready::WRITABLE | Ready::WRITE_CLOSED | Ready::ERROR,
             Interest::Both => Ready::all(),
         };
+        let (socket, running) = socket.watched();
+        debug_assert!(
+            self.running.as_ref().is_none_or(|mine| Arc::ptr_eq(mine, &running)),
+            "all sockets of a poller are of one stack"
+        );
+        self.running.get_or_insert(running);
         let entry = Arc::new(Entry {
             token,
-            socket: socket.watched(),
+            socket,
             interest,
             queued: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
@@ -199,17 +209,18 @@ impl Poller {
         for entry in std::mem::take(&mut self.again) {
             self.shared.push(&entry);
         }
+        let Some(running) = self.running.clone() else { return Ok(()) };
         let shard = self.entries.first().map_or(0, |entry| entry.socket.shard());
         loop {
             self.collect(events);
             if !events.is_empty() {
-                self.running.look_in(shard);
+                running.look_in(shard);
                 break;
             }
-            let driver = self.running.driver(shard);
             let shared = &self.shared;
             let is_ready = || !shared.is_empty();
-            if !driver.wait(&self.running.stack, deadline, is_ready, |_| shared.is_empty()) {
+            let asleep = |_: &Waker| shared.is_empty();
+            if !running.driver(shard).wait(&running.stack, deadline, is_ready, asleep) {
                 break;
             }
         }

@@ -20,7 +20,7 @@ pub struct Stack {
 
 /// What the stack, its workers and its sockets share.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     pub(crate) stack: stack::Stack,
     drivers: Vec<Driver>,
     is_over: AtomicBool,

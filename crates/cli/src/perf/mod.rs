@@ -109,6 +109,8 @@ enum PerfError {
     Version { flag: char },
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error("cannot open the way out: {0}")]
+    Open(#[from] neap::BuildError),
     #[error("cannot find {host}: {reason}")]
     Resolve { host: String, reason: String },
     #[error("cannot connect to {server}: {source}; is an iperf3 server running there?")]
@@ -286,8 +288,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     let result = match prepared {
         Err(error) => Err(error),
         Ok((stack, version, interrupt)) => match &args.client {
-            Some(host) => run_client(args, host, &stack, version, &mut reporter, &interrupt),
-            None => return run_server(args, &stack, version, &interrupt),
+            Some(host) => run_client(args, host, &stack, Some(version), &mut reporter, &interrupt),
+            None => return run_server(args, &stack, Some(version), &interrupt),
         },
     };
     reporter.finish(&result);
@@ -301,8 +303,8 @@ fn exit_code(result: &Result<(), PerfError>) -> ExitCode {
     }
 }
 
-/// The stack, the version of IP it speaks if it speaks but one, and the user's wish to stop.
-fn prepare(args: &Args) -> Result<(Stack, Option<IpVersion>, Interrupt), PerfError> {
+/// The stack, the version of IP that it speaks, and the user's wish to stop.
+fn prepare(args: &Args) -> Result<(Stack, IpVersion, Interrupt), PerfError> {
     if args.bidir {
         return Err(PerfError::Bidirectional);
     }
@@ -311,19 +313,15 @@ fn prepare(args: &Args) -> Result<(Stack, Option<IpVersion>, Interrupt), PerfErr
         (_, true) => Some((IpVersion::V6, '6')),
         _ => None,
     };
-    let version = match Network::of(&args.network) {
-        Ok(network) => Some(network.version()),
-        Err(NetworkError::NoDevice) => None,
-        Err(error) => return Err(error.into()),
-    };
-    match (asked, version) {
-        (Some((asked, flag)), Some(version)) if asked != version => {
-            return Err(PerfError::Version { flag });
-        }
-        _ => {}
+    let network = Network::of(&args.network)?;
+    let version = network.version();
+    if let Some((asked, flag)) = asked
+        && asked != version
+    {
+        return Err(PerfError::Version { flag });
     }
     let interrupt = Interrupt::catch().map_err(PerfError::Signals)?;
-    Ok((Stack, version.or(asked.map(|(asked, _)| asked)), interrupt))
+    Ok((network.open()?, version, interrupt))
 }
 
 fn run_client(

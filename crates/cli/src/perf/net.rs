@@ -1,19 +1,12 @@
-//! The sockets that the tests run on: for now those of the kernel.
+//! The sockets that the tests run on, with the options that a test asks for.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-pub(crate) use std::net::{TcpListener, TcpStream};
-
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
-use rustix::net::sockopt;
-
-/// The stack that sockets belong to.
-#[derive(Debug)]
-pub(crate) struct Stack;
+use neap::stack::stack::ConnectOptions;
+use neap::tcp::options::{SocketOption, SocketOptions as TcpOptions};
+pub(crate) use neap::{Stack, TcpListener, TcpStream};
 
 /// What a test asks of its sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,25 +22,35 @@ pub(crate) struct SocketOptions {
 
 /// Connects a socket that has these options.
 pub(crate) fn connect(
-    _stack: &Stack,
+    stack: &Stack,
     to: SocketAddr,
     options: &SocketOptions,
 ) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect(to)?;
+    let mut early = TcpOptions::default();
+    if let Some(mss) = options.max_segment {
+        early.max_segment = u16::try_from(mss).ok();
+    }
+    if let Some(size) = options.buffer_size {
+        let bytes = u32::try_from(size).unwrap_or(u32::MAX / 2).saturating_mul(2);
+        early.receive_buffer = Some(bytes.min(stack.host().config().rmem_max * 2));
+    }
+    let early = ConnectOptions { local: None, options: early };
+    let socket = TcpStream::connect_with(stack, to, early, None)?;
     apply(&socket, options)?;
     Ok(socket)
 }
 
 /// Listens on a port of all addresses of the stack.
 pub(crate) fn bind(
-    _stack: &Stack,
+    stack: &Stack,
     port: u16,
     version: Option<IpVersion>,
 ) -> io::Result<TcpListener> {
-    match version {
-        Some(IpVersion::V6) => TcpListener::bind(("::", port)),
-        _ => TcpListener::bind(("0.0.0.0", port)),
-    }
+    let any = match version {
+        Some(IpVersion::V6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    TcpListener::bind(stack, SocketAddr::new(any, port))
 }
 
 /// A version of IP.
@@ -69,23 +72,29 @@ pub(crate) fn apply(socket: &TcpStream, options: &SocketOptions) -> io::Result<(
         socket.set_nodelay(true)?;
     }
     if let Some(name) = &options.congestion {
-        sockopt::set_tcp_congestion(socket, name)?;
+        socket.set_option(SocketOption::Congestion(name.clone()))?;
+    }
+    if let Some(mss) = options.max_segment {
+        let mss = u16::try_from(mss).map_err(|_| io::ErrorKind::InvalidInput)?;
+        socket.set_option(SocketOption::MaxSegment(mss))?;
     }
     if let Some(size) = options.buffer_size {
-        sockopt::set_socket_send_buffer_size(socket, size)?;
-        sockopt::set_socket_recv_buffer_size(socket, size)?;
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        socket.set_option(SocketOption::SendBuffer(size))?;
+        socket.set_option(SocketOption::ReceiveBuffer(size))?;
     }
     Ok(())
 }
 
 /// Send and receive buffer of a socket, bytes.
 pub(crate) fn buffer_sizes(socket: &TcpStream) -> io::Result<(usize, usize)> {
-    Ok((sockopt::socket_send_buffer_size(socket)?, sockopt::socket_recv_buffer_size(socket)?))
+    let info = socket.info();
+    Ok((info.sndbuf as usize, info.rcvbuf as usize))
 }
 
 /// Name of a socket's congestion control.
 pub(crate) fn congestion(socket: &TcpStream) -> Option<String> {
-    sockopt::tcp_congestion(socket).ok()
+    Some(socket.info().congestion.to_owned())
 }
 
 /// What a sender's report shows of its connection.
@@ -108,45 +117,49 @@ pub(crate) struct Info {
 }
 
 /// Figures of a connection now.
-pub(crate) fn info(_socket: &TcpStream) -> Info {
-    Info::default()
+pub(crate) fn info(socket: &TcpStream) -> Info {
+    let info = socket.info();
+    let micros = |span: neap::tcp::time::Nanos| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    Info {
+        retransmits: u64::from(info.total_retrans),
+        snd_cwnd: u64::from(info.snd_cwnd) * u64::from(info.snd_mss),
+        snd_wnd: u64::from(info.snd_wnd),
+        rtt: micros(info.rtt),
+        rttvar: micros(info.rttvar),
+        pmtu: info.pmtu,
+        snd_mss: info.snd_mss,
+    }
 }
 
 /// Waits for any of several sockets.
+#[derive(Debug, Default)]
 pub(crate) struct Poller {
-    epoll: OwnedFd,
-    events: Vec<epoll::Event>,
+    poller: neap::Poller,
+    events: Vec<neap::Event>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(256),
-        })
+    pub(crate) fn new() -> Self {
+        Self::default()
     }
 
     /// Waits for this socket too, from now on: for data, or for room where `for_room`.
-    pub(crate) fn add(&self, socket: &impl AsFd, token: u64, for_room: bool) -> io::Result<()> {
-        let flags = if for_room { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
+    pub(crate) fn add(&mut self, socket: &impl neap::Pollable, token: u64, for_room: bool) {
+        let interest =
+            if for_room { neap::Interest::Writable } else { neap::Interest::Readable };
+        self.poller.add(socket, token, interest);
     }
 
-    /// Waits for this socket no longer.
-    pub(crate) fn remove(&self, socket: &impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, socket)?)
+    /// Waits for the socket with this token no longer.
+    pub(crate) fn remove(&mut self, token: u64) {
+        self.poller.remove(token);
     }
 
     /// Puts the tokens of the sockets that are ready into `ready`; none if the time ends first.
     pub(crate) fn wait(&mut self, ready: &mut Vec<u64>, timeout: Duration) -> io::Result<()> {
         ready.clear();
-        self.events.clear();
-        let timeout = rustix::time::Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        ready.extend(self.events.iter().map(|event| event.data.u64()));
+        self.poller.wait(&mut self.events, Some(timeout))?;
+        ready.extend(self.events.iter().map(|event| event.token));
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use neap::device::{Packet, PacketConfig, TunConfig};
+
 use super::net::IpVersion;
 
 /// Options that choose the way out.
@@ -63,7 +65,6 @@ pub(crate) enum Way {
 }
 
 /// A way out whose parts fit together.
-#[cfg_attr(not(test), expect(dead_code, reason = "read where the stack is built"))]
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub way: Way,
@@ -100,6 +101,33 @@ impl Network {
         Ok(Self { way, address, sysctls: args.sysctls.clone(), gso_max: args.gso_max })
     }
 
+    /// Opens the device and starts the stack on it.
+    ///
+    /// # Errors
+    /// A missing privilege or interface, or a sysctl that cannot be set; each says what to do.
+    pub(crate) fn open(&self) -> Result<neap::Stack, neap::BuildError> {
+        let mut builder = neap::Stack::builder().address(&self.address.to_string());
+        for sysctl in &self.sysctls {
+            builder = builder.sysctl(&sysctl.name, &sysctl.value);
+        }
+        match &self.way {
+            Way::Tun { name, host } => {
+                let mut config = TunConfig { name: Some(name.clone()), ..TunConfig::default() };
+                config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
+                builder.tun_with(config, &host.to_string()).build()
+            }
+            Way::Packet { name, gateway } => {
+                let mut config = PacketConfig::new(name);
+                config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
+                let device = Packet::open(&config)?.into_device();
+                if let Some(gateway) = gateway {
+                    builder = builder.gateway(*gateway);
+                }
+                builder.device(device).build()
+            }
+        }
+    }
+
     /// The version of IP that the stack speaks.
     pub(crate) fn version(&self) -> IpVersion {
         if self.address.address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
@@ -111,6 +139,12 @@ impl Network {
 pub(crate) struct Cidr {
     pub address: IpAddr,
     pub prefix: u8,
+}
+
+impl std::fmt::Display for Cidr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
 }
 
 impl Cidr {
