@@ -20,12 +20,14 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
-use smallvec::SmallVec;
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
 
 /// Packets that one poll takes from the devices (Linux's NAPI weight).
 const RECEIVE_BUDGET: usize = 64;
+
+/// Times that one poll reads the run list before it leaves the rest to the next.
+const RUN_ROUNDS: u32 = 4;
 
 /// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
 const TICK: Nanos = Nanos::from_micros(1);
@@ -66,8 +68,10 @@ pub(crate) struct RunList {
     index: usize,
     counters: Arc<Counters>,
     queue: Mutex<Vec<SocketId>>,
-    /// A thread is in `poll` and will look at the queue before it leaves.
+    /// A thread is in `poll` and will look at the mark before it leaves.
     is_driven: AtomicBool,
+    /// Something changed since the driver last looked around.
+    is_marked: AtomicBool,
     is_kicked: AtomicBool,
     /// When the driver comes by itself.
     wakes_at: AtomicU64,
@@ -81,6 +85,7 @@ impl RunList {
             counters: Arc::new(Counters::default()),
             queue: Mutex::new(Vec::new()),
             is_driven: AtomicBool::new(false),
+            is_marked: AtomicBool::new(false),
             is_kicked: AtomicBool::new(false),
             wakes_at: AtomicU64::new(u64::MAX),
             kick: Mutex::new(None),
@@ -91,10 +96,13 @@ impl RunList {
         lock(&self.queue).push(id);
     }
 
-    /// Wakes the driver unless it is at work or comes by `due` anyway. A poll announces its end
-    /// before it looks at the queue for the last time, so either it sees what was pushed or the
-    /// pusher sees that nobody drives.
+    /// Wakes the driver unless it is at work or comes by `due` anyway. To be called after what it
+    /// will find was made visible.
+    ///
+    /// No call is lost: it leaves the mark before it asks whether somebody drives, and a poll ends
+    /// its driving before it looks for the mark.
     pub(crate) fn kick(&self, due: Instant) {
+        self.is_marked.store(true, Ordering::SeqCst);
         let is_coming = self.is_driven.load(Ordering::SeqCst)
             || due.as_nanos() >= self.wakes_at.load(Ordering::SeqCst);
         if !is_coming && !self.is_kicked.swap(true, Ordering::SeqCst) {
@@ -160,6 +168,11 @@ impl RunCell {
         }
     }
 
+    /// Lets the driver forget a socket whose name was released.
+    pub(crate) fn retire(&self) {
+        self.enqueue();
+    }
+
     fn enqueue(&self) {
         if !self.is_queued.swap(true, Ordering::AcqRel) {
             self.list.push(self.id);
@@ -192,29 +205,32 @@ struct Receiving {
     rx: Box<dyn RxQueue>,
 }
 
-/// A connection that got segments in this batch.
-struct Touched {
-    socket: Arc<TcpSocket>,
-    segments: SmallVec<[Segment; 2]>,
-}
-
 /// The connections that got segments in one receive batch; each transmits once, after the batch.
-/// Looking for one costs a comparison for each connection before it, at most 64.
+/// Looking for one costs a comparison for each connection before it, at most 64; nothing is
+/// allocated once the batch has seen its largest.
 #[derive(Default)]
-pub(crate) struct Batch(Vec<Touched>);
+pub(crate) struct Batch {
+    touched: Vec<Arc<TcpSocket>>,
+    /// Those of each touched connection; kept, empty, from batch to batch.
+    segments: Vec<Vec<Segment>>,
+}
 
 impl Batch {
     pub(crate) fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
-        let known = self.0.iter_mut().rev().find(|one| Arc::ptr_eq(&one.socket, &socket));
-        match known {
-            Some(touched) => touched.segments.push(segment),
-            None => self.0.push(Touched { socket, segments: SmallVec::from_iter([segment]) }),
+        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+        let at = known.unwrap_or_else(|| {
+            self.touched.push(socket);
+            self.touched.len() - 1
+        });
+        if self.segments.len() <= at {
+            self.segments.push(Vec::new());
         }
+        self.segments[at].push(segment);
     }
 
     fn deliver(&mut self, host: &Host, now: Instant) {
-        for mut touched in self.0.drain(..) {
-            touched.socket.receive(host, now, &mut touched.segments);
+        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
+            socket.receive(host, now, segments);
         }
     }
 }
@@ -303,18 +319,18 @@ impl Shard {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return (Instant::FAR_FUTURE, Why::Busy),
         };
-        self.list.is_driven.store(true, Ordering::SeqCst);
-        self.list.is_kicked.store(false, Ordering::SeqCst);
+        let list = &self.list;
+        list.is_driven.store(true, Ordering::SeqCst);
+        list.is_kicked.store(false, Ordering::SeqCst);
         let mut more = self.work(&mut driver, host, now);
-        let (mut due, mut why) = self.next(&driver, host);
-        self.list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
-        self.list.is_driven.store(false, Ordering::SeqCst);
-        more |= self.has_work() || (self.list.index == 0 && !host.loopback.is_empty());
-        if more {
-            (due, why) = (now, Why::MoreWork);
-        }
-        drop(driver);
-        (due, why)
+        // What was marked up to here is seen below; what comes later marks again.
+        list.is_marked.swap(false, Ordering::SeqCst);
+        more |= self.has_work() || (list.index == 0 && !host.loopback.is_empty());
+        let (due, why) = self.next(&driver, host);
+        list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
+        list.is_driven.store(false, Ordering::SeqCst);
+        more |= list.is_marked.load(Ordering::SeqCst);
+        if more { (now, Why::MoreWork) } else { (due, why) }
     }
 
     /// One round; whether work is left.
@@ -409,7 +425,7 @@ impl Driver {
                 gro: &mut self.gro,
                 batch: &mut self.batch,
             };
-            input.receive_frame(frame);
+            input.receive_frame(&frame);
         }
         self.flush(host, now, 0);
         true
@@ -433,19 +449,27 @@ impl Driver {
 
     /// Files what was published and does what was asked, in the order of asking.
     fn run(&mut self, list: &RunList, host: &Host, now: Instant) {
-        core::mem::swap(&mut *lock(&list.queue), &mut self.running);
-        for id in self.running.drain(..) {
-            let Some(target) = host.registry.get(id) else {
-                self.wheel.remove(id.0);
-                continue;
-            };
-            let cell = target.cell();
-            // Before the look at what is asked: whatever comes later queues the socket again.
-            cell.is_queued.store(false, Ordering::SeqCst);
-            self.wheel.insert(Instant::from_nanos(cell.filed.load(Ordering::SeqCst)), id.0);
-            let work = Work::from_bits_truncate(cell.work.swap(0, Ordering::AcqRel));
-            if !work.is_empty() {
-                target.visit(host, now, work);
+        // What a visit publishes is filed in the second round, which rarely asks for a third.
+        for _ in 0..RUN_ROUNDS {
+            core::mem::swap(&mut *lock(&list.queue), &mut self.running);
+            if self.running.is_empty() {
+                return;
+            }
+            for id in self.running.drain(..) {
+                let Some(target) = host.registry.get(id) else {
+                    self.wheel.remove(id.0);
+                    continue;
+                };
+                let cell = target.cell();
+                // Before the look at what is asked: whatever comes later queues the socket again.
+                // An exchange, so that it sees what was asked before the last queueing.
+                cell.is_queued.swap(false, Ordering::AcqRel);
+                let filed = Instant::from_nanos(cell.filed.load(Ordering::Acquire));
+                self.wheel.insert(filed, id.0);
+                let work = Work::from_bits_truncate(cell.work.swap(0, Ordering::AcqRel));
+                if !work.is_empty() {
+                    target.visit(host, now, work);
+                }
             }
         }
     }
