@@ -132,7 +132,7 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
             bytes += data.write(stream)?;
         }
     } else {
-        serve(stack, &streams, Interest::Writable, start + args.length, |stream| {
+        serve(&streams, Interest::Writable, start + args.length, |stream| {
             bytes += data.write(stream)?;
             Ok(true)
         })?;
@@ -179,7 +179,7 @@ fn receive(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     if let [stream] = streams.as_slice() {
         while Instant::now() < end && read(stream)? {}
     } else {
-        serve(stack, &streams, Interest::Readable, end, read)?;
+        serve(&streams, Interest::Readable, end, read)?;
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
@@ -196,13 +196,12 @@ fn dial_all(stack: &Stack, args: &Args) -> io::Result<Vec<TcpStream>> {
 
 /// Calls `serve_one` for every stream that is ready, until `end` or until it answers false.
 fn serve(
-    stack: &Stack,
     streams: &[TcpStream],
     interest: Interest,
     end: Instant,
     mut serve_one: impl FnMut(&TcpStream) -> io::Result<bool>,
 ) -> io::Result<()> {
-    let mut poller = Poller::new(stack);
+    let mut poller = Poller::new();
     for (token, stream) in streams.iter().enumerate() {
         stream.set_nonblocking(true)?;
         poller.add(stream, token as u64, interest);
