@@ -15,6 +15,7 @@ PEERS = TARGET / "peers"
 HOW_TO_INSTALL = {
     "ip": "install iproute2",
     "tc": "install iproute2",
+    "ss": "install iproute2",
     "sysctl": "install procps",
     "gcc": "install gcc, or another C compiler as gcc",
     "cargo": "install Rust with rustup",
