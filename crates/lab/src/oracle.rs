@@ -45,8 +45,7 @@ impl Oracle {
         let now = world.now();
         for flow in world.stack(host).flows(now) {
             check_flow(&flow).map_err(|fault| describe(host, &flow, &fault))?;
-            self.check_progress(host, &flow, now)
-                .map_err(|fault| describe(host, &flow, &fault))?;
+            self.check_progress(host, &flow, now).map_err(|fault| describe(host, &flow, &fault))?;
         }
         Ok(())
     }
