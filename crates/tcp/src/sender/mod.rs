@@ -371,6 +371,9 @@ impl Sender {
             self.credit_delivery(now, part, &mut rtts.newest);
         });
         self.board = board;
+        if !self.sack {
+            self.board.remove_reno_sacked(acked);
+        }
         facts.unsacked_acked = unsacked;
         if let (Some(low), Some(high)) = (reordered, highest_sack)
             && self.sack
