@@ -74,6 +74,7 @@ pub(crate) fn socket_error(error: SocketError) -> io::Error {
         SocketError::HostUnreachable => io::ErrorKind::HostUnreachable,
         SocketError::Refused => io::ErrorKind::ConnectionRefused,
         SocketError::ShutDown => io::ErrorKind::ConnectionAborted,
+        SocketError::NoBuffers => io::ErrorKind::Other,
         SocketError::AddressFamily
         | SocketError::DestinationRequired
         | SocketError::MessageTooLong

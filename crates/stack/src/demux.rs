@@ -272,9 +272,8 @@ impl Demux {
         tables.expiry.push_back((due, slot, serial));
         tables.uses.add(tuple.local_port);
         let Tables { time_wait, time_wait_entries, .. } = &mut *tables;
-        time_wait.insert_unique(hash, slot, |&slot| {
-            key.flow(&time_wait_entries[slot as usize].tuple)
-        });
+        time_wait
+            .insert_unique(hash, slot, |&slot| key.flow(&time_wait_entries[slot as usize].tuple));
     }
 
     /// Lets `f` look at the entry in TIME_WAIT of this flow; `f` must not call back. With

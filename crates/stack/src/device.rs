@@ -48,10 +48,7 @@ pub trait TxQueue: Send {
     /// Takes the frame and keeps it until the wire has it, or gives it back when the ring is full.
     /// The frame never exceeds the announced capabilities. A frame that the device must refuse for
     /// good (link down, I/O error) is dropped and counted by the device.
-    #[expect(
-        clippy::result_large_err,
-        reason = "the frame itself comes back, not a description"
-    )]
+    #[expect(clippy::result_large_err, reason = "the frame itself comes back, not a description")]
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame>;
 
     /// Tells the device that all frames submitted since the last call may go (doorbell).

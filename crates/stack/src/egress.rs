@@ -5,10 +5,12 @@
 //! under 100 bytes.
 
 use crate::demux::FourTuple;
+use crate::device::{Capabilities, Completion};
 use crate::drop_reason::DropReason;
 use crate::fragment::fragment;
 use crate::frame::{Frame, Gso, GsoKind, Headers};
 use crate::interface::{Interface, Lookup};
+use crate::shard::RunList;
 use crate::socket::SocketError;
 use crate::socket::tcp::Cx;
 use crate::stack::Host;
@@ -75,8 +77,7 @@ impl SocketPath {
         remote: IpAddr,
     ) -> Option<&Found> {
         let generation = host.topology.generation();
-        let is_current =
-            |found: &Found| found.generation == generation && now < found.expires;
+        let is_current = |found: &Found| found.generation == generation && now < found.expires;
         if !self.found.as_ref().is_some_and(is_current) {
             self.found = Self::find(host, now, local, remote);
         }
@@ -126,7 +127,9 @@ pub(crate) struct Lower<'a> {
     priority: u8,
     gso: GsoLimits,
     holds: bool,
+    completes_on_enqueue: bool,
     pacing_shift: u32,
+    list: &'a RunList,
 }
 
 impl<'a> Lower<'a> {
@@ -134,7 +137,7 @@ impl<'a> Lower<'a> {
         let tuple = cx.socket.tuple();
         let shard = cx.socket.cell.shard();
         let mut gso = GsoLimits { max_size: 1500, max_segs: 1 };
-        let (mut holds, mut pacing_shift) = (false, 10);
+        let (mut holds, mut completes_on_enqueue, mut pacing_shift) = (false, false, 10);
         match path.refresh(cx.host, cx.now, tuple.local, tuple.remote).map(|found| &found.way) {
             None => {}
             Some(Way::Loopback) => {
@@ -145,16 +148,30 @@ impl<'a> Lower<'a> {
                 let capabilities = port.capabilities();
                 gso = gso_limits(capabilities);
                 holds = port.holds_until_departure();
+                completes_on_enqueue = !holds && capabilities.completion == Completion::OnSubmit;
                 pacing_shift = u32::from(capabilities.pacing_shift);
             }
         }
         let (host, now, flow) = (cx.host, cx.now, cx.socket.cell.id().0);
-        Self { path, host, tuple, now, shard, flow, priority, gso, holds, pacing_shift }
+        Self {
+            path,
+            host,
+            tuple,
+            now,
+            shard,
+            flow,
+            priority,
+            gso,
+            holds,
+            completes_on_enqueue,
+            pacing_shift,
+            list: cx.socket.cell.list(),
+        }
     }
 }
 
 /// Super-frames through a port: as the device takes them, or cut by the port.
-fn gso_limits(capabilities: &crate::device::Capabilities) -> GsoLimits {
+fn gso_limits(capabilities: &Capabilities) -> GsoLimits {
     if capabilities.gso_max_size > u32::from(capabilities.mtu) {
         let max_size = capabilities.gso_max_size.min(MAX_PACKET);
         return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };
@@ -169,6 +186,7 @@ impl Egress for Lower<'_> {
         departure: Instant,
         credit: Option<TxCredit>,
     ) -> Verdict {
+        self.list.count_sent();
         let identification = self.path.next_identification(segment.segments());
         let Some(found) = &self.path.found else {
             self.host.ip.add(IpCounter::IpOutNoRoutes, 1);
@@ -187,6 +205,14 @@ impl Egress for Lower<'_> {
 
     fn holds_until_departure(&self) -> bool {
         self.holds
+    }
+
+    fn completes_on_enqueue(&self) -> bool {
+        self.completes_on_enqueue
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.list.has_sent_enough()
     }
 
     fn pacing_shift(&self) -> u32 {
@@ -217,8 +243,7 @@ fn tcp_frame(tuple: &FourTuple, found: &Found, segment: Segment, identification:
     };
     ip.emit(&mut headers, transport_len);
     let kind = if tuple.local.is_ipv4() { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
-    let checksum =
-        by_device.then(|| partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT));
+    let checksum = by_device.then(|| partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT));
     Frame {
         headers,
         link_len: 0,
@@ -359,7 +384,7 @@ pub(crate) fn send_datagram(
 /// Sends a datagram over a cached path, in fragments if it is longer than the path takes.
 ///
 /// # Errors
-/// `NetworkUnreachable` without a route; `WouldBlock` when the qdisc or the loopback was full.
+/// `NetworkUnreachable` without a route; `NoBuffers` when the qdisc or the loopback was full.
 pub(crate) fn send_datagram_on(
     host: &Host,
     now: Instant,
@@ -386,7 +411,7 @@ pub(crate) fn send_datagram_on(
     }
     match verdict {
         Verdict::Queued | Verdict::Congested => Ok(()),
-        Verdict::Dropped => Err(SocketError::WouldBlock),
+        Verdict::Dropped => Err(SocketError::NoBuffers),
     }
 }
 

@@ -14,10 +14,7 @@ use smallvec::SmallVec;
 /// that fits, or whose headers leave no room for data, is returned as it is. Whether a frame may be
 /// fragmented is the caller's question: fragments are sent without DF.
 pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments {
-    debug_assert!(
-        frame.gso.is_none(),
-        "super-frames are segmented, not fragmented"
-    );
+    debug_assert!(frame.gso.is_none(), "super-frames are segmented, not fragmented");
     let layout = Layout::of(&frame, mtu);
     let mut chunks = SmallVec::new();
     if layout.is_some() {
@@ -25,13 +22,7 @@ pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments 
         chunks = frame.payload.take_chunks();
     }
     let cutter = Cutter::new(chunks);
-    Fragments {
-        rest: Some(frame),
-        layout,
-        cutter,
-        offset: 0,
-        identification,
-    }
+    Fragments { rest: Some(frame), layout, cutter, offset: 0, identification }
 }
 
 /// The fragments of one datagram, in order.
@@ -70,22 +61,11 @@ impl Layout {
         }
         let (ip, ip_len, overhead) = if packet.first()? >> 4 == 4 {
             let (header, ip_len, _) = ipv4::parse_quoted(packet).ok()?;
-            (
-                IpHeader::V4(ipv4::Header {
-                    dont_fragment: false,
-                    ..header
-                }),
-                ip_len,
-                ip_len,
-            )
+            (IpHeader::V4(ipv4::Header { dont_fragment: false, ..header }), ip_len, ip_len)
         } else {
             let (header, transport) = ipv6::parse_quoted(packet).ok()?;
             let ip_len = packet.len() - transport.len();
-            (
-                IpHeader::V6(header),
-                ip_len,
-                ip_len + ipv6::FRAGMENT_HEADER_LEN,
-            )
+            (IpHeader::V6(header), ip_len, ip_len + ipv6::FRAGMENT_HEADER_LEN)
         };
         let unit = mtu.saturating_sub(overhead) & !7;
         let transport_len = packet.len() - ip_len;
@@ -158,10 +138,7 @@ mod tests {
     use neap_tcp::time::Instant;
     use neap_tcp::transmit::small_queue::TxCredit;
 
-    const PORTS: Ports = Ports {
-        source: 1,
-        destination: 2,
-    };
+    const PORTS: Ports = Ports { source: 1, destination: 2 };
 
     fn datagram(is_v4: bool, payload: &Bytes, by: ChecksumBy) -> (Frame, Pseudo) {
         let mut headers = Headers::default();
@@ -177,11 +154,7 @@ mod tests {
         if is_v4 {
             v4.emit(&mut headers, len);
         } else {
-            ipv6::Header {
-                protocol: Protocol::UDP,
-                ..v6
-            }
-            .emit(&mut headers, len);
+            ipv6::Header { protocol: Protocol::UDP, ..v6 }.emit(&mut headers, len);
         }
         headers.prepend(14).fill(7);
         let mark = wire::partial_checksum(&headers, udp::HEADER_LEN, udp::CHECKSUM_AT);
@@ -240,13 +213,7 @@ mod tests {
             let whole = whole.expect("all fragments came");
             assert_eq!(whole.protocol, Protocol::UDP);
             let parsed = udp::parse(whole.data, udp::Verify::Always(pseudo));
-            assert_eq!(
-                parsed,
-                Ok(udp::Datagram {
-                    ports: PORTS,
-                    payload
-                })
-            );
+            assert_eq!(parsed, Ok(udp::Datagram { ports: PORTS, payload }));
         }
     }
 

@@ -17,10 +17,7 @@ pub struct Headers {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self {
-            bytes: [0; HEADER_ROOM],
-            start: HEADER_ROOM as u8,
-        }
+        Self { bytes: [0; HEADER_ROOM], start: HEADER_ROOM as u8 }
     }
 }
 
@@ -30,9 +27,7 @@ impl Headers {
     /// # Panics
     /// If the headers exceed [`HEADER_ROOM`]: the sum of all header sizes is a constant.
     pub fn prepend(&mut self, len: usize) -> &mut [u8] {
-        let start = usize::from(self.start)
-            .checked_sub(len)
-            .expect("headers fit their room");
+        let start = usize::from(self.start).checked_sub(len).expect("headers fit their room");
         self.start = start as u8;
         &mut self.bytes[start..start + len]
     }
@@ -131,9 +126,7 @@ impl Frame {
 
     /// Wire segments that it becomes.
     pub fn segments(&self) -> u32 {
-        self.gso.map_or(1, |gso| {
-            self.payload.len().div_ceil(u32::from(gso.size)).max(1)
-        })
+        self.gso.map_or(1, |gso| self.payload.len().div_ceil(u32::from(gso.size)).max(1))
     }
 
     /// Bytes on the wire after segmentation, each piece with its own headers (`qdisc_pkt_len`).

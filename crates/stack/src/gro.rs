@@ -14,11 +14,8 @@ const HELD_PER_BUCKET: usize = 8;
 const MAX_PAYLOAD: u32 = 65_535;
 
 /// Flags after which nothing is waited for.
-const FLUSHING: Flags = Flags::PSH
-    .union(Flags::FIN)
-    .union(Flags::SYN)
-    .union(Flags::RST)
-    .union(Flags::URG);
+const FLUSHING: Flags =
+    Flags::PSH.union(Flags::FIN).union(Flags::SYN).union(Flags::RST).union(Flags::URG);
 
 /// Flags in which merged segments may differ.
 const MAY_DIFFER: Flags = Flags::PSH.union(Flags::FIN).union(Flags::CWR);
@@ -40,9 +37,7 @@ struct Held<K> {
 
 impl<K> Default for Gro<K> {
     fn default() -> Self {
-        Self {
-            buckets: core::array::from_fn(|_| Vec::with_capacity(HELD_PER_BUCKET)),
-        }
+        Self { buckets: core::array::from_fn(|_| Vec::with_capacity(HELD_PER_BUCKET)) }
     }
 }
 
@@ -143,10 +138,7 @@ mod tests {
             seq: SeqNumber(seq),
             flags: Flags::ACK,
             window: 10,
-            options: Options {
-                timestamps,
-                ..Options::default()
-            },
+            options: Options { timestamps, ..Options::default() },
             payload: Bytes::from(vec![seq as u8; len as usize]).into(),
             ..Segment::default()
         }
@@ -209,10 +201,7 @@ mod tests {
             change(&mut second);
             assert_eq!(batch([data(0, SIZE), second]).len(), 2, "change {index}");
         }
-        let ack = Segment {
-            payload: Default::default(),
-            ..data(100, SIZE)
-        };
+        let ack = Segment { payload: Default::default(), ..data(100, SIZE) };
         assert_eq!(batch([data(0, SIZE), ack, data(100, SIZE)]).len(), 3);
     }
 

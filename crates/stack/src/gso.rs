@@ -21,18 +21,8 @@ use smallvec::SmallVec;
 /// ticket, so the frame counts as below until its last piece is on the wire.
 pub fn segment(mut frame: Frame, checksum: ChecksumBy) -> Pieces {
     let layout = Layout::of(&frame);
-    let chunks = if layout.is_some() {
-        frame.payload.take_chunks()
-    } else {
-        SmallVec::new()
-    };
-    Pieces {
-        rest: Some(frame),
-        layout,
-        cutter: Cutter::new(chunks),
-        checksum,
-        is_first: true,
-    }
+    let chunks = if layout.is_some() { frame.payload.take_chunks() } else { SmallVec::new() };
+    Pieces { rest: Some(frame), layout, cutter: Cutter::new(chunks), checksum, is_first: true }
 }
 
 /// The wire segments of one super-frame.
@@ -81,10 +71,7 @@ impl Layout {
                 let (addresses, _) = packet.get(8..ipv6::HEADER_LEN)?.as_chunks::<16>();
                 let [source, destination] = *addresses.first_chunk::<2>()?;
                 let (source, destination) = (Ipv6Addr::from(source), Ipv6Addr::from(destination));
-                (
-                    ipv6::HEADER_LEN,
-                    Pseudo::v6(source, destination, Protocol::TCP),
-                )
+                (ipv6::HEADER_LEN, Pseudo::v6(source, destination, Protocol::TCP))
             }
         };
         let segment = packet.get(header_len..)?;
@@ -92,13 +79,7 @@ impl Layout {
         let is_sound = header_len >= ipv4::HEADER_LEN
             && tcp_len >= tcp::HEADER_LEN
             && tcp_len == segment.len();
-        is_sound.then_some(Self {
-            kind: gso.kind,
-            ip,
-            tcp: ip + header_len,
-            size,
-            pseudo,
-        })
+        is_sound.then_some(Self { kind: gso.kind, ip, tcp: ip + header_len, size, pseudo })
     }
 }
 
@@ -157,10 +138,7 @@ pub(crate) fn share(rest: &mut Frame, bytes: u32) -> Frame {
         priority: rest.priority,
         flow: rest.flow,
         ecn: rest.ecn,
-        credit: rest
-            .credit
-            .as_mut()
-            .map(|credit| TxCredit::split(credit, bytes)),
+        credit: rest.credit.as_mut().map(|credit| TxCredit::split(credit, bytes)),
     }
 }
 
@@ -259,11 +237,7 @@ pub(crate) struct Cutter {
 impl Cutter {
     pub(crate) fn new(chunks: SmallVec<[Bytes; 2]>) -> Self {
         let left = chunks.iter().map(Bytes::len).sum();
-        Self {
-            current: Bytes::new(),
-            behind: chunks.into_iter(),
-            left,
-        }
+        Self { current: Bytes::new(), behind: chunks.into_iter(), left }
     }
 
     /// The next `want` bytes, or what is left.
@@ -307,10 +281,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
     use std::task::Waker;
 
-    const PORTS: Ports = Ports {
-        source: 1,
-        destination: 2,
-    };
+    const PORTS: Ports = Ports { source: 1, destination: 2 };
 
     pub(crate) fn account() -> Arc<TxAccount> {
         TxAccount::new(Waker::noop().clone())
@@ -326,20 +297,9 @@ pub(crate) mod tests {
         let sack = |n| core::iter::repeat_n(Default::default(), n).collect();
         vec![
             Options::default(),
-            Options {
-                timestamps,
-                ..Options::default()
-            },
-            Options {
-                timestamps,
-                sack: sack(1),
-                ..Options::default()
-            },
-            Options {
-                timestamps,
-                sack: sack(3),
-                ..Options::default()
-            },
+            Options { timestamps, ..Options::default() },
+            Options { timestamps, sack: sack(1), ..Options::default() },
+            Options { timestamps, sack: sack(3), ..Options::default() },
         ]
     }
 
@@ -354,17 +314,11 @@ pub(crate) mod tests {
             ..Segment::default()
         };
         for start in (0..payload.len()).step_by(page) {
-            segment
-                .payload
-                .push(payload.slice(start..payload.len().min(start + page)));
+            segment.payload.push(payload.slice(start..payload.len().min(start + page)));
         }
         let mut headers = Headers::default();
         let (v4, v6) = (wire::ipv4::tests::header(), wire::ipv6::tests::header());
-        let v4 = ipv4::Header {
-            protocol: Protocol::TCP,
-            identification: 0xffff,
-            ..v4
-        };
+        let v4 = ipv4::Header { protocol: Protocol::TCP, identification: 0xffff, ..v4 };
         let pseudo = match kind {
             GsoKind::Tcp4 => Pseudo::v4(v4.source, v4.destination, Protocol::TCP),
             GsoKind::Tcp6 => Pseudo::v6(v6.source, v6.destination, Protocol::TCP),
@@ -381,12 +335,7 @@ pub(crate) mod tests {
                 ethernet::EtherType::IPV6
             }
         };
-        ethernet::Header {
-            destination: [2; 6],
-            source: [4; 6],
-            ether_type,
-        }
-        .emit(&mut headers);
+        ethernet::Header { destination: [2; 6], source: [4; 6], ether_type }.emit(&mut headers);
         let checksum = wire::partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT);
         Frame {
             headers,
@@ -411,10 +360,7 @@ pub(crate) mod tests {
             let header = packet.header;
             let pseudo = Pseudo::v4(header.source, header.destination, header.protocol);
             let parsed = tcp::parse(bytes.slice(packet.payload), Some(pseudo));
-            (
-                header.identification.into(),
-                parsed.expect("a good segment").1,
-            )
+            (header.identification.into(), parsed.expect("a good segment").1)
         } else {
             let packet = ipv6::parse(&bytes).expect("a good IPv6 packet");
             assert_eq!(packet.payload.end, bytes.len());
@@ -432,10 +378,7 @@ pub(crate) mod tests {
         let credit = TxCredit::charge(&account, charged);
         let ticket = credit.ticket();
         frame.credit = Some(credit);
-        frame.gso = Some(Gso {
-            size,
-            kind: frame.gso.expect("a super-frame").kind,
-        });
+        frame.gso = Some(Gso { size, kind: frame.gso.expect("a super-frame").kind });
         let count = frame.segments() as usize;
         let wire_len = frame.wire_len();
         let is_v4 = frame.gso.is_some_and(|gso| gso.kind == GsoKind::Tcp4);
@@ -455,10 +398,7 @@ pub(crate) mod tests {
             assert!(segment.flags.contains(Flags::ACK) && segment.window == 500);
             assert_eq!(identification, if is_v4 { id & 0xffff } else { 0 });
             assert_eq!((piece.gso, piece.checksum), (None, None));
-            assert_eq!(
-                (piece.departure, piece.priority),
-                (Instant::from_nanos(77), 3)
-            );
+            assert_eq!((piece.departure, piece.priority), (Instant::from_nanos(77), 3));
             assert_eq!((piece.flow, piece.ecn, piece.link_len), (5, Ecn::Ect0, 14));
             id += 1;
             at += len;
@@ -466,11 +406,7 @@ pub(crate) mod tests {
             let before = account.bytes();
             assert!(account.holds(ticket));
             drop(piece);
-            let share = if is_last {
-                len as u64 + u64::from(overhead)
-            } else {
-                len as u64
-            };
+            let share = if is_last { len as u64 + u64::from(overhead) } else { len as u64 };
             assert_eq!(before - account.bytes(), share);
         }
         assert_eq!((at, wire, account.bytes()), (payload.len(), wire_len, 0));
@@ -482,22 +418,12 @@ pub(crate) mod tests {
         let payload = pattern(65_535 - 20 - 60);
         for size in 1..=u16::MAX {
             // Small sizes make many pieces: a shorter frame keeps their count near a hundred.
-            let len = payload
-                .len()
-                .min(usize::from(size) * 100 + usize::from(size) / 2);
+            let len = payload.len().min(usize::from(size) * 100 + usize::from(size) / 2);
             let payload = payload.slice(..len);
             let sets = option_sets();
             let options = sets[usize::from(size) % sets.len()].clone();
-            let kind = if size % 3 == 0 {
-                GsoKind::Tcp6
-            } else {
-                GsoKind::Tcp4
-            };
-            check(
-                super_frame(kind, options, &payload, 32 << 10),
-                size,
-                &payload,
-            );
+            let kind = if size % 3 == 0 { GsoKind::Tcp6 } else { GsoKind::Tcp4 };
+            check(super_frame(kind, options, &payload, 32 << 10), size, &payload);
         }
     }
 
@@ -522,10 +448,7 @@ pub(crate) mod tests {
         let frame = super_frame(GsoKind::Tcp4, Options::default(), &payload, 700);
         let mut at = 0;
         for mut piece in segment(frame, ChecksumBy::Device) {
-            let mark = PartialChecksum {
-                start: 34,
-                offset: 16,
-            };
+            let mark = PartialChecksum { start: 34, offset: 16 };
             assert_eq!(piece.checksum, Some(mark));
             finish_checksum(&mut piece);
             at += received(&piece).1.payload.len();
@@ -542,10 +465,7 @@ pub(crate) mod tests {
         let mut odd = make();
         odd.headers.as_mut_slice()[14] = 0x4f;
         let mut short = make();
-        short.gso = Some(Gso {
-            size: 3000,
-            kind: GsoKind::Tcp4,
-        });
+        short.gso = Some(Gso { size: 3000, kind: GsoKind::Tcp4 });
         for frame in [plain, odd, short] {
             let mut pieces = segment(frame, ChecksumBy::Stack);
             assert_eq!(pieces.next().map(|piece| piece.payload.len()), Some(3000));

@@ -226,18 +226,16 @@ fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
             }
             _ => false,
         },
-        (Protocol::UDP, Some(tuple)) => {
-            cx.host.udp.on_error(&tuple, |socket| match error {
-                PathError::TooBig(mtu) => {
-                    let current = u32::MAX;
-                    cx.host.topology.on_packet_too_big(cx.now, tuple.remote, mtu, current);
-                }
-                PathError::Unreachable { error: ConnectionError::Refused, .. } => {
-                    socket.set_error(SocketError::Refused);
-                }
-                PathError::Unreachable { .. } => socket.set_error(SocketError::HostUnreachable),
-            })
-        }
+        (Protocol::UDP, Some(tuple)) => cx.host.udp.on_error(&tuple, |socket| match error {
+            PathError::TooBig(mtu) => {
+                let current = u32::MAX;
+                cx.host.topology.on_packet_too_big(cx.now, tuple.remote, mtu, current);
+            }
+            PathError::Unreachable { error: ConnectionError::Refused, .. } => {
+                socket.set_error(SocketError::Refused);
+            }
+            PathError::Unreachable { .. } => socket.set_error(SocketError::HostUnreachable),
+        }),
         _ => false,
     };
     if !handled {

@@ -263,8 +263,7 @@ impl Interface {
         } else if packet.operation == arp::Operation::Request && is_for_us {
             self.on_solicited_by(cx, packet.sender.into(), packet.sender_link);
         } else {
-            let solicited =
-                packet.operation == arp::Operation::Reply && is_for_us && !is_claim;
+            let solicited = packet.operation == arp::Operation::Reply && is_for_us && !is_claim;
             let (sender, link) = (packet.sender.into(), packet.sender_link);
             self.on_advertisement(cx, sender, link, solicited, true);
         }
@@ -370,13 +369,15 @@ impl Locals {
 /// What a host is attached to. One mutex; sockets keep what they found, with the generation.
 pub(crate) struct Topology {
     net: Mutex<Net>,
-    /// That of the routes; also read without the lock.
+    /// Of routes, interfaces and addresses together; read without the lock.
     generation: AtomicU64,
 }
 
 struct Net {
     interfaces: Vec<Arc<Interface>>,
     routes: Routes,
+    /// Counts the changes of interfaces and addresses.
+    changes: u64,
     locals: Arc<Locals>,
 }
 
@@ -392,11 +393,18 @@ pub(crate) struct Lookup {
     pub(crate) source: Option<IpAddr>,
 }
 
+impl Net {
+    fn generation(&self) -> u64 {
+        self.routes.generation() + self.changes
+    }
+}
+
 impl Topology {
     pub(crate) fn new(seed: u64) -> Self {
         let routes = Routes::new(seed);
         let generation = AtomicU64::new(routes.generation());
-        let net = Net { interfaces: Vec::new(), routes, locals: Arc::default() };
+        let (interfaces, locals) = (Vec::new(), Arc::default());
+        let net = Net { interfaces, routes, changes: 0, locals };
         Self { net: Mutex::new(net), generation }
     }
 
@@ -408,7 +416,7 @@ impl Topology {
     fn change<R>(&self, change: impl FnOnce(&mut Net) -> R) -> R {
         let mut net = lock(&self.net);
         let answer = change(&mut net);
-        self.generation.store(net.routes.generation(), Ordering::Release);
+        self.generation.store(net.generation(), Ordering::Release);
         answer
     }
 
@@ -423,8 +431,14 @@ impl Topology {
                     mtu: None,
                     pref_src: Some(address.ip),
                 };
-                net.routes.add(Entry { prefix: address.prefix, metric: 0, route });
+                let entry = Entry { prefix: address.prefix, metric: 0, route };
+                // Of several addresses in one network the first is where packets come from.
+                let is_known = |old: &Entry| old.prefix == entry.prefix && old.metric == 0;
+                if !net.routes.entries().iter().any(is_known) {
+                    net.routes.add(entry);
+                }
             }
+            net.changes += 1;
             let mut locals = net.locals.0.clone();
             locals.extend(interface.addresses.iter().map(|address| address.ip));
             net.locals = Arc::new(Locals(locals));
@@ -455,7 +469,7 @@ impl Topology {
     /// The way to `remote`; `None` if it is unreachable.
     pub(crate) fn lookup(&self, now: Instant, remote: IpAddr) -> Option<Lookup> {
         let net = lock(&self.net);
-        let generation = net.routes.generation();
+        let generation = net.generation();
         let expires = Instant::FAR_FUTURE;
         if net.locals.contains(remote) {
             let mtu = crate::egress::LOOPBACK_MTU;
@@ -511,9 +525,9 @@ impl Topology {
                 net.routes.remove(entry.prefix, entry.route.interface);
             }
             net.locals = Arc::default();
+            net.changes += 1;
             gone
         });
         drop(gone);
     }
 }
-

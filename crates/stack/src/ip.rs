@@ -3,7 +3,7 @@
 //! Cost per TCP segment in a batch: the parsers, a look among the held segments of GRO; per
 //! super-segment a keyed hash and one probe of the demultiplexer.
 
-use crate::demux::{FourTuple, Found};
+use crate::demux::{Found, FourTuple};
 use crate::device::{Medium, Received, RxChecksum};
 use crate::drop_reason::DropReason;
 use crate::egress::{self, SocketPath};
@@ -43,7 +43,7 @@ pub(crate) struct Input<'a> {
 }
 
 /// One IP packet to this host, its header taken off.
-struct Delivery {
+struct Delivery<'a> {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
@@ -52,7 +52,7 @@ struct Delivery {
     /// The device vouches for the transport checksum.
     is_verified: bool,
     /// The packet from its IP header on, for ICMP errors to quote.
-    packet: Bytes,
+    packet: &'a Bytes,
 }
 
 impl Input<'_> {
@@ -74,21 +74,21 @@ impl Input<'_> {
                 _ => return self.drop(DropReason::UnhandledProtocol),
             }
         }
-        self.packet(packet);
+        self.packet(&packet);
     }
 
-    /// Takes a frame that this host sent to itself. Its completion is the end of this function.
-    pub(crate) fn receive_frame(&mut self, frame: Frame) {
+    /// Takes a frame that this host sent to itself.
+    pub(crate) fn receive_frame(&mut self, frame: &Frame) {
         let gso_size = frame.gso.map_or(0, |gso| gso.size);
         let data = frame.to_bytes();
-        self.packet(Received { data, gso_size, checksum: RxChecksum::Good });
+        self.packet(&Received { data, gso_size, checksum: RxChecksum::Good });
     }
 
-    fn packet(&mut self, packet: Received) {
+    fn packet(&mut self, packet: &Received) {
         let is_verified = packet.checksum != RxChecksum::Unknown;
         match packet.data.first().map(|byte| byte >> 4) {
-            Some(4) => self.v4(packet.data, is_verified, packet.gso_size),
-            Some(6) => self.v6(packet.data, is_verified, packet.gso_size),
+            Some(4) => self.v4(&packet.data, is_verified, packet.gso_size),
+            Some(6) => self.v6(&packet.data, is_verified, packet.gso_size),
             _ => self.drop(DropReason::UnhandledProtocol),
         }
     }
@@ -118,9 +118,9 @@ impl Input<'_> {
         }
     }
 
-    fn v4(&mut self, data: Bytes, is_verified: bool, gso_size: u16) {
+    fn v4(&mut self, data: &Bytes, is_verified: bool, gso_size: u16) {
         self.host.ip.add(IpCounter::IpInOctets, data.len() as u64);
-        let packet = match ipv4::parse(&data) {
+        let packet = match ipv4::parse(data) {
             Ok(packet) => packet,
             Err(_) => {
                 self.count(IpCounter::IpInReceives);
@@ -145,9 +145,9 @@ impl Input<'_> {
             ecn: header.ecn,
             gso_size,
             is_verified,
-            packet: data.clone(),
+            packet: data,
         };
-        let Some(part) = Part::v4(&packet, &data) else {
+        let Some(part) = Part::v4(&packet, data) else {
             let payload = data.slice(packet.payload);
             return self.deliver(&delivery, header.protocol, payload, Some(&header), None);
         };
@@ -157,9 +157,9 @@ impl Input<'_> {
         }
     }
 
-    fn v6(&mut self, data: Bytes, is_verified: bool, gso_size: u16) {
+    fn v6(&mut self, data: &Bytes, is_verified: bool, gso_size: u16) {
         self.host.ip.add(IpCounter::Ip6InOctets, data.len() as u64);
-        let packet = match ipv6::parse(&data) {
+        let packet = match ipv6::parse(data) {
             Ok(packet) => packet,
             Err(error) => {
                 self.count(IpCounter::Ip6InReceives);
@@ -186,9 +186,9 @@ impl Input<'_> {
             ecn: header.ecn,
             gso_size,
             is_verified,
-            packet: data.clone(),
+            packet: data,
         };
-        let Some(part) = Part::v6(&packet, &data) else {
+        let Some(part) = Part::v6(&packet, data) else {
             let payload = data.slice(packet.payload);
             return self.deliver(&delivery, header.protocol, payload, None, Some(&header));
         };
@@ -254,7 +254,7 @@ impl Input<'_> {
 
     fn deliver(
         &mut self,
-        delivery: &Delivery,
+        delivery: &Delivery<'_>,
         protocol: Protocol,
         payload: Bytes,
         v4: Option<&ipv4::Header>,
@@ -284,13 +284,13 @@ impl Input<'_> {
         });
     }
 
-    fn unreachable(&self, delivery: &Delivery, is_port: bool) {
+    fn unreachable(&self, delivery: &Delivery<'_>, is_port: bool) {
         let (source, destination) = (delivery.source, delivery.destination);
-        let packet = &delivery.packet;
+        let packet = delivery.packet;
         icmp::send_unreachable(self.context(), source, destination, packet, is_port);
     }
 
-    fn udp(&self, delivery: &Delivery, payload: Bytes) {
+    fn udp(&self, delivery: &Delivery<'_>, payload: Bytes) {
         let (source, destination) = (delivery.source, delivery.destination);
         let pseudo = Pseudo::of(source, destination, Protocol::UDP);
         let verify = match (delivery.is_verified, pseudo, destination) {
@@ -330,7 +330,7 @@ impl Input<'_> {
         }
     }
 
-    fn tcp(&mut self, delivery: &Delivery, payload: Bytes) {
+    fn tcp(&mut self, delivery: &Delivery<'_>, payload: Bytes) {
         let (source, destination) = (delivery.source, delivery.destination);
         let pseudo = Pseudo::of(source, destination, Protocol::TCP);
         let verify = pseudo.filter(|_| !delivery.is_verified);
@@ -420,21 +420,18 @@ fn time_wait(
 ) {
     let verdict = host.demux.with_time_wait(tuple, |time_wait| {
         let verdict = time_wait.on_segment(now, &segment);
-        let is_over =
-            matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
+        let is_over = matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
         (verdict, is_over)
     });
     match verdict {
         None | Some(TimeWaitVerdict::Drop | TimeWaitVerdict::Remove) => {}
         Some(TimeWaitVerdict::Ack(ack)) => send_segment(host, now, shard, tuple, ack),
-        Some(TimeWaitVerdict::Reopen { iss }) => {
-            match host.demux.listener(tuple.local_addr()) {
-                Some(listener) => {
-                    listen(host, now, shard, batch, &listener, tuple, segment, Some(iss));
-                }
-                None => reset(host, now, shard, tuple, &segment),
+        Some(TimeWaitVerdict::Reopen { iss }) => match host.demux.listener(tuple.local_addr()) {
+            Some(listener) => {
+                listen(host, now, shard, batch, &listener, tuple, segment, Some(iss));
             }
-        }
+            None => reset(host, now, shard, tuple, &segment),
+        },
     }
 }
 

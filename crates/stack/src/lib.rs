@@ -8,12 +8,12 @@
 //! whoever calls `poll` drives. All calls may come from any thread.
 //!
 //! The way down: a handle's `write` takes the connection out of its [`hand_off::HandOff`], the
-//! connection cuts segments and gives them to the socket's [`egress`], which puts headers in front
+//! connection cuts segments and gives them to the socket's `egress`, which puts headers in front
 //! and finds interface and neighbour; the [`port::Port`] queues the [`frame::Frame`] in its
 //! [`qdisc`] and drains it into the [`device`], all within the call. The frame's drop is its
 //! completion; it may ask the shard's run list to let a throttled socket transmit again.
 //!
-//! The way up: [`shard`] takes packets from the device, [`ip`] parses and verifies them ([`wire`]),
+//! The way up: [`shard`] takes packets from the device, `ip` parses and verifies them ([`wire`]),
 //! [`gro`] joins what belongs together, [`demux`] finds the socket. Each touched connection gets its
 //! segments and transmits once. If an application thread owns the connection at that moment, the
 //! segments are its debt, and it settles them before it leaves.

@@ -38,10 +38,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            high_thresh: 4 << 20,
-            time: Nanos::from_secs(30),
-        }
+        Self { high_thresh: 4 << 20, time: Nanos::from_secs(30) }
     }
 }
 
@@ -67,13 +64,7 @@ impl<'a> Part<'a> {
             protocol: header.protocol.0,
         };
         let data = bytes.get(packet.payload.clone())?;
-        Some(Self {
-            key,
-            protocol: header.protocol,
-            ecn: header.ecn,
-            fragment,
-            data,
-        })
+        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
     }
 
     /// The fragment in the packet that was parsed from `bytes`; `None` if it is none.
@@ -87,13 +78,7 @@ impl<'a> Part<'a> {
             protocol: 0,
         };
         let data = bytes.get(packet.payload.clone())?;
-        Some(Self {
-            key,
-            protocol: header.protocol,
-            ecn: header.ecn,
-            fragment,
-            data,
-        })
+        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
     }
 }
 
@@ -208,20 +193,14 @@ impl Datagram {
     fn insert(&mut self, part: &Part<'_>) -> Result<(), Refusal> {
         let start = usize::from(part.fragment.offset);
         let end = start + part.data.len();
-        let index = self
-            .parts
-            .partition_point(|&(offset, _)| usize::from(offset) < start);
+        let index = self.parts.partition_point(|&(offset, _)| usize::from(offset) < start);
         if let Some((offset, data)) = self.parts.get(index)
             && usize::from(*offset) == start
             && data.len() == part.data.len()
         {
             return Err(Refusal::Duplicate);
         }
-        if self
-            .parts
-            .get(index)
-            .is_some_and(|&(next, _)| usize::from(next) < end)
-        {
+        if self.parts.get(index).is_some_and(|&(next, _)| usize::from(next) < end) {
             return Err(Refusal::Overlap);
         }
         let before = index.checked_sub(1).and_then(|index| self.parts.get(index));
@@ -247,8 +226,7 @@ impl Datagram {
             self.total = Some(end);
         }
         self.len += part.data.len();
-        self.parts
-            .insert(index, (part.fragment.offset, part.data.into()));
+        self.parts.insert(index, (part.fragment.offset, part.data.into()));
         Ok(())
     }
 
@@ -263,11 +241,7 @@ impl Datagram {
         }
         let is_marked = self.ecn_seen & (1 << Ecn::Ce as u8) != 0;
         let ecn = if is_marked { Ecn::Ce } else { self.ecn };
-        Whole {
-            protocol: self.protocol,
-            ecn,
-            data: data.freeze(),
-        }
+        Whole { protocol: self.protocol, ecn, data: data.freeze() }
     }
 
     /// Forgets the data; the datagram stays as a mark.
@@ -280,13 +254,7 @@ impl Reassembler {
     /// An empty one. `keys` are random.
     pub fn new(config: Config, keys: (u64, u64)) -> Self {
         let table = HashMap::with_hasher(Keyed(keys.0, keys.1));
-        Self {
-            config,
-            table,
-            expiry: VecDeque::new(),
-            serial: 0,
-            memory: 0,
-        }
+        Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
     }
 
     /// Takes a fragment; returns the datagram if it is now whole.
@@ -304,8 +272,7 @@ impl Reassembler {
             Entry::Vacant(entry) => {
                 self.serial += 1;
                 self.memory += DATAGRAM_COST;
-                self.expiry
-                    .push_back((now + self.config.time, part.key, self.serial));
+                self.expiry.push_back((now + self.config.time, part.key, self.serial));
                 entry.insert_entry(Datagram::new(self.serial, part))
             }
         };
@@ -314,11 +281,7 @@ impl Reassembler {
             return Err(Refusal::Lost);
         }
         let before = datagram.memory();
-        let taken = if has_room {
-            datagram.insert(part)
-        } else {
-            Err(Refusal::Memory)
-        };
+        let taken = if has_room { datagram.insert(part) } else { Err(Refusal::Memory) };
         if taken.is_err_and(|refusal| refusal != Refusal::Duplicate) {
             datagram.give_up();
         }
@@ -354,9 +317,7 @@ impl Reassembler {
 
     /// When [`expire`](Self::expire) has something to do, at the earliest.
     pub fn deadline(&self) -> Instant {
-        self.expiry
-            .front()
-            .map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
     }
 
     /// Bytes of memory that count against the limit (`FRAG: memory` of sockstat).
@@ -392,24 +353,9 @@ mod tests {
 
     fn part(identification: u32, offset: u16, data: &[u8], more: bool) -> Part<'_> {
         let source = Ipv4Addr::LOCALHOST.into();
-        let key = Key {
-            source,
-            destination: source,
-            identification,
-            protocol: 17,
-        };
-        let fragment = Fragment {
-            identification,
-            offset,
-            more,
-        };
-        Part {
-            key,
-            protocol: Protocol::UDP,
-            ecn: Ecn::Ect0,
-            fragment,
-            data,
-        }
+        let key = Key { source, destination: source, identification, protocol: 17 };
+        let fragment = Fragment { identification, offset, more };
+        Part { key, protocol: Protocol::UDP, ecn: Ecn::Ect0, fragment, data }
     }
 
     fn reassembler() -> Reassembler {
@@ -437,21 +383,10 @@ mod tests {
             let data = vec![2; len];
             let result = r.push(NOW, &part(1, offset, &data, more));
             let duplicate = (offset, len) == (8, 16);
-            let expected = if duplicate {
-                Refusal::Duplicate
-            } else {
-                Refusal::Overlap
-            };
+            let expected = if duplicate { Refusal::Duplicate } else { Refusal::Overlap };
             assert_eq!(result, Err(expected), "{offset} {len}");
             let later = r.push(NOW, &part(1, 24, &[3; 8], false));
-            assert_eq!(
-                later,
-                if duplicate {
-                    Ok(None)
-                } else {
-                    Err(Refusal::Lost)
-                }
-            );
+            assert_eq!(later, if duplicate { Ok(None) } else { Err(Refusal::Lost) });
         }
     }
 
@@ -478,31 +413,18 @@ mod tests {
         assert!(refused > 0 && r.memory() <= 4 << 20);
         let in_use = r.len();
         // A datagram that cannot grow is given up, which makes room.
-        assert_eq!(
-            r.push(NOW, &part(0, 1024, &data, false)),
-            Err(Refusal::Memory)
-        );
+        assert_eq!(r.push(NOW, &part(0, 1024, &data, false)), Err(Refusal::Memory));
         assert!(r.push(NOW, &part(90_000, 0, &data[..512], true)).is_ok());
         let late = NOW + Nanos::from_secs(30);
         assert_eq!(r.deadline(), late);
         assert_eq!(r.expire(late - Nanos(1)), 0);
-        assert_eq!(
-            r.expire(late) as usize,
-            in_use,
-            "the one given up is not counted"
-        );
-        assert_eq!(
-            (r.memory(), r.len(), r.deadline()),
-            (0, 0, Instant::FAR_FUTURE)
-        );
+        assert_eq!(r.expire(late) as usize, in_use, "the one given up is not counted");
+        assert_eq!((r.memory(), r.len(), r.deadline()), (0, 0, Instant::FAR_FUTURE));
 
         for offset in 0..64 {
             assert_eq!(r.push(NOW, &part(1, offset * 16, &[0; 8], true)), Ok(None));
         }
-        assert_eq!(
-            r.push(NOW, &part(1, 2000, &[0; 8], true)),
-            Err(Refusal::TooMany)
-        );
+        assert_eq!(r.push(NOW, &part(1, 2000, &[0; 8], true)), Err(Refusal::TooMany));
         assert_eq!(r.memory(), DATAGRAM_COST);
     }
 
@@ -510,14 +432,8 @@ mod tests {
     fn ecn_of_the_whole() {
         let whole = |first: Ecn, second: Ecn| {
             let mut r = reassembler();
-            let one = Part {
-                ecn: first,
-                ..part(1, 0, &[0; 8], true)
-            };
-            let two = Part {
-                ecn: second,
-                ..part(1, 8, &[0; 8], false)
-            };
+            let one = Part { ecn: first, ..part(1, 0, &[0; 8], true) };
+            let two = Part { ecn: second, ..part(1, 8, &[0; 8], false) };
             assert_eq!(r.push(NOW, &two), Ok(None));
             r.push(NOW, &one).map(|whole| whole.expect("whole").ecn)
         };

@@ -16,16 +16,24 @@ use crate::socket::{SocketId, Target};
 use crate::stack::Host;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wheel::Wheel;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
-use smallvec::SmallVec;
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
 
-/// Packets that one poll takes from the devices (Linux's NAPI weight).
-const RECEIVE_BUDGET: usize = 64;
+/// Packets that one poll takes from the devices before it answers any: all of a burst of ACKs.
+const RECEIVE_BUDGET: usize = 256;
+/// Frames that all sockets of a shard send between two looks at what has arrived. Each may be
+/// answered by an ACK at once, and the queue from the kernel to a TUN holds 500 packets.
+const SEND_BUDGET: u32 = 128;
+/// Bytes after which a poll hands on what it took: the application finds them in the cache, and
+/// their ACK is not late. More would make both copies of a bulk flow go to memory.
+const RECEIVE_BYTES: usize = 128 << 10;
+
+/// Times that one poll reads the run list before it leaves the rest to the next.
+const RUN_ROUNDS: u32 = 4;
 
 /// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
 const TICK: Nanos = Nanos::from_micros(1);
@@ -66,8 +74,12 @@ pub(crate) struct RunList {
     index: usize,
     counters: Arc<Counters>,
     queue: Mutex<Vec<SocketId>>,
-    /// A thread is in `poll` and will look at the queue before it leaves.
+    /// Frames sent since the receive side was looked at.
+    sent: AtomicU32,
+    /// A thread is in `poll` and will look at the mark before it leaves.
     is_driven: AtomicBool,
+    /// Something changed since the driver last looked around.
+    is_marked: AtomicBool,
     is_kicked: AtomicBool,
     /// When the driver comes by itself.
     wakes_at: AtomicU64,
@@ -80,21 +92,34 @@ impl RunList {
             index,
             counters: Arc::new(Counters::default()),
             queue: Mutex::new(Vec::new()),
+            sent: AtomicU32::new(0),
             is_driven: AtomicBool::new(false),
+            is_marked: AtomicBool::new(false),
             is_kicked: AtomicBool::new(false),
             wakes_at: AtomicU64::new(u64::MAX),
             kick: Mutex::new(None),
         }
     }
 
+    pub(crate) fn count_sent(&self) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_sent_enough(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) >= SEND_BUDGET
+    }
+
     fn push(&self, id: SocketId) {
         lock(&self.queue).push(id);
     }
 
-    /// Wakes the driver unless it is at work or comes by `due` anyway. A poll announces its end
-    /// before it looks at the queue for the last time, so either it sees what was pushed or the
-    /// pusher sees that nobody drives.
+    /// Wakes the driver unless it is at work or comes by `due` anyway. To be called after what it
+    /// will find was made visible.
+    ///
+    /// No call is lost: it leaves the mark before it asks whether somebody drives, and a poll ends
+    /// its driving before it looks for the mark.
     pub(crate) fn kick(&self, due: Instant) {
+        self.is_marked.store(true, Ordering::SeqCst);
         let is_coming = self.is_driven.load(Ordering::SeqCst)
             || due.as_nanos() >= self.wakes_at.load(Ordering::SeqCst);
         if !is_coming && !self.is_kicked.swap(true, Ordering::SeqCst) {
@@ -141,6 +166,11 @@ impl RunCell {
         &self.list.counters
     }
 
+    /// The mailbox of the socket's shard.
+    pub(crate) fn list(&self) -> &RunList {
+        &self.list
+    }
+
     /// Asks the driver for `work`. Never works itself, so it may be called from anywhere.
     pub(crate) fn request(&self, work: Work) {
         self.work.fetch_or(work.bits(), Ordering::AcqRel);
@@ -158,6 +188,11 @@ impl RunCell {
             self.enqueue();
             self.list.kick(deadline);
         }
+    }
+
+    /// Lets the driver forget a socket whose name was released.
+    pub(crate) fn retire(&self) {
+        self.enqueue();
     }
 
     fn enqueue(&self) {
@@ -192,29 +227,32 @@ struct Receiving {
     rx: Box<dyn RxQueue>,
 }
 
-/// A connection that got segments in this batch.
-struct Touched {
-    socket: Arc<TcpSocket>,
-    segments: SmallVec<[Segment; 2]>,
-}
-
 /// The connections that got segments in one receive batch; each transmits once, after the batch.
-/// Looking for one costs a comparison for each connection before it, at most 64.
+/// Looking for one costs a comparison for each connection before it, at most the budget; nothing is
+/// allocated once the batch has seen its largest.
 #[derive(Default)]
-pub(crate) struct Batch(Vec<Touched>);
+pub(crate) struct Batch {
+    touched: Vec<Arc<TcpSocket>>,
+    /// Those of each touched connection; kept, empty, from batch to batch.
+    segments: Vec<Vec<Segment>>,
+}
 
 impl Batch {
     pub(crate) fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
-        let known = self.0.iter_mut().rev().find(|one| Arc::ptr_eq(&one.socket, &socket));
-        match known {
-            Some(touched) => touched.segments.push(segment),
-            None => self.0.push(Touched { socket, segments: SmallVec::from_iter([segment]) }),
+        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+        let at = known.unwrap_or_else(|| {
+            self.touched.push(socket);
+            self.touched.len() - 1
+        });
+        if self.segments.len() <= at {
+            self.segments.push(Vec::new());
         }
+        self.segments[at].push(segment);
     }
 
     fn deliver(&mut self, host: &Host, now: Instant) {
-        for mut touched in self.0.drain(..) {
-            touched.socket.receive(host, now, &mut touched.segments);
+        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
+            socket.receive(host, now, segments);
         }
     }
 }
@@ -303,18 +341,18 @@ impl Shard {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return (Instant::FAR_FUTURE, Why::Busy),
         };
-        self.list.is_driven.store(true, Ordering::SeqCst);
-        self.list.is_kicked.store(false, Ordering::SeqCst);
+        let list = &self.list;
+        list.is_driven.store(true, Ordering::SeqCst);
+        list.is_kicked.store(false, Ordering::SeqCst);
         let mut more = self.work(&mut driver, host, now);
-        let (mut due, mut why) = self.next(&driver, host);
-        self.list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
-        self.list.is_driven.store(false, Ordering::SeqCst);
-        more |= self.has_work() || (self.list.index == 0 && !host.loopback.is_empty());
-        if more {
-            (due, why) = (now, Why::MoreWork);
-        }
-        drop(driver);
-        (due, why)
+        // What was marked up to here is seen below; what comes later marks again.
+        list.is_marked.swap(false, Ordering::SeqCst);
+        more |= self.has_work() || (list.index == 0 && !host.loopback.is_empty());
+        let (due, why) = self.next(&driver, host);
+        list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
+        list.is_driven.store(false, Ordering::SeqCst);
+        more |= list.is_marked.load(Ordering::SeqCst);
+        if more { (now, Why::MoreWork) } else { (due, why) }
     }
 
     /// One round; whether work is left.
@@ -327,7 +365,7 @@ impl Shard {
             driver.generation = host.topology.generation();
             driver.locals = host.topology.locals();
         }
-        let mut more = driver.receive(host, now, self.list.index);
+        let mut more = driver.receive(host, now, &self.list);
         if self.list.index == 0 {
             more |= driver.receive_loopback(host, now);
             host.expire(now);
@@ -364,14 +402,16 @@ impl Shard {
 impl Driver {
     /// Takes at most a budget of packets from the devices and gives each touched connection its
     /// segments. Whether the budget was used up.
-    fn receive(&mut self, host: &Host, now: Instant, shard: usize) -> bool {
+    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> bool {
+        let shard = list.index;
         let count = self.queues.len();
-        let mut budget = RECEIVE_BUDGET;
+        let (mut budget, mut bytes) = (RECEIVE_BUDGET, RECEIVE_BYTES);
         for step in 0..count {
             let queue = &mut self.queues[(self.turn + step) % count];
-            while budget > 0 {
+            while budget > 0 && bytes > 0 {
                 let Some(packet) = queue.rx.receive(now) else { break };
                 budget -= 1;
+                bytes = bytes.saturating_sub(packet.data.len());
                 let mut input = ip::Input {
                     host,
                     now,
@@ -385,10 +425,11 @@ impl Driver {
             }
         }
         self.turn = self.turn.wrapping_add(1);
+        list.sent.store(0, Ordering::Relaxed);
         if budget < RECEIVE_BUDGET {
             self.flush(host, now, shard);
         }
-        budget == 0
+        budget == 0 || bytes == 0
     }
 
     /// The same for what this host sent to itself.
@@ -409,7 +450,7 @@ impl Driver {
                 gro: &mut self.gro,
                 batch: &mut self.batch,
             };
-            input.receive_frame(frame);
+            input.receive_frame(&frame);
         }
         self.flush(host, now, 0);
         true
@@ -433,19 +474,27 @@ impl Driver {
 
     /// Files what was published and does what was asked, in the order of asking.
     fn run(&mut self, list: &RunList, host: &Host, now: Instant) {
-        core::mem::swap(&mut *lock(&list.queue), &mut self.running);
-        for id in self.running.drain(..) {
-            let Some(target) = host.registry.get(id) else {
-                self.wheel.remove(id.0);
-                continue;
-            };
-            let cell = target.cell();
-            // Before the look at what is asked: whatever comes later queues the socket again.
-            cell.is_queued.store(false, Ordering::SeqCst);
-            self.wheel.insert(Instant::from_nanos(cell.filed.load(Ordering::SeqCst)), id.0);
-            let work = Work::from_bits_truncate(cell.work.swap(0, Ordering::AcqRel));
-            if !work.is_empty() {
-                target.visit(host, now, work);
+        // What a visit publishes is filed in the second round, which rarely asks for a third.
+        for _ in 0..RUN_ROUNDS {
+            core::mem::swap(&mut *lock(&list.queue), &mut self.running);
+            if self.running.is_empty() {
+                return;
+            }
+            for id in self.running.drain(..) {
+                let Some(target) = host.registry.get(id) else {
+                    self.wheel.remove(id.0);
+                    continue;
+                };
+                let cell = target.cell();
+                // Before the look at what is asked: whatever comes later queues the socket again.
+                // An exchange, so that it sees what was asked before the last queueing.
+                cell.is_queued.swap(false, Ordering::AcqRel);
+                let filed = Instant::from_nanos(cell.filed.load(Ordering::Acquire));
+                self.wheel.insert(filed, id.0);
+                let work = Work::from_bits_truncate(cell.work.swap(0, Ordering::AcqRel));
+                if !work.is_empty() {
+                    target.visit(host, now, work);
+                }
             }
         }
     }

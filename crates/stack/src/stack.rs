@@ -325,6 +325,7 @@ impl Host {
     pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) {
         self.demux.unlisten(listener);
         self.registry.release(listener.cell.id());
+        listener.cell.retire();
         for child in listener.close() {
             child.abandon(self, now);
         }
@@ -499,6 +500,7 @@ impl Stack {
         options: ConnectOptions,
     ) -> Result<TcpHandle, SocketError> {
         let host = &self.host;
+        let ConnectOptions { local, options } = options;
         // As in Linux, the unspecified address means this host.
         let remote_ip = match remote.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -509,7 +511,7 @@ impl Stack {
             return Err(SocketError::InvalidArgument);
         }
         let source = host.source_for(now, remote_ip)?;
-        let bound = options.local.unwrap_or(SocketAddr::new(source, 0));
+        let bound = local.unwrap_or(SocketAddr::new(source, 0));
         host.check_local(bound.ip())?;
         if bound.is_ipv4() != remote.is_ipv4() {
             return Err(SocketError::AddressFamily);
@@ -528,7 +530,7 @@ impl Stack {
             }
             let shard = host.next_shard.fetch_add(1, Ordering::Relaxed) % host.shards.len();
             let open = |setup| Connection::connect(now, setup);
-            let settings = (now, options.options.clone());
+            let settings = (now, options.clone());
             match host.socket(shard, tuple, SocketPath::default(), open, settings) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}

@@ -1,7 +1,7 @@
 //! When a connection wants to be called again: one due time per kind, no callbacks. Delayed ACKs
 //! are the receiver's own.
 //!
-//! Cost: a store to arm or cancel, a minimum over seven words to ask.
+//! Cost: a store to arm or cancel, a minimum over eight words to ask.
 
 use crate::time::Instant;
 
@@ -21,11 +21,13 @@ pub enum Deadline {
     Pacing,
     /// Keepalive probe (RFC 9293 section 3.8.4).
     Keepalive,
-    /// An orphan in FIN-WAIT-2 ends, or the linger time of a close does.
+    /// An orphan in FIN-WAIT-2 ends.
     Orphan,
+    /// Nothing was in flight for a while: memory kept for the next write is given back.
+    IdleMemory,
 }
 
-const KINDS: [Deadline; 7] = [
+const KINDS: [Deadline; 8] = [
     Deadline::Retransmit,
     Deadline::LossProbe,
     Deadline::Reorder,
@@ -33,6 +35,7 @@ const KINDS: [Deadline; 7] = [
     Deadline::Pacing,
     Deadline::Keepalive,
     Deadline::Orphan,
+    Deadline::IdleMemory,
 ];
 
 /// Due times by kind.

@@ -10,6 +10,7 @@ use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
+use crate::timers::IDLE_RELEASE;
 
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
@@ -233,6 +234,9 @@ impl Connection {
             self.deadlines.clear(Deadline::Retransmit);
             self.deadlines.clear(Deadline::LossProbe);
             self.deadlines.clear(Deadline::Reorder);
+            if outcome.advanced {
+                self.deadlines.set(Deadline::IdleMemory, now + IDLE_RELEASE);
+            }
         } else if let Some(wait) = outcome.reorder_wait {
             self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
         } else if outcome.rearm {

@@ -9,6 +9,8 @@ use crate::time::{Instant, Nanos};
 
 /// First timeout of a SYN (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Memory of a connection without data is kept this long for the next write.
+pub(crate) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
 /// Slack of a tail loss probe for the peer's delayed ACK (`TCP_TIMEOUT_MIN`).
 const PROBE_SLACK: Nanos = Nanos::from_millis(2);
 
@@ -26,6 +28,7 @@ impl Connection {
                 Deadline::Pacing => {}
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
+                Deadline::IdleMemory => self.sender.release_idle_memory(),
             }
             if self.state == State::Closed {
                 return;

@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Serve iperf3 clients until interrupted
     #[arg(short, long, group = "mode")]
     server: bool,
+    /// Print the stack's counters that are not zero on standard error at the end, by nstat's names
+    #[arg(long)]
+    nstat: bool,
     /// Port of the server
     #[arg(short, long, default_value_t = 5201)]
     port: u16,
@@ -284,16 +287,40 @@ impl Observer for Reporter {
 /// Runs `neap perf`.
 pub(crate) fn main(args: &Args) -> ExitCode {
     let mut reporter = Reporter::new(args.json);
-    let prepared = prepare(args);
-    let result = match prepared {
+    let result = match prepare(args) {
         Err(error) => Err(error),
-        Ok((stack, version, interrupt)) => match &args.client {
-            Some(host) => run_client(args, host, &stack, Some(version), &mut reporter, &interrupt),
-            None => return run_server(args, &stack, Some(version), &interrupt),
-        },
+        Ok((stack, version, interrupt)) => {
+            let version = Some(version);
+            let done = match &args.client {
+                Some(host) => {
+                    run_client(args, host, &stack, version, &mut reporter, &interrupt)
+                }
+                None => return run_server(args, &stack, version, &interrupt),
+            };
+            if args.nstat {
+                nstat(&stack);
+            }
+            done
+        }
     };
     reporter.finish(&result);
     exit_code(&result)
+}
+
+/// Counters of TCP, IP and the devices, and what was dropped why.
+fn nstat(stack: &Stack) {
+    let host = stack.host();
+    let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
+    let ip = host.ip_counters().iter().map(|(counter, n)| (counter.name(), n));
+    let drops = host.drops().iter().map(|(reason, n)| (reason.name(), n));
+    for (name, n) in tcp.chain(ip).chain(drops).filter(|&(_, n)| n > 0) {
+        eprintln!("{name:<32} {n}");
+    }
+    for interface in host.interfaces(stack.now()) {
+        for (queue, port) in interface.ports.iter().enumerate() {
+            eprintln!("{} queue {queue}: {port:?}", interface.name);
+        }
+    }
 }
 
 fn exit_code(result: &Result<(), PerfError>) -> ExitCode {

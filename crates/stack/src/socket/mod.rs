@@ -42,6 +42,9 @@ pub enum SocketError {
     /// `EAGAIN`
     #[error("resource temporarily unavailable")]
     WouldBlock,
+    /// `ENOBUFS`: the qdisc refused the datagram.
+    #[error("no buffer space available")]
+    NoBuffers,
     /// `EINVAL`
     #[error("invalid argument")]
     InvalidArgument,

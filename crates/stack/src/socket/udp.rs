@@ -175,8 +175,7 @@ impl UdpTable {
         let UdpSockets { by_port, ephemeral, .. } = &mut *sockets;
         if local.port() == 0 {
             let any = FourTuple::new(local, local);
-            let is_free =
-                |port| by_port.find(hash(port), |one| one.local.port() == port).is_none();
+            let is_free = |port| by_port.find(hash(port), |one| one.local.port() == port).is_none();
             let port = ephemeral.choose(key.flow(&any), is_free);
             local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
@@ -291,7 +290,8 @@ impl UdpHandle {
     /// a whole.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer's worth of bytes is below; `MessageTooLong`;
+    /// `WouldBlock` when the send buffer's worth of bytes is below: a completion makes the socket
+    /// writable; `NoBuffers` when the qdisc is full of others' frames; `MessageTooLong`;
     /// `DestinationRequired`; a pending ICMP error; no route.
     pub fn send_to(
         &self,
@@ -413,8 +413,8 @@ impl UdpSocket {
             ip if ip.is_unspecified() => host.source_for(now, remote.ip())?,
             ip => ip,
         };
-        let pseudo = Pseudo::of(local, remote.ip(), Protocol::UDP)
-            .ok_or(SocketError::AddressFamily)?;
+        let pseudo =
+            Pseudo::of(local, remote.ip(), Protocol::UDP).ok_or(SocketError::AddressFamily)?;
         let ports = Ports { source: self.local.port(), destination: remote.port() };
         let bytes = (data.len() as u32).saturating_add(OVERHEAD);
         let payload = Payload::from(data);

@@ -59,29 +59,8 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
         2 => Operation::Reply,
         other => return Err(Error::Operation(other)),
     };
-    let [
-        ..,
-        a0,
-        a1,
-        a2,
-        a3,
-        a4,
-        a5,
-        s0,
-        s1,
-        s2,
-        s3,
-        b0,
-        b1,
-        b2,
-        b3,
-        b4,
-        b5,
-        t0,
-        t1,
-        t2,
-        t3,
-    ] = *bytes;
+    let [.., a0, a1, a2, a3, a4, a5, s0, s1, s2, s3, b0, b1, b2, b3, b4, b5, t0, t1, t2, t3] =
+        *bytes;
     let sender_link = [a0, a1, a2, a3, a4, a5];
     let sender = Ipv4Addr::new(s0, s1, s2, s3);
     if super::ethernet::is_multicast(sender_link) || sender.is_multicast() || sender.is_broadcast()
@@ -131,11 +110,7 @@ mod tests {
         packet.emit(&mut headers);
         let bytes = headers.as_slice();
         assert_eq!(parse(bytes), Ok(packet));
-        assert_eq!(
-            parse(&[bytes, &[0; 18]].concat()),
-            Ok(packet),
-            "padding of a short frame"
-        );
+        assert_eq!(parse(&[bytes, &[0; 18]].concat()), Ok(packet), "padding of a short frame");
         for len in 0..LEN {
             assert_eq!(parse(&bytes[..len]), Err(Error::Truncated));
         }

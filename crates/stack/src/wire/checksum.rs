@@ -75,10 +75,7 @@ impl Pseudo {
 
     /// The sum of the pseudo-header of a packet with `len` bytes of transport header and payload.
     pub fn with_len(self, len: u32) -> Checksum {
-        Checksum {
-            sum: u64::from(self.0) + u64::from(len),
-            odd: false,
-        }
+        Checksum { sum: u64::from(self.0) + u64::from(len), odd: false }
     }
 
     /// Whether `transport`, header and payload, has the right checksum.
@@ -100,11 +97,7 @@ pub fn of(bytes: &[u8]) -> u16 {
 /// The folded sum of two adjacent blocks from the folded sum of each; `first_len` is the length of
 /// the first.
 pub fn combine(first: u16, second: u16, first_len: usize) -> u16 {
-    let second = if first_len % 2 == 1 {
-        second.swap_bytes()
-    } else {
-        second
-    };
+    let second = if first_len % 2 == 1 { second.swap_bytes() } else { second };
     fold(u64::from(first) + u64::from(second))
 }
 
@@ -138,10 +131,7 @@ fn sum(bytes: &[u8]) -> u16 {
             }
         }
         // Folded to 33 bits first, so that eight lanes cannot overflow.
-        total = lanes
-            .iter()
-            .map(|lane| (lane & 0xffff_ffff) + (lane >> 32))
-            .sum();
+        total = lanes.iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
     }
     let (words, tail) = tail.as_chunks::<4>();
     for word in words {
@@ -170,10 +160,7 @@ mod tests {
 
     #[test]
     fn rfc_1071_example() {
-        assert_eq!(
-            !of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
-            0xddf2
-        );
+        assert_eq!(!of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
     }
 
     #[test]

@@ -80,11 +80,7 @@ mod tests {
 
     #[test]
     fn round_trip_and_truncation() {
-        let header = Header {
-            destination: BROADCAST,
-            source: [1; 6],
-            ether_type: EtherType::ARP,
-        };
+        let header = Header { destination: BROADCAST, source: [1; 6], ether_type: EtherType::ARP };
         let mut headers = Headers::default();
         header.emit(&mut headers);
         assert_eq!(parse(headers.as_slice()), Ok(header));

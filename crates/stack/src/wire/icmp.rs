@@ -158,9 +158,7 @@ pub enum Error {
 
 /// Parses and verifies an IPv4 payload. Returns the message and its body.
 pub fn parse(bytes: &[u8]) -> Result<(Message, &[u8]), Error> {
-    let (header, body) = bytes
-        .split_first_chunk::<HEADER_LEN>()
-        .ok_or(Error::Truncated)?;
+    let (header, body) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     if super::checksum::of(bytes) != 0 {
         return Err(Error::Checksum);
     }
@@ -168,14 +166,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Message, &[u8]), Error> {
     let (identifier, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let unknown = Error::Unknown { kind, code };
     let message = match (kind, code) {
-        (ECHO_REQUEST, 0) => Message::EchoRequest {
-            identifier,
-            sequence,
-        },
-        (ECHO_REPLY, 0) => Message::EchoReply {
-            identifier,
-            sequence,
-        },
+        (ECHO_REQUEST, 0) => Message::EchoRequest { identifier, sequence },
+        (ECHO_REPLY, 0) => Message::EchoReply { identifier, sequence },
         (UNREACHABLE, 4) => Message::FragmentationNeeded { mtu: sequence },
         (UNREACHABLE, _) => Message::Unreachable(Unreachable::from_code(code).ok_or(unknown)?),
         (TIME_EXCEEDED, _) => Message::TimeExceeded(TimeExceeded::from_code(code).ok_or(unknown)?),
@@ -194,14 +186,8 @@ impl Message {
         };
         let bytes = headers.prepend(HEADER_LEN);
         bytes.copy_from_slice(&match *self {
-            Self::EchoRequest {
-                identifier,
-                sequence,
-            } => pair(ECHO_REQUEST, identifier, sequence),
-            Self::EchoReply {
-                identifier,
-                sequence,
-            } => pair(ECHO_REPLY, identifier, sequence),
+            Self::EchoRequest { identifier, sequence } => pair(ECHO_REQUEST, identifier, sequence),
+            Self::EchoReply { identifier, sequence } => pair(ECHO_REPLY, identifier, sequence),
             Self::Unreachable(code) => [UNREACHABLE, code as u8, 0, 0, 0, 0, 0, 0],
             Self::FragmentationNeeded { mtu } => {
                 let [high, low] = mtu.to_be_bytes();
@@ -240,44 +226,27 @@ impl Quoted {
     pub fn v4(body: &[u8]) -> Result<Self, Error> {
         let (header, header_len, offset) = ipv4::parse_quoted(body).map_err(|_| Error::Quote)?;
         let transport = if offset > 0 { &[] } else { &body[header_len..] };
-        Ok(Self::new(
-            header.source.into(),
-            header.destination.into(),
-            header.protocol,
-            transport,
-        ))
+        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, transport))
     }
 
     /// From the body of an ICMPv6 error.
     pub fn v6(body: &[u8]) -> Result<Self, Error> {
         let (header, transport) = ipv6::parse_quoted(body).map_err(|_| Error::Quote)?;
-        Ok(Self::new(
-            header.source.into(),
-            header.destination.into(),
-            header.protocol,
-            transport,
-        ))
+        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, transport))
     }
 
     fn new(source: IpAddr, destination: IpAddr, protocol: Protocol, transport: &[u8]) -> Self {
         let is_tcp = protocol == Protocol::TCP;
         let ports = if is_tcp || protocol == Protocol::UDP {
-            transport.first_chunk::<4>().map(|b| Ports {
-                source: be!(u16, b, 0),
-                destination: be!(u16, b, 2),
-            })
+            transport
+                .first_chunk::<4>()
+                .map(|b| Ports { source: be!(u16, b, 0), destination: be!(u16, b, 2) })
         } else {
             None
         };
         let seq = transport.first_chunk::<8>().filter(|_| is_tcp);
         let seq = seq.map(|bytes| SeqNumber(be!(u32, bytes, 4)));
-        Self {
-            source,
-            destination,
-            protocol,
-            ports,
-            seq,
-        }
+        Self { source, destination, protocol, ports, seq }
     }
 }
 
@@ -297,14 +266,8 @@ mod tests {
     #[test]
     fn messages_round_trip() {
         let mut messages = vec![
-            Message::EchoRequest {
-                identifier: 1,
-                sequence: 0xfffe,
-            },
-            Message::EchoReply {
-                identifier: 0x8000,
-                sequence: 2,
-            },
+            Message::EchoRequest { identifier: 1, sequence: 0xfffe },
+            Message::EchoReply { identifier: 0x8000, sequence: 2 },
             Message::FragmentationNeeded { mtu: 1400 },
             Message::TimeExceeded(TimeExceeded::Transit),
             Message::TimeExceeded(TimeExceeded::Reassembly),
@@ -339,10 +302,7 @@ mod tests {
     }
 
     fn segment_bytes() -> (Headers, Segment) {
-        let segment = Segment {
-            seq: SeqNumber(0x0102_0304),
-            ..Segment::default()
-        };
+        let segment = Segment { seq: SeqNumber(0x0102_0304), ..Segment::default() };
         let mut headers = Headers::default();
         let pseudo = tcp::tests::pseudo();
         tcp::emit(
@@ -358,19 +318,13 @@ mod tests {
     #[test]
     fn quotes_give_what_they_hold() {
         let (mut headers, segment) = segment_bytes();
-        let ip = ipv4::Header {
-            protocol: Protocol::TCP,
-            ..ipv4::tests::header()
-        };
+        let ip = ipv4::Header { protocol: Protocol::TCP, ..ipv4::tests::header() };
         ip.emit(&mut headers, 1000);
         let bytes = headers.as_slice();
         let full = Quoted::v4(&bytes[..28]).unwrap();
         assert_eq!(full.source, IpAddr::from(ip.source));
         assert_eq!(full.destination, IpAddr::from(ip.destination));
-        assert_eq!(
-            (full.ports, full.seq),
-            (Some(tcp::tests::PORTS), Some(segment.seq))
-        );
+        assert_eq!((full.ports, full.seq), (Some(tcp::tests::PORTS), Some(segment.seq)));
         for len in 0..28 {
             match Quoted::v4(&bytes[..len]) {
                 Err(error) => assert!(len < 20 && error == Error::Quote),
@@ -386,25 +340,15 @@ mod tests {
     fn quotes_of_ipv6_and_of_later_fragments() {
         let (mut headers, segment) = segment_bytes();
         let ip = ipv6::tests::header();
-        let mut fragment = Fragment {
-            identification: 7,
-            offset: 0,
-            more: true,
-        };
+        let mut fragment = Fragment { identification: 7, offset: 0, more: true };
         let mut later = headers.clone();
         ip.emit_fragment(&mut headers, 24, fragment);
         let first = Quoted::v6(headers.as_slice()).unwrap();
-        assert_eq!(
-            (first.ports, first.seq),
-            (Some(tcp::tests::PORTS), Some(segment.seq))
-        );
+        assert_eq!((first.ports, first.seq), (Some(tcp::tests::PORTS), Some(segment.seq)));
         fragment.offset = 8;
         ip.emit_fragment(&mut later, 24, fragment);
         let later = Quoted::v6(later.as_slice()).unwrap();
-        assert_eq!(
-            (later.protocol, later.ports, later.seq),
-            (Protocol::TCP, None, None)
-        );
+        assert_eq!((later.protocol, later.ports, later.seq), (Protocol::TCP, None, None));
         for len in 0..headers.len() {
             let _ = Quoted::v6(&headers.as_slice()[..len]);
         }

@@ -153,9 +153,7 @@ pub enum Message {
 /// Parses and verifies the payload of an IPv6 packet with this header: checksum, and for neighbour
 /// discovery the rules of RFC 4861 section 7.1. Returns the message and its body.
 pub fn parse<'a>(ip: &ipv6::Header, bytes: &'a [u8]) -> Result<(Message, &'a [u8]), Error> {
-    let (header, body) = bytes
-        .split_first_chunk::<HEADER_LEN>()
-        .ok_or(Error::Truncated)?;
+    let (header, body) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     if !Pseudo::v6(ip.source, ip.destination, Protocol::ICMPV6).verifies(bytes) {
         return Err(Error::Checksum);
     }
@@ -164,24 +162,15 @@ pub fn parse<'a>(ip: &ipv6::Header, bytes: &'a [u8]) -> Result<(Message, &'a [u8
     let word = u32::from_be_bytes([a, b, c, d]);
     let unknown = Error::Unknown { kind, code };
     let message = match (kind, code) {
-        (ECHO_REQUEST, 0) => Message::EchoRequest {
-            identifier,
-            sequence,
-        },
-        (ECHO_REPLY, 0) => Message::EchoReply {
-            identifier,
-            sequence,
-        },
+        (ECHO_REQUEST, 0) => Message::EchoRequest { identifier, sequence },
+        (ECHO_REPLY, 0) => Message::EchoReply { identifier, sequence },
         (UNREACHABLE, _) => Message::Unreachable(Unreachable::from_code(code).ok_or(unknown)?),
         // The code is to be ignored (RFC 4443 section 3.2).
         (PACKET_TOO_BIG, _) => Message::PacketTooBig { mtu: word },
         (TIME_EXCEEDED, _) => Message::TimeExceeded(TimeExceeded::from_code(code).ok_or(unknown)?),
         (PARAMETER_PROBLEM, _) => {
             let problem = Problem::from_code(code).ok_or(unknown)?;
-            Message::ParameterProblem {
-                problem,
-                pointer: word,
-            }
+            Message::ParameterProblem { problem, pointer: word }
         }
         (SOLICITATION, 0) => return Ok((solicitation(ip, body)?, &[])),
         (ADVERTISEMENT, 0) => return Ok((advertisement(ip, a, body)?, &[])),
@@ -203,11 +192,7 @@ fn neighbor(ip: &ipv6::Header, body: &[u8]) -> Result<Neighbor, Error> {
     if ip.hop_limit != NEIGHBOR_HOP_LIMIT || target.is_multicast() {
         return Err(Error::Neighbor);
     }
-    let mut neighbor = Neighbor {
-        target,
-        source_link: None,
-        target_link: None,
-    };
+    let mut neighbor = Neighbor { target, source_link: None, target_link: None };
     while !options.is_empty() {
         let [kind, words, ..] = *options else {
             return Err(Error::Neighbor);
@@ -229,27 +214,16 @@ fn neighbor(ip: &ipv6::Header, body: &[u8]) -> Result<Neighbor, Error> {
 }
 
 fn solicitation(ip: &ipv6::Header, body: &[u8]) -> Result<Message, Error> {
-    let Neighbor {
-        target,
-        source_link,
-        ..
-    } = neighbor(ip, body)?;
+    let Neighbor { target, source_link, .. } = neighbor(ip, body)?;
     let is_probe = ip.source.is_unspecified();
     if is_probe && (source_link.is_some() || ip.destination != solicited_node(target)) {
         return Err(Error::Neighbor);
     }
-    Ok(Message::NeighborSolicitation {
-        target,
-        source_link,
-    })
+    Ok(Message::NeighborSolicitation { target, source_link })
 }
 
 fn advertisement(ip: &ipv6::Header, flags: u8, body: &[u8]) -> Result<Message, Error> {
-    let Neighbor {
-        target,
-        target_link,
-        ..
-    } = neighbor(ip, body)?;
+    let Neighbor { target, target_link, .. } = neighbor(ip, body)?;
     let solicited = flags & SOLICITED != 0;
     if solicited && ip.destination.is_multicast() {
         return Err(Error::Neighbor);
@@ -288,24 +262,13 @@ impl Message {
         let len = self.header_len();
         let bytes = headers.prepend(len);
         bytes[..HEADER_LEN].copy_from_slice(&self.first_words());
-        if let Self::NeighborSolicitation {
-            target,
-            source_link: link,
-        }
-        | Self::NeighborAdvertisement {
-            target,
-            target_link: link,
-            ..
-        } = self
+        if let Self::NeighborSolicitation { target, source_link: link }
+        | Self::NeighborAdvertisement { target, target_link: link, .. } = self
         {
             bytes[HEADER_LEN..NEIGHBOR_LEN].copy_from_slice(&target.octets());
             let is_solicitation = matches!(self, Self::NeighborSolicitation { .. });
             if let Some(link) = link {
-                bytes[NEIGHBOR_LEN] = if is_solicitation {
-                    SOURCE_LINK
-                } else {
-                    TARGET_LINK
-                };
+                bytes[NEIGHBOR_LEN] = if is_solicitation { SOURCE_LINK } else { TARGET_LINK };
                 bytes[NEIGHBOR_LEN + 1] = 1;
                 bytes[NEIGHBOR_LEN + 2..].copy_from_slice(link);
             }
@@ -322,12 +285,10 @@ impl Message {
 
     fn header_len(&self) -> usize {
         match self {
-            Self::NeighborSolicitation {
-                source_link: link, ..
+            Self::NeighborSolicitation { source_link: link, .. }
+            | Self::NeighborAdvertisement { target_link: link, .. } => {
+                NEIGHBOR_LEN + if link.is_some() { LINK_OPTION_LEN } else { 0 }
             }
-            | Self::NeighborAdvertisement {
-                target_link: link, ..
-            } => NEIGHBOR_LEN + if link.is_some() { LINK_OPTION_LEN } else { 0 },
             _ => HEADER_LEN,
         }
     }
@@ -339,14 +300,8 @@ impl Message {
         };
         let pair = |kind, high, low| words(kind, 0, u32::from(high) << 16 | u32::from(low));
         match *self {
-            Self::EchoRequest {
-                identifier,
-                sequence,
-            } => pair(ECHO_REQUEST, identifier, sequence),
-            Self::EchoReply {
-                identifier,
-                sequence,
-            } => pair(ECHO_REPLY, identifier, sequence),
+            Self::EchoRequest { identifier, sequence } => pair(ECHO_REQUEST, identifier, sequence),
+            Self::EchoReply { identifier, sequence } => pair(ECHO_REPLY, identifier, sequence),
             Self::Unreachable(code) => words(UNREACHABLE, code as u8, 0),
             Self::PacketTooBig { mtu } => words(PACKET_TOO_BIG, 0, mtu),
             Self::TimeExceeded(code) => words(TIME_EXCEEDED, code as u8, 0),
@@ -354,12 +309,7 @@ impl Message {
                 words(PARAMETER_PROBLEM, problem as u8, pointer)
             }
             Self::NeighborSolicitation { .. } => words(SOLICITATION, 0, 0),
-            Self::NeighborAdvertisement {
-                router,
-                solicited,
-                replace,
-                ..
-            } => {
+            Self::NeighborAdvertisement { router, solicited, replace, .. } => {
                 let flag = |set, flag| if set { flag } else { 0 };
                 let flags =
                     flag(router, ROUTER) | flag(solicited, SOLICITED) | flag(replace, OVERRIDE);
@@ -391,50 +341,30 @@ mod tests {
     }
 
     fn solicitation_of(target: Ipv6Addr, source_link: Option<[u8; 6]>) -> Message {
-        Message::NeighborSolicitation {
-            target,
-            source_link,
-        }
+        Message::NeighborSolicitation { target, source_link }
     }
 
     fn advertisement_of(target_link: Option<[u8; 6]>, solicited: bool) -> Message {
         let target = ip().source;
         let (router, replace) = (false, true);
-        Message::NeighborAdvertisement {
-            target,
-            target_link,
-            router,
-            solicited,
-            replace,
-        }
+        Message::NeighborAdvertisement { target, target_link, router, solicited, replace }
     }
 
     #[test]
     fn messages_round_trip() {
         let mut messages = vec![
-            Message::EchoRequest {
-                identifier: 1,
-                sequence: 0xfffe,
-            },
-            Message::EchoReply {
-                identifier: 0x8000,
-                sequence: 2,
-            },
+            Message::EchoRequest { identifier: 1, sequence: 0xfffe },
+            Message::EchoReply { identifier: 0x8000, sequence: 2 },
             Message::PacketTooBig { mtu: 0x12345 },
             Message::TimeExceeded(TimeExceeded::Transit),
             Message::TimeExceeded(TimeExceeded::Reassembly),
         ];
+        messages.extend((0..=255).filter_map(Unreachable::from_code).map(Message::Unreachable));
         messages.extend(
             (0..=255)
-                .filter_map(Unreachable::from_code)
-                .map(Message::Unreachable),
+                .filter_map(Problem::from_code)
+                .map(|problem| Message::ParameterProblem { problem, pointer: 1 << 20 }),
         );
-        messages.extend((0..=255).filter_map(Problem::from_code).map(|problem| {
-            Message::ParameterProblem {
-                problem,
-                pointer: 1 << 20,
-            }
-        }));
         assert_eq!(messages.len(), 5 + 7 + 3);
         for message in messages {
             let mut bytes = emitted(&ip(), message, b"odd body!");
@@ -472,15 +402,9 @@ mod tests {
         let target = ip().destination;
         let link = Some([2, 0, 0, 0, 0, 9]);
         let refused = Err(Error::Neighbor);
-        let far = ipv6::Header {
-            hop_limit: 254,
-            ..ip()
-        };
+        let far = ipv6::Header { hop_limit: 254, ..ip() };
         assert_eq!(check(&far, solicitation_of(target, link)), refused);
-        assert_eq!(
-            check(&ip(), solicitation_of(solicited_node(target), link)),
-            refused
-        );
+        assert_eq!(check(&ip(), solicitation_of(solicited_node(target), link)), refused);
         let group = ipv6::Header {
             source: Ipv6Addr::UNSPECIFIED,
             destination: solicited_node(target),
@@ -491,20 +415,9 @@ mod tests {
         assert_eq!(check(&group, advertisement_of(link, true)), refused);
         assert!(check(&group, advertisement_of(link, false)).is_ok());
         // An option of length zero would never end.
-        let endless = emitted(
-            &ip(),
-            solicitation_of(target, None),
-            &[1, 0, 0, 0, 0, 0, 0, 0],
-        );
-        assert_eq!(
-            parse(&ip(), &endless),
-            refused.map(|m: Message| (m, &[][..]))
-        );
-        let unknown = emitted(
-            &ip(),
-            solicitation_of(target, None),
-            &[14, 1, 0, 0, 0, 0, 0, 0],
-        );
+        let endless = emitted(&ip(), solicitation_of(target, None), &[1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(parse(&ip(), &endless), refused.map(|m: Message| (m, &[][..])));
+        let unknown = emitted(&ip(), solicitation_of(target, None), &[14, 1, 0, 0, 0, 0, 0, 0]);
         assert!(parse(&ip(), &unknown).is_ok());
     }
 

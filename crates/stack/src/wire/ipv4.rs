@@ -81,11 +81,7 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     let offset = (word & 0x1fff) * 8;
     let payload = header_len..total_len;
     if !more && offset == 0 {
-        return Ok(Packet {
-            header,
-            fragment: None,
-            payload,
-        });
+        return Ok(Packet { header, fragment: None, payload });
     }
     if usize::from(offset) + total_len > 0xffff
         || payload.is_empty()
@@ -93,16 +89,8 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     {
         return Err(Error::Fragment);
     }
-    let fragment = Fragment {
-        identification: header.identification.into(),
-        offset,
-        more,
-    };
-    Ok(Packet {
-        header,
-        fragment: Some(fragment),
-        payload,
-    })
+    let fragment = Fragment { identification: header.identification.into(), offset, more };
+    Ok(Packet { header, fragment: Some(fragment), payload })
 }
 
 /// The header of a packet that may be cut short behind it, as ICMP errors quote it: neither total
@@ -150,18 +138,12 @@ impl Header {
     /// Puts the header of one fragment in front; its identification is that of the fragment.
     pub fn emit_fragment(&self, headers: &mut Headers, payload_len: u16, fragment: Fragment) {
         let more = if fragment.more { 0x2000 } else { 0 };
-        let header = Self {
-            identification: fragment.identification as u16,
-            ..*self
-        };
+        let header = Self { identification: fragment.identification as u16, ..*self };
         header.write(headers, payload_len, more | (fragment.offset / 8));
     }
 
     fn write(&self, headers: &mut Headers, payload_len: u16, fragment_word: u16) {
-        debug_assert!(
-            payload_len <= 65_515,
-            "an IPv4 packet has at most 65535 bytes"
-        );
+        debug_assert!(payload_len <= 65_515, "an IPv4 packet has at most 65535 bytes");
         let total = (HEADER_LEN as u16).saturating_add(payload_len);
         let flags = if self.dont_fragment { 0x4000 } else { 0 };
         let mut bytes = [0; HEADER_LEN];
@@ -221,11 +203,7 @@ pub(crate) mod tests {
             let mut bytes = packet(&header(), options, 7);
             bytes.extend_from_slice(&[0; 13]);
             let start = 20 + options * 4;
-            let expected = Packet {
-                header: header(),
-                fragment: None,
-                payload: start..start + 7,
-            };
+            let expected = Packet { header: header(), fragment: None, payload: start..start + 7 };
             assert_eq!(parse(&bytes), Ok(expected));
         }
     }
@@ -253,17 +231,9 @@ pub(crate) mod tests {
         assert_eq!(with(&[(0, 0x44)]), Err(Error::HeaderLength));
         assert_eq!(with(&[(3, 19)]), Err(Error::TotalLength));
         assert_eq!(with(&[(3, 40)]), Err(Error::Truncated));
-        assert_eq!(
-            with(&[(6, 0x20), (3, 35)]),
-            Err(Error::Fragment),
-            "not a multiple of eight"
-        );
+        assert_eq!(with(&[(6, 0x20), (3, 35)]), Err(Error::Fragment), "not a multiple of eight");
         assert_eq!(with(&[(6, 0x20), (3, 20)]), Err(Error::Fragment), "empty");
-        assert_eq!(
-            with(&[(6, 0x1f), (7, 0xff)]),
-            Err(Error::Fragment),
-            "beyond 65535"
-        );
+        assert_eq!(with(&[(6, 0x1f), (7, 0xff)]), Err(Error::Fragment), "beyond 65535");
         let mut bad = good.clone();
         bad[8] = 1;
         assert_eq!(parse(&bad), Err(Error::Checksum));
@@ -271,23 +241,12 @@ pub(crate) mod tests {
 
     #[test]
     fn fragments_round_trip() {
-        let fragment = Fragment {
-            identification: 0x1234,
-            offset: 1480,
-            more: true,
-        };
+        let fragment = Fragment { identification: 0x1234, offset: 1480, more: true };
         let mut headers = Headers::default();
-        let header = Header {
-            dont_fragment: false,
-            ..header()
-        };
+        let header = Header { dont_fragment: false, ..header() };
         header.emit_fragment(&mut headers, 16, fragment);
         let bytes = [headers.as_slice(), &[0; 16]].concat();
-        let expected = Packet {
-            header,
-            fragment: Some(fragment),
-            payload: 20..36,
-        };
+        let expected = Packet { header, fragment: Some(fragment), payload: 20..36 };
         assert_eq!(parse(&bytes), Ok(expected));
     }
 }

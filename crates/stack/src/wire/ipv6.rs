@@ -113,11 +113,7 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     {
         return Err(Error::Fragment);
     }
-    Ok(Packet {
-        header,
-        fragment: walked.fragment,
-        payload,
-    })
+    Ok(Packet { header, fragment: walked.fragment, payload })
 }
 
 /// Goes on to the transport header in a datagram that was reassembled: `protocol` is what `payload`
@@ -177,11 +173,7 @@ fn walk(mut next: u8, packet: &[u8], mut at: usize) -> Result<Walked, Error> {
     for _ in 0..=MAX_EXTENSIONS {
         let is_extension = matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION);
         if !is_extension {
-            return Ok(Walked {
-                protocol: Protocol(next),
-                at,
-                fragment: None,
-            });
+            return Ok(Walked { protocol: Protocol(next), at, fragment: None });
         }
         let rest = packet.get(at..).unwrap_or_default();
         let bytes = rest.first_chunk::<8>().ok_or(Error::Extension)?;
@@ -191,16 +183,8 @@ fn walk(mut next: u8, packet: &[u8], mut at: usize) -> Result<Walked, Error> {
             (next, at) = (bytes[0], at + FRAGMENT_HEADER_LEN);
             if offset != 0 || more {
                 let identification = be!(u32, bytes, 4);
-                let fragment = Some(Fragment {
-                    identification,
-                    offset,
-                    more,
-                });
-                return Ok(Walked {
-                    protocol: Protocol(next),
-                    at,
-                    fragment,
-                });
+                let fragment = Some(Fragment { identification, offset, more });
+                return Ok(Walked { protocol: Protocol(next), at, fragment });
             }
             continue;
         }
@@ -209,9 +193,7 @@ fn walk(mut next: u8, packet: &[u8], mut at: usize) -> Result<Walked, Error> {
         match next {
             HOP_BY_HOP if at != start => return Err(Error::Extension),
             ROUTING if bytes[3] != 0 => {
-                return Err(Error::Routing {
-                    pointer: at as u32 + 2,
-                });
+                return Err(Error::Routing { pointer: at as u32 + 2 });
             }
             ROUTING => {}
             _ => check_options(&extension[2..], at + 2)?,
@@ -306,10 +288,7 @@ pub(crate) mod tests {
     fn packet(next: u8, parts: &[&[u8]]) -> Vec<u8> {
         let body = parts.concat();
         let mut headers = Headers::default();
-        let header = Header {
-            protocol: Protocol(next),
-            ..header()
-        };
+        let header = Header { protocol: Protocol(next), ..header() };
         header.emit(&mut headers, body.len() as u16);
         [headers.as_slice(), &body].concat()
     }
@@ -332,21 +311,9 @@ pub(crate) mod tests {
                 b"segment",
             ],
         );
-        let expected = Packet {
-            header: header(),
-            fragment: None,
-            payload: 80..87,
-        };
-        assert_eq!(
-            parse(&bytes),
-            Ok(expected.clone()),
-            "router alert, atomic fragment"
-        );
-        assert_eq!(
-            parse(&[&bytes[..], &[0; 5]].concat()),
-            Ok(expected),
-            "link padding"
-        );
+        let expected = Packet { header: header(), fragment: None, payload: 80..87 };
+        assert_eq!(parse(&bytes), Ok(expected.clone()), "router alert, atomic fragment");
+        assert_eq!(parse(&[&bytes[..], &[0; 5]].concat()), Ok(expected), "link padding");
         for len in 0..bytes.len() {
             assert_eq!(parse(&bytes[..len]), Err(Error::Truncated), "{len}");
         }
@@ -365,11 +332,7 @@ pub(crate) mod tests {
         assert_eq!(parse(&long), Err(Error::Extension));
         let mut long = bytes;
         long[43] = 5;
-        assert_eq!(
-            parse(&long),
-            Err(Error::Extension),
-            "option beyond its header"
-        );
+        assert_eq!(parse(&long), Err(Error::Extension), "option beyond its header");
     }
 
     #[test]
@@ -390,12 +353,7 @@ pub(crate) mod tests {
     #[test]
     fn unknown_options_act_by_their_high_bits() {
         let with = |kind: u8| parse(&packet(HOP_BY_HOP, &[&[6, 0, 0, kind, 2, 0, 0, 0]]));
-        let error = |report| {
-            Err(Error::Option {
-                pointer: 43,
-                report,
-            })
-        };
+        let error = |report| Err(Error::Option { pointer: 43, report });
         assert!(with(0x3e).is_ok());
         assert_eq!(with(0x7e), error(Report::Never));
         assert_eq!(with(0xbe), error(Report::Always));
@@ -406,19 +364,11 @@ pub(crate) mod tests {
 
     #[test]
     fn fragments_round_trip() {
-        let fragment = Fragment {
-            identification: 0xdead_beef,
-            offset: 1232,
-            more: true,
-        };
+        let fragment = Fragment { identification: 0xdead_beef, offset: 1232, more: true };
         let mut headers = Headers::default();
         header().emit_fragment(&mut headers, 16, fragment);
         let mut bytes = [headers.as_slice(), &[0; 16]].concat();
-        let expected = Packet {
-            header: header(),
-            fragment: Some(fragment),
-            payload: 48..64,
-        };
+        let expected = Packet { header: header(), fragment: Some(fragment), payload: 48..64 };
         assert_eq!(parse(&bytes), Ok(expected));
         bytes[5] = 23;
         assert_eq!(parse(&bytes), Err(Error::Fragment));
@@ -430,15 +380,9 @@ pub(crate) mod tests {
     #[test]
     fn a_reassembled_datagram_is_walked_on() {
         let payload = [&PAD[..], b"segment"].concat();
-        assert_eq!(
-            upper_layer(Protocol(DESTINATION), &payload),
-            Ok((Protocol::TCP, 8))
-        );
+        assert_eq!(upper_layer(Protocol(DESTINATION), &payload), Ok((Protocol::TCP, 8)));
         assert_eq!(upper_layer(Protocol::UDP, &payload), Ok((Protocol::UDP, 0)));
         let nested = [6, 0, 0, 1, 0, 0, 0, 0];
-        assert_eq!(
-            upper_layer(Protocol(FRAGMENT), &nested),
-            Err(Error::Extension)
-        );
+        assert_eq!(upper_layer(Protocol(FRAGMENT), &nested), Err(Error::Extension));
     }
 }

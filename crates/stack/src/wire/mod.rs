@@ -72,10 +72,7 @@ pub enum ChecksumBy {
 /// the checksum lies in it: [`tcp::CHECKSUM_AT`] or [`udp::CHECKSUM_AT`].
 pub fn partial_checksum(headers: &Headers, transport_len: usize, field: usize) -> PartialChecksum {
     let start = headers.len().saturating_sub(transport_len);
-    PartialChecksum {
-        start: start as u16,
-        offset: field as u16,
-    }
+    PartialChecksum { start: start as u16, offset: field as u16 }
 }
 
 /// The ECN codepoint in the low two bits of a traffic class.
@@ -94,12 +91,7 @@ macro_rules! be {
         u16::from_be_bytes([$bytes[$at], $bytes[$at + 1]])
     };
     (u32, $bytes:expr, $at:literal) => {
-        u32::from_be_bytes([
-            $bytes[$at],
-            $bytes[$at + 1],
-            $bytes[$at + 2],
-            $bytes[$at + 3],
-        ])
+        u32::from_be_bytes([$bytes[$at], $bytes[$at + 1], $bytes[$at + 2], $bytes[$at + 3]])
     };
 }
 pub(crate) use be;

@@ -78,10 +78,7 @@ fn same_segment(oracle: &etherparse::TcpSlice<'_>, segment: &Segment, flat: &[u8
             TcpOptionElement::SelectiveAcknowledgement(first, rest) => {
                 let blocks = core::iter::once(first).chain(rest.into_iter().flatten());
                 seen.sack = blocks
-                    .map(|(l, r)| SackBlock {
-                        left: SeqNumber(l),
-                        right: SeqNumber(r),
-                    })
+                    .map(|(l, r)| SackBlock { left: SeqNumber(l), right: SeqNumber(r) })
                     .collect();
             }
         }

@@ -63,10 +63,7 @@ pub fn parse(mut data: Bytes, verify: Option<Pseudo>) -> Result<(Ports, Segment)
         return Err(Error::Checksum);
     }
     let flags = Flags::from_bits_retain(bytes[13]);
-    let ports = Ports {
-        source: be!(u16, bytes, 0),
-        destination: be!(u16, bytes, 2),
-    };
+    let ports = Ports { source: be!(u16, bytes, 0), destination: be!(u16, bytes, 2) };
     let mut segment = Segment {
         seq: SeqNumber(be!(u32, bytes, 4)),
         ack: SeqNumber(be!(u32, bytes, 8)),
@@ -132,12 +129,10 @@ fn apply(options: &mut Options, kind: u8, value: &[u8], syn: bool) {
                 return;
             };
             options.sack.clear();
-            options
-                .sack
-                .extend(blocks.iter().take(MAX_SACK_BLOCKS).map(|block| SackBlock {
-                    left: SeqNumber(be!(u32, block, 0)),
-                    right: SeqNumber(be!(u32, block, 4)),
-                }));
+            options.sack.extend(blocks.iter().take(MAX_SACK_BLOCKS).map(|block| SackBlock {
+                left: SeqNumber(be!(u32, block, 0)),
+                right: SeqNumber(be!(u32, block, 4)),
+            }));
         }
         _ => {}
     }
@@ -145,10 +140,7 @@ fn apply(options: &mut Options, kind: u8, value: &[u8], syn: bool) {
 
 fn timestamps(value: &[u8]) -> Option<Timestamps> {
     let value = value.first_chunk::<8>()?;
-    Some(Timestamps {
-        value: be!(u32, value, 0),
-        echo: be!(u32, value, 4),
-    })
+    Some(Timestamps { value: be!(u32, value, 0), echo: be!(u32, value, 4) })
 }
 
 /// Bytes of header that [`emit`] writes for these options. Equal to 20 plus
@@ -223,11 +215,7 @@ fn emit_options(options: &Options, mut room: &mut [u8]) {
         put(&mut room, &[MSS, 4, high, low]);
     }
     if let Some(timestamps) = options.timestamps {
-        let lead = if options.sack_permitted {
-            [SACK_PERMITTED, 2]
-        } else {
-            [NOP, NOP]
-        };
+        let lead = if options.sack_permitted { [SACK_PERMITTED, 2] } else { [NOP, NOP] };
         put(&mut room, &lead);
         put(&mut room, &[TIMESTAMPS, 10]);
         put(&mut room, &timestamps.value.to_be_bytes());
@@ -236,10 +224,7 @@ fn emit_options(options: &Options, mut room: &mut [u8]) {
         put(&mut room, &[NOP, NOP, SACK_PERMITTED, 2]);
     }
     if let Some(shift) = options.window_scale {
-        put(
-            &mut room,
-            &[NOP, WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)],
-        );
+        put(&mut room, &[NOP, WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
     }
     let sack = fitting_sack(options);
     if !sack.is_empty() {
@@ -264,10 +249,7 @@ pub(crate) mod tests {
     use neap_tcp::segment::Payload;
     use proptest::prelude::*;
 
-    pub(crate) const PORTS: Ports = Ports {
-        source: 40_000,
-        destination: 5201,
-    };
+    pub(crate) const PORTS: Ports = Ports { source: 40_000, destination: 5201 };
 
     pub(crate) fn pseudo() -> Pseudo {
         let ip = crate::wire::ipv4::tests::header();
@@ -278,9 +260,7 @@ pub(crate) mod tests {
         let mut headers = Headers::default();
         let len = emit(&mut headers, PORTS, segment, pseudo(), ChecksumBy::Stack);
         assert_eq!(len, headers.len());
-        [headers.as_slice(), &segment.payload.chunks().concat()]
-            .concat()
-            .into()
+        [headers.as_slice(), &segment.payload.chunks().concat()].concat().into()
     }
 
     pub(crate) fn any_options() -> impl Strategy<Value = Options> {
@@ -291,21 +271,16 @@ pub(crate) mod tests {
             proptest::option::of(any::<(u32, u32)>()),
             proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
         )
-            .prop_map(
-                |(mss, window_scale, sack_permitted, timestamps, sack)| Options {
-                    mss,
-                    window_scale,
-                    sack_permitted,
-                    timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
-                    sack: sack
-                        .into_iter()
-                        .map(|(l, r)| SackBlock {
-                            left: SeqNumber(l),
-                            right: SeqNumber(r),
-                        })
-                        .collect(),
-                },
-            )
+            .prop_map(|(mss, window_scale, sack_permitted, timestamps, sack)| Options {
+                mss,
+                window_scale,
+                sack_permitted,
+                timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
+                sack: sack
+                    .into_iter()
+                    .map(|(l, r)| SackBlock { left: SeqNumber(l), right: SeqNumber(r) })
+                    .collect(),
+            })
     }
 
     pub(crate) fn any_segment() -> impl Strategy<Value = Segment> {
@@ -338,12 +313,7 @@ pub(crate) mod tests {
         let mut left = options.clone();
         left.sack.truncate(fitting_sack(options).len());
         if !syn {
-            left = Options {
-                mss: None,
-                window_scale: None,
-                sack_permitted: false,
-                ..left
-            };
+            left = Options { mss: None, window_scale: None, sack_permitted: false, ..left };
         }
         left
     }
@@ -410,10 +380,7 @@ pub(crate) mod tests {
                     let sack =
                         kind == SACK && len > 2 && usize::from(len) <= room && (len - 2) % 8 == 0;
                     assert_eq!(!options.sack.is_empty(), sack, "{kind} {len}");
-                    assert_eq!(
-                        options.timestamps.is_some(),
-                        (kind, len) == (TIMESTAMPS, 10)
-                    );
+                    assert_eq!(options.timestamps.is_some(), (kind, len) == (TIMESTAMPS, 10));
                 }
             }
         }
@@ -426,16 +393,8 @@ pub(crate) mod tests {
         assert_eq!(syn(&[WINDOW_SCALE, 3, 200]).window_scale, Some(14));
         assert_eq!(syn(&[MSS, 3, 9, WINDOW_SCALE, 3, 7]).window_scale, Some(7));
         assert_eq!(syn(&[EOL, MSS, 4, 5, 180]), Options::default());
-        assert_eq!(
-            syn(&[254, 1, MSS, 4, 5, 180]),
-            Options::default(),
-            "length 1 ends it"
-        );
-        assert_eq!(
-            syn(&[MSS, 4, 5, 180, MSS, 4, 2, 24]).mss,
-            Some(536),
-            "the last counts"
-        );
+        assert_eq!(syn(&[254, 1, MSS, 4, 5, 180]), Options::default(), "length 1 ends it");
+        assert_eq!(syn(&[MSS, 4, 5, 180, MSS, 4, 2, 24]).mss, Some(536), "the last counts");
         assert!(syn(&[34, 6, 1, 2, 3, 4, SACK_PERMITTED, 2]).sack_permitted);
         assert_eq!(syn(&[MSS]), Options::default());
         let quiet = parse_options(&[MSS, 4, 5, 180, NOP, WINDOW_SCALE, 3, 7], false);
@@ -460,10 +419,7 @@ pub(crate) mod tests {
 
     #[test]
     fn payload_is_shared_not_copied() {
-        let segment = Segment {
-            payload: Bytes::from(vec![7; 1000]).into(),
-            ..Segment::default()
-        };
+        let segment = Segment { payload: Bytes::from(vec![7; 1000]).into(), ..Segment::default() };
         let bytes = bytes_of(&segment);
         let (_, parsed) = parse(bytes.clone(), None).unwrap();
         assert_eq!(parsed.payload.chunks()[0].as_ptr(), bytes[20..].as_ptr());

@@ -55,10 +55,7 @@ pub enum Error {
 /// Parses header and payload; bytes behind the datagram's length are cut off.
 pub fn parse(mut data: Bytes, verify: Verify) -> Result<Datagram, Error> {
     let bytes = data.first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
-    let ports = Ports {
-        source: be!(u16, bytes, 0),
-        destination: be!(u16, bytes, 2),
-    };
+    let ports = Ports { source: be!(u16, bytes, 0), destination: be!(u16, bytes, 2) };
     let len = usize::from(be!(u16, bytes, 4));
     let has_checksum = be!(u16, bytes, 6) != 0;
     if len < HEADER_LEN {
@@ -77,10 +74,7 @@ pub fn parse(mut data: Bytes, verify: Verify) -> Result<Datagram, Error> {
         return Err(Error::Checksum);
     }
     data.advance(HEADER_LEN);
-    Ok(Datagram {
-        ports,
-        payload: data,
-    })
+    Ok(Datagram { ports, payload: data })
 }
 
 /// Puts the header in front of `payload`, which has at most [`MAX_PAYLOAD_V4`] or
@@ -121,10 +115,7 @@ mod tests {
     use crate::wire::Protocol;
     use core::net::Ipv4Addr;
 
-    const PORTS: Ports = Ports {
-        source: 53,
-        destination: 4000,
-    };
+    const PORTS: Ports = Ports { source: 53, destination: 4000 };
 
     fn pseudo() -> Pseudo {
         Pseudo::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, Protocol::UDP)
@@ -140,15 +131,8 @@ mod tests {
     #[test]
     fn round_trip_truncation_and_padding() {
         let mut bytes = datagram(b"payload");
-        let expected = Datagram {
-            ports: PORTS,
-            payload: Bytes::from_static(b"payload"),
-        };
-        for verify in [
-            Verify::Not,
-            Verify::IfPresent(pseudo()),
-            Verify::Always(pseudo()),
-        ] {
+        let expected = Datagram { ports: PORTS, payload: Bytes::from_static(b"payload") };
+        for verify in [Verify::Not, Verify::IfPresent(pseudo()), Verify::Always(pseudo())] {
             assert_eq!(parse(bytes.clone().into(), verify), Ok(expected.clone()));
         }
         for len in 0..bytes.len() {
@@ -169,16 +153,10 @@ mod tests {
         bytes = datagram(b"x");
         bytes[8] ^= 1;
         let verify = |bytes: &[u8], verify| parse(Bytes::copy_from_slice(bytes), verify).err();
-        assert_eq!(
-            verify(&bytes, Verify::IfPresent(pseudo())),
-            Some(Error::Checksum)
-        );
+        assert_eq!(verify(&bytes, Verify::IfPresent(pseudo())), Some(Error::Checksum));
         bytes[6..8].fill(0);
         assert_eq!(verify(&bytes, Verify::IfPresent(pseudo())), None);
-        assert_eq!(
-            verify(&bytes, Verify::Always(pseudo())),
-            Some(Error::Checksum)
-        );
+        assert_eq!(verify(&bytes, Verify::Always(pseudo())), Some(Error::Checksum));
     }
 
     #[test]

@@ -216,6 +216,12 @@ impl Sender {
         self.board.memory().saturating_add(self.queue.memory(goal))
     }
 
+    /// Frees what a connection without data does not need.
+    pub fn release_idle_memory(&mut self) {
+        self.board.release_idle_memory();
+        self.queue.release_idle_memory();
+    }
+
     /// Takes an ACK (`tcp_ack`).
     pub fn on_ack(
         &mut self,
@@ -282,10 +288,6 @@ impl Sender {
         sample.losses = lost_now.saturating_sub(lost_before);
         sample.in_flight = self.board.counts().in_flight();
         self.control(&mut sample, &facts, config, counters);
-        if self.board.is_empty() {
-            self.board.release_idle_memory();
-            self.queue.release_idle_memory();
-        }
         #[cfg(debug_assertions)]
         assert_eq!(self.board.counts(), self.board.recount(self.sack));
         Ok(AckOutcome {

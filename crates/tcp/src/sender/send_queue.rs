@@ -23,6 +23,8 @@ pub struct SendQueue {
     ready: VecDeque<Bytes>,
     /// The bytes written last, still growing. Always behind `ready`.
     tail: BytesMut,
+    /// `tail` is a full page, worth keeping for its reuse.
+    is_page: bool,
     /// Pages whose bytes may still be referred to, oldest first.
     retired: VecDeque<BytesMut>,
     /// Bytes in `ready`.
@@ -117,13 +119,14 @@ impl SendQueue {
         *self = Self::default();
     }
 
-    /// Frees what an idle socket does not need. Called when all data is acknowledged.
+    /// Frees what an idle socket does not need.
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
             self.retired = VecDeque::new();
             self.ready = VecDeque::new();
-            if self.tail.capacity() > SMALL_PAGE {
+            if self.is_page {
                 self.tail = BytesMut::new();
+                self.is_page = false;
             }
         }
     }
@@ -139,26 +142,22 @@ impl SendQueue {
 
     fn new_page(&mut self, wanted: usize) {
         self.seal_tail();
-        let size = if wanted <= SMALL_PAGE / 2 && self.tail.capacity() == 0 && self.is_empty() {
-            SMALL_PAGE
-        } else {
-            PAGE
-        };
         if self.tail.try_reclaim(SMALL_PAGE) {
             return;
         }
-        if size == PAGE && self.retired.front_mut().is_some_and(|page| page.try_reclaim(PAGE)) {
-            let page = self.retired.pop_front().expect("just seen");
-            self.retire(page);
-            return;
-        }
-        self.retire(BytesMut::with_capacity(size));
-    }
-
-    /// Makes `page` the one that grows; keeps the handle of the former one for its reuse.
-    fn retire(&mut self, page: BytesMut) {
+        let is_small = wanted <= SMALL_PAGE / 2 && !self.is_page && self.is_empty();
+        let page = if is_small {
+            BytesMut::with_capacity(SMALL_PAGE)
+        } else if self.retired.front_mut().is_some_and(|page| page.try_reclaim(PAGE)) {
+            self.retired.pop_front().expect("just seen")
+        } else {
+            BytesMut::with_capacity(PAGE)
+        };
         let former = std::mem::replace(&mut self.tail, page);
-        self.retired.push_back(former);
+        if self.is_page {
+            self.retired.push_back(former);
+        }
+        self.is_page = !is_small;
     }
 }
 
@@ -203,15 +202,22 @@ mod tests {
     fn pages_are_used_again_when_nothing_refers_to_them() {
         let mut queue = SendQueue::default();
         let data = pattern(PAGE);
+        queue.push(b"a small page first");
+        drop(queue.take(100));
+        let mut in_flight = VecDeque::new();
         let mut seen = Vec::new();
         for _ in 0..50 {
             queue.push(&data);
             let payload = queue.take(PAGE as u32);
-            seen.push(payload.chunks()[0].as_ptr());
+            seen.push(payload.chunks().last().expect("not empty").as_ptr() as usize / PAGE);
+            in_flight.push_back(payload);
+            if in_flight.len() > 4 {
+                in_flight.pop_front();
+            }
         }
         seen.sort_unstable();
         seen.dedup();
-        assert!(seen.len() <= 3, "{} pages", seen.len());
+        assert!(seen.len() <= 16, "{} pages", seen.len());
     }
 
     #[test]
@@ -224,6 +230,6 @@ mod tests {
         queue.push(b"x");
         drop(queue.take(1));
         queue.release_idle_memory();
-        assert!(queue.tail.capacity() <= SMALL_PAGE);
+        assert!(queue.tail.capacity() <= SMALL_PAGE && !queue.is_page);
     }
 }

@@ -64,7 +64,9 @@ pub fn sizes(
         queue_bytes = bound.saturating_mul(2).min(scaled);
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
-    Sizes { segments: segments.max(min_segs).clamp(1, gso_segs.max(1)), queue_bytes }
+    // No floor lifts a frame above what the path takes, as where one segment is all of it.
+    let most = (gso_bytes / mss).min(gso_segs).max(1);
+    Sizes { segments: segments.max(min_segs).clamp(1, most), queue_bytes }
 }
 
 /// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):

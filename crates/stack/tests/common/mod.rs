@@ -1,0 +1,222 @@
+//! Two hosts and a wire between them, in virtual time.
+
+use bytes::Bytes;
+use neap_stack::device::{
+    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
+    TxQueue,
+};
+use neap_stack::frame::Frame;
+use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::stack::{Stack, StackConfig};
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// What every wire of a test does.
+#[derive(Clone)]
+pub(crate) struct WireConfig {
+    pub(crate) mtu: u16,
+    pub(crate) ethernet: bool,
+    pub(crate) gso_max_size: u32,
+    pub(crate) checksum: bool,
+    pub(crate) delay: Nanos,
+    /// Frames that a direction holds before `submit` gives frames back.
+    pub(crate) ring: usize,
+}
+
+impl Default for WireConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            ethernet: false,
+            gso_max_size: 65_535,
+            checksum: true,
+            delay: Nanos::from_millis(1),
+            ring: 256,
+        }
+    }
+}
+
+/// Decides about a packet: `false` loses it.
+pub(crate) type Filter = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// One direction.
+#[derive(Default)]
+pub(crate) struct Direction {
+    packets: VecDeque<(Instant, Received)>,
+    in_flight: VecDeque<(Instant, Frame)>,
+    pub(crate) filter: Option<Filter>,
+    /// Everything that was sent, from the link header on.
+    pub(crate) sent: Vec<Bytes>,
+}
+
+pub(crate) type Shared = Arc<Mutex<Direction>>;
+
+struct Tx(Shared, WireConfig);
+
+impl TxQueue for Tx {
+    fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        let mut direction = self.0.lock().unwrap();
+        if direction.in_flight.len() >= self.1.ring {
+            return Err(frame);
+        }
+        let data = frame.to_bytes();
+        let due = now + self.1.delay;
+        direction.sent.push(data.clone());
+        let passes = direction.filter.as_mut().is_none_or(|filter| filter(&data));
+        if passes {
+            let checksum = match frame.checksum {
+                Some(partial) => RxChecksum::Partial(partial),
+                None => RxChecksum::Unknown,
+            };
+            let gso_size = frame.gso.map_or(0, |gso| gso.size);
+            direction.packets.push_back((due, Received { data, gso_size, checksum }));
+        }
+        direction.in_flight.push_back((due, frame));
+        Ok(())
+    }
+
+    fn flush(&mut self, _now: Instant) {}
+
+    fn reap(&mut self, now: Instant) -> Completed {
+        let mut done = Vec::new();
+        let mut direction = self.0.lock().unwrap();
+        while direction.in_flight.front().is_some_and(|(due, _)| *due <= now) {
+            done.extend(direction.in_flight.pop_front().map(|(_, frame)| frame));
+        }
+        drop(direction);
+        let bytes = done.iter().map(|frame| frame.len() as u64).sum();
+        Completed { frames: done.len() as u32, bytes }
+    }
+
+    fn next_event(&self) -> Instant {
+        let direction = self.0.lock().unwrap();
+        direction.in_flight.front().map_or(Instant::FAR_FUTURE, |(due, _)| *due)
+    }
+}
+
+struct Rx(Shared);
+
+impl RxQueue for Rx {
+    fn receive(&mut self, now: Instant) -> Option<Received> {
+        let mut direction = self.0.lock().unwrap();
+        direction.packets.front().filter(|(due, _)| *due <= now)?;
+        direction.packets.pop_front().map(|(_, packet)| packet)
+    }
+
+    fn next_event(&self) -> Instant {
+        self.0.lock().unwrap().packets.front().map_or(Instant::FAR_FUTURE, |(due, _)| *due)
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) a: Stack,
+    pub(crate) b: Stack,
+    pub(crate) a_interface: InterfaceId,
+    pub(crate) b_interface: InterfaceId,
+    /// From a to b.
+    pub(crate) ab: Shared,
+    /// From b to a.
+    pub(crate) ba: Shared,
+}
+
+pub(crate) fn config(seed: u64) -> StackConfig {
+    StackConfig { seed, ..StackConfig::default() }
+}
+
+impl World {
+    pub(crate) fn new(wire: &WireConfig) -> Self {
+        Self::with(wire, config(1), config(2))
+    }
+
+    pub(crate) fn with(wire: &WireConfig, a: StackConfig, b: StackConfig) -> Self {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let (ab, ba) = (Shared::default(), Shared::default());
+        let a = Stack::new(a).unwrap();
+        let b = Stack::new(b).unwrap();
+        let device = |last: u8, tx: &Shared, rx: &Shared| {
+            let medium =
+                if wire.ethernet { Medium::Ethernet([2, 0, 0, 0, 0, last]) } else { Medium::Ip };
+            let capabilities = Capabilities {
+                medium,
+                mtu: wire.mtu,
+                gso_max_size: wire.gso_max_size,
+                gso_max_segs: 64,
+                checksum_tx: wire.checksum,
+                checksum_rx: wire.checksum,
+                completion: Completion::OnWire,
+                pacing_shift: 10,
+            };
+            let pair = QueuePair {
+                tx: Box::new(Tx(tx.clone(), wire.clone())),
+                rx: Box::new(Rx(rx.clone())),
+                descriptor: None,
+            };
+            Device { name: format!("wire{last}"), capabilities, queues: vec![pair] }
+        };
+        let addresses = |last: u8| {
+            let text = [format!("10.0.0.{last}/24"), format!("fd00::{last}/64")];
+            text.map(|address| address.parse::<Address>().unwrap())
+        };
+        let a_interface = a.add_interface(now, device(1, &ab, &ba), &addresses(1)).unwrap();
+        let b_interface = b.add_interface(now, device(2, &ba, &ab), &addresses(2)).unwrap();
+        Self { now, a, b, a_interface, b_interface, ab, ba }
+    }
+
+    /// Polls both hosts until nothing is due at this instant; when the next thing is.
+    pub(crate) fn settle(&mut self) -> Instant {
+        for _ in 0..10_000 {
+            let (a, _) = self.a.poll(0, self.now);
+            let (b, _) = self.b.poll(0, self.now);
+            // The second host may have given the first something to do.
+            if a > self.now && b > self.now {
+                let (a, _) = self.a.poll(0, self.now);
+                if a > self.now {
+                    return a.min(b);
+                }
+            }
+        }
+        panic!("the hosts never come to rest");
+    }
+
+    /// Lets `span` pass, event by event.
+    pub(crate) fn run(&mut self, span: Nanos) {
+        let end = self.now + span;
+        loop {
+            let next = self.settle();
+            if next > end {
+                break;
+            }
+            self.now = next;
+        }
+        self.now = end;
+    }
+
+    /// Runs until `done` or until `span` has passed; whether it is done.
+    pub(crate) fn run_until(
+        &mut self,
+        span: Nanos,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
+        let end = self.now + span;
+        loop {
+            let next = self.settle();
+            if done(self) {
+                return true;
+            }
+            let next = next.min(self.settle());
+            if next > end {
+                self.now = end;
+                return false;
+            }
+            self.now = next;
+        }
+    }
+}
+
+/// Puts a packet on the wire as if the other end had sent it.
+pub(crate) fn inject(direction: &Shared, now: Instant, data: Bytes) {
+    let packet = Received { data, gso_size: 0, checksum: RxChecksum::Unknown };
+    direction.lock().unwrap().packets.push_front((now, packet));
+}

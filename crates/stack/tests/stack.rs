@@ -1,0 +1,617 @@
+//! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
+
+mod common;
+
+use bytes::Bytes;
+use common::{WireConfig, World, config};
+use core::net::SocketAddr;
+use neap_stack::drop_reason::DropReason;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::stats::IpCounter;
+use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
+use neap_tcp::counters::Counter;
+use neap_tcp::time::Nanos;
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// Opens a connection from a to b; both ends.
+fn connect(world: &mut World, to: &str) -> (TcpHandle, TcpHandle) {
+    let listener = world.b.listen(address(to), ListenOptions::default()).unwrap();
+    let client =
+        world.a.connect(world.now, listener.local_addr(), ConnectOptions::default()).unwrap();
+    let mut server = None;
+    assert!(world.run_until(Nanos::from_secs(10), |_| {
+        server = listener.accept().ok();
+        server.is_some()
+    }));
+    assert!(client.readiness().bits().contains(Ready::WRITABLE));
+    (client, server.unwrap().0)
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[1]).collect()
+}
+
+/// Sends `data` and reads it at the other end.
+fn transfer(world: &mut World, from: &TcpHandle, to: &TcpHandle, data: &[u8]) {
+    let (mut written, mut read) = (0, Vec::new());
+    let done = world.run_until(Nanos::from_secs(120), |world| {
+        while written < data.len() {
+            match from.write(world.now, &data[written..]) {
+                Ok(count) => written += count,
+                Err(WriteError::WouldBlock) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let mut buf = [0; 65_536];
+        loop {
+            match to.read(world.now, &mut buf) {
+                Ok(0) => panic!("end of stream"),
+                Ok(count) => read.extend_from_slice(&buf[..count]),
+                Err(ReadError::WouldBlock) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        read.len() >= data.len()
+    });
+    assert!(done, "only {} of {} bytes", read.len(), data.len());
+    assert!(read == data, "other bytes");
+}
+
+#[test]
+fn udp_crosses_both_families_and_media() {
+    for ethernet in [false, true] {
+        for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
+            let mut world = World::new(&WireConfig { ethernet, ..WireConfig::default() });
+            let server = world.b.bind_udp(address(to), false).unwrap();
+            let client = world.a.bind_udp(address(from), false).unwrap();
+            let data = Bytes::from_static(b"question");
+            client.send_to(world.now, data.clone(), Some(address(to))).unwrap();
+            world.run(SECOND);
+            let received = server.recv_from().unwrap();
+            assert_eq!((received.data, received.from), (data, client.local_addr()));
+            assert_eq!(server.recv_from().unwrap_err(), SocketError::WouldBlock);
+            server.send_to(world.now, Bytes::from_static(b"answer"), Some(received.from)).unwrap();
+            world.run(SECOND);
+            assert_eq!(&client.recv_from().unwrap().data[..], b"answer");
+            assert_eq!(client.bytes_below(), 0);
+        }
+    }
+}
+
+#[test]
+fn large_datagrams_travel_in_fragments() {
+    for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
+        let mut world = World::new(&WireConfig::default());
+        let server = world.b.bind_udp(address(to), false).unwrap();
+        let client = world.a.bind_udp(address(from), false).unwrap();
+        let data = Bytes::from(pattern(20_000));
+        client.send_to(world.now, data.clone(), Some(address(to))).unwrap();
+        world.run(SECOND);
+        assert_eq!(server.recv_from().unwrap().data, data);
+        assert!(world.ab.lock().unwrap().sent.iter().all(|packet| packet.len() <= 1500));
+        let too_long = Bytes::from(vec![0; 65_528]);
+        let refused = client.send_to(world.now, too_long, Some(address(to)));
+        assert_eq!(refused.unwrap_err(), SocketError::MessageTooLong);
+        assert_eq!(client.bytes_below(), 0);
+    }
+}
+
+#[test]
+fn a_port_without_socket_is_reported_to_the_connected_sender() {
+    for (from, to) in [("10.0.0.1:0", "10.0.0.2:9"), ("[fd00::1]:0", "[fd00::2]:9")] {
+        let mut world = World::new(&WireConfig::default());
+        let client = world.a.bind_udp(address(from), false).unwrap();
+        client.connect(Some(address(to))).unwrap();
+        client.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
+        world.run(SECOND);
+        assert!(client.readiness().bits().contains(Ready::ERROR));
+        assert_eq!(client.recv_from().unwrap_err(), SocketError::Refused);
+        assert_eq!(client.recv_from().unwrap_err(), SocketError::WouldBlock);
+        assert_eq!(world.b.drops().get(DropReason::NoSocket), 1);
+    }
+}
+
+#[test]
+fn a_full_way_down_pushes_datagrams_back() {
+    let wire = WireConfig { ring: 1, ..WireConfig::default() };
+    let mut world = World::new(&wire);
+    let client = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    client.set_buffers(None, Some(10_000));
+    let send = |world: &World| {
+        client.send_to(world.now, Bytes::from(vec![0; 1000]), Some(address("10.0.0.2:9")))
+    };
+    let accepted = (0..100).take_while(|_| send(&world).is_ok()).count();
+    assert!((5..20).contains(&accepted), "{accepted}");
+    assert!(!client.readiness().bits().contains(Ready::WRITABLE));
+    world.run(SECOND);
+    assert!(client.readiness().bits().contains(Ready::WRITABLE));
+    assert!(send(&world).is_ok());
+    world.run(SECOND);
+    assert_eq!(client.bytes_below(), 0);
+}
+
+#[test]
+fn a_full_receive_buffer_drops_and_counts() {
+    let mut world = World::new(&WireConfig::default());
+    let server = world.b.bind_udp(address("0.0.0.0:53"), false).unwrap();
+    server.set_buffers(Some(3000), None);
+    let client = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    for _ in 0..10 {
+        let to = Some(address("10.0.0.2:53"));
+        client.send_to(world.now, Bytes::from(vec![0; 500]), to).unwrap();
+    }
+    world.run(SECOND);
+    let received = core::iter::from_fn(|| server.recv_from().ok()).count() as u64;
+    let dropped = world.b.drops().get(DropReason::SocketReceiveBuffer);
+    assert!(received > 0 && received + dropped == 10, "{received} {dropped}");
+    assert_eq!(world.b.ip_counters().get(IpCounter::UdpRcvbufErrors), dropped);
+}
+
+#[test]
+fn sockets_of_one_host_reach_each_other() {
+    let mut world = World::new(&WireConfig::default());
+    for to in ["10.0.0.1:80", "127.0.0.1:81", "[fd00::1]:80", "[::1]:81"] {
+        let listener = world.a.listen(address(to), ListenOptions::default()).unwrap();
+        let client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
+        let mut server = None;
+        assert!(world.run_until(SECOND, |_| {
+            server = listener.accept().ok();
+            server.is_some()
+        }));
+        transfer(&mut world, &client, &server.unwrap().0, &pattern(300_000));
+    }
+    assert!(world.ab.lock().unwrap().sent.is_empty());
+}
+
+#[test]
+fn tcp_transfers_over_every_kind_of_wire() {
+    for ethernet in [false, true] {
+        for (gso_max_size, checksum) in [(65_535, true), (0, true), (0, false)] {
+            for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+                let wire = WireConfig { ethernet, gso_max_size, checksum, ..WireConfig::default() };
+                let mut world = World::new(&wire);
+                let (client, server) = connect(&mut world, to);
+                transfer(&mut world, &client, &server, &pattern(1_000_000));
+                transfer(&mut world, &server, &client, &pattern(100_000));
+                assert_eq!(world.a.tcp_counter(Counter::RetransSegs), 0);
+                world.run(SECOND);
+                for flow in world.a.flows(world.now) {
+                    assert_eq!((flow.info.below_bytes, flow.device_bytes), (0, 0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_closed_connection_leaves_nothing() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    for _ in 0..3 {
+        let to = listener.local_addr();
+        let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+        let mut server = None;
+        world.run_until(SECOND, |_| {
+            server = listener.accept().ok();
+            server.is_some()
+        });
+        let server = server.unwrap().0;
+        transfer(&mut world, &client, &server, b"hello");
+        client.close(world.now);
+        world.run(SECOND);
+        assert_eq!(server.read(world.now, &mut [0; 10]), Ok(0));
+        drop(server);
+        drop(client);
+        world.run(SECOND);
+    }
+    assert_eq!(world.a.usage().tcp.connections, 0);
+    assert_eq!(world.a.usage().tcp.time_wait, 3);
+    assert_eq!(world.a.usage().names, 0);
+    assert_eq!(world.b.usage().names, 1, "the listener");
+    world.run(Nanos::from_secs(61));
+    assert_eq!(world.a.usage().tcp.time_wait, 0);
+    assert_eq!(world.b.usage().tcp.connections, 0);
+}
+
+#[test]
+fn ten_thousand_connections_come_and_go() {
+    let mut world =
+        World::new(&WireConfig { delay: Nanos::from_micros(10), ..WireConfig::default() });
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    for _ in 0..100 {
+        let to = listener.local_addr();
+        let clients: Vec<_> = (0..100)
+            .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
+            .collect();
+        let mut servers = Vec::new();
+        assert!(world.run_until(SECOND, |_| {
+            while let Ok(pair) = listener.accept() {
+                servers.push(pair);
+            }
+            servers.len() == clients.len()
+        }));
+        for client in &clients {
+            client.write(world.now, b"x").unwrap();
+        }
+        world.run(Nanos::from_millis(1));
+        for (server, _) in &servers {
+            assert_eq!(server.read(world.now, &mut [0; 2]), Ok(1));
+            server.close(world.now);
+        }
+        world.run(Nanos::from_millis(1));
+        drop(clients);
+        drop(servers);
+        world.run(Nanos::from_millis(5));
+        world.ab.lock().unwrap().sent.clear();
+        world.ba.lock().unwrap().sent.clear();
+    }
+    assert_eq!(world.b.usage().tcp.time_wait, 10_000);
+    world.run(Nanos::from_secs(61));
+    for usage in [world.a.usage(), world.b.usage()] {
+        assert_eq!((usage.tcp.connections, usage.tcp.time_wait), (0, 0));
+    }
+    assert_eq!((world.a.usage().names, world.b.usage().names), (0, 1));
+}
+
+#[test]
+fn nobody_listens_means_refused() {
+    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let mut world = World::new(&WireConfig::default());
+        let client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
+        world.run(SECOND);
+        assert!(client.readiness().bits().contains(Ready::ERROR));
+        assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
+        assert_eq!(world.a.usage().tcp.connections, 0);
+        assert_eq!(world.b.tcp_counter(Counter::OutRsts), 1);
+    }
+}
+
+#[test]
+fn a_silent_neighbour_is_an_unreachable_host() {
+    let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+    let to = address("10.0.0.77:80");
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(Nanos::from_secs(10));
+    assert!(world.a.drops().get(DropReason::Neighbor) > 0);
+    world.run(Nanos::from_secs(200));
+    assert_eq!(client.take_error(world.now), Some(ConnectionError::HostUnreachable));
+}
+
+#[test]
+fn errors_of_binding_and_routing_are_told() {
+    let world = World::new(&WireConfig::default());
+    let listen = |text: &str| world.a.listen(address(text), ListenOptions::default());
+    let first = listen("0.0.0.0:80").unwrap();
+    assert_eq!(listen("10.0.0.1:80").unwrap_err(), SocketError::AddressInUse);
+    assert_eq!(listen("10.0.0.9:81").unwrap_err(), SocketError::AddressNotAvailable);
+    let other = listen("[::]:80").unwrap();
+    assert_ne!(listen("10.0.0.1:0").unwrap().local_addr().port(), 0);
+    first.close(world.now);
+    drop(other);
+    listen("10.0.0.1:80").unwrap();
+    let connect = |text: &str| {
+        world.a.connect(world.now, address(text), ConnectOptions::default()).unwrap_err()
+    };
+    assert_eq!(connect("192.0.2.1:80"), SocketError::NetworkUnreachable);
+    assert_eq!(connect("10.0.0.2:0"), SocketError::InvalidArgument);
+    let bind = |text: &str| world.a.bind_udp(address(text), false);
+    let bound = bind("10.0.0.1:53").unwrap();
+    assert_eq!(bind("0.0.0.0:53").unwrap_err(), SocketError::AddressInUse);
+    drop(bound);
+    bind("0.0.0.0:53").unwrap();
+}
+
+#[test]
+fn a_full_accept_queue_holds_handshakes_back() {
+    let mut world = World::new(&WireConfig::default());
+    let options = ListenOptions { backlog: 2, ..ListenOptions::default() };
+    let listener = world.b.listen(address("10.0.0.2:80"), options).unwrap();
+    let to = listener.local_addr();
+    let clients: Vec<_> = (0..6)
+        .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
+        .collect();
+    world.run(Nanos::from_millis(100));
+    assert_eq!(listener.queued().1, 3, "backlog and one, as in Linux");
+    assert!(world.b.tcp_counter(Counter::ListenOverflows) > 0);
+    assert!(world.b.drops().get(DropReason::ListenerFull) > 0);
+    let mut accepted = Vec::new();
+    world.run_until(Nanos::from_secs(30), |_| {
+        while let Ok(pair) = listener.accept() {
+            accepted.push(pair);
+        }
+        accepted.len() == clients.len()
+    });
+    assert_eq!(accepted.len(), 6, "retransmissions complete the handshakes once there is room");
+}
+
+#[test]
+fn closing_a_listener_resets_its_children() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(SECOND);
+    assert_eq!(listener.queued(), (0, 1));
+    drop(listener);
+    world.run(SECOND);
+    assert_eq!(client.read(world.now, &mut [0; 1]), Err(ReadError::Failed(ConnectionError::Reset)));
+    assert_eq!(world.b.usage().names, 0);
+}
+
+#[test]
+fn a_syn_queue_that_overflows_speaks_in_cookies() {
+    let mut server = config(2);
+    server.config.tcp_max_syn_backlog = 1;
+    let mut world = World::with(&WireConfig::default(), config(1), server);
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let clients: Vec<_> = (0..20)
+        .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
+        .collect();
+    let mut servers = Vec::new();
+    assert!(world.run_until(SECOND, |_| {
+        while let Ok(pair) = listener.accept() {
+            servers.push(pair);
+        }
+        servers.len() == clients.len()
+    }));
+    assert!(world.b.tcp_counter(Counter::SyncookiesRecv) >= 18);
+    for client in &clients {
+        let pair = servers.iter().find(|(_, remote)| *remote == client.local_addr());
+        transfer(&mut world, client, &pair.unwrap().0, &pattern(10_000));
+    }
+}
+
+#[test]
+fn half_open_connections_are_asked_again_and_given_up() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    // The SYN passes, nothing else does: the client never answers.
+    let mut syns = 0;
+    world.ab.lock().unwrap().filter = Some(Box::new(move |_| {
+        syns += 1;
+        syns == 1
+    }));
+    let to = listener.local_addr();
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(Nanos::from_millis(10));
+    assert_eq!(listener.queued(), (1, 0));
+    client.abort(world.now);
+    world.run(Nanos::from_secs(120));
+    assert_eq!(listener.queued(), (0, 0));
+    let sent = world.ba.lock().unwrap().sent.len();
+    assert_eq!(sent, 6, "one SYN-ACK and tcp_synack_retries");
+}
+
+#[test]
+fn a_smaller_path_mtu_is_learnt_and_forged_ones_are_not_believed() {
+    let mut world = World::new(&WireConfig { gso_max_size: 0, ..WireConfig::default() });
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    transfer(&mut world, &client, &server, &pattern(5_000));
+    let sent: Vec<_> = world.ab.lock().unwrap().sent.clone();
+    let data_packet = sent.iter().find(|packet| packet.len() == 1500).unwrap().clone();
+    inject_too_big(&mut world, &data_packet, 1000);
+    world.run(SECOND);
+    assert_eq!(client.info(world.now).pmtu, 1500, "that segment is no longer in flight");
+    assert!(world.a.drops().get(DropReason::Icmp) > 0);
+
+    // A router that lets only 1000 bytes through, and says so.
+    let lost = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let seen = lost.clone();
+    world.ab.lock().unwrap().filter = Some(Box::new(move |packet| {
+        let fits = packet.len() <= 1000;
+        if !fits {
+            seen.lock().unwrap().get_or_insert(Bytes::copy_from_slice(packet));
+        }
+        fits
+    }));
+    let data = pattern(200_000);
+    let mut written = 0;
+    let mut read = 0;
+    let done = world.run_until(Nanos::from_secs(60), |world| {
+        if let Some(packet) = lost.lock().unwrap().take() {
+            inject_too_big(world, &packet, 1000);
+        }
+        while let Ok(count) = client.write(world.now, &data[written..]) {
+            written += count;
+            if written == data.len() {
+                break;
+            }
+        }
+        let mut buf = [0; 65_536];
+        while let Ok(count) = server.read(world.now, &mut buf) {
+            read += count;
+        }
+        read == data.len()
+    });
+    assert!(done, "only {read} bytes");
+    assert_eq!(client.info(world.now).pmtu, 1000);
+    let (again, _) = {
+        let listener = world.b.listen(address("10.0.0.2:81"), ListenOptions::default()).unwrap();
+        let to = listener.local_addr();
+        (world.a.connect(world.now, to, ConnectOptions::default()).unwrap(), listener)
+    };
+    assert_eq!(again.info(world.now).pmtu, 1000, "the route has learnt it");
+}
+
+/// Lets host a receive "fragmentation needed" about `packet` from a router.
+fn inject_too_big(world: &mut World, packet: &[u8], mtu: u16) {
+    use neap_stack::frame::Headers;
+    use neap_stack::wire::{Protocol, icmp, ipv4};
+    let quote = Bytes::copy_from_slice(&packet[..28]);
+    let mut headers = Headers::default();
+    let body = quote.clone().into();
+    icmp::Message::FragmentationNeeded { mtu }.emit(&mut headers, &body);
+    let len = headers.len() as u16 + quote.len() as u16;
+    ipv4::Header {
+        source: "10.0.0.2".parse().unwrap(),
+        destination: "10.0.0.1".parse().unwrap(),
+        protocol: Protocol::ICMP,
+        ttl: 64,
+        dscp: 0,
+        ecn: neap_tcp::segment::Ecn::NotEct,
+        identification: 0,
+        dont_fragment: true,
+    }
+    .emit(&mut headers, len);
+    let bytes = [headers.as_slice(), &quote].concat();
+    common::inject(&world.ba, world.now, bytes.into());
+}
+
+#[test]
+fn the_end_of_a_stack_resets_its_peers() {
+    let mut world = World::new(&WireConfig::default());
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    world.b.shut_down(world.now);
+    world.run(SECOND);
+    assert_eq!(client.read(world.now, &mut [0; 1]), Err(ReadError::Failed(ConnectionError::Reset)));
+    let aborted = Err(ReadError::Failed(ConnectionError::Aborted));
+    assert_eq!(server.read(world.now, &mut [0; 1]), aborted);
+    let refused = world.b.listen(address("10.0.0.2:81"), ListenOptions::default());
+    assert_eq!(refused.unwrap_err(), SocketError::ShutDown);
+}
+
+#[test]
+fn pings_are_answered() {
+    use neap_stack::frame::Headers;
+    use neap_stack::wire::{Protocol, icmp, ipv4};
+    let mut world = World::new(&WireConfig::default());
+    let body = Bytes::from(pattern(3000));
+    let mut headers = Headers::default();
+    let message = icmp::Message::EchoRequest { identifier: 7, sequence: 1 };
+    message.emit(&mut headers, &body.clone().into());
+    let len = headers.len() as u16 + body.len() as u16;
+    ipv4::Header {
+        source: "10.0.0.2".parse().unwrap(),
+        destination: "10.0.0.1".parse().unwrap(),
+        protocol: Protocol::ICMP,
+        ttl: 64,
+        dscp: 0,
+        ecn: neap_tcp::segment::Ecn::NotEct,
+        identification: 0,
+        dont_fragment: false,
+    }
+    .emit(&mut headers, len);
+    let bytes = [headers.as_slice(), &body].concat();
+    common::inject(&world.ba, world.now, bytes.into());
+    world.run(SECOND);
+    let sent = world.ab.lock().unwrap().sent.clone();
+    assert_eq!(sent.len(), 3, "the reply is as long as the request, in fragments");
+    assert!(sent.iter().all(|packet| packet.len() <= 1500));
+    assert_eq!(world.a.ip_counters().get(IpCounter::IcmpOutEchoReps), 1);
+}
+
+#[test]
+fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
+    use neap_stack::qdisc::fifo::PfifoFast;
+    use neap_stack::route::{Entry, Route};
+    let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
+    let entry = Entry {
+        prefix: "0.0.0.0/0".parse().unwrap(),
+        metric: 0,
+        route: Route {
+            interface: world.a_interface.0,
+            gateway: Some("10.0.0.2".parse().unwrap()),
+            mtu: None,
+            pref_src: None,
+        },
+    };
+    assert!(world.a.add_route(entry));
+    let nowhere = Entry { route: Route { interface: 7, ..entry.route }, ..entry };
+    assert!(!world.a.add_route(nowhere));
+    world.a.set_qdisc(world.now, world.a_interface, || Box::new(PfifoFast::new(10)));
+    let to = address("192.0.2.1:80");
+    let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    assert_eq!(client.local_addr().ip(), address("10.0.0.1:0").ip());
+    world.run(Nanos::from_millis(10));
+    assert_eq!(world.b.drops().get(DropReason::IpOtherHost), 1);
+    let interfaces = world.a.interfaces(world.now);
+    let neighbor = interfaces[world.a_interface.0].neighbors[0];
+    assert_eq!(
+        (neighbor.address, neighbor.link),
+        (address("10.0.0.2:0").ip(), Some([2, 0, 0, 0, 0, 2]))
+    );
+    assert!(world.a.remove_route(entry.prefix, world.a_interface));
+    assert_eq!(world.b.interfaces(world.now)[world.b_interface.0].addresses.len(), 2);
+}
+
+#[test]
+fn packets_that_nobody_may_believe_are_dropped_and_counted() {
+    let mut world = World::new(&WireConfig::default());
+    let server = world.a.bind_udp(address("10.0.0.1:53"), false).unwrap();
+    let client = world.b.bind_udp(address("10.0.0.2:99"), false).unwrap();
+    client.send_to(world.now, Bytes::from_static(b"good"), Some(server.local_addr())).unwrap();
+    let good = world.ba.lock().unwrap().sent.last().unwrap().to_vec();
+    world.run(SECOND);
+    assert_eq!(&server.recv_from().unwrap().data[..], b"good");
+    let mut damage = |reason: DropReason, at: usize, value: u8, refresh: bool| {
+        let mut bad = good.clone();
+        bad[at] = value;
+        if refresh {
+            bad[10..12].fill(0);
+            let sum = neap_stack::wire::checksum::of(&bad[..20]);
+            bad[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        common::inject(&world.ba, world.now, bad.into());
+        world.run(SECOND);
+        assert_eq!(world.a.drops().get(reason), 1, "{reason:?}");
+        assert!(server.recv_from().is_err());
+    };
+    damage(DropReason::UnhandledProtocol, 0, 0x75, false);
+    damage(DropReason::IpHeader, 8, 1, false);
+    damage(DropReason::IpMartian, 12, 127, true);
+    damage(DropReason::IpOtherHost, 19, 7, true);
+    damage(DropReason::IpProtocol, 9, 200, true);
+    damage(DropReason::UdpChecksum, 30, 0, false);
+    damage(DropReason::UdpHeader, 25, 7, false);
+    let mut own = good.clone();
+    own[15] = 1;
+    common::inject(&world.ba, world.now, own.into());
+    world.run(SECOND);
+    assert_eq!(world.a.drops().get(DropReason::IpHeader), 2, "the checksum covers the addresses");
+}
+
+#[test]
+fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let options =
+        || ConnectOptions { local: Some(address("10.0.0.1:5000")), ..ConnectOptions::default() };
+    for round in 0..3u64 {
+        let client = world.a.connect(world.now, to, options()).unwrap();
+        let again = world.a.connect(world.now, to, options());
+        assert_eq!(again.unwrap_err(), SocketError::AddressInUse);
+        world.run(SECOND);
+        let (server, _) = listener.accept().unwrap();
+        transfer(&mut world, &client, &server, &pattern(10_000));
+        server.close(world.now);
+        world.run(SECOND);
+        client.close(world.now);
+        world.run(SECOND);
+        assert_eq!(world.b.usage().tcp.time_wait, 1);
+        assert_eq!(world.a.usage().tcp.connections, 0);
+        assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
+    }
+}
+
+#[test]
+fn small_packets_of_one_batch_are_joined() {
+    let mut world = World::new(&WireConfig { gso_max_size: 0, ..WireConfig::default() });
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    transfer(&mut world, &client, &server, &pattern(1_000_000));
+    let packets = world.ab.lock().unwrap().sent.len() as u64;
+    let received = world.b.ip_counters().get(IpCounter::IpInReceives);
+    assert!(packets > 690 && received * 4 < packets, "{packets} packets, {received} received");
+    let acks = world.ba.lock().unwrap().sent.len() as u64;
+    assert!(acks * 4 < packets, "{acks} ACKs for {packets} packets");
+    assert!(world.b.tcp_counter(Counter::InSegs) >= packets);
+}
