@@ -137,7 +137,7 @@ pub(crate) struct Hello {
 
 impl Default for Hello {
     fn default() -> Self {
-        let window = 60_000;
+        let window = 64_000;
         Self { mss: Some(1000), wscale: Some(7), sack: true, timestamps: false, ecn: false, window }
     }
 }
@@ -438,6 +438,12 @@ impl Peer {
     /// Bytes of data that left.
     pub(crate) fn sent_bytes(&mut self) -> u32 {
         self.sent().iter().map(|&(_, len)| len).sum()
+    }
+
+    /// The end of what was sent, relative.
+    pub(crate) fn end(&self) -> i32 {
+        let info = self.info();
+        (info.bytes_acked as u32 + info.unacked_bytes) as i32
     }
 
     pub(crate) fn count(&self, counter: Counter) -> u64 {

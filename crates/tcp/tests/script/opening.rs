@@ -101,7 +101,7 @@ fn simultaneous_open_by_two_synacks() {
     let theirs = peer.syn(Flags::SYN | Flags::ACK);
     peer.inject(theirs);
     assert_eq!(peer.connection.state(), State::Established);
-    assert_eq!(peer.info().snd_wnd, 60_000, "the window of a SYN is not scaled");
+    assert_eq!(peer.info().snd_wnd, 64_000, "the window of a SYN is not scaled");
     peer.take();
     peer.write(100);
     assert_eq!(peer.sent(), [(0, 100)]);

@@ -53,7 +53,7 @@ fn an_opened_window_resumes_at_once() {
     let mut peer = closed_window(SocketOptions::default());
     peer.advance_ms(5000);
     peer.take();
-    peer.window = 60_000;
+    peer.window = 64_000;
     peer.ack(1000);
     assert_eq!(peer.sent_bytes(), 5000);
     peer.ack(6000);
