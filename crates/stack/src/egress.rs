@@ -10,6 +10,7 @@ use crate::drop_reason::DropReason;
 use crate::fragment::fragment;
 use crate::frame::{Frame, Gso, GsoKind, Headers};
 use crate::interface::{Interface, Lookup};
+use crate::shard::RunList;
 use crate::socket::SocketError;
 use crate::socket::tcp::Cx;
 use crate::stack::Host;
@@ -128,6 +129,7 @@ pub(crate) struct Lower<'a> {
     holds: bool,
     completes_on_enqueue: bool,
     pacing_shift: u32,
+    list: &'a RunList,
 }
 
 impl<'a> Lower<'a> {
@@ -163,6 +165,7 @@ impl<'a> Lower<'a> {
             holds,
             completes_on_enqueue,
             pacing_shift,
+            list: cx.socket.cell.list(),
         }
     }
 }
@@ -183,6 +186,7 @@ impl Egress for Lower<'_> {
         departure: Instant,
         credit: Option<TxCredit>,
     ) -> Verdict {
+        self.list.count_sent();
         let identification = self.path.next_identification(segment.segments());
         let Some(found) = &self.path.found else {
             self.host.ip.add(IpCounter::IpOutNoRoutes, 1);
@@ -205,6 +209,10 @@ impl Egress for Lower<'_> {
 
     fn completes_on_enqueue(&self) -> bool {
         self.completes_on_enqueue
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.list.has_sent_enough()
     }
 
     fn pacing_shift(&self) -> u32 {

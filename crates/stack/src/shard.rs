@@ -16,15 +16,18 @@ use crate::socket::{SocketId, Target};
 use crate::stack::Host;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wheel::Wheel;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
 
-/// Packets that one poll takes from the devices (Linux's NAPI weight).
-const RECEIVE_BUDGET: usize = 64;
+/// Packets that one poll takes from the devices before it answers any: all of a burst of ACKs.
+const RECEIVE_BUDGET: usize = 256;
+/// Frames that all sockets of a shard send between two looks at what has arrived. Each may be
+/// answered by an ACK at once, and the queue from the kernel to a TUN holds 500 packets.
+const SEND_BUDGET: u32 = 128;
 /// Bytes after which a poll hands on what it took: the application finds them in the cache, and
 /// their ACK is not late. More would make both copies of a bulk flow go to memory.
 const RECEIVE_BYTES: usize = 128 << 10;
@@ -71,6 +74,8 @@ pub(crate) struct RunList {
     index: usize,
     counters: Arc<Counters>,
     queue: Mutex<Vec<SocketId>>,
+    /// Frames sent since the receive side was looked at.
+    sent: AtomicU32,
     /// A thread is in `poll` and will look at the mark before it leaves.
     is_driven: AtomicBool,
     /// Something changed since the driver last looked around.
@@ -87,12 +92,21 @@ impl RunList {
             index,
             counters: Arc::new(Counters::default()),
             queue: Mutex::new(Vec::new()),
+            sent: AtomicU32::new(0),
             is_driven: AtomicBool::new(false),
             is_marked: AtomicBool::new(false),
             is_kicked: AtomicBool::new(false),
             wakes_at: AtomicU64::new(u64::MAX),
             kick: Mutex::new(None),
         }
+    }
+
+    pub(crate) fn count_sent(&self) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_sent_enough(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) >= SEND_BUDGET
     }
 
     fn push(&self, id: SocketId) {
@@ -152,6 +166,11 @@ impl RunCell {
         &self.list.counters
     }
 
+    /// The mailbox of the socket's shard.
+    pub(crate) fn list(&self) -> &RunList {
+        &self.list
+    }
+
     /// Asks the driver for `work`. Never works itself, so it may be called from anywhere.
     pub(crate) fn request(&self, work: Work) {
         self.work.fetch_or(work.bits(), Ordering::AcqRel);
@@ -209,7 +228,7 @@ struct Receiving {
 }
 
 /// The connections that got segments in one receive batch; each transmits once, after the batch.
-/// Looking for one costs a comparison for each connection before it, at most 64; nothing is
+/// Looking for one costs a comparison for each connection before it, at most the budget; nothing is
 /// allocated once the batch has seen its largest.
 #[derive(Default)]
 pub(crate) struct Batch {
@@ -346,7 +365,7 @@ impl Shard {
             driver.generation = host.topology.generation();
             driver.locals = host.topology.locals();
         }
-        let mut more = driver.receive(host, now, self.list.index);
+        let mut more = driver.receive(host, now, &self.list);
         if self.list.index == 0 {
             more |= driver.receive_loopback(host, now);
             host.expire(now);
@@ -383,7 +402,8 @@ impl Shard {
 impl Driver {
     /// Takes at most a budget of packets from the devices and gives each touched connection its
     /// segments. Whether the budget was used up.
-    fn receive(&mut self, host: &Host, now: Instant, shard: usize) -> bool {
+    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> bool {
+        let shard = list.index;
         let count = self.queues.len();
         let (mut budget, mut bytes) = (RECEIVE_BUDGET, RECEIVE_BYTES);
         for step in 0..count {
@@ -405,6 +425,7 @@ impl Driver {
             }
         }
         self.turn = self.turn.wrapping_add(1);
+        list.sent.store(0, Ordering::Relaxed);
         if budget < RECEIVE_BUDGET {
             self.flush(host, now, shard);
         }

@@ -516,7 +516,9 @@ impl Connection {
     }
 
     fn after_write(&mut self, now: Instant, done: usize, short: bool) -> Result<usize, WriteError> {
-        self.no_space |= short;
+        // A writer that goes by readiness stops here and is never refused; poll sets SOCK_NOSPACE
+        // for it in Linux. Without that its buffer would not grow.
+        self.no_space |= short || !self.is_writable();
         if done == 0 && short {
             return Err(WriteError::WouldBlock);
         }

@@ -276,7 +276,9 @@ impl Chronograph {
             TxBlocked::SmallQueue | TxBlocked::Autocork => Spent::SmallQueue,
             TxBlocked::Pacing(_) => Spent::Pacing,
             TxBlocked::Cwnd => Spent::Cwnd,
-            TxBlocked::Nagle | TxBlocked::Defer | TxBlocked::Egress => Spent::Sending,
+            TxBlocked::Nagle | TxBlocked::Defer | TxBlocked::Egress | TxBlocked::Yield => {
+                Spent::Sending
+            }
         };
         if next != self.now_on {
             self.totals[self.now_on as usize] =

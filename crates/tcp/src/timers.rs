@@ -11,8 +11,9 @@ use crate::time::{Instant, Nanos};
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
 pub(crate) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
-/// Slack of a tail loss probe for the peer's delayed ACK (`TCP_TIMEOUT_MIN`).
-const PROBE_SLACK: Nanos = Nanos::from_millis(2);
+/// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
+/// HZ=250 (`TCP_TIMEOUT_MIN`). Doubled whenever a probe was for nothing.
+const PROBE_SLACK: Nanos = Nanos::from_millis(8);
 
 impl Connection {
     /// Does what is due at `now`. What it asks to be sent leaves at the next `transmit`.
@@ -75,7 +76,7 @@ impl Connection {
         } else if counts.packets_out == 1 {
             srtt.saturating_mul(2) + sender.rtt.rto_min()
         } else {
-            srtt.saturating_mul(2) + PROBE_SLACK
+            srtt.saturating_mul(2) + sender.recovery.probe_slack(PROBE_SLACK)
         };
         let at = now + wait + sender.pacer.backlog(now);
         let timeout = self.deadlines.get(Deadline::Retransmit);

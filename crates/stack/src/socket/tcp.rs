@@ -18,6 +18,7 @@ use neap_tcp::segment::Segment;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
+use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::Arc;
 use std::task::Waker;
@@ -117,7 +118,10 @@ impl TcpState {
             self.connection.on_path_change(cx.now, path);
         }
         let priority = self.connection.options().priority;
-        self.connection.transmit(cx.now, &mut Lower::new(&mut self.path, cx, priority));
+        let lower = &mut Lower::new(&mut self.path, cx, priority);
+        if self.connection.transmit(cx.now, lower) == TxBlocked::Yield {
+            cx.socket.cell.request(Work::TRANSMIT);
+        }
         if !self.is_retired && self.connection.is_closed() {
             self.retire(cx);
         }

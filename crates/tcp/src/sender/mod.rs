@@ -528,17 +528,24 @@ impl Sender {
             return;
         }
         let ratio = if self.window.cwnd < self.window.ssthresh / 2 { ss_ratio } else { ca_ratio };
-        let moved = self.moved_rate();
-        let rate = match moved {
+        let rate = match self.rate_of(self.window.cwnd) {
             Rate::UNLIMITED => Rate::UNLIMITED,
             Rate(rate) => Rate((u128::from(rate) * u128::from(ratio) / 100) as u64),
         };
         self.pacer.set_rate(rate);
     }
 
-    /// What the flow moves: window over srtt; unlimited before the first sample.
+    /// What the flow moves: what was in flight at the most in this window, over srtt; unlimited
+    /// before the first sample. While something else than cwnd limits the flow, small queues first
+    /// of all, cwnd may be twice that and more, and says nothing.
     pub fn moved_rate(&self) -> Rate {
-        let segments = self.window.cwnd.max(self.board.counts().packets_out);
+        let rate = self.rate_of(self.max_packets_out.min(self.window.cwnd));
+        self.rate.rate(self.mss).map_or(rate, |delivered| delivered.min(rate))
+    }
+
+    /// The rate of so many segments per round trip, or of those in flight if they are more.
+    fn rate_of(&self, segments: u32) -> Rate {
+        let segments = segments.max(self.board.counts().packets_out);
         let srtt = self.rtt.srtt();
         Rate::from_bytes_in(u64::from(segments) * u64::from(self.mss), srtt)
     }

@@ -49,6 +49,12 @@ pub trait Egress {
         false
     }
 
+    /// Whether this visit has sent enough: the caller looks for what has arrived before the rest.
+    /// Otherwise many flows that all have room would fill the peer's way back with ACKs.
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+
     /// The shift by which the device asks to divide the rate for autosizing and the small-queue
     /// limit (`sk_pacing_shift`): 10 is about one millisecond.
     fn pacing_shift(&self) -> u32 {

@@ -52,6 +52,8 @@ pub enum TxBlocked {
     SmallQueue,
     /// The qdisc dropped the frame; it stays queued.
     Egress,
+    /// Enough for one visit; the run list resumes.
+    Yield,
 }
 
 /// How far one call may go (`push_one` in Linux).
@@ -199,6 +201,9 @@ impl Connection {
             return Err(TxBlocked::NoData);
         }
         self.pacing_gate(path)?;
+        if path.egress.is_exhausted() {
+            return Err(TxBlocked::Yield);
+        }
         let quota = match (self.cwnd_quota(), push) {
             (0, Push::Probe) => 1,
             (0, Push::All) => return Err(TxBlocked::Cwnd),
