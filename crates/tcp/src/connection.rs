@@ -631,7 +631,9 @@ impl Connection {
                 self.turn(Transition::Shutdown);
                 self.deadlines.clear_all();
             }
-            State::SynReceived | State::Established | State::CloseWait => {
+            // The FIN waits for the handshake (RFC 9293 section 3.10.4).
+            State::SynReceived => self.fin = Fin::Queued,
+            State::Established | State::CloseWait => {
                 self.fin = Fin::Queued;
                 self.turn(Transition::Shutdown);
             }
@@ -643,6 +645,7 @@ impl Connection {
     /// Nothing more will be read (`SHUT_RD`); what arrives is dropped unread.
     pub fn shutdown_read(&mut self) {
         self.read_shut = true;
+        self.receiver.discard();
     }
 
     /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or

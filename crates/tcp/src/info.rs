@@ -112,6 +112,8 @@ pub struct TcpInfo {
     pub wmem_queued: u32,
     /// Receive buffer (`skmem rb`).
     pub rcvbuf: u32,
+    /// Memory of what was received and not read (`skmem r`).
+    pub rmem_alloc: u32,
     /// Why the flow is not sending.
     pub blocked: TxBlocked,
     /// Time with data to send or in flight.
@@ -202,6 +204,7 @@ impl Connection {
             sndbuf: self.sndbuf,
             wmem_queued: self.memory(),
             rcvbuf: receiver.rcvbuf(),
+            rmem_alloc: receiver.rmem_alloc(),
             blocked: self.blocked,
             busy_time: times.busy,
             rwnd_limited: times.rwnd,

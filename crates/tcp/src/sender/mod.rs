@@ -265,8 +265,11 @@ impl Sender {
         if prior.packets_out == 0 {
             return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
         }
-        facts.is_duplicate =
-            !facts.una_advanced && !window_changed && !ack.has_data && facts.newly_sacked == 0;
+        facts.is_duplicate = ack.ack == self.una
+            && !facts.una_advanced
+            && !window_changed
+            && !ack.has_data
+            && facts.newly_sacked == 0;
         let echo_age = facts
             .ts_echo
             .map(|echo| ack.clock.wrapping_sub(echo))
@@ -301,16 +304,21 @@ impl Sender {
 
     /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it changed.
     fn update_window(&mut self, ack: &Ack<'_>) -> bool {
-        let is_newer = ack.ack.after(self.una)
-            || ack.seq.after(self.wl1)
-            || (ack.seq == self.wl1 && (ack.window > self.wnd || ack.window == 0));
-        if !is_newer || ack.ack.before(self.una) {
+        if ack.ack.before(self.una) || !self.may_update_window(ack.ack, ack.seq, ack.window) {
             return false;
         }
         self.wl1 = ack.seq;
         let changed = self.wnd != ack.window;
         self.set_window(ack.window);
         changed
+    }
+
+    /// Whether a segment at `seq` that acknowledges `ack` brings news of the window
+    /// (`tcp_may_update_window`).
+    pub(crate) fn may_update_window(&self, ack: SeqNumber, seq: SeqNumber, window: u32) -> bool {
+        ack.after(self.una)
+            || seq.after(self.wl1)
+            || (seq == self.wl1 && (window > self.wnd || window == 0))
     }
 
     fn delivered_segments(&self, sacked_before: u32, facts: &AckFacts) -> u32 {

@@ -78,6 +78,8 @@ pub(crate) struct Path<'a> {
     pub mss: u32,
     pub options: Options,
     sizes: Sizes,
+    /// Payload bytes of the largest frame that the path takes.
+    pub gso_bytes: u32,
     pub is_paced: bool,
     /// The qdisc holds frames until they depart, so the connection need not.
     pub is_delegated: bool,
@@ -150,7 +152,7 @@ impl Connection {
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
         let is_paced = self.sender.pacer.is_needed();
         let is_delegated = egress.holds_until_departure();
-        let mut path = Path { egress, now, mss, options, sizes, is_paced, is_delegated };
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -443,11 +445,15 @@ impl Connection {
     /// A segment with today's ACK, window and options.
     pub(crate) fn segment(
         &mut self,
-        path: &Path<'_>,
+        path: &mut Path<'_>,
         seq: SeqNumber,
         mut flags: Flags,
     ) -> (Segment, Offer) {
         flags.set(Flags::ECE, self.receiver.ece());
+        if !path.options.sack.is_empty() {
+            // Each segment reports a duplicate of its own.
+            path.options.sack = self.receiver.sack_blocks(self.sack_room());
+        }
         let offer = self.receiver.offer();
         let segment = Segment {
             seq,
@@ -465,9 +471,14 @@ impl Connection {
         let timestamps = self
             .timestamps
             .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
-        let room = if timestamps.is_some() { 3 } else { 4 };
+        let room = self.sack_room();
         let sack = if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
         Options { timestamps, sack, ..Options::default() }
+    }
+
+    /// SACK blocks that fit beside the other options.
+    fn sack_room(&self) -> usize {
+        if self.timestamps { 3 } else { 4 }
     }
 
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
@@ -489,7 +500,6 @@ impl Connection {
             if self.receiver.ack_due() != AckDue::Now {
                 return;
             }
-            path.options = self.options_of(path.now, true);
             if !self.send_bare(path, self.sender.nxt, Flags::ACK) {
                 return;
             }
