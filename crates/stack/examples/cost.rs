@@ -206,7 +206,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        self.now = self.now + DELAY;
+        self.now += DELAY;
     }
 
     /// Both hosts, and the link between them, for as long as there is something to do at once.
@@ -406,12 +406,12 @@ fn idle(count: usize) -> Result<(), Box<dyn Error>> {
     for (near, far) in near.iter().zip(&far) {
         transaction(&mut world, &[near.clone(), far.clone()], &mut meter);
     }
-    world.now = world.now + Nanos::from_secs(1);
+    world.now += Nanos::from_secs(1);
     world.settle();
     let used = LIVE.load(Relaxed) - empty - handles as i64;
     drop((near, far));
     for _ in 0..100 {
-        world.now = world.now + Nanos::from_secs(1);
+        world.now += Nanos::from_secs(1);
         world.settle();
     }
     let left = LIVE.load(Relaxed) - empty;
@@ -435,7 +435,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let Meter { operations, allocations, .. } = meter;
             println!("{{\"operations\":{operations},\"allocations\":{allocations}}}");
         }
-        ["where", name] => drop(count_row(row(name)?, WARM_UP, true)?),
+        ["where", name] => {
+            count_row(row(name)?, WARM_UP, true)?;
+        }
         ["idle", count] => idle(count.parse()?)?,
         _ => return Err("cost count ROW N | cost where ROW | cost idle N".into()),
     }
