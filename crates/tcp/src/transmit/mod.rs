@@ -25,7 +25,7 @@ use crate::state::State;
 use crate::time::{Instant, Nanos};
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
-use late::LateQueue;
+use late::{LateQueue, Visit};
 use small_queue::TxCredit;
 
 /// Pure ACKs of one call at the most.
@@ -116,16 +116,23 @@ impl Connection {
         blocked
     }
 
-    /// Learns whether the queue below runs empty before the next frame comes.
+    /// Learns whether the small-queue limit keeps the wire idle.
     fn adapt_queue(&mut self, now: Instant) {
-        let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
-        if self.late_queue.is_none() && !empty {
+        let limited = self.blocked == TxBlocked::SmallQueue;
+        if self.late_queue.is_none() && !limited {
             return;
         }
-        let (delivered, round) = (self.sender.rate.delivered(), self.sender.rtt.srtt());
-        let busy = !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen);
-        let late = self.late_queue.get_or_insert_with(|| Box::new(LateQueue::new(now)));
-        late.visit(now, empty, delivered, busy, round);
+        let delivered = self.sender.rate.delivered();
+        let visit = Visit {
+            now,
+            limited,
+            empty: limited && self.account.bytes() == 0,
+            busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
+            delivered,
+            round: self.sender.rtt.srtt(),
+        };
+        let first = || Box::new(LateQueue::new(now, delivered));
+        self.late_queue.get_or_insert_with(first).visit(&visit);
     }
 
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
@@ -139,7 +146,7 @@ impl Connection {
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
-            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.boost()),
+            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
