@@ -256,7 +256,7 @@ impl Connection {
             self.deadlines.clear(Deadline::Probe);
         }
         if outcome.advanced {
-            self.stalled_since = None;
+            self.stalled_since = Instant::FAR_FUTURE;
         }
         self.owed.new_data_first |= outcome.new_data_first;
         if self.sender.board.is_empty() {

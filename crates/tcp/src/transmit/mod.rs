@@ -29,6 +29,11 @@ use small_queue::TxCredit;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
+/// The small-queue limit covers at most 2^n times its ordinary time.
+const MAX_QUEUE_BOOST: u8 = 6;
+/// How long a boost lasts without cause.
+const QUEUE_HOLD: Nanos = Nanos::from_secs(1);
+
 /// Why [`Connection::transmit`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxBlocked {
@@ -85,6 +90,7 @@ impl Connection {
     /// completions. Returns why it stopped.
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         self.gso = egress.gso();
+        self.adapt_queue(now);
         if let Some(seq) = self.stray_reset.take() {
             let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
             self.counters.add(Counter::OutRsts, 1);
@@ -113,6 +119,19 @@ impl Connection {
         blocked
     }
 
+    /// Adapts the small-queue limit to a device or host that is late: if all that was below has left
+    /// before we came, the wire was idle, and the limit covers twice the time; a second without
+    /// that takes a doubling back (the idea of BQL, for one flow).
+    fn adapt_queue(&mut self, now: Instant) {
+        if self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0 {
+            self.queue_boost = (self.queue_boost + 1).min(MAX_QUEUE_BOOST);
+            self.starved_at = now;
+        } else if self.queue_boost > 0 && now.since(self.starved_at) >= QUEUE_HOLD {
+            self.queue_boost -= 1;
+            self.starved_at = now;
+        }
+    }
+
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         let options = self.options_of(now, true);
         let header = 20 + options.wire_len() as u32;
@@ -124,6 +143,7 @@ impl Connection {
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
+            queue_boost: self.queue_boost,
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -407,7 +427,7 @@ impl Connection {
         sender.bytes_sent += u64::from(bytes);
         let spaced = path.is_paced || path.is_delegated;
         sender.pacer.depart(path.now, bytes, spaced, sender.data_segs_out);
-        sender.last_sent = Some(path.now);
+        sender.last_sent = path.now;
         sender.recovery.count_sent(segments);
         self.segs_out += u64::from(segments);
         if bytes > 0 {

@@ -197,7 +197,7 @@ impl Peer {
             isn: ISS,
             ts_offset: u32::MAX - 500,
             path: Path { mtu: 1500, ip_header: 20 },
-            options,
+            options: options.into(),
         };
         let wire = Wire {
             gso: GsoLimits { max_size: 65535, max_segs: 64 },
