@@ -250,6 +250,41 @@ impl World {
         Some(packet)
     }
 
+    /// What a peer would say to a segment that the host sent: the handshake, then ACKs with data.
+    fn answer(&self, source: &mut Source<'_>) -> Option<Vec<u8>> {
+        let index = usize::from(source.byte()) % self.seen.len().max(1);
+        let mut packet = self.seen.get(index)?.to_vec();
+        let link = if self.is_ethernet { 14 } else { 0 };
+        if self.is_ethernet {
+            let (destination, rest) = packet.split_at_mut(6);
+            destination.swap_with_slice(&mut rest[..6]);
+        }
+        let ip = &mut packet[link..];
+        let (protocol, transport) = match ip[0] >> 4 {
+            4 => (ip[9], turn_around(ip, 12, 4)?),
+            6 => (ip[6], turn_around(ip, 8, 16)?),
+            _ => return None,
+        };
+        let tcp = ip.get_mut(transport..).filter(|tcp| protocol == 6 && tcp.len() >= 20)?;
+        tcp[..4].rotate_left(2);
+        let header = usize::from(tcp[12] >> 4) * 4;
+        let (flags, len) = (tcp[13], tcp.len() - header);
+        let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
+        let end = number(4).wrapping_add(len as u32 + u32::from(flags & 1) + u32::from(flags >> 1 & 1));
+        let is_syn = flags & 0x12 == 0x02;
+        let seq = if is_syn { 77 } else { number(8) };
+        tcp[13] = if is_syn { 0x12 } else { 0x10 };
+        tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+        tcp[8..12].copy_from_slice(&end.to_be_bytes());
+        packet.truncate(link + transport + header);
+        if !is_syn {
+            let data = usize::from(source.byte()) << (source.byte() % 4);
+            packet.resize(packet.len() + data, 1);
+        }
+        fix_lengths(&mut packet[link..]);
+        Some(packet)
+    }
+
     /// Link and IP header that are right, and nonsense behind.
     fn behind_headers(&self, source: &mut Source<'_>) -> Vec<u8> {
         let len = usize::from(source.byte());
@@ -288,7 +323,12 @@ impl World {
                 let packet = self.behind_headers(source);
                 self.arrive(source, packet);
             }
-            3..9 => {
+            3..6 => {
+                if let Some(packet) = self.answer(source) {
+                    self.arrive(source, packet);
+                }
+            }
+            6..9 => {
                 if let Some(packet) = self.reflect(source) {
                     self.arrive(source, packet);
                 }
@@ -426,6 +466,7 @@ fn run(bytes: &[u8]) {
 fn stack() {
     bolero::check!()
         .with_test_time(Duration::from_secs(3))
-        .with_max_len(4096)
-        .for_each(|bytes: &[u8]| run(bytes));
+        .with_max_len(8192)
+        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..6000usize))
+        .for_each(|bytes| run(bytes));
 }

@@ -148,6 +148,8 @@ struct World {
     connection: Connection,
     account: Arc<TxAccount>,
     wire: Wire,
+    /// The window field of the peer's segments.
+    window: u16,
     written: u32,
     read: u32,
     /// Reading was shut down, so what arrives is dropped.
@@ -247,6 +249,7 @@ impl World {
             connection,
             account,
             wire,
+            window: u16::MAX,
             written: 0,
             read: 0,
             is_deaf: false,
@@ -264,12 +267,12 @@ impl World {
         Payload::from(Bytes::from(stream(seq.bytes_since(self.wire.irs + 1), len)))
     }
 
-    fn segment(&self, source: &mut Source<'_>) -> Segment {
+    fn segment(&self) -> Segment {
         let mut segment = Segment {
             seq: self.wire.acked,
             ack: self.wire.nxt,
             flags: Flags::ACK,
-            window: source.pick(&[u16::MAX, 0, 1, 100, 10_000]),
+            window: self.window,
             ..Segment::default()
         };
         let value = (self.now.as_millis() as u32).wrapping_add(99);
@@ -279,7 +282,7 @@ impl World {
 
     /// A segment of which every field may be nonsense.
     fn any_segment(&self, source: &mut Source<'_>) -> Segment {
-        let mut segment = self.segment(source);
+        let mut segment = self.segment();
         match source.byte() % 4 {
             0 => {}
             1 => segment.seq += source.size(),
@@ -294,7 +297,7 @@ impl World {
             _ => segment.ack = SeqNumber(source.word()),
         }
         segment.flags = Flags::from_bits_retain(source.byte());
-        if source.bit() {
+        if source.byte() > 16 {
             segment.flags.remove(Flags::SYN | Flags::RST | Flags::FIN);
             segment.flags |= Flags::ACK;
         }
@@ -334,8 +337,11 @@ impl World {
     fn arrive(&mut self, source: &mut Source<'_>, kind: u8) {
         let mut segment = match kind {
             0 => self.any_segment(source),
-            _ => self.segment(source),
+            _ => self.segment(),
         };
+        if source.byte() < 20 {
+            self.window = source.pick(&[u16::MAX, 0, 1, 100, 10_000]);
+        }
         match kind {
             // The peer's SYN, alone or with an ACK.
             1 => {
@@ -380,7 +386,11 @@ impl World {
             10..12 => self.arrive(source, 3),
             12..15 => self.arrive(source, 4),
             15 => {
-                let kind = source.pick(&[7, 7, 7, 5, 7, 7, 6, 7]);
+                let kind = match source.byte() {
+                    0..4 => 5,
+                    4 => 6,
+                    _ => 7,
+                };
                 self.arrive(source, kind);
             }
             16..19 => self.write(source),
@@ -411,7 +421,7 @@ impl World {
                 self.wire.path = Path { mtu, ..self.wire.path };
                 self.connection.on_path_change(now, self.wire.path);
             }
-            _ => match source.byte() % 8 {
+            _ => match source.byte() % 64 {
                 0 => self.connection.shutdown_write(now),
                 1 => {
                     self.connection.shutdown_read();
@@ -421,7 +431,7 @@ impl World {
                     self.connection.close(now);
                     self.is_deaf = true;
                 }
-                3 if source.byte() < 16 => self.connection.abort(now),
+                3 => self.connection.abort(now),
                 4 => self.connection.on_unreachable(
                     now,
                     ConnectionError::HostUnreachable,
@@ -534,6 +544,9 @@ fn run(bytes: &[u8]) {
     let mut source = Source(bytes);
     let mut world = World::new(&mut source);
     world.settle();
+    if source.byte() > 32 && world.connection.state() == State::SynSent {
+        world.arrive(&mut source, 1);
+    }
     while !source.is_empty() {
         world.apply(&mut source);
         if !source.bit() {
@@ -553,6 +566,7 @@ fn run(bytes: &[u8]) {
 fn connection() {
     bolero::check!()
         .with_test_time(Duration::from_secs(3))
-        .with_max_len(4096)
-        .for_each(|bytes: &[u8]| run(bytes));
+        .with_max_len(8192)
+        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..6000usize))
+        .for_each(|bytes| run(bytes));
 }
