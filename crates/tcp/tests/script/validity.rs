@@ -221,6 +221,20 @@ fn an_old_ack_is_no_duplicate() {
 }
 
 #[test]
+fn a_flood_of_duplicate_acks_counts_as_no_more_than_was_sent() {
+    let hello = Hello { sack: false, ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), hello);
+    peer.write(30_000);
+    peer.advance_ms(10);
+    for _ in 0..1000 {
+        peer.ack(0);
+    }
+    let info = peer.info();
+    assert!(info.delivered <= u64::from(info.unacked), "{} of {}", info.delivered, info.unacked);
+    assert!(info.unacked <= 30, "{}", info.unacked);
+}
+
+#[test]
 fn a_window_that_shrinks_is_obeyed_and_survived() {
     let mut peer = Peer::plain();
     peer.write(20_000);
