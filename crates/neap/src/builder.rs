@@ -130,7 +130,8 @@ impl Builder {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let route = Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
+            let route =
+                Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
             let entry = Entry { prefix, metric: 0, route };
             if !stack.add_route(entry) {
                 return Err(BuildError::Route(any.to_string()));

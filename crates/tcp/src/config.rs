@@ -166,7 +166,7 @@ impl Default for Config {
             small_queues: true,
             tso_autosizing: true,
             tso_bonus: TsoBonus::Bounded,
-            tso_max_usecs: 420,
+            tso_max_usecs: 300,
         }
     }
 }

@@ -11,8 +11,9 @@ use crate::time::{Instant, Nanos};
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
 pub(crate) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
-/// Slack of a tail loss probe for the peer's delayed ACK (`TCP_TIMEOUT_MIN`).
-const PROBE_SLACK: Nanos = Nanos::from_millis(2);
+/// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
+/// HZ=250 (`TCP_TIMEOUT_MIN`). Doubled whenever a probe was for nothing.
+const PROBE_SLACK: Nanos = Nanos::from_millis(8);
 
 impl Connection {
     /// Does what is due at `now`. What it asks to be sent leaves at the next `transmit`.
@@ -75,7 +76,7 @@ impl Connection {
         } else if counts.packets_out == 1 {
             srtt.saturating_mul(2) + sender.rtt.rto_min()
         } else {
-            srtt.saturating_mul(2) + PROBE_SLACK
+            srtt.saturating_mul(2) + sender.recovery.probe_slack(PROBE_SLACK)
         };
         let at = now + wait + sender.pacer.backlog(now);
         let timeout = self.deadlines.get(Deadline::Retransmit);
@@ -96,7 +97,7 @@ impl Connection {
         if self.sender.board.is_empty() {
             return;
         }
-        let since = *self.stalled_since.get_or_insert(now);
+        let since = self.stall(now);
         if self.has_given_up(now, since) {
             self.give_up();
             return;
@@ -109,13 +110,19 @@ impl Connection {
         self.arm_retransmit(now);
     }
 
+    /// Notes that the peer does not answer, and since when.
+    fn stall(&mut self, since: Instant) -> Instant {
+        self.stalled_since = self.stalled_since.min(since);
+        self.stalled_since
+    }
+
     fn on_syn_timeout(&mut self, now: Instant) {
         let limit = if self.state == State::SynSent {
             self.config.tcp_syn_retries
         } else {
             self.config.tcp_synack_retries
         };
-        let since = *self.stalled_since.get_or_insert(self.syn_sent_at);
+        let since = self.stall(self.syn_sent_at);
         let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
         if self.syn_retransmits >= limit || user {
             self.counters.add(Counter::AbortOnTimeout, 1);
@@ -177,7 +184,7 @@ impl Connection {
             self.probe_backoff = 0;
             return;
         }
-        let since = *self.stalled_since.get_or_insert(now);
+        let since = self.stall(now);
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         let answers = self.last_heard >= since && !self.is_orphan;
         if (self.options.user_timeout.is_some() || !answers) && self.has_given_up(now, since) {

@@ -292,9 +292,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
         Ok((stack, version, interrupt)) => {
             let version = Some(version);
             let done = match &args.client {
-                Some(host) => {
-                    run_client(args, host, &stack, version, &mut reporter, &interrupt)
-                }
+                Some(host) => run_client(args, host, &stack, version, &mut reporter, &interrupt),
                 None => return run_server(args, &stack, version, &interrupt),
             };
             if args.nstat {

@@ -145,8 +145,7 @@ impl Poller {
 
     /// Waits for this socket too, from now on: for data, or for room where `for_room`.
     pub(crate) fn add(&mut self, socket: &impl neap::Pollable, token: u64, for_room: bool) {
-        let interest =
-            if for_room { neap::Interest::Writable } else { neap::Interest::Readable };
+        let interest = if for_room { neap::Interest::Writable } else { neap::Interest::Readable };
         self.poller.add(socket, token, interest);
     }
 

@@ -65,6 +65,8 @@ pub struct Recovery {
     pub retransmits: u32,
     /// What a tail loss probe is waiting for.
     tlp: Option<Probe>,
+    /// Probes in a row that a DSACK reported as needless.
+    needless_probes: u8,
     /// Reordering degree in segments.
     pub reordering: u32,
     /// RACK.
@@ -102,6 +104,12 @@ impl Recovery {
     /// Whether the window is being reduced by PRR.
     pub fn in_reduction(&self) -> bool {
         matches!(self.state, CaState::Cwr | CaState::Recovery)
+    }
+
+    /// The slack before a tail loss probe: twice as long after each needless one, so that a peer
+    /// that delays its ACKs is not probed each time.
+    pub fn probe_slack(&self, first: Nanos) -> Nanos {
+        first.saturating_mul(1 << self.needless_probes)
     }
 
     /// Whether a tail loss probe is out.
@@ -293,7 +301,7 @@ impl Sender {
         if self.try_undo_dsack(now, counters) {
             self.try_open(now, ack);
         }
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         if self.recovery.state != CaState::Recovery && self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         }
@@ -309,7 +317,7 @@ impl Sender {
         if self.recovery.state <= CaState::Disorder {
             self.try_undo_dsack(now, counters);
         }
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         if self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         } else {
@@ -320,7 +328,7 @@ impl Sender {
     fn react_in_loss(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
         let after = self.process_loss(now, ack, counters);
         let retrans_before = self.board.counts().retrans_out;
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         let lost_again = self.board.counts().retrans_out < retrans_before;
         if lost_again {
             counters.add(Counter::LostRetransmit, 1);
@@ -667,7 +675,11 @@ impl Sender {
         }
         if !probe.was_retransmission || ack.dsack {
             self.recovery.tlp = None;
+            if ack.dsack {
+                self.recovery.needless_probes = (self.recovery.needless_probes + 1).min(4);
+            }
         } else if self.una.after(probe.high_seq) {
+            self.recovery.needless_probes = 0;
             // No DSACK came for the probe, so it repaired a loss: reduce as fast recovery would.
             counters.add(Counter::LossProbeRecovery, 1);
             self.init_reduction(now, CongestionEvent::Cwr);

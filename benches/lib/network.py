@@ -1,0 +1,185 @@
+"""Network namespaces for one measurement, and the processes in them.
+
+Everything is made and removed by `Network`: on success, on an exception, on SIGINT and SIGTERM. What a
+killed run left behind is removed by the next. Nothing leaves the namespaces.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+PREFIX = "neap-bench"
+
+# Namespaces: the stack under test, a router with the bottleneck, the far side.
+STACK, ROUTER, FAR = "stack", "router", "far"
+
+# The stack under test has STACK_ADDRESS; the far side is HOST_ADDRESS, or BEHIND_ADDRESS with a router
+# between.
+STACK_ADDRESS, HOST_ADDRESS, BEHIND_ADDRESS = "10.99.0.2", "10.99.0.1", "10.98.0.2"
+TUN = "nb0"
+
+SYSCTLS = [
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.tcp_no_metrics_save=1",
+    "net.ipv4.icmp_ratelimit=0",
+    "net.ipv4.ip_local_port_range=10000 65000",
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv6.conf.default.disable_ipv6=1",
+]
+
+
+class Failure(Exception):
+    """Something that the user has to know, in one line."""
+
+
+def run(*command, check=True):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if check and done.returncode:
+        raise Failure(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def exit_on_signals():
+    """Lets SIGTERM and SIGHUP unwind, so that namespaces are removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def remove_leftovers():
+    """Removes the namespaces of runs whose process is gone."""
+    for line in run("ip", "netns", "list").splitlines():
+        name = line.split()[0]
+        owner = name.rpartition("-")[2]
+        if name.startswith(PREFIX) and not os.path.exists(f"/proc/{owner}"):
+            run("ip", "netns", "delete", name, check=False)
+
+
+class Process:
+    """A program in a namespace that prints one JSON object."""
+
+    def __init__(self, command, show_errors):
+        stderr = None if show_errors else subprocess.DEVNULL
+        self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.cpu_s = 0.0
+
+    def first_line(self):
+        """The first line of its output, as it comes."""
+        return parse(self.popen.stdout.readline())
+
+    def finish(self):
+        """Waits for its end: its object (`{}` if it printed none); `cpu_s` is user and system time."""
+        output = self.popen.stdout.read().strip()
+        _, status, usage = os.wait4(self.popen.pid, 0)
+        self.popen.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = usage.ru_utime + usage.ru_stime
+        return parse(output.splitlines()[-1] if output else "")
+
+    def kill(self):
+        if self.popen.returncode is None:
+            self.popen.kill()
+            self.popen.wait()
+        self.popen.stdout.close()
+
+
+def parse(line):
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+
+
+class Network:
+    """Three namespaces and what runs in them; a context manager."""
+
+    def __init__(self):
+        self.processes = []
+        self.names = {role: f"{PREFIX}-{role}-{os.getpid()}" for role in (STACK, ROUTER, FAR)}
+
+    def __enter__(self):
+        try:
+            for name in self.names.values():
+                run("ip", "netns", "add", name)
+                run("ip", "-n", name, "link", "set", "lo", "up")
+                run("ip", "netns", "exec", name, "sysctl", "-qw", *SYSCTLS)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+        for name in self.names.values():
+            run("ip", "netns", "delete", name, check=False)
+
+    def ip(self, role, *words):
+        return run("ip", "-n", self.names[role], *words)
+
+    def tc(self, role, *words):
+        return run("tc", "-n", self.names[role], *words)
+
+    def sysctl(self, role, setting):
+        run("ip", "netns", "exec", self.names[role], "sysctl", "-qw", setting)
+
+    def start(self, role, *command, show_errors=False):
+        inside = ["ip", "netns", "exec", self.names[role], *map(str, command)]
+        process = Process(inside, show_errors)
+        self.processes.append(process)
+        return process
+
+    def tun(self, role, vnet_header):
+        """A TUN for the stack under test, its kernel end at HOST_ADDRESS."""
+        flags = ["vnet_hdr"] if vnet_header else []
+        self.ip(role, "tuntap", "add", "dev", TUN, "mode", "tun", *flags)
+        self.ip(role, "link", "set", "dev", TUN, "mtu", "1500", "up")
+        self.ip(role, "address", "add", f"{HOST_ADDRESS}/24", "dev", TUN)
+
+    def veth(self, role, name, address, other_role, other_name, other_address):
+        """A veth pair; an address of None leaves that end to the stack under test."""
+        self.ip(role, "link", "add", name, "type", "veth", "peer", "name", other_name,
+                "netns", self.names[other_role])
+        ends = ((role, name, address), (other_role, other_name, other_address))
+        for role, name, address in ends:
+            self.ip(role, "link", "set", "dev", name, "up")
+            if address:
+                self.ip(role, "address", "add", f"{address}/24", "dev", name)
+
+    def bottleneck(self, role, name, mbit):
+        """A token bucket filter with a queue of 10 MB. At 1 Gbit a burst below 256 KB costs rate."""
+        burst = "16kb" if mbit <= 100 else "256kb"
+        self.tc(role, "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{mbit}mbit",
+                "burst", burst, "limit", "10mb")
+
+    def beside(self, is_kernel, vnet_header):
+        """Stack and far side next to each other. Answers the stack's namespace and its target."""
+        if is_kernel:
+            self.veth(STACK, "vs", STACK_ADDRESS, FAR, "vf", HOST_ADDRESS)
+            return STACK, HOST_ADDRESS
+        self.tun(FAR, vnet_header)
+        return FAR, HOST_ADDRESS
+
+    def behind_bottleneck(self, is_kernel, vnet_header, mbit):
+        """Stack, router with a bottleneck, far side. Answers the stack's namespace and its target."""
+        if is_kernel:
+            self.veth(STACK, "vs", STACK_ADDRESS, ROUTER, "vr", HOST_ADDRESS)
+            self.ip(STACK, "route", "add", "default", "via", HOST_ADDRESS)
+        else:
+            self.tun(ROUTER, vnet_header)
+        self.veth(ROUTER, "out", "10.98.0.1", FAR, "in", BEHIND_ADDRESS)
+        self.ip(FAR, "route", "add", "default", "via", "10.98.0.1")
+        self.bottleneck(ROUTER, "out", mbit)
+        return (STACK if is_kernel else ROUTER), BEHIND_ADDRESS
+
+    def qdisc(self, role, name):
+        """Figures of a device's root qdisc: `tc -s -j`."""
+        listing = json.loads(self.tc(role, "-s", "-j", "qdisc", "show", "dev", name))
+        return next(qdisc for qdisc in listing if qdisc.get("root"))
+
+
+def machine_cpu_s():
+    """CPU time that the machine has used, all of it."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, irq, softirq = map(int, stat.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

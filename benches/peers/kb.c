@@ -1,0 +1,511 @@
+// kb: TCP on the kernel's own sockets. It is the far side of every benchmark, and the peer `kernel`.
+//
+//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C]
+//
+// Far side:  sink source echo connect-echo hold icmp
+// Peer:      send receive ping-pong connect idle
+//
+// Every mode ends by itself and prints one JSON object.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <netinet/in.h>
+#include <netinet/ip_icmp.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAX_EVENTS = 256,
+    WRITE_SIZE = 128 << 10,
+    READ_SIZE = 256 << 10,
+    MAX_SAMPLES = 8000000,
+    PING_GAP_US = 10000,
+    // A far side waits this long for its peer to start, and after its end.
+    GRACE_S = 25,
+};
+
+static struct {
+    const char *mode, *target, *congestion;
+    int port, flows;
+    double seconds;
+} args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .seconds = 5};
+
+static char buffer[READ_SIZE];
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static double now_s(void) { return now_ns() / 1e9; }
+
+static double cpu_s(void) {
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return r.ru_utime.tv_sec + r.ru_stime.tv_sec + (r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+}
+
+// A field of /proc/self/status, KiB.
+static long status_kb(const char *field) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    long value = 0;
+    size_t len = strlen(field);
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, field, len)) value = atol(line + len + 1);
+    if (file) fclose(file);
+    return value;
+}
+
+// --- latencies -------------------------------------------------------------------------------
+
+static uint32_t *samples;
+static int sample_count;
+
+static void record(uint64_t ns) {
+    if (!samples && !(samples = malloc(sizeof *samples * MAX_SAMPLES))) die("malloc");
+    if (sample_count < MAX_SAMPLES) samples[sample_count++] = ns > UINT32_MAX ? UINT32_MAX : ns;
+}
+
+static int compare(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile_us(double q) { return samples[(int)((sample_count - 1) * q)] / 1e3; }
+
+static void print_latencies(void) {
+    printf("\"samples\":%d", sample_count);
+    if (!sample_count) return;
+    qsort(samples, sample_count, sizeof *samples, compare);
+    printf(",\"min_us\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f", quantile_us(0),
+           quantile_us(.5), quantile_us(.99), quantile_us(1));
+}
+
+// --- sockets ---------------------------------------------------------------------------------
+
+static struct sockaddr_in target(void) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(args.port)};
+    if (inet_pton(AF_INET, args.target, &a.sin_addr) != 1) {
+        fprintf(stderr, "kb: %s is not an IPv4 address\n", args.target);
+        exit(2);
+    }
+    return a;
+}
+
+static int tcp_socket(void) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0) die("socket");
+    if (args.congestion &&
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, args.congestion, strlen(args.congestion)))
+        die("TCP_CONGESTION");
+    return fd;
+}
+
+static void set_nonblocking(int fd, int on) {
+    int flags = fcntl(fd, F_GETFL);
+    fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+}
+
+static void set_nodelay(int fd) {
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+static int listen_socket(void) {
+    int fd = tcp_socket(), one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(args.port)};
+    if (bind(fd, (void *)&a, sizeof a)) die("bind");
+    if (listen(fd, 16384)) die("listen");
+    set_nonblocking(fd, 1);
+    return fd;
+}
+
+// Tries for two seconds: the far side may still be starting.
+static int connect_socket(void) {
+    struct sockaddr_in a = target();
+    for (int attempt = 0;; attempt++) {
+        int fd = tcp_socket();
+        if (!connect(fd, (void *)&a, sizeof a)) return fd;
+        if (attempt == 100) die("connect");
+        close(fd);
+        usleep(20000);
+    }
+}
+
+static void watch(int epoll, int fd, uint32_t events) {
+    struct epoll_event e = {.events = events, .data.fd = fd};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e)) die("epoll_ctl");
+}
+
+static void raise_file_limit(void) {
+    struct rlimit r = {1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_NOFILE, &r)) {
+        r.rlim_cur = r.rlim_max = 1 << 16;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+// --- the far side ----------------------------------------------------------------------------
+
+// Bytes read, in tenths of a second since the first.
+static uint64_t bins[4096];
+
+// Gbit/s from one second after the start to 0.3 s before the end.
+static double steady_gbps(void) {
+    int from = 10, to = args.seconds * 10 - 3;
+    uint64_t sum = 0;
+    for (int i = from; i < to && i < 4096; i++) sum += bins[i];
+    return to > from ? sum * 8 / ((to - from) / 10.0) / 1e9 : 0;
+}
+
+// Reads from everybody who connects, until the last has closed.
+static int sink(void) {
+    int listener = listen_socket(), epoll = epoll_create1(0), open = 0, accepted = 0;
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t bytes = 0;
+    double start = now_s(), first = 0, last = 0;
+    watch(epoll, listener, EPOLLIN);
+    while (now_s() - start < args.seconds + GRACE_S) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, 100);
+        if (accepted && !open && now_s() - last > 0.2) break;
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd, c;
+            if (fd == listener) {
+                for (; (c = accept4(listener, 0, 0, SOCK_NONBLOCK)) >= 0; open++, accepted++)
+                    watch(epoll, c, EPOLLIN);
+                continue;
+            }
+            ssize_t r = recv(fd, buffer, sizeof buffer, 0);
+            if (r < 0 && errno == EAGAIN) continue;
+            last = now_s();
+            if (r <= 0) {
+                close(fd);
+                open--;
+                continue;
+            }
+            if (!first) first = last;
+            bytes += r;
+            int bin = (last - first) * 10;
+            if (bin < 4096) bins[bin] += r;
+        }
+    }
+    printf("{\"bytes\":%lu,\"gbps\":%.4f,\"gbps_steady\":%.4f,\"flows\":%d}\n", bytes,
+           last > first ? bytes * 8 / (last - first) / 1e9 : 0, steady_gbps(), accepted);
+    return 0;
+}
+
+// Writes to everybody who connects, for `seconds` after the first.
+static int source(void) {
+    int listener = listen_socket(), epoll = epoll_create1(0), accepted = 0;
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t bytes = 0;
+    double start = now_s(), first = 0;
+    watch(epoll, listener, EPOLLIN);
+    while (first ? now_s() - first < args.seconds : now_s() - start < GRACE_S) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd, c;
+            if (fd == listener) {
+                for (; (c = accept4(listener, 0, 0, SOCK_NONBLOCK)) >= 0; accepted++)
+                    watch(epoll, c, EPOLLOUT);
+                if (!first) first = now_s();
+                continue;
+            }
+            ssize_t r = send(fd, buffer, WRITE_SIZE, MSG_NOSIGNAL);
+            if (r > 0)
+                bytes += r;
+            else if (errno != EAGAIN)
+                close(fd);
+        }
+    }
+    printf("{\"bytes\":%lu,\"flows\":%d}\n", bytes, accepted);
+    return 0;
+}
+
+// Answers each read with the same bytes; with `once`, closes after the first.
+static int echo(int once) {
+    int listener = listen_socket(), epoll = epoll_create1(0);
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t accepted = 0;
+    double start = now_s();
+    watch(epoll, listener, EPOLLIN);
+    while (now_s() - start < args.seconds) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, 100);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd, c;
+            if (fd == listener) {
+                for (; (c = accept4(listener, 0, 0, SOCK_NONBLOCK)) >= 0; accepted++) {
+                    set_nodelay(c);
+                    watch(epoll, c, EPOLLIN);
+                }
+                continue;
+            }
+            ssize_t r = recv(fd, buffer, 4096, 0);
+            if (r > 0) send(fd, buffer, r, MSG_NOSIGNAL);
+            if (r == 0 || (r > 0 && once) || (r < 0 && errno != EAGAIN)) close(fd);
+        }
+    }
+    printf("{\"accepted\":%lu}\n", accepted);
+    return 0;
+}
+
+// Accepts and holds until it is killed.
+static int hold(void) {
+    int listener = listen_socket();
+    double start = now_s();
+    raise_file_limit();
+    while (now_s() - start < args.seconds) {
+        struct pollfd p = {listener, POLLIN, 0};
+        poll(&p, 1, 100);
+        while (accept4(listener, 0, 0, 0) >= 0) continue;
+    }
+    return 0;
+}
+
+struct __attribute__((packed)) ping {
+    struct icmphdr header;
+    uint64_t sent_at;
+};
+
+static uint16_t checksum(const void *data, int bytes) {
+    const uint16_t *words = data;
+    uint32_t sum = 0;
+    for (; bytes > 1; bytes -= 2) sum += *words++;
+    sum = (sum >> 16) + (sum & 0xffff);
+    return ~(sum + (sum >> 16));
+}
+
+static int send_ping(int fd, uint16_t id, uint16_t sequence) {
+    struct sockaddr_in to = target();
+    struct ping p = {.header = {.type = ICMP_ECHO}, .sent_at = now_ns()};
+    to.sin_port = 0;
+    p.header.un.echo.id = id;
+    p.header.un.echo.sequence = htons(sequence);
+    p.header.checksum = checksum(&p, sizeof p);
+    return sendto(fd, &p, sizeof p, 0, (void *)&to, sizeof to) > 0;
+}
+
+static void receive_ping(int fd, uint16_t id) {
+    char packet[2048];
+    struct ping p;
+    ssize_t r = recv(fd, packet, sizeof packet, 0);
+    uint64_t t = now_ns();
+    int ip = (packet[0] & 15) * 4;
+    if (r < ip + (ssize_t)sizeof p) return;
+    memcpy(&p, packet + ip, sizeof p);
+    if (p.header.type == ICMP_ECHOREPLY && p.header.un.echo.id == id) record(t - p.sent_at);
+}
+
+// Echo requests every 10 ms for `seconds`.
+static int icmp(void) {
+    int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP), room = 4 << 20, sent = 0;
+    if (fd < 0) die("raw socket");
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    uint16_t id = getpid(), sequence = 0;
+    uint64_t next = now_ns(), end = next + args.seconds * 1e9, give_up = end + 1500000000ull, t;
+    while ((t = now_ns()) < give_up && !(t >= end && sample_count >= sent)) {
+        if (t >= next && t < end) {
+            sent += send_ping(fd, id, sequence++);
+            next += PING_GAP_US * 1000ull;
+        }
+        int64_t wait = t < end ? (int64_t)(next - now_ns()) : 200000000;
+        struct timespec ts = {0, wait < 0 ? 0 : wait};
+        struct pollfd p = {fd, POLLIN, 0};
+        if (ppoll(&p, 1, &ts, 0) > 0) receive_ping(fd, id);
+    }
+    printf("{\"sent\":%d,\"lost\":%d,", sent, sent - sample_count);
+    print_latencies();
+    printf("}\n");
+    return 0;
+}
+
+// --- the peer --------------------------------------------------------------------------------
+
+static int *connect_flows(int epoll, uint32_t events) {
+    int *fds = calloc(args.flows, sizeof *fds);
+    if (!fds) die("calloc");
+    for (int i = 0; i < args.flows; i++) {
+        fds[i] = connect_socket();
+        set_nonblocking(fds[i], 1);
+        watch(epoll, fds[i], events);
+    }
+    return fds;
+}
+
+static int send_flows(void) {
+    int epoll = epoll_create1(0), *fds = connect_flows(epoll, EPOLLOUT);
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t bytes = 0;
+    double start = now_s();
+    while (now_s() - start < args.seconds) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        for (int i = 0; i < n; i++) {
+            ssize_t r = send(events[i].data.fd, buffer, WRITE_SIZE, MSG_NOSIGNAL);
+            if (r > 0)
+                bytes += r;
+            else if (errno != EAGAIN)
+                die("send");
+        }
+    }
+    double seconds = now_s() - start;
+    unsigned retransmits = 0;
+    for (int i = 0; i < args.flows; i++) {
+        struct tcp_info info = {0};
+        socklen_t len = sizeof info;
+        getsockopt(fds[i], IPPROTO_TCP, TCP_INFO, &info, &len);
+        retransmits += info.tcpi_total_retrans;
+        shutdown(fds[i], SHUT_WR);
+    }
+    for (int i = 0; i < args.flows; i++) {
+        struct timeval limit = {10, 0};
+        set_nonblocking(fds[i], 0);
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        recv(fds[i], buffer, 1, 0);
+    }
+    printf("{\"bytes\":%lu,\"seconds\":%.3f,\"retransmits\":%u,\"peak_rss_kb\":%ld}\n", bytes,
+           seconds, retransmits, status_kb("VmHWM"));
+    return 0;
+}
+
+static int receive_flows(void) {
+    int epoll = epoll_create1(0), over = 0;
+    struct epoll_event events[MAX_EVENTS];
+    uint64_t bytes = 0;
+    connect_flows(epoll, EPOLLIN);
+    double start = now_s();
+    // Ends before the far side does.
+    while (!over && now_s() - start < args.seconds - 0.2) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        for (int i = 0; i < n; i++) {
+            ssize_t r = recv(events[i].data.fd, buffer, sizeof buffer, 0);
+            if (r > 0) bytes += r;
+            if (r == 0) over = 1;
+        }
+    }
+    double seconds = now_s() - start;
+    printf("{\"bytes\":%lu,\"seconds\":%.3f,\"gbps\":%.4f,\"peak_rss_kb\":%ld}\n", bytes, seconds,
+           bytes * 8 / seconds / 1e9, status_kb("VmHWM"));
+    return 0;
+}
+
+static int ping_pong(void) {
+    int fd = connect_socket();
+    struct timeval limit = {3, 0};
+    set_nodelay(fd);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    double start = now_s(), cpu = cpu_s();
+    while (now_s() - start < args.seconds) {
+        uint64_t t = now_ns();
+        if (send(fd, buffer, 1, 0) != 1 || recv(fd, buffer, 1, 0) != 1) break;
+        record(now_ns() - t);
+    }
+    double seconds = now_s() - start;
+    printf("{\"per_second\":%.0f,\"cpu_us\":%.2f,", sample_count / seconds,
+           (cpu_s() - cpu) * 1e6 / sample_count);
+    print_latencies();
+    printf("}\n");
+    return 0;
+}
+
+// Connects, sends a byte, gets a byte, waits for the far side's FIN, closes; again.
+static int connect_close(void) {
+    struct sockaddr_in a = target();
+    double start = now_s();
+    int errors = 0;
+    while (now_s() - start < args.seconds) {
+        uint64_t t = now_ns();
+        int fd = tcp_socket();
+        if (connect(fd, (void *)&a, sizeof a)) {
+            errors++;
+            close(fd);
+            usleep(1000);
+            continue;
+        }
+        set_nodelay(fd);
+        if (send(fd, buffer, 1, MSG_NOSIGNAL) == 1 && recv(fd, buffer, 1, 0) == 1)
+            record(now_ns() - t);
+        else
+            errors++;
+        recv(fd, buffer, 1, 0);
+        close(fd);
+    }
+    double seconds = now_s() - start;
+    printf("{\"per_second\":%.0f,\"errors\":%d,\"cpu_us\":%.2f,", sample_count / seconds, errors,
+           cpu_s() * 1e6 / sample_count);
+    print_latencies();
+    printf("}\n");
+    return 0;
+}
+
+static int idle(void) {
+    raise_file_limit();
+    long before = status_kb("VmRSS");
+    for (int i = 0; i < args.flows; i++) connect_socket();
+    sleep(1);
+    printf("{\"flows\":%d,\"rss_bytes_per_flow\":%.0f}\n", args.flows,
+           (status_kb("VmRSS") - before) * 1024.0 / args.flows);
+    fflush(stdout);
+    usleep(args.seconds * 1e6);
+    return 0;
+}
+
+static int run(void) {
+    const char *m = args.mode;
+    if (!strcmp(m, "sink")) return sink();
+    if (!strcmp(m, "source")) return source();
+    if (!strcmp(m, "echo")) return echo(0);
+    if (!strcmp(m, "connect-echo")) return echo(1);
+    if (!strcmp(m, "hold")) return hold();
+    if (!strcmp(m, "icmp")) return icmp();
+    if (!strcmp(m, "send")) return send_flows();
+    if (!strcmp(m, "receive")) return receive_flows();
+    if (!strcmp(m, "ping-pong")) return ping_pong();
+    if (!strcmp(m, "connect")) return connect_close();
+    if (!strcmp(m, "idle")) return idle();
+    fprintf(stderr, "kb: there is no mode %s\n", m);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    static const struct option options[] = {
+        {"target", 1, 0, 't'},  {"port", 1, 0, 'p'},       {"flows", 1, 0, 'n'},
+        {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {0},
+    };
+    for (int o; (o = getopt_long(argc, argv, "", options, 0)) != -1;) {
+        if (o == 't') args.target = optarg;
+        else if (o == 'p') args.port = atoi(optarg);
+        else if (o == 'n') args.flows = atoi(optarg);
+        else if (o == 's') args.seconds = atof(optarg);
+        else if (o == 'c') args.congestion = optarg;
+        else return 2;
+    }
+    if (optind >= argc || args.flows < 1) {
+        fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C]\n");
+        return 2;
+    }
+    args.mode = argv[optind];
+    signal(SIGPIPE, SIG_IGN);
+    memset(buffer, 'x', sizeof buffer);
+    alarm(args.seconds + 2 * GRACE_S);
+    return run();
+}

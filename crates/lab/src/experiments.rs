@@ -1,0 +1,3 @@
+//! Experiments: worlds whose figures are worth printing.
+
+pub mod small_queues;

@@ -1,0 +1,88 @@
+//! What a router on the way does besides forwarding: congestion marks and "packet too big".
+
+use bytes::Bytes;
+use neap_stack::frame::{Frame, Headers};
+use neap_stack::wire::{Protocol, checksum, icmp, icmpv6, ipv4, ipv6};
+use neap_tcp::segment::{Ecn, Payload};
+use neap_tcp::time::Instant;
+
+/// Bytes of a packet that an ICMP error quotes (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
+const QUOTE_V4: usize = 548;
+const QUOTE_V6: usize = 1232;
+
+const HOP_LIMIT: u8 = 64;
+
+/// Marks a packet CE if its sender said that it may be; whether it did.
+pub(super) fn mark(packet: &mut Frame) -> bool {
+    let headers = packet.headers.as_mut_slice();
+    match headers.first().map(|byte| byte >> 4) {
+        Some(4) if headers[1] & 3 != 0 => {
+            headers[1] |= 3;
+            headers[10..12].fill(0);
+            let sum = checksum::of(&headers[..ipv4::HEADER_LEN]);
+            headers[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        Some(6) if headers[1] >> 4 & 3 != 0 => headers[1] |= 3 << 4,
+        _ => return false,
+    }
+    packet.ecn = Ecn::Ce;
+    true
+}
+
+/// The ICMP error that tells the sender of `packet` that the next hop takes only `mtu` bytes, as if
+/// the destination itself had sent it.
+pub(super) fn too_big(packet: &Frame, mtu: u16) -> Option<Frame> {
+    let whole = packet.to_bytes();
+    let mut headers = Headers::default();
+    let body;
+    if whole.first()? >> 4 == 4 {
+        let original = ipv4::parse(&whole).ok()?.header;
+        body = quote(&whole, QUOTE_V4);
+        icmp::Message::FragmentationNeeded { mtu }.emit(&mut headers, &body);
+        let len = headers.len() as u32 + body.len();
+        ipv4::Header {
+            source: original.destination,
+            destination: original.source,
+            protocol: Protocol::ICMP,
+            ttl: HOP_LIMIT,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            identification: 0,
+            dont_fragment: false,
+        }
+        .emit(&mut headers, len as u16);
+    } else {
+        let original = ipv6::parse(&whole).ok()?.header;
+        body = quote(&whole, QUOTE_V6);
+        let (source, destination) = (original.destination, original.source);
+        let message = icmpv6::Message::PacketTooBig { mtu: mtu.into() };
+        message.emit(&mut headers, source, destination, &body);
+        let len = headers.len() as u32 + body.len();
+        ipv6::Header {
+            source,
+            destination,
+            protocol: Protocol::ICMPV6,
+            hop_limit: HOP_LIMIT,
+            dscp: 0,
+            ecn: Ecn::NotEct,
+            flow_label: 0,
+        }
+        .emit(&mut headers, len as u16);
+    }
+    Some(Frame {
+        headers,
+        link_len: 0,
+        payload: body,
+        gso: None,
+        checksum: None,
+        departure: Instant::ZERO,
+        priority: 0,
+        flow: 0,
+        ecn: Ecn::NotEct,
+        credit: None,
+    })
+}
+
+fn quote(whole: &Bytes, most: usize) -> Payload {
+    whole.slice(..whole.len().min(most)).into()
+}

@@ -1,0 +1,194 @@
+//! What must hold in every world, whatever happens on its links.
+
+use crate::app::{Log, SharedLog};
+use crate::link::Link;
+use crate::world::{HostId, World};
+use core::net::SocketAddr;
+use neap_stack::socket::tcp::FlowInfo;
+use neap_tcp::state::State;
+use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::TxBlocked;
+use std::collections::BTreeMap;
+
+/// A closed window is probed first after so long, even where the RTO is shorter.
+const FIRST_PROBE: Nanos = Nanos::from_millis(200);
+
+/// Neither timeouts nor probes back off further (`TCP_RTO_MAX`).
+const LONGEST_RTO: Nanos = Nanos::from_secs(120);
+
+/// Pacing, and the lateness of hosts.
+const SLACK: Nanos = Nanos::from_secs(1);
+
+/// Memory of the largest frame.
+const ONE_FRAME: u64 = 70_000;
+
+/// Memory that a piece of it costs beside its payload, at the most.
+const PIECE: u64 = 1024;
+
+/// What one flow looked like when it last moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    segs_out: u64,
+    segs_in: u64,
+    bytes_acked: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    position: Position,
+    moved: Instant,
+}
+
+/// Watches the flows of one world, step after step.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Watched>,
+}
+
+impl Oracle {
+    /// Looks at all flows of the host that has just had its turn.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn check(&mut self, world: &World, host: HostId) -> Result<(), String> {
+        let now = world.now();
+        for flow in world.stack(host).flows(now) {
+            check_flow(&flow).map_err(|fault| describe(host, &flow, &fault))?;
+            self.check_progress(host, &flow, now).map_err(|fault| describe(host, &flow, &fault))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing waits below a socket of `end` while the wire from there is idle: so it must be where
+    /// completions are told at once, and the host of that end has just had its turn.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn check_wire(world: &World, host: HostId, link: &Link, end: usize) -> Result<(), String> {
+        let now = world.now();
+        if link.is_sending(end, now) {
+            return Ok(());
+        }
+        match world.stack(host).flows(now).iter().find(|flow| flow.info.below_bytes > 0) {
+            Some(flow) => Err(describe(host, flow, "waits below an idle wire")),
+            None => Ok(()),
+        }
+    }
+
+    /// A flow that has something to send or to be acknowledged does something within its timeout.
+    fn check_progress(
+        &mut self,
+        host: HostId,
+        flow: &FlowInfo,
+        now: Instant,
+    ) -> Result<(), String> {
+        let info = &flow.info;
+        let position = Position {
+            segs_out: info.segs_out,
+            segs_in: info.segs_in,
+            bytes_acked: info.bytes_acked,
+            state: info.state,
+        };
+        let key = (host.0, flow.local, flow.remote);
+        let watched = self.watched.entry(key).or_insert(Watched { position, moved: now });
+        let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
+        if watched.position != position || is_idle {
+            *watched = Watched { position, moved: now };
+            return Ok(());
+        }
+        let silent = now.since(watched.moved);
+        let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
+        let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
+        if silent > first.min(LONGEST_RTO) + SLACK {
+            return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
+        }
+        Ok(())
+    }
+}
+
+/// What holds of one flow at any time.
+fn check_flow(flow: &FlowInfo) -> Result<(), String> {
+    let info = &flow.info;
+    let holds = |holds: bool, fault: &str| if holds { Ok(()) } else { Err(fault.to_owned()) };
+    let waits_below = matches!(info.blocked, TxBlocked::SmallQueue | TxBlocked::Autocork);
+    holds(!waits_below || info.below_bytes > 0, "waits for a completion with nothing below")?;
+    holds(flow.device_bytes <= info.below_bytes, "more in the device than below")?;
+    let waits_for_acks =
+        matches!(info.blocked, TxBlocked::Cwnd | TxBlocked::Nagle | TxBlocked::Defer);
+    holds(!waits_for_acks || info.unacked > 0, "waits for ACKs with nothing in flight")?;
+    let may_send = matches!(flow.state, State::Established | State::CloseWait);
+    let is_silent = info.blocked == TxBlocked::NoData && info.notsent_bytes > 0;
+    holds(!may_send || !is_silent, "says that all is sent, with data to send")?;
+    holds(info.unread_bytes <= info.rcvbuf.saturating_mul(2), "receive buffer beyond its bound")?;
+    // One write may exceed the buffer, and be cut into single segments later.
+    let pieces = ONE_FRAME / u64::from(info.snd_mss.max(1)) + 1;
+    let most = u64::from(info.sndbuf) * 2 + ONE_FRAME + pieces * PIECE;
+    holds(u64::from(info.wmem_queued) <= most, "send buffer beyond its bound")?;
+    holds(info.sacked + info.lost <= info.unacked, "more SACKed and lost than in flight")
+}
+
+fn describe(HostId(host): HostId, flow: &FlowInfo, fault: &str) -> String {
+    let (local, remote) = (flow.local, flow.remote);
+    format!("host {host}, {local} to {remote}: {fault}; {:?}", flow.info)
+}
+
+/// What a connection must have come to whose two ends followed their plans to the end: everything
+/// written by one was read by the other.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn check_delivery(ends: [(&Log, u64); 2]) -> Result<(), String> {
+    for ((log, _), (peer, peer_bytes)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        check_prefix(log, peer)?;
+        if let Some(error) = log.error {
+            return Err(format!("failed: {error}; {log:?}"));
+        }
+        if !log.is_over || (log.read != peer_bytes && log.at_end) {
+            return Err(format!("read {} of {peer_bytes}; {log:?}, peer {peer:?}", log.read));
+        }
+    }
+    Ok(())
+}
+
+/// What was read is what was written, in order, and no more.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn check_prefix(reader: &Log, writer: &Log) -> Result<(), String> {
+    if let Some(at) = reader.wrong_at {
+        return Err(format!("byte {at} is wrong"));
+    }
+    if reader.read > writer.written {
+        return Err(format!("read {} bytes, written {}", reader.read, writer.written));
+    }
+    Ok(())
+}
+
+/// What a host must be like when all its applications have left and their connections are forgotten.
+///
+/// # Errors
+/// What does not hold, in words.
+pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
+    let (stack, now) = (world.stack(host), world.now());
+    let usage = stack.usage();
+    // Whom nobody called still listens.
+    let names = usage.names - usage.tcp.listeners;
+    if usage.tcp.connections + usage.tcp.time_wait + names != 0 {
+        let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
+        return Err(format!("host {}: sockets left: {usage:?} {flows:?}", host.0));
+    }
+    for interface in stack.interfaces(now) {
+        for port in interface.ports {
+            if port.ring_frames + port.ring_bytes + port.qdisc.backlog_packets as u64 != 0 {
+                return Err(format!("host {}: frames left below: {port:?}", host.0));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the application at the other end of this log has left.
+pub fn is_over(log: &SharedLog) -> bool {
+    log.borrow().is_over
+}

@@ -1,0 +1,317 @@
+//! neap's program in the benchmarks of `benches/peers`, on a TUN that exists already.
+//!
+//! ```text
+//! bench MODE [--interface I] [--target A] [--port P] [--flows N] [--seconds S] [--write BYTES]
+//!            [--congestion C] [--sysctl NAME=VALUE]...
+//! ```
+//! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
+//! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
+//! prints one JSON object.
+
+use bytes::Bytes;
+use neap::device::{Tun, TunConfig};
+use neap::{Event, Interest, Poller, Stack, TcpStream};
+use rustix::time::{ClockId, clock_gettime};
+use std::error::Error;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
+
+const ADDRESS: &str = "10.99.0.2/24";
+const READ_SIZE: usize = 256 << 10;
+/// How long the far side may take to start.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the last bytes may take.
+const DRAIN: Duration = Duration::from_secs(12);
+
+struct Args {
+    mode: String,
+    interface: String,
+    remote: SocketAddr,
+    flows: usize,
+    length: Duration,
+    write_size: usize,
+    sysctls: Vec<(String, String)>,
+}
+
+impl Args {
+    fn parse() -> Result<Self, Box<dyn Error>> {
+        let mut given = std::env::args().skip(1);
+        let mode = given.next().ok_or("bench MODE [--OPTION VALUE]...")?;
+        let (mut target, mut port) = ("10.99.0.1".to_owned(), 7001);
+        let mut args = Self {
+            mode,
+            interface: "nb0".to_owned(),
+            remote: SocketAddr::from(([0; 4], 0)),
+            flows: 1,
+            length: Duration::from_secs(5),
+            write_size: 128 << 10,
+            sysctls: Vec::new(),
+        };
+        while let Some(name) = given.next() {
+            let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
+            match name.as_str() {
+                "--interface" => args.interface = value,
+                "--target" => target = value,
+                "--port" => port = value.parse()?,
+                "--flows" => args.flows = value.parse()?,
+                "--seconds" => args.length = Duration::from_secs_f64(value.parse()?),
+                "--write" => args.write_size = value.parse()?,
+                "--congestion" => args.set("net.ipv4.tcp_congestion_control", &value),
+                "--sysctl" => {
+                    let (name, value) = value.split_once('=').ok_or("--sysctl NAME=VALUE")?;
+                    args.set(name, value);
+                }
+                _ => return Err(format!("there is no option {name}").into()),
+            }
+        }
+        args.remote = SocketAddr::new(target.parse()?, port);
+        Ok(args)
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        self.sysctls.push((name.to_owned(), value.to_owned()));
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse()?;
+    let config = TunConfig { name: Some(args.interface.clone()), ..TunConfig::default() };
+    let mut builder = Stack::builder().device(Tun::open(&config)?.into_device()).address(ADDRESS);
+    // The far side may be behind a router, which is then the kernel's end of the TUN.
+    builder = builder.gateway("10.99.0.1".parse()?);
+    for (name, value) in &args.sysctls {
+        builder = builder.sysctl(name, value);
+    }
+    let stack = builder.build()?;
+    match args.mode.as_str() {
+        "send" => send(&stack, &args, false)?,
+        "send-zero-copy" => send(&stack, &args, true)?,
+        "receive" => receive(&stack, &args)?,
+        "ping-pong" => ping_pong(&stack, &args)?,
+        "connect" => connect_close(&stack, &args),
+        "idle" => idle(&stack, &args)?,
+        mode => return Err(format!("there is no mode {mode}").into()),
+    }
+    Ok(())
+}
+
+fn dial(stack: &Stack, args: &Args) -> io::Result<TcpStream> {
+    let start = Instant::now();
+    loop {
+        match TcpStream::connect(stack, args.remote) {
+            Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+}
+
+/// What an application has to send, in one of two ways.
+enum Data {
+    Copied(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl Data {
+    fn write(&self, mut stream: &TcpStream) -> io::Result<usize> {
+        match self {
+            Self::Copied(data) => stream.write(data),
+            Self::Shared(data) => stream.send_bytes(&mut data.clone()),
+        }
+    }
+}
+
+fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Error>> {
+    let data = vec![b'x'; args.write_size];
+    let data = if is_zero_copy { Data::Shared(data.into()) } else { Data::Copied(data) };
+    let streams = dial_all(stack, args)?;
+    let start = Instant::now();
+    let mut bytes = 0;
+    if let [stream] = streams.as_slice() {
+        while start.elapsed() < args.length {
+            bytes += data.write(stream)?;
+        }
+    } else {
+        serve(&streams, Interest::Writable, start + args.length, |stream| {
+            bytes += data.write(stream)?;
+            Ok(true)
+        })?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let retransmits: u32 = streams.iter().map(|stream| stream.info().total_retrans).sum();
+    drain(&streams)?;
+    let peak = status("VmHWM");
+    println!(
+        "{{\"bytes\":{bytes},\"seconds\":{seconds:.3},\"retransmits\":{retransmits},\
+         \"peak_rss_kb\":{peak}}}"
+    );
+    Ok(())
+}
+
+/// Half-closes, and waits until the far side has read everything and closed too.
+fn drain(streams: &[TcpStream]) -> io::Result<()> {
+    for stream in streams {
+        stream.shutdown(Shutdown::Write)?;
+    }
+    let end = Instant::now() + DRAIN;
+    for mut stream in streams {
+        stream.set_nonblocking(false)?;
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        // Late or reset: the far side's figures tell.
+        let _ = stream.read(&mut [0]);
+    }
+    Ok(())
+}
+
+fn receive(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut buffer = vec![0; READ_SIZE];
+    let mut bytes = 0;
+    let streams = dial_all(stack, args)?;
+    let start = Instant::now();
+    // Ends before the far side does.
+    let end = start + args.length.saturating_sub(Duration::from_millis(200));
+    let mut read = |mut stream: &TcpStream| {
+        let read = stream.read(&mut buffer)?;
+        bytes += read as u64;
+        Ok(read > 0)
+    };
+    if let [stream] = streams.as_slice() {
+        while Instant::now() < end && read(stream)? {}
+    } else {
+        serve(&streams, Interest::Readable, end, read)?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{{\"bytes\":{bytes},\"seconds\":{seconds:.3},\"gbps\":{:.4},\"peak_rss_kb\":{}}}",
+        bytes as f64 * 8.0 / seconds / 1e9,
+        status("VmHWM")
+    );
+    Ok(())
+}
+
+fn dial_all(stack: &Stack, args: &Args) -> io::Result<Vec<TcpStream>> {
+    (0..args.flows).map(|_| dial(stack, args)).collect()
+}
+
+/// Calls `serve_one` for every stream that is ready, until `end` or until it answers false.
+fn serve(
+    streams: &[TcpStream],
+    interest: Interest,
+    end: Instant,
+    mut serve_one: impl FnMut(&TcpStream) -> io::Result<bool>,
+) -> io::Result<()> {
+    let mut poller = Poller::new();
+    for (token, stream) in streams.iter().enumerate() {
+        stream.set_nonblocking(true)?;
+        poller.add(stream, token as u64, interest);
+    }
+    let mut events: Vec<Event> = Vec::new();
+    while Instant::now() < end {
+        poller.wait(&mut events, Some(Duration::from_millis(50)))?;
+        for event in &events {
+            match serve_one(&streams[event.token as usize]) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ping_pong(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut stream = dial(stack, args)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let mut samples = Samples::default();
+    let (start, cpu) = (Instant::now(), cpu_time());
+    while start.elapsed() < args.length {
+        let sent = Instant::now();
+        stream.write_all(b"x")?;
+        stream.read_exact(&mut [0])?;
+        samples.record(sent);
+    }
+    samples.print(start.elapsed(), cpu_time() - cpu, 0);
+    Ok(())
+}
+
+/// Connects, sends a byte, gets a byte, waits for the far side's FIN, closes; again.
+fn connect_close(stack: &Stack, args: &Args) {
+    let (mut samples, mut errors) = (Samples::default(), 0);
+    let (start, cpu) = (Instant::now(), cpu_time());
+    while start.elapsed() < args.length {
+        let began = Instant::now();
+        let once = || -> io::Result<TcpStream> {
+            let mut stream = TcpStream::connect(stack, args.remote)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+            stream.write_all(b"x")?;
+            stream.read_exact(&mut [0])?;
+            Ok(stream)
+        };
+        match once() {
+            Ok(mut stream) => {
+                samples.record(began);
+                let _ = stream.read(&mut [0]);
+            }
+            Err(_) => errors += 1,
+        }
+    }
+    samples.print(start.elapsed(), cpu_time() - cpu, errors);
+}
+
+fn idle(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
+    let before = status("VmRSS");
+    let streams = dial_all(stack, args)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let grown = status("VmRSS").saturating_sub(before) as f64 * 1024.0;
+    let flows = streams.len();
+    println!("{{\"flows\":{flows},\"rss_bytes_per_flow\":{:.0}}}", grown / flows as f64);
+    std::thread::sleep(args.length);
+    Ok(())
+}
+
+/// Latencies in microseconds.
+#[derive(Default)]
+struct Samples(Vec<f64>);
+
+impl Samples {
+    fn record(&mut self, since: Instant) {
+        self.0.push(since.elapsed().as_nanos() as f64 / 1e3);
+    }
+
+    fn print(mut self, length: Duration, cpu: Duration, errors: u32) {
+        let count = self.0.len();
+        if count == 0 {
+            println!("{{\"samples\":0,\"errors\":{errors}}}");
+            return;
+        }
+        self.0.sort_by(f64::total_cmp);
+        let quantile = |q: f64| self.0[((count - 1) as f64 * q) as usize];
+        println!(
+            "{{\"per_second\":{:.0},\"errors\":{errors},\"cpu_us\":{:.2},\"samples\":{count},\
+             \"min_us\":{:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\"max_us\":{:.1}}}",
+            count as f64 / length.as_secs_f64(),
+            cpu.as_secs_f64() * 1e6 / count as f64,
+            quantile(0.0),
+            quantile(0.5),
+            quantile(0.99),
+            quantile(1.0)
+        );
+    }
+}
+
+/// CPU time of all threads of this process.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// A field of `/proc/self/status`, KiB.
+fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(field));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
