@@ -105,9 +105,7 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
             stats.add(IpCounter::IcmpInDestUnreachs, 1);
             PathError::TooBig(u32::from(mtu))
         }
-        icmp::Message::TimeExceeded(_) => {
-            PathError::Unreachable(ConnectionError::HostUnreachable)
-        }
+        icmp::Message::TimeExceeded(_) => PathError::Unreachable(ConnectionError::HostUnreachable),
     };
     match Quoted::v4(&body) {
         Ok(quoted) => on_error(cx, &quoted, error),

@@ -70,7 +70,7 @@ pub struct TcpInfo {
     pub pacing_rate: Rate,
     /// `SO_MAX_PACING_RATE`.
     pub max_pacing_rate: Rate,
-    /// Payload bytes acknowledged.
+    /// Payload bytes acknowledged; the FIN counts as one, as in Linux.
     pub bytes_acked: u64,
     /// Payload bytes received.
     pub bytes_received: u64,

@@ -157,11 +157,8 @@ impl Connection {
             && segment.seq == self.receiver.nxt()
             && segment.ack == self.sender.una
             && !self.sender.may_update_window(segment.ack, segment.seq, window);
-        let slack = if repeats {
-            TsRecent::replay_window(self.sender.rtt.rto())
-        } else {
-            PAWS_WINDOW
-        };
+        let slack =
+            if repeats { TsRecent::replay_window(self.sender.rtt.rto()) } else { PAWS_WINDOW };
         if !self.receiver.paws_refuses(now, timestamps.value, slack) {
             return false;
         }
@@ -282,10 +279,6 @@ impl Connection {
     fn on_fin_acked(&mut self, now: Instant) {
         let before = self.state;
         self.turn(Transition::FinAcked);
-        if self.state != before {
-            // The FIN took a sequence number and is no payload.
-            self.sender.bytes_acked -= 1;
-        }
         match self.state {
             State::FinWait2 if before != State::FinWait2 && self.is_orphan => self.arm_orphan(now),
             State::TimeWait if before != State::TimeWait => self.enter_time_wait(now),

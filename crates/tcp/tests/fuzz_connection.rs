@@ -94,7 +94,18 @@ fn stream(from: u32, len: u32) -> Vec<u8> {
 
 impl Egress for Wire {
     fn enqueue(&mut self, segment: Segment, _: Instant, credit: Option<TxCredit>) -> Verdict {
-        if std::env::var("TR").is_ok() { eprintln!("OUT seq {} ack {} {:?} len {} win {} gso {} {:?}", segment.seq.bytes_since(self.iss+1) as i32, segment.ack.bytes_since(self.irs+1) as i32, segment.flags, segment.payload.len(), segment.window, segment.gso_size, segment.options.sack); }
+        if std::env::var("TR").is_ok() {
+            eprintln!(
+                "OUT seq {} ack {} {:?} len {} win {} gso {} {:?}",
+                segment.seq.bytes_since(self.iss + 1) as i32,
+                segment.ack.bytes_since(self.irs + 1) as i32,
+                segment.flags,
+                segment.payload.len(),
+                segment.window,
+                segment.gso_size,
+                segment.options.sack
+            );
+        }
         self.sent += 1;
         self.check(&segment);
         if self.verdict == Verdict::Dropped {
@@ -135,7 +146,10 @@ impl Wire {
         assert!(piece + header <= self.path.mtu.max(header + 8), "{segment:?} {:?}", self.path);
         assert!(segment.segments() <= 96, "{segment:?}");
         if len > 8 {
-            assert!(len + header <= self.gso.max_size.max(self.path.mtu), "{len} bytes: {segment:?}");
+            assert!(
+                len + header <= self.gso.max_size.max(self.path.mtu),
+                "{len} bytes: {segment:?}"
+            );
         }
         let start = segment.seq.bytes_since(self.iss + 1);
         let bytes: Vec<u8> = segment.payload.chunks().concat();
@@ -184,7 +198,10 @@ impl World {
         let config = config(source);
         let iss = SeqNumber(source.pick(&[0, u32::MAX - 1000, 1 << 31]));
         let irs = SeqNumber(source.pick(&[u32::MAX - 5000, 77, u32::MAX / 2]));
-        let path = Path { mtu: source.pick(&[1500, 9000, 576, 65_535]), ip_header: source.pick(&[20, 40]) };
+        let path = Path {
+            mtu: source.pick(&[1500, 9000, 576, 65_535]),
+            ip_header: source.pick(&[20, 40]),
+        };
         let gso = GsoLimits {
             max_size: source.pick(&[65_535, 1500, 20_000]),
             max_segs: source.pick(&[64, 1, 65_535]),
@@ -237,7 +254,17 @@ impl World {
             clock: 0,
             sent: 0,
         };
-        Self { now, connection, account, wire, written: 0, read: 0, is_deaf: false, sndbuf: 0, rcvbuf: 0 }
+        Self {
+            now,
+            connection,
+            account,
+            wire,
+            written: 0,
+            read: 0,
+            is_deaf: false,
+            sndbuf: 0,
+            rcvbuf: 0,
+        }
     }
 
     fn una(&self) -> SeqNumber {
@@ -303,9 +330,13 @@ impl World {
         let base = source.pick(&[self.una(), segment.ack, self.wire.nxt]);
         for _ in 0..(options >> 5) % 5 {
             let left = base + source.size() - u32::from(source.byte());
-            segment.options.sack.push(SackBlock { left, right: left + source.size() - u32::from(source.byte() % 4) });
+            segment.options.sack.push(SackBlock {
+                left,
+                right: left + source.size() - u32::from(source.byte() % 4),
+            });
         }
-        segment.payload = self.payload(segment.seq + u32::from(segment.flags.contains(Flags::SYN)), source.size());
+        segment.payload = self
+            .payload(segment.seq + u32::from(segment.flags.contains(Flags::SYN)), source.size());
         segment.gso_size = source.pick(&[0, 0, 1, 536, 1448]);
         segment.ecn = source.pick(&[Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce]);
         segment
@@ -348,7 +379,17 @@ impl World {
             6 => segment.flags = Flags::RST,
             _ => {}
         }
-        if std::env::var("TR").is_ok() { eprintln!("IN seq {} ack {} {:?} len {} win {} gso {}", segment.seq.bytes_since(self.wire.irs+1) as i32, segment.ack.bytes_since(self.wire.iss+1) as i32, segment.flags, segment.payload.len(), segment.window, segment.gso_size); }
+        if std::env::var("TR").is_ok() {
+            eprintln!(
+                "IN seq {} ack {} {:?} len {} win {} gso {}",
+                segment.seq.bytes_since(self.wire.irs + 1) as i32,
+                segment.ack.bytes_since(self.wire.iss + 1) as i32,
+                segment.flags,
+                segment.payload.len(),
+                segment.window,
+                segment.gso_size
+            );
+        }
         self.connection.on_segment(self.now, segment);
     }
 
@@ -381,7 +422,10 @@ impl World {
                 let keep = usize::from(source.byte()).min(self.wire.credits.len());
                 self.wire.credits.drain(keep..);
             }
-            28 => self.wire.verdict = source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested]),
+            28 => {
+                self.wire.verdict =
+                    source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested])
+            }
             29 => self.set_option(source),
             30 => {
                 let mtu = source.pick(&[1500, 576, 68, 0, 9000, 1280, 65_535]);
@@ -399,7 +443,11 @@ impl World {
                     self.is_deaf = true;
                 }
                 3 if source.byte() < 16 => self.connection.abort(now),
-                4 => self.connection.on_unreachable(now, ConnectionError::HostUnreachable, source.bit()),
+                4 => self.connection.on_unreachable(
+                    now,
+                    ConnectionError::HostUnreachable,
+                    source.bit(),
+                ),
                 5 => drop(self.connection.take_time_wait()),
                 6 => drop(self.connection.take_error()),
                 _ => self.wire.completes = source.bit(),
@@ -425,7 +473,11 @@ impl World {
             buf.truncate(read);
             buf
         } else {
-            self.connection.read_bytes(self.now).ok().flatten().map_or(Vec::new(), |slice| slice.to_vec())
+            self.connection
+                .read_bytes(self.now)
+                .ok()
+                .flatten()
+                .map_or(Vec::new(), |slice| slice.to_vec())
         };
         let right = got == stream(self.read, got.len() as u32);
         assert!(right || self.is_deaf, "other bytes than those that were sent");
@@ -470,11 +522,25 @@ impl World {
     fn check(&mut self) {
         let info = self.connection.info(self.now);
         let state = self.connection.state();
-        if std::env::var("TR").is_ok() { eprintln!("  rmem {} rcvbuf {} unread {} wnd {} ssth {} rwsc {} rcvmss {}", info.rmem_alloc, info.rcvbuf, info.unread_bytes, info.rcv_wnd, info.rcv_ssthresh, info.rcv_wscale, info.rcv_mss); }
+        if std::env::var("TR").is_ok() {
+            eprintln!(
+                "  rmem {} rcvbuf {} unread {} wnd {} ssth {} rwsc {} rcvmss {}",
+                info.rmem_alloc,
+                info.rcvbuf,
+                info.unread_bytes,
+                info.rcv_wnd,
+                info.rcv_ssthresh,
+                info.rcv_wscale,
+                info.rcv_mss
+            );
+        }
         assert!(self.wire.sent < 3000, "{} segments in one step", self.wire.sent);
         self.wire.sent = 0;
         assert!(info.unacked_bytes <= 1 << 30);
-        assert!(info.sacked + info.lost <= info.unacked && info.retrans <= info.unacked, "{info:#?}");
+        assert!(
+            info.sacked + info.lost <= info.unacked && info.retrans <= info.unacked,
+            "{info:#?}"
+        );
         assert!(info.snd_cwnd >= 1 && info.snd_mss >= 8 && info.rto <= Nanos::from_secs(120));
         self.sndbuf = self.sndbuf.max(info.sndbuf);
         self.rcvbuf = self.rcvbuf.max(info.rcvbuf);

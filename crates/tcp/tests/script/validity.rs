@@ -144,8 +144,7 @@ fn of_overlapping_segments_the_first_bytes_count() {
     }
     let read = peer.read();
     // What is in order replaces nothing that is acknowledged or was SACKed.
-    let want: [(usize, u8); 7] =
-        [(50, 4), (50, 3), (100, 1), (100, 3), (100, 2), (50, 3), (50, 4)];
+    let want: [(usize, u8); 7] = [(50, 4), (50, 3), (100, 1), (100, 3), (100, 2), (50, 3), (50, 4)];
     let mut expected: Vec<u8> = want.iter().flat_map(|&(n, byte)| vec![byte; n]).collect();
     expected.extend(vec![5; 100]);
     assert_eq!(read, expected);
