@@ -215,7 +215,7 @@ impl World {
             isn: iss,
             ts_offset: source.pick(&[0, u32::MAX]),
             path,
-            options: SocketOptions::default(),
+            options: SocketOptions::default().into(),
         };
         let connection = if source.bit() {
             Connection::connect(now, setup)
@@ -443,11 +443,7 @@ impl World {
                     self.is_deaf = true;
                 }
                 3 if source.byte() < 16 => self.connection.abort(now),
-                4 => self.connection.on_unreachable(
-                    now,
-                    ConnectionError::HostUnreachable,
-                    source.bit(),
-                ),
+                4 => self.connection.on_unreachable(ConnectionError::HostUnreachable),
                 5 => drop(self.connection.take_time_wait()),
                 6 => drop(self.connection.take_error()),
                 _ => self.wire.completes = source.bit(),
