@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteError};
+use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
@@ -391,6 +391,23 @@ fn half_close_lets_the_other_direction_finish() {
     assert!(pair.ends[0].read == down && pair.ends[1].read == up);
     assert_eq!(pair.ends[0].connection.state(), State::TimeWait);
     assert_eq!(pair.ends[1].connection.state(), State::Closed);
+}
+
+#[test]
+fn a_writer_that_goes_by_readiness_gets_a_larger_buffer() {
+    let mut pair = Pair::new(&Config::default());
+    pair.run(pair.seconds(1));
+    let before = pair.ends[0].connection.info(pair.now).sndbuf;
+    for _ in 0..1000 {
+        let (now, connection) = (pair.now, &mut pair.ends[0].connection);
+        while connection.readiness().contains(Readiness::WRITABLE) {
+            assert_eq!(connection.write(now, &[7; 500]), Ok(500), "it is never refused");
+        }
+        pair.now += Nanos::from_millis(1);
+        pair.run(pair.now);
+    }
+    let after = pair.ends[0].connection.info(pair.now).sndbuf;
+    assert!(after > 4 * before, "{before} to {after}");
 }
 
 #[test]
