@@ -6,8 +6,8 @@
 
 mod world_of;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use world_of::Events;
 
 const WORLDS: u64 = 4000;

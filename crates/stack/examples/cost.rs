@@ -206,7 +206,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        self.now = self.now + DELAY;
+        self.now += DELAY;
     }
 
     /// Both hosts, and the link between them, for as long as there is something to do at once.
@@ -391,36 +391,45 @@ fn count_row(row: Row, operations: usize, is_traced: bool) -> Result<Meter, Box<
     Ok(meter)
 }
 
-/// Live bytes of established connections, of each end, before and after one transaction; and what
-/// is left of them when they have closed.
-fn idle(count: usize) -> Result<(), Box<dyn Error>> {
-    let mut world = World::new()?;
-    // The first connections make what all have in common.
-    let first = world.connect(BATCH)?;
-    let empty = LIVE.load(Relaxed);
-    let each = |bytes: i64| bytes as f64 / count as f64;
+/// Opens `count` connections, exchanges a byte each way on each, closes them and waits until TIME_WAIT
+/// is over. Live bytes when they were open, after the exchange, and at the end.
+fn life_of(world: &mut World, count: usize) -> Result<[i64; 3], Box<dyn Error>> {
     let [near, far] = world.connect(count)?;
-    let handles = 2 * count * size_of::<TcpHandle>();
-    let fresh = LIVE.load(Relaxed) - empty - handles as i64;
+    let handles = (near.capacity() + far.capacity()) * size_of::<TcpHandle>();
+    let live = || LIVE.load(Relaxed) - handles as i64;
+    let open = live();
     let mut meter = Meter::new(Row::Client, false);
     for (near, far) in near.iter().zip(&far) {
-        transaction(&mut world, &[near.clone(), far.clone()], &mut meter);
+        transaction(world, &[near.clone(), far.clone()], &mut meter);
     }
-    world.now = world.now + Nanos::from_secs(1);
+    world.now += Nanos::from_secs(1);
     world.settle();
-    let used = LIVE.load(Relaxed) - empty - handles as i64;
+    let used = live();
     drop((near, far));
     for _ in 0..100 {
-        world.now = world.now + Nanos::from_secs(1);
+        world.now += Nanos::from_secs(1);
         world.settle();
     }
-    let left = LIVE.load(Relaxed) - empty;
-    drop(first);
+    Ok([open, used, LIVE.load(Relaxed)])
+}
+
+/// Bytes of connections that do nothing, tables included; and what a third generation leaves behind
+/// when it has closed. The tables grow with the first, and with what it left in TIME_WAIT.
+fn idle(count: usize) -> Result<(), Box<dyn Error>> {
+    let mut world = World::new()?;
+    // What all have in common.
+    life_of(&mut world, 1)?;
+    let empty = LIVE.load(Relaxed);
+    let [open, used, _] = life_of(&mut world, count)?;
+    let [_, _, tables] = life_of(&mut world, count)?;
+    let [_, _, left] = life_of(&mut world, count)?;
+    let each = |bytes: i64| bytes as f64 / count as f64 / 2.0;
     println!(
-        "{{\"connections\":{count},\"fresh\":{:.0},\"used\":{:.0},\"closed\":{:.1}}}",
-        each(fresh) / 2.0,
-        each(used) / 2.0,
-        each(left) / 2.0
+        "{{\"connections\":{count},\"open\":{:.0},\"used\":{:.0},\"tables\":{:.0},\"leaked\":{:.1}}}",
+        each(open - empty),
+        each(used - empty),
+        each(tables - empty),
+        each(left - tables)
     );
     Ok(())
 }
@@ -435,7 +444,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let Meter { operations, allocations, .. } = meter;
             println!("{{\"operations\":{operations},\"allocations\":{allocations}}}");
         }
-        ["where", name] => drop(count_row(row(name)?, WARM_UP, true)?),
+        ["where", name] => {
+            count_row(row(name)?, WARM_UP, true)?;
+        }
         ["idle", count] => idle(count.parse()?)?,
         _ => return Err("cost count ROW N | cost where ROW | cost idle N".into()),
     }

@@ -47,8 +47,8 @@ pub const SETTINGS: [Setting; 4] = [
         name: "10 Mbit/s",
         rate: Rate::from_bits(10_000_000),
         rtt: Nanos::from_millis(1),
-        warm_up: Nanos::from_secs(10),
-        measured: Nanos::from_secs(20),
+        warm_up: Nanos::from_secs(8),
+        measured: Nanos::from_secs(12),
         bound: None,
     },
     Setting {
@@ -56,23 +56,23 @@ pub const SETTINGS: [Setting; 4] = [
         rate: Rate::from_bits(100_000_000),
         rtt: Nanos::from_millis(1),
         warm_up: Nanos::from_secs(3),
-        measured: Nanos::from_secs(6),
+        measured: Nanos::from_secs(4),
         bound: Some(Nanos::from_micros(1200)),
     },
     Setting {
         name: "1 Gbit/s",
         rate: Rate::from_bits(1_000_000_000),
         rtt: Nanos::from_millis(1),
-        warm_up: Nanos::from_secs(1),
-        measured: Nanos::from_secs(2),
+        warm_up: Nanos::from_millis(800),
+        measured: Nanos::from_millis(1200),
         bound: Some(Nanos::from_millis(1)),
     },
     Setting {
         name: "10 Gbit/s",
         rate: Rate::from_bits(10_000_000_000),
         rtt: Nanos::from_micros(200),
-        warm_up: Nanos::from_millis(200),
-        measured: Nanos::from_millis(400),
+        warm_up: Nanos::from_millis(150),
+        measured: Nanos::from_millis(250),
         bound: Some(Nanos::from_millis(1)),
     },
 ];
@@ -309,15 +309,15 @@ impl fmt::Display for Verdict {
 
 /// Head of the table of runs.
 pub const HEADER: &str = "\
-link        base RTT  small    goodput      delay below socket     sRTT     frames   segments  retrans
-                      queues   Mbit/s       p50 ms     p99 ms       ms                              ";
+link         base RTT  small     goodput  delay below socket    smoothed    frames  segments  sent
+                      queues      Mbit/s   p50, ms   p99, ms    RTT, ms                      again";
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queues = if self.small_queues { "on" } else { "off" };
         write!(
             f,
-            "{:<10}  {:>5.1} ms  {:<6} {:>9.1}   {:>9.3}  {:>9.3}  {:>9.3}  {:>8}  {:>9}  {:>7}",
+            "{:<10}  {:>6.1} ms  {:>6}  {:>10.1}  {:>8.3}  {:>8.3}  {:>9.3}  {:>8}  {:>8}  {:>4}",
             self.link,
             self.base_rtt_ms,
             queues,
@@ -337,7 +337,7 @@ pub const INTRODUCTION: &str = "\
 Two neap hosts over an emulated link in virtual time; one bulk flow, MTU 1500, CUBIC, TSO and GRO,
 a transmit ring of 256 descriptors with byte queue limits; hosts wake up to 50 us late.
 Delay below the socket: from a frame's departure from TCP to its last bit on the wire.
-sRTT: median of the smoothed round-trip time.";
+Smoothed RTT: its median. Frames: super-frames count once.";
 
 #[cfg(test)]
 mod tests {

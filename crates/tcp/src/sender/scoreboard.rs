@@ -280,8 +280,10 @@ impl Scoreboard {
             let covered = front.below(ack);
             let new = covered & !front.sacked;
             if new != 0 || (covered == 0 && front.sacked & 1 == 0) {
+                let behind_last = u64::BITS - new.leading_zeros();
+                let end = if new == 0 { ack } else { front.start_of(behind_last) };
                 delivered(Delivered {
-                    end: front.end().earlier(ack),
+                    end: end.earlier(ack).earlier(front.end()),
                     segments: new.count_ones(),
                     sent: front,
                 });
