@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteError};
+use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
@@ -415,6 +415,23 @@ fn options_that_come_later_fit_into_the_largest_packet() {
     pair.run(pair.seconds(300));
     assert!(pair.ends.iter().all(|end| end.read == data));
     assert!(pair.count(0, Counter::RetransSegs) > 20);
+}
+
+#[test]
+fn a_writer_that_goes_by_readiness_gets_a_larger_buffer() {
+    let mut pair = Pair::new(&Config::default());
+    pair.run(pair.seconds(1));
+    let before = pair.ends[0].connection.info(pair.now).sndbuf;
+    for _ in 0..1000 {
+        let (now, connection) = (pair.now, &mut pair.ends[0].connection);
+        while connection.readiness().contains(Readiness::WRITABLE) {
+            assert_eq!(connection.write(now, &[7; 500]), Ok(500), "it is never refused");
+        }
+        pair.now += Nanos::from_millis(1);
+        pair.run(pair.now);
+    }
+    let after = pair.ends[0].connection.info(pair.now).sndbuf;
+    assert!(after > 4 * before, "{before} to {after}");
 }
 
 #[test]
