@@ -1,6 +1,7 @@
 //! What must hold in every world, whatever happens on its links.
 
 use crate::app::{Log, SharedLog};
+use crate::link::Link;
 use crate::world::{HostId, World};
 use core::net::SocketAddr;
 use neap_stack::socket::tcp::FlowInfo;
@@ -9,11 +10,20 @@ use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
 use std::collections::BTreeMap;
 
-/// Probes of a closed window back off no further than the longest RTO; neither do timeouts.
+/// A closed window is probed first after so long, even where the RTO is shorter.
+const FIRST_PROBE: Nanos = Nanos::from_millis(200);
+
+/// Neither timeouts nor probes back off further (`TCP_RTO_MAX`).
+const LONGEST_RTO: Nanos = Nanos::from_secs(120);
+
+/// Pacing, and the lateness of hosts.
 const SLACK: Nanos = Nanos::from_secs(1);
 
-/// Memory of one segment beside its payload, as far as buffers may exceed their limits by one.
+/// Memory of the largest frame.
 const ONE_FRAME: u64 = 70_000;
+
+/// Memory that a piece of it costs beside its payload, at the most.
+const PIECE: u64 = 1024;
 
 /// What one flow looked like when it last moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +55,25 @@ impl Oracle {
         let now = world.now();
         for flow in world.stack(host).flows(now) {
             check_flow(&flow).map_err(|fault| describe(host, &flow, &fault))?;
-            self.check_progress(host, &flow, now)
-                .map_err(|fault| describe(host, &flow, &fault))?;
+            self.check_progress(host, &flow, now).map_err(|fault| describe(host, &flow, &fault))?;
         }
         Ok(())
+    }
+
+    /// Nothing waits below a socket of `end` while the wire from there is idle: so it must be where
+    /// completions are told at once, and the host of that end has just had its turn.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn check_wire(world: &World, host: HostId, link: &Link, end: usize) -> Result<(), String> {
+        let now = world.now();
+        if link.is_sending(end, now) {
+            return Ok(());
+        }
+        match world.stack(host).flows(now).iter().find(|flow| flow.info.below_bytes > 0) {
+            Some(flow) => Err(describe(host, flow, "waits below an idle wire")),
+            None => Ok(()),
+        }
     }
 
     /// A flow that has something to send or to be acknowledged does something within its timeout.
@@ -73,9 +98,9 @@ impl Oracle {
             return Ok(());
         }
         let silent = now.since(watched.moved);
-        let doublings = info.backoff.max(info.probes).min(20);
-        let bound = info.rto.saturating_mul(1 << doublings).0.min(120_000_000_000);
-        if silent > Nanos(bound) + SLACK {
+        let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
+        let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
+        if silent > first.min(LONGEST_RTO) + SLACK {
             return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
         }
         Ok(())
@@ -89,10 +114,16 @@ fn check_flow(flow: &FlowInfo) -> Result<(), String> {
     let waits_below = matches!(info.blocked, TxBlocked::SmallQueue | TxBlocked::Autocork);
     holds(!waits_below || info.below_bytes > 0, "waits for a completion with nothing below")?;
     holds(flow.device_bytes <= info.below_bytes, "more in the device than below")?;
-    let waits_for_acks = info.blocked == TxBlocked::Cwnd && flow.state != State::Closed;
+    let waits_for_acks =
+        matches!(info.blocked, TxBlocked::Cwnd | TxBlocked::Nagle | TxBlocked::Defer);
     holds(!waits_for_acks || info.unacked > 0, "waits for ACKs with nothing in flight")?;
+    let may_send = matches!(flow.state, State::Established | State::CloseWait);
+    let is_silent = info.blocked == TxBlocked::NoData && info.notsent_bytes > 0;
+    holds(!may_send || !is_silent, "says that all is sent, with data to send")?;
     holds(info.unread_bytes <= info.rcvbuf.saturating_mul(2), "receive buffer beyond its bound")?;
-    let most = u64::from(info.sndbuf).saturating_mul(2) + ONE_FRAME;
+    // One write may exceed the buffer, and be cut into single segments later.
+    let pieces = ONE_FRAME / u64::from(info.snd_mss.max(1)) + 1;
+    let most = u64::from(info.sndbuf) * 2 + ONE_FRAME + pieces * PIECE;
     holds(u64::from(info.wmem_queued) <= most, "send buffer beyond its bound")?;
     holds(info.sacked + info.lost <= info.unacked, "more SACKed and lost than in flight")
 }
@@ -141,7 +172,9 @@ pub fn check_prefix(reader: &Log, writer: &Log) -> Result<(), String> {
 pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let (stack, now) = (world.stack(host), world.now());
     let usage = stack.usage();
-    if usage.tcp.connections + usage.tcp.time_wait + usage.names != 0 {
+    // Whom nobody called still listens.
+    let names = usage.names - usage.tcp.listeners;
+    if usage.tcp.connections + usage.tcp.time_wait + names != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
         return Err(format!("host {}: sockets left: {usage:?} {flows:?}", host.0));
     }

@@ -72,7 +72,7 @@ struct Backlog {
     accept: VecDeque<Arc<TcpSocket>>,
     /// Completed handshakes whose connection is not in `accept` yet.
     arriving: usize,
-    options: SocketOptions,
+    options: Arc<SocketOptions>,
     is_closed: bool,
 }
 
@@ -96,7 +96,7 @@ impl Listener {
     pub(crate) fn new(
         local: SocketAddr,
         max_accept: usize,
-        options: SocketOptions,
+        options: Arc<SocketOptions>,
         cell: Arc<RunCell>,
     ) -> Self {
         let backlog = Backlog {
@@ -123,7 +123,7 @@ impl Listener {
     }
 
     /// Options that accepted sockets inherit.
-    pub(crate) fn options(&self) -> SocketOptions {
+    pub(crate) fn options(&self) -> Arc<SocketOptions> {
         self.lock().options.clone()
     }
 
@@ -470,11 +470,11 @@ impl ListenerHandle {
 
     /// Options that accepted sockets inherit.
     pub fn options(&self) -> SocketOptions {
-        self.0.listener.options()
+        SocketOptions::clone(&self.0.listener.options())
     }
 
     /// Replaces the options that accepted sockets inherit.
     pub fn set_options(&self, options: SocketOptions) {
-        self.0.listener.lock().options = options;
+        self.0.listener.lock().options = Arc::new(options);
     }
 }

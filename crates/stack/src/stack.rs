@@ -135,6 +135,8 @@ pub(crate) struct Host {
     identification: AtomicU32,
     neighbor_seed: AtomicU64,
     next_shard: AtomicUsize,
+    /// Of sockets on which nothing was set.
+    default_options: Arc<SocketOptions>,
     /// When the next of TIME_WAIT, reassembly and neighbours is due.
     housekeeping: AtomicU64,
     /// The latest time that anybody told, for what happens without one.
@@ -200,6 +202,7 @@ impl Host {
             identification: AtomicU32::new(seed(10) as u32),
             neighbor_seed: AtomicU64::new(seed(11)),
             next_shard: AtomicUsize::new(0),
+            default_options: Arc::default(),
             housekeeping: AtomicU64::new(u64::MAX),
             last_seen: AtomicU64::new(0),
             is_shut_down: AtomicBool::new(false),
@@ -272,13 +275,18 @@ impl Host {
         self.schedule(next);
     }
 
+    /// Options in memory that sockets share where they are the default ones.
+    fn share(&self, options: SocketOptions) -> Arc<SocketOptions> {
+        if options == *self.default_options { self.default_options.clone() } else { options.into() }
+    }
+
     fn socket(
         &self,
         shard: usize,
         tuple: FourTuple,
         mut path: SocketPath,
         connection: impl FnOnce(Setup) -> Connection,
-        (now, options): (Instant, SocketOptions),
+        (now, options): (Instant, Arc<SocketOptions>),
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let controller = congestion::by_name(&self.config.tcp_congestion_control)
             .ok_or(SocketError::InvalidArgument)?;
@@ -314,7 +322,7 @@ impl Host {
         shard: usize,
         tuple: FourTuple,
         accepted: Accepted,
-        options: SocketOptions,
+        options: Arc<SocketOptions>,
         path: SocketPath,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(now, setup, accepted);
@@ -501,6 +509,7 @@ impl Stack {
     ) -> Result<TcpHandle, SocketError> {
         let host = &self.host;
         let ConnectOptions { local, options } = options;
+        let options = host.share(options);
         // As in Linux, the unspecified address means this host.
         let remote_ip = match remote.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -563,7 +572,7 @@ impl Stack {
         let cell = shard.cell(host.registry.reserve());
         let id = cell.id();
         let max_accept = options.backlog.min(host.config.somaxconn) as usize;
-        let listener = Arc::new(Listener::new(local, max_accept, options.options, cell));
+        let listener = Arc::new(Listener::new(local, max_accept, Arc::new(options.options), cell));
         if let Err(error) = host.demux.listen(listener.clone(), options.reuse_address) {
             host.registry.release(id);
             return Err(error);

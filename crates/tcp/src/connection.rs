@@ -64,8 +64,8 @@ pub struct Setup {
     pub ts_offset: u32,
     /// The way to the peer.
     pub path: Path,
-    /// Options that were set before the connection was opened.
-    pub options: SocketOptions,
+    /// Options that were set before the connection was opened; shared until one is set.
+    pub options: Arc<SocketOptions>,
 }
 
 /// Why a connection failed (`SO_ERROR`).
@@ -165,7 +165,7 @@ pub struct Connection {
     pub(crate) sender: Sender,
     pub(crate) receiver: Receiver,
     pub(crate) deadlines: Deadlines,
-    pub(crate) options: Box<SocketOptions>,
+    pub(crate) options: Arc<SocketOptions>,
     pub(crate) path: Path,
     pub(crate) gso: GsoLimits,
     pub(crate) iss: SeqNumber,
@@ -177,6 +177,10 @@ pub struct Connection {
     pub(crate) fin: Fin,
     pub(crate) owed: Owed,
     pub(crate) blocked: TxBlocked,
+    /// Doublings of the time that the small-queue limit covers.
+    pub(crate) queue_boost: u8,
+    /// When the queue below last ran empty before the next frame came.
+    pub(crate) starved_at: Instant,
     pub(crate) chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     pub(crate) small_end: SeqNumber,
@@ -193,7 +197,8 @@ pub struct Connection {
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u32,
     /// First retransmission timeout of the row, for the user timeout.
-    pub(crate) stalled_since: Option<Instant>,
+    /// [`Instant::FAR_FUTURE`] while the peer answers.
+    pub(crate) stalled_since: Instant,
     pub(crate) last_heard: Instant,
     pub(crate) challenge_after: Instant,
     pub(crate) error: Option<ConnectionError>,
@@ -263,7 +268,7 @@ impl Connection {
             sender,
             receiver,
             deadlines: Deadlines::default(),
-            options: Box::new(setup.options),
+            options: setup.options,
             path: setup.path,
             iss: setup.isn,
             ts_offset: setup.ts_offset,
@@ -274,6 +279,8 @@ impl Connection {
             fin: Fin::None,
             owed: Owed::default(),
             blocked: TxBlocked::NotOpen,
+            queue_boost: 0,
+            starved_at: now,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
             blocked_by_cwnd: false,
@@ -285,7 +292,7 @@ impl Connection {
             keepalive_probes: 0,
             syn_sent_at: now,
             syn_retransmits: 0,
-            stalled_since: None,
+            stalled_since: Instant::FAR_FUTURE,
             last_heard: now,
             challenge_after: Instant::ZERO,
             error: None,
@@ -624,7 +631,9 @@ impl Connection {
                 self.turn(Transition::Shutdown);
                 self.deadlines.clear_all();
             }
-            State::SynReceived | State::Established | State::CloseWait => {
+            // The FIN waits for the handshake (RFC 9293 section 3.10.4).
+            State::SynReceived => self.fin = Fin::Queued,
+            State::Established | State::CloseWait => {
                 self.fin = Fin::Queued;
                 self.turn(Transition::Shutdown);
             }
@@ -636,6 +645,7 @@ impl Connection {
     /// Nothing more will be read (`SHUT_RD`); what arrives is dropped unread.
     pub fn shutdown_read(&mut self) {
         self.read_shut = true;
+        self.receiver.discard();
     }
 
     /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or
@@ -668,7 +678,7 @@ impl Connection {
 
     /// Sets one option.
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
-        let options = &mut *self.options;
+        let options = Arc::make_mut(&mut self.options);
         match option {
             SocketOption::NoDelay(on) => {
                 options.nodelay = on;

@@ -112,6 +112,8 @@ pub struct TcpInfo {
     pub wmem_queued: u32,
     /// Receive buffer (`skmem rb`).
     pub rcvbuf: u32,
+    /// Memory of what was received and not read (`skmem r`).
+    pub rmem_alloc: u32,
     /// Why the flow is not sending.
     pub blocked: TxBlocked,
     /// Time with data to send or in flight.
@@ -202,6 +204,7 @@ impl Connection {
             sndbuf: self.sndbuf,
             wmem_queued: self.memory(),
             rcvbuf: receiver.rcvbuf(),
+            rmem_alloc: receiver.rmem_alloc(),
             blocked: self.blocked,
             busy_time: times.busy,
             rwnd_limited: times.rwnd,
@@ -209,7 +212,8 @@ impl Connection {
             small_queue_limited: times.small_queue,
             pacing_limited: times.pacing,
             cwnd_limited: times.cwnd,
-            last_data_sent: sender.last_sent.map(|sent| now.since(sent)),
+            last_data_sent: (sender.last_sent != Instant::ZERO)
+                .then(|| now.since(sender.last_sent)),
             last_ack_recv: now.since(sender.last_ack_at),
             ecn: sender.ecn,
             timestamps: self.timestamps,
@@ -233,18 +237,16 @@ enum Spent {
     Cwnd,
 }
 
-/// Integrals over [`TxBlocked`] (Linux's chronographs, and neap's finer ones). O(1) per change.
+/// Integrals over [`TxBlocked`] (Linux's chronographs, and neap's finer ones). O(1) per change; no
+/// memory before the first data.
+#[derive(Clone, Debug, Default)]
+pub struct Chronograph(Option<Box<Running>>);
+
 #[derive(Clone, Debug)]
-pub struct Chronograph {
+struct Running {
     since: Instant,
     now_on: Spent,
     totals: [Nanos; 7],
-}
-
-impl Default for Chronograph {
-    fn default() -> Self {
-        Self { since: Instant::ZERO, now_on: Spent::Idle, totals: [Nanos::ZERO; 7] }
-    }
 }
 
 /// What a chronograph has measured.
@@ -280,18 +282,25 @@ impl Chronograph {
                 Spent::Sending
             }
         };
-        if next != self.now_on {
-            self.totals[self.now_on as usize] =
-                self.totals[self.now_on as usize] + now.since(self.since);
-            self.since = now;
-            self.now_on = next;
+        if next == Spent::Idle && self.0.is_none() {
+            return;
+        }
+        let start = || Box::new(Running { since: now, now_on: next, totals: [Nanos::ZERO; 7] });
+        let running = self.0.get_or_insert_with(start);
+        if next != running.now_on {
+            let total = &mut running.totals[running.now_on as usize];
+            *total = *total + now.since(running.since);
+            running.since = now;
+            running.now_on = next;
         }
     }
 
     /// The totals at `now`.
     pub fn times(&self, now: Instant) -> Times {
-        let mut totals = self.totals;
-        totals[self.now_on as usize] = totals[self.now_on as usize] + now.since(self.since);
+        let Some(running) = &self.0 else { return Times::default() };
+        let mut totals = running.totals;
+        let total = &mut totals[running.now_on as usize];
+        *total = *total + now.since(running.since);
         let of = |spent: Spent| totals[spent as usize];
         Times {
             busy: totals[1..].iter().fold(Nanos::ZERO, |sum, &part| sum + part),

@@ -12,6 +12,9 @@ use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
 use crate::timers::IDLE_RELEASE;
 
+/// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
+const PAWS_WINDOW: u32 = 1;
+
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
     pub fn on_segment(&mut self, now: Instant, segment: Segment) {
@@ -107,17 +110,8 @@ impl Connection {
     /// Checks one to five of Linux's `tcp_validate_incoming`. Returns whether to go on.
     fn is_valid(&mut self, now: Instant, segment: &Segment) -> bool {
         let is_reset = segment.flags.contains(Flags::RST);
-        if self.timestamps
-            && !is_reset
-            && let Some(timestamps) = segment.options.timestamps
-        {
-            let pure_ack = segment.seq_len() == 0;
-            let slack = if pure_ack { TsRecent::replay_window(self.sender.rtt.rto()) } else { 0 };
-            if self.receiver.paws_refuses(now, timestamps.value, slack) {
-                self.counters.add(Counter::PAWSEstab, 1);
-                self.receiver.on_unacceptable(now, segment);
-                return false;
-            }
+        if !is_reset && self.paws_refuses(now, segment) {
+            return false;
         }
         let has_syn = segment.flags.contains(Flags::SYN);
         match self.receiver.acceptable(segment.seq, segment.end_seq()) {
@@ -128,6 +122,10 @@ impl Connection {
                     return false;
                 }
                 if !self.is_simultaneous_synack(segment) {
+                    if is_reset && self.is_at_fin(segment) {
+                        self.on_reset(now, segment);
+                        return false;
+                    }
                     self.counters.add(Counter::OutOfWindow, 1);
                     if !is_reset {
                         self.receiver.on_unacceptable(now, segment);
@@ -147,6 +145,34 @@ impl Connection {
         segment.flags.contains(Flags::ACK)
     }
 
+    /// PAWS (RFC 7323 section 5.2), with Linux's tolerance for one tick of disorder and for pure
+    /// ACKs that the network reordered and that say nothing new (`tcp_disordered_ack_check`).
+    fn paws_refuses(&mut self, now: Instant, segment: &Segment) -> bool {
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else {
+            return false;
+        };
+        let pure_ack = segment.seq_len() == 0 && segment.flags.contains(Flags::ACK);
+        let window = scaled_window(segment, Some(self.snd_wscale));
+        let repeats = pure_ack
+            && segment.seq == self.receiver.nxt()
+            && segment.ack == self.sender.una
+            && !self.sender.may_update_window(segment.ack, segment.seq, window);
+        let slack = if repeats {
+            TsRecent::replay_window(self.sender.rtt.rto())
+        } else {
+            PAWS_WINDOW
+        };
+        if !self.receiver.paws_refuses(now, timestamps.value, slack) {
+            return false;
+        }
+        self.counters.add(Counter::PAWSEstab, 1);
+        // Old ACKs are common and need no answer.
+        if !(pure_ack && segment.seq.before(self.receiver.nxt())) {
+            self.receiver.on_unacceptable(now, segment);
+        }
+        true
+    }
+
     /// The second half of a simultaneous open repeats the peer's SYN, with an ACK.
     fn is_simultaneous_synack(&self, segment: &Segment) -> bool {
         self.state == State::SynReceived
@@ -154,11 +180,14 @@ impl Connection {
             && segment.seq + 1 == self.receiver.nxt()
     }
 
+    /// Some stacks reset at the sequence number of their FIN (`tcp_reset_check`).
+    fn is_at_fin(&self, segment: &Segment) -> bool {
+        self.receiver.is_finished() && segment.seq + 1 == self.receiver.nxt()
+    }
+
     /// RFC 5961 section 3.2: only a reset at exactly the next sequence number resets.
     fn on_reset(&mut self, now: Instant, segment: &Segment) {
-        let at_next = segment.seq == self.receiver.nxt();
-        let behind_fin = self.receiver.is_finished() && segment.seq + 1 == self.receiver.nxt();
-        if !at_next && !behind_fin {
+        if segment.seq != self.receiver.nxt() && !self.is_at_fin(segment) {
             self.challenge(now);
             return;
         }
@@ -227,7 +256,7 @@ impl Connection {
             self.deadlines.clear(Deadline::Probe);
         }
         if outcome.advanced {
-            self.stalled_since = None;
+            self.stalled_since = Instant::FAR_FUTURE;
         }
         self.owed.new_data_first |= outcome.new_data_first;
         if self.sender.board.is_empty() {
@@ -271,7 +300,8 @@ impl Connection {
             return;
         }
         let is_new = !segment.payload.is_empty() && segment.end_seq().after(self.receiver.nxt());
-        if is_new && self.is_orphan {
+        let is_deaf = self.read_shut && self.fin != Fin::None;
+        if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
             self.abort(now);

@@ -97,7 +97,7 @@ impl Connection {
         if self.sender.board.is_empty() {
             return;
         }
-        let since = *self.stalled_since.get_or_insert(now);
+        let since = self.stall(now);
         if self.has_given_up(now, since) {
             self.give_up();
             return;
@@ -110,13 +110,19 @@ impl Connection {
         self.arm_retransmit(now);
     }
 
+    /// Notes that the peer does not answer, and since when.
+    fn stall(&mut self, since: Instant) -> Instant {
+        self.stalled_since = self.stalled_since.min(since);
+        self.stalled_since
+    }
+
     fn on_syn_timeout(&mut self, now: Instant) {
         let limit = if self.state == State::SynSent {
             self.config.tcp_syn_retries
         } else {
             self.config.tcp_synack_retries
         };
-        let since = *self.stalled_since.get_or_insert(self.syn_sent_at);
+        let since = self.stall(self.syn_sent_at);
         let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
         if self.syn_retransmits >= limit || user {
             self.counters.add(Counter::AbortOnTimeout, 1);
@@ -178,7 +184,7 @@ impl Connection {
             self.probe_backoff = 0;
             return;
         }
-        let since = *self.stalled_since.get_or_insert(now);
+        let since = self.stall(now);
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         let answers = self.last_heard >= since && !self.is_orphan;
         if (self.options.user_timeout.is_some() || !answers) && self.has_given_up(now, since) {

@@ -107,8 +107,8 @@ impl Hop {
         while self.waiting.front().is_some_and(|&(left, _)| left <= at) {
             self.bytes -= self.waiting.pop_front().map_or(0, |(_, bytes)| bytes);
         }
-        let has_room = self.waiting.len() < self.limits.packets
-            && self.bytes + bytes <= self.limits.bytes;
+        let has_room =
+            self.waiting.len() < self.limits.packets && self.bytes + bytes <= self.limits.bytes;
         (has_room || self.waiting.is_empty()).then(|| {
             let (left, _) = self.out.push(at, bytes);
             self.waiting.push_back((left, bytes));

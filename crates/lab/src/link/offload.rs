@@ -123,13 +123,9 @@ impl Joined {
         let own = headers.as_mut_slice();
         let flags = own[tcp + FLAGS_AT];
         let seq = u32::from_be_bytes([own[tcp + 4], own[tcp + 5], own[tcp + 6], own[tcp + 7]]);
-        let expected = u32::from_be_bytes([
-            first[tcp + 4],
-            first[tcp + 5],
-            first[tcp + 6],
-            first[tcp + 7],
-        ])
-        .wrapping_add(self.payload_len as u32);
+        let expected =
+            u32::from_be_bytes([first[tcp + 4], first[tcp + 5], first[tcp + 6], first[tcp + 7]])
+                .wrapping_add(self.payload_len as u32);
         // All but lengths, identification, checksums, sequence number and flags must agree.
         own[2..6].copy_from_slice(&first[2..6]);
         if tcp == 20 {

@@ -19,7 +19,10 @@ pub struct TxSnapshot {
     is_used: bool,
 }
 
-/// The newest segment among those that the ACK being processed delivered.
+/// The newest segment among those that the ACK being processed delivered; one for each ACK.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Newest(Option<Prior>);
+
 #[derive(Clone, Copy, Debug)]
 struct Prior {
     snapshot: TxSnapshot,
@@ -46,7 +49,6 @@ pub struct RateSampler {
     app_limited_until: Option<u64>,
     /// A round ends when a segment sent after this many deliveries is delivered.
     round_end: u64,
-    prior: Option<Prior>,
     reported: Reported,
 }
 
@@ -60,7 +62,6 @@ impl Default for RateSampler {
             delivered_ce: 0,
             app_limited_until: Some(0),
             round_end: 0,
-            prior: None,
             reported: Reported { is_app_limited: true, ..Reported::default() },
         }
     }
@@ -98,6 +99,7 @@ impl RateSampler {
     /// now acknowledged brings no second sample.
     pub fn on_delivered(
         &mut self,
+        newest: &mut Newest,
         snapshot: &mut TxSnapshot,
         sent_at: Instant,
         end_seq: SeqNumber,
@@ -106,12 +108,12 @@ impl RateSampler {
             return;
         }
         snapshot.is_used = true;
-        let is_newest = self.prior.is_none_or(|prior| {
+        let is_newest = newest.0.is_none_or(|prior| {
             sent_at > self.first_tx || sent_at == self.first_tx && end_seq.after(prior.end_seq)
         });
         if is_newest {
             self.first_tx = sent_at;
-            self.prior = Some(Prior {
+            newest.0 = Some(Prior {
                 snapshot: *snapshot,
                 end_seq,
                 send_interval: sent_at.since(snapshot.first_tx),
@@ -125,7 +127,7 @@ impl RateSampler {
     /// `sample.min_rtt` must be set. There is no sample when nothing new was delivered, when the
     /// receiver reneged, or when the interval is shorter than the minimum round trip, which
     /// happens when ACKs are compressed or a retransmission's original is acknowledged.
-    pub fn sample(&mut self, sample: &mut AckSample, is_reneging: bool) {
+    pub fn sample(&mut self, newest: &Newest, sample: &mut AckSample, is_reneging: bool) {
         if self.app_limited_until.is_some_and(|until| self.delivered > until) {
             self.app_limited_until = None;
         }
@@ -133,7 +135,7 @@ impl RateSampler {
             self.delivered_time = sample.now;
         }
         sample.total_delivered = self.delivered;
-        let Some(prior) = self.prior.take() else { return };
+        let Some(prior) = newest.0 else { return };
         if is_reneging {
             return;
         }
@@ -211,12 +213,44 @@ impl RateSampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ops::{Deref, DerefMut};
+
+    /// A sampler and what the ACK being processed has delivered.
+    #[derive(Default)]
+    struct Sampler {
+        sampler: RateSampler,
+        newest: Newest,
+    }
+
+    impl Sampler {
+        fn on_delivered(&mut self, shot: &mut TxSnapshot, at: Instant, end: SeqNumber) {
+            self.sampler.on_delivered(&mut self.newest, shot, at, end);
+        }
+
+        fn sample(&mut self, sample: &mut AckSample, is_reneging: bool) {
+            let newest = core::mem::take(&mut self.newest);
+            self.sampler.sample(&newest, sample, is_reneging);
+        }
+    }
+
+    impl Deref for Sampler {
+        type Target = RateSampler;
+        fn deref(&self) -> &RateSampler {
+            &self.sampler
+        }
+    }
+
+    impl DerefMut for Sampler {
+        fn deref_mut(&mut self) -> &mut RateSampler {
+            &mut self.sampler
+        }
+    }
 
     fn ms(n: u64) -> Instant {
         Instant::ZERO + Nanos::from_millis(n)
     }
 
-    fn ack(sampler: &mut RateSampler, now: Instant, segments: u32) -> AckSample {
+    fn ack(sampler: &mut Sampler, now: Instant, segments: u32) -> AckSample {
         sampler.count_delivered(segments, false);
         let mut sample = AckSample {
             now,
@@ -235,7 +269,7 @@ mod tests {
 
     #[test]
     fn rate_is_delivered_over_the_longer_interval() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut first = sampler.on_transmit(ms(0), true);
         let mut second = sampler.on_transmit(ms(5), false);
         sampler.on_delivered(&mut first, ms(0), SeqNumber(1000));
@@ -252,7 +286,7 @@ mod tests {
 
     #[test]
     fn compressed_acks_do_not_inflate_the_rate() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut shots: Vec<_> = (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0)).collect();
         sampler.on_delivered(&mut shots[0], ms(0), SeqNumber(1));
         ack(&mut sampler, ms(100), 1);
@@ -265,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_counts_once() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut shot = sampler.on_transmit(ms(0), true);
         sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
         assert_eq!(ack(&mut sampler, ms(20), 1).delivered, 1);
@@ -275,7 +309,7 @@ mod tests {
 
     #[test]
     fn short_intervals_and_reneging_give_no_sample() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut shot = sampler.on_transmit(ms(0), true);
         sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
         assert_eq!(ack(&mut sampler, ms(9), 1).delivered, 0);
@@ -289,7 +323,7 @@ mod tests {
 
     #[test]
     fn application_limit_marks_what_is_sent_until_the_flight_is_delivered() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut fresh = sampler.on_transmit(ms(0), true);
         sampler.on_delivered(&mut fresh, ms(0), SeqNumber(1));
         assert!(ack(&mut sampler, ms(10), 1).is_app_limited, "a new connection");
@@ -305,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_round_starts_once_per_flight() {
-        let mut sampler = RateSampler::default();
+        let mut sampler = Sampler::default();
         let mut starts = Vec::new();
         let mut flight: Vec<_> = (0..4).map(|i| sampler.on_transmit(ms(0), i == 0)).collect();
         for round in 1..4 {

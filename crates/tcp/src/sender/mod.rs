@@ -14,7 +14,7 @@ use crate::segment::{SackBlock, Timestamps};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
-use delivery_rate::RateSampler;
+use delivery_rate::{Newest, RateSampler};
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard};
@@ -117,7 +117,8 @@ pub struct Sender {
     pub pacer: Pacer,
     /// Loss recovery.
     pub recovery: Recovery,
-    reorder_wait: Option<Nanos>,
+    /// What RACK waits for after the ACK being processed; [`Nanos::MAX`] for nothing.
+    reorder_wait: Nanos,
     /// The peer understands SACK.
     pub sack: bool,
     /// ECN was agreed.
@@ -129,8 +130,8 @@ pub struct Sender {
     cwnd_usage_seq: SeqNumber,
     cwnd_used: u32,
     cwnd_stamp: Instant,
-    /// When data was last sent.
-    pub last_sent: Option<Instant>,
+    /// When data was last sent; [`Instant::ZERO`] before the first.
+    pub last_sent: Instant,
     /// When the last ACK arrived.
     pub last_ack_at: Instant,
     /// Data segments sent, retransmissions included (`data_segs_out`).
@@ -168,7 +169,7 @@ impl Sender {
             rate: RateSampler::default(),
             pacer: Pacer::default(),
             recovery,
-            reorder_wait: None,
+            reorder_wait: Nanos::MAX,
             sack: false,
             ecn: false,
             ecn_cwr_owed: false,
@@ -177,7 +178,7 @@ impl Sender {
             cwnd_usage_seq: iss,
             cwnd_used: 0,
             cwnd_stamp: Instant::ZERO,
-            last_sent: None,
+            last_sent: Instant::ZERO,
             last_ack_at: Instant::ZERO,
             data_segs_out: 0,
             bytes_sent: 0,
@@ -264,8 +265,11 @@ impl Sender {
         if prior.packets_out == 0 {
             return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
         }
-        facts.is_duplicate =
-            !facts.una_advanced && !window_changed && !ack.has_data && facts.newly_sacked == 0;
+        facts.is_duplicate = ack.ack == self.una
+            && !facts.una_advanced
+            && !window_changed
+            && !ack.has_data
+            && facts.newly_sacked == 0;
         let echo_age = facts
             .ts_echo
             .map(|echo| ack.clock.wrapping_sub(echo))
@@ -278,11 +282,11 @@ impl Sender {
         sample.acked_sacked = delivered;
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
-        self.rate.sample(&mut sample, false);
+        self.rate.sample(&rtts.newest, &mut sample, false);
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
         let lost_before = self.board.counts().lost_out;
-        self.reorder_wait = None;
+        self.reorder_wait = Nanos::MAX;
         let after = self.react_if_needed(now, &facts, counters, &prior);
         let lost_now = self.board.counts().lost_out;
         sample.losses = lost_now.saturating_sub(lost_before);
@@ -294,22 +298,27 @@ impl Sender {
             advanced: facts.una_advanced,
             rearm: facts.una_advanced || facts.newly_sacked > 0,
             new_data_first: after == AfterAck::NewDataFirst,
-            reorder_wait: self.reorder_wait,
+            reorder_wait: (self.reorder_wait != Nanos::MAX).then_some(self.reorder_wait),
         })
     }
 
     /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it changed.
     fn update_window(&mut self, ack: &Ack<'_>) -> bool {
-        let is_newer = ack.ack.after(self.una)
-            || ack.seq.after(self.wl1)
-            || (ack.seq == self.wl1 && (ack.window > self.wnd || ack.window == 0));
-        if !is_newer || ack.ack.before(self.una) {
+        if ack.ack.before(self.una) || !self.may_update_window(ack.ack, ack.seq, ack.window) {
             return false;
         }
         self.wl1 = ack.seq;
         let changed = self.wnd != ack.window;
         self.set_window(ack.window);
         changed
+    }
+
+    /// Whether a segment at `seq` that acknowledges `ack` brings news of the window
+    /// (`tcp_may_update_window`).
+    pub(crate) fn may_update_window(&self, ack: SeqNumber, seq: SeqNumber, window: u32) -> bool {
+        ack.after(self.una)
+            || seq.after(self.wl1)
+            || (seq == self.wl1 && (window > self.wnd || window == 0))
     }
 
     fn delivered_segments(&self, sacked_before: u32, facts: &AckFacts) -> u32 {
@@ -367,9 +376,12 @@ impl Sender {
                     reordered.get_or_insert(part.sent.seq);
                 }
             }
-            self.credit_delivery(now, part);
+            self.credit_delivery(now, part, &mut rtts.newest);
         });
         self.board = board;
+        if !self.sack {
+            self.board.remove_reno_sacked(acked);
+        }
         facts.unsacked_acked = unsacked;
         if let (Some(low), Some(high)) = (reordered, highest_sack)
             && self.sack
@@ -379,11 +391,11 @@ impl Sender {
         acked
     }
 
-    fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>) {
+    fn credit_delivery(&mut self, now: Instant, part: Delivered<'_>, newest: &mut Newest) {
         let Delivered { sent, end, .. } = part;
         self.rack_advance(now, sent, end);
         let (sent_at, mut snapshot) = (sent.sent_at, sent.snapshot);
-        self.rate.on_delivered(&mut snapshot, sent_at, end);
+        self.rate.on_delivered(newest, &mut snapshot, sent_at, end);
         sent.snapshot = snapshot;
     }
 
@@ -428,7 +440,7 @@ impl Sender {
                         reordered.get_or_insert(part.sent.seq);
                     }
                 }
-                self.credit_delivery(now, part);
+                self.credit_delivery(now, part, &mut rtts.newest);
             });
             if let (Some(low), Some(high)) = (reordered, highest) {
                 self.saw_reordering(high.bytes_since(low), config.tcp_max_reordering, counters);
@@ -527,12 +539,16 @@ impl Sender {
         self.pacer.set_rate(rate);
     }
 
-    /// What the flow moves: what was in flight at the most in this window, over srtt; unlimited
-    /// before the first sample. While something else than cwnd limits the flow, small queues first
-    /// of all, cwnd may be twice that and more, and says nothing.
+    /// What the flow moves: what was in flight at the most in this window, over srtt, and no more
+    /// than what was delivered; unlimited before the first sample. While something else than cwnd
+    /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
+    /// nothing. A flow that fills its window in slow start will move twice as much a round later.
     pub fn moved_rate(&self) -> Rate {
-        let rate = self.rate_of(self.max_packets_out.min(self.window.cwnd));
-        self.rate.rate(self.mss).map_or(rate, |delivered| delivered.min(rate))
+        let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
+        let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
+        let rate = delivered.map_or(used, |delivered| delivered.min(used));
+        let grows = self.window.in_slow_start() && self.is_cwnd_limited;
+        if grows { Rate(rate.0.saturating_mul(2)) } else { rate }
     }
 
     /// The rate of so many segments per round trip, or of those in flight if they are more.
@@ -585,8 +601,8 @@ impl Sender {
 
     /// The flow was idle and sends again: window decay per RTO of silence (`tcp_cwnd_restart`).
     pub fn restart_after_idle(&mut self, now: Instant, config: &Config) {
-        let Some(last_sent) = self.last_sent else { return };
-        if !self.board.is_empty() {
+        let last_sent = self.last_sent;
+        if last_sent == Instant::ZERO || !self.board.is_empty() {
             return;
         }
         let event = CongestionEvent::TxStart { last_sent };
@@ -609,9 +625,10 @@ impl Sender {
     }
 }
 
-/// Round-trip samples of one ACK.
+/// Round-trip samples of one ACK, and the newest segment that it delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rtts {
+    newest: Newest,
     first: Option<Nanos>,
     last: Option<Nanos>,
     sacked: Option<Nanos>,

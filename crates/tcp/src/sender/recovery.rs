@@ -301,7 +301,7 @@ impl Sender {
         if self.try_undo_dsack(now, counters) {
             self.try_open(now, ack);
         }
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         if self.recovery.state != CaState::Recovery && self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         }
@@ -317,7 +317,7 @@ impl Sender {
         if self.recovery.state <= CaState::Disorder {
             self.try_undo_dsack(now, counters);
         }
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         if self.board.counts().lost_out > 0 {
             self.enter_recovery(now, ack.ece, counters);
         } else {
@@ -328,7 +328,7 @@ impl Sender {
     fn react_in_loss(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) -> AfterAck {
         let after = self.process_loss(now, ack, counters);
         let retrans_before = self.board.counts().retrans_out;
-        self.reorder_wait = self.identify_loss(now, ack);
+        self.reorder_wait = self.identify_loss(now, ack).unwrap_or(Nanos::MAX);
         let lost_again = self.board.counts().retrans_out < retrans_before;
         if lost_again {
             counters.add(Counter::LostRetransmit, 1);

@@ -280,8 +280,10 @@ impl Scoreboard {
             let covered = front.below(ack);
             let new = covered & !front.sacked;
             if new != 0 || (covered == 0 && front.sacked & 1 == 0) {
+                let behind_last = u64::BITS - new.leading_zeros();
+                let end = if new == 0 { ack } else { front.start_of(behind_last) };
                 delivered(Delivered {
-                    end: front.end().earlier(ack),
+                    end: end.earlier(ack).earlier(front.end()),
                     segments: new.count_ones(),
                     sent: front,
                 });
@@ -397,10 +399,17 @@ impl Scoreboard {
         }
     }
 
-    /// Duplicate ACKs counted as deliveries, where there is no SACK (`tcp_add_reno_sack`).
+    /// Duplicate ACKs counted as deliveries, where there is no SACK (`tcp_add_reno_sack`). There is
+    /// always a hole: the head, if nothing is known to be lost (`tcp_limit_reno_sacked`).
     pub fn set_reno_sacked(&mut self, duplicates: u32) {
-        let room = self.counts.packets_out.saturating_sub(self.counts.lost_out);
-        self.counts.sacked_out = duplicates.min(room);
+        let holes = self.counts.lost_out.max(1);
+        self.counts.sacked_out = duplicates.min(self.counts.packets_out.saturating_sub(holes));
+    }
+
+    /// Of `acked` segments one filled the hole, the others had been counted by duplicate ACKs
+    /// (`tcp_remove_reno_sacks`).
+    pub fn remove_reno_sacked(&mut self, acked: u32) {
+        self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)));
     }
 
     /// The first run of segments that are lost and not retransmitted, as the index of its frame and

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// Page for bulk data.
 const PAGE: usize = 64 << 10;
-/// Page of a socket that writes little; an idle socket may keep one.
+/// Page of a socket that writes little.
 const SMALL_PAGE: usize = 512;
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
@@ -124,10 +124,8 @@ impl SendQueue {
         if self.is_empty() {
             self.retired = VecDeque::new();
             self.ready = VecDeque::new();
-            if self.is_page {
-                self.tail = BytesMut::new();
-                self.is_page = false;
-            }
+            self.tail = BytesMut::new();
+            self.is_page = false;
         }
     }
 
@@ -230,6 +228,6 @@ mod tests {
         queue.push(b"x");
         drop(queue.take(1));
         queue.release_idle_memory();
-        assert!(queue.tail.capacity() <= SMALL_PAGE && !queue.is_page);
+        assert_eq!(queue.tail.capacity(), 0);
     }
 }

@@ -18,6 +18,8 @@ pub struct FlowRate {
     pub shift: u32,
     /// Frames are on the wire as soon as they are handed down, so their size costs no delay.
     pub completes_at_once: bool,
+    /// Doublings of the queued time, because what was below ran empty.
+    pub queue_boost: u8,
 }
 
 /// Bytes of memory that may be below TCP whatever the frame size is, and the goal of one frame.
@@ -61,7 +63,7 @@ pub fn sizes(
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
         bytes = bytes.min(bound);
-        queue_bytes = bound.saturating_mul(2).min(scaled);
+        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
@@ -181,7 +183,14 @@ mod tests {
     use super::*;
 
     fn flow(rate: Rate, min_rtt: Nanos) -> FlowRate {
-        FlowRate { pacing: rate, moved: rate, min_rtt, shift: 10, completes_at_once: false }
+        FlowRate {
+            pacing: rate,
+            moved: rate,
+            min_rtt,
+            shift: 10,
+            completes_at_once: false,
+            queue_boost: 0,
+        }
     }
 
     fn linux() -> Config {

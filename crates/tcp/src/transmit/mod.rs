@@ -29,6 +29,11 @@ use small_queue::TxCredit;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
+/// The small-queue limit covers at most 2^n times its ordinary time.
+const MAX_QUEUE_BOOST: u8 = 6;
+/// How long a boost lasts without cause.
+const QUEUE_HOLD: Nanos = Nanos::from_secs(1);
+
 /// Why [`Connection::transmit`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxBlocked {
@@ -73,6 +78,8 @@ pub(crate) struct Path<'a> {
     pub mss: u32,
     pub options: Options,
     sizes: Sizes,
+    /// Payload bytes of the largest frame that the path takes.
+    pub gso_bytes: u32,
     pub is_paced: bool,
     /// The qdisc holds frames until they depart, so the connection need not.
     pub is_delegated: bool,
@@ -83,6 +90,7 @@ impl Connection {
     /// completions. Returns why it stopped.
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         self.gso = egress.gso();
+        self.adapt_queue(now);
         if let Some(seq) = self.stray_reset.take() {
             let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
             self.counters.add(Counter::OutRsts, 1);
@@ -111,6 +119,19 @@ impl Connection {
         blocked
     }
 
+    /// Adapts the small-queue limit to a device or host that is late: if all that was below has left
+    /// before we came, the wire was idle, and the limit covers twice the time; a second without
+    /// that takes a doubling back (the idea of BQL, for one flow).
+    fn adapt_queue(&mut self, now: Instant) {
+        if self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0 {
+            self.queue_boost = (self.queue_boost + 1).min(MAX_QUEUE_BOOST);
+            self.starved_at = now;
+        } else if self.queue_boost > 0 && now.since(self.starved_at) >= QUEUE_HOLD {
+            self.queue_boost -= 1;
+            self.starved_at = now;
+        }
+    }
+
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         let options = self.options_of(now, true);
         let header = 20 + options.wire_len() as u32;
@@ -122,6 +143,7 @@ impl Connection {
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
+            queue_boost: self.queue_boost,
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -130,7 +152,7 @@ impl Connection {
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
         let is_paced = self.sender.pacer.is_needed();
         let is_delegated = egress.holds_until_departure();
-        let mut path = Path { egress, now, mss, options, sizes, is_paced, is_delegated };
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -405,7 +427,7 @@ impl Connection {
         sender.bytes_sent += u64::from(bytes);
         let spaced = path.is_paced || path.is_delegated;
         sender.pacer.depart(path.now, bytes, spaced, sender.data_segs_out);
-        sender.last_sent = Some(path.now);
+        sender.last_sent = path.now;
         sender.recovery.count_sent(segments);
         self.segs_out += u64::from(segments);
         if bytes > 0 {
@@ -423,11 +445,15 @@ impl Connection {
     /// A segment with today's ACK, window and options.
     pub(crate) fn segment(
         &mut self,
-        path: &Path<'_>,
+        path: &mut Path<'_>,
         seq: SeqNumber,
         mut flags: Flags,
     ) -> (Segment, Offer) {
         flags.set(Flags::ECE, self.receiver.ece());
+        if !path.options.sack.is_empty() {
+            // Each segment reports a duplicate of its own.
+            path.options.sack = self.receiver.sack_blocks(self.sack_room());
+        }
         let offer = self.receiver.offer();
         let segment = Segment {
             seq,
@@ -445,9 +471,14 @@ impl Connection {
         let timestamps = self
             .timestamps
             .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
-        let room = if timestamps.is_some() { 3 } else { 4 };
+        let room = self.sack_room();
         let sack = if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
         Options { timestamps, sack, ..Options::default() }
+    }
+
+    /// SACK blocks that fit beside the other options.
+    fn sack_room(&self) -> usize {
+        if self.timestamps { 3 } else { 4 }
     }
 
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
@@ -469,7 +500,6 @@ impl Connection {
             if self.receiver.ack_due() != AckDue::Now {
                 return;
             }
-            path.options = self.options_of(path.now, true);
             if !self.send_bare(path, self.sender.nxt, Flags::ACK) {
                 return;
             }

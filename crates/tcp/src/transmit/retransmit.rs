@@ -58,7 +58,11 @@ impl Connection {
 
     /// Sends at most `max` segments of the run once more, as a frame of their own.
     fn retransmit(&mut self, path: &mut Path<'_>, run: Run, max: u32) -> Result<(), TxBlocked> {
-        let ticket = self.sender.board.get(run.index).map(|sent| sent.ticket);
+        let original = self.sender.board.get(run.index);
+        let ticket = original.map(|sent| sent.ticket);
+        // Options that were not there when it was cut may have made segments smaller since.
+        let unit = original.map_or(path.mss, |sent| u32::from(sent.unit));
+        let max = max.min(path.gso_bytes / unit.max(1));
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);

@@ -1,0 +1,278 @@
+//! A network namespace per test, a stack on a TUN in it, and data that can be recognised.
+
+use std::any::type_name;
+use std::env;
+use std::fmt::Debug;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use neap::Stack;
+
+/// The longest that a test may take: far above what it takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Tells a test that it is in its namespace.
+const INSIDE: &str = "NEAP_TEST_NAMESPACE";
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+pub(crate) fn skip(reason: &str) {
+    writeln!(io::stderr(), "SKIP: {reason}").expect("stderr");
+}
+
+/// Runs the calling test in a process of its own, in a network namespace that ends with it: the
+/// test binary starts itself again for that. `test` must be written in the test function itself,
+/// whose name is taken from it.
+pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
+    if env::var_os(INSIDE).is_some() {
+        run("ip link set lo up");
+        return test();
+    }
+    let flags = match flags_of_unshare() {
+        Ok(flags) => flags,
+        Err(reason) => return skip(reason),
+    };
+    let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
+    let name = path.split("::{{closure}}").next().unwrap_or_default();
+    let mut child = Command::new("unshare")
+        .arg(flags)
+        .arg(env::current_exe().expect("the test knows its binary"))
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("unshare runs");
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (ended, end) = channel();
+    let out = thread::spawn(move || {
+        let text = read_all(stdout.expect("a pipe"));
+        let _ = ended.send(());
+        text
+    });
+    let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
+    let hangs = end.recv_timeout(PATIENCE).is_err();
+    if hangs {
+        child.kill().expect("a child can be killed");
+    }
+    let status = child.wait().expect("a child can be waited for");
+    let (out, err) = (out.join().expect("read"), err.join().expect("read"));
+    let passed = status.success() && out.contains("1 passed");
+    let verdict = if hangs { "hangs" } else { "failed" };
+    assert!(passed, "{name} {verdict}: {status}\n{out}{err}");
+    for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
+        skip(line);
+    }
+}
+
+fn read_all(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// How to make a namespace with a TUN interface here, if that is possible.
+fn flags_of_unshare() -> Result<&'static str, &'static str> {
+    static FOUND: OnceLock<Option<&str>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        ["-n", "-rn"].into_iter().find(|flags| {
+            let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun";
+            let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
+            output.is_ok_and(|output| output.status.success())
+        })
+    });
+    found.ok_or("no network namespace with a TUN interface (unshare, ip tuntap add)")
+}
+
+/// Runs a command line; it must succeed. Returns what it printed.
+pub(crate) fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().expect("a program")).args(words).output().expect(line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A version of IP with its two addresses: the kernel's end of a link, and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(crate) fn kernel(self) -> IpAddr {
+        self.text("10.9.0.1", "fd00:9::1")
+    }
+
+    pub(crate) fn ours(self) -> IpAddr {
+        self.text("10.9.0.2", "fd00:9::2")
+    }
+
+    pub(crate) fn cidr(self, address: IpAddr) -> String {
+        format!("{address}/{}", if self == Self::V4 { 24 } else { 64 })
+    }
+
+    pub(crate) fn text(self, v4: &str, v6: &str) -> IpAddr {
+        let text = if self == Self::V4 { v4 } else { v6 };
+        text.parse().expect("an address")
+    }
+
+    /// A stack on a TUN named `t0`.
+    pub(crate) fn stack(self) -> Stack {
+        Stack::builder()
+            .tun("t0", &self.cidr(self.kernel()))
+            .address(&self.cidr(self.ours()))
+            .build()
+            .expect("a stack on a TUN")
+    }
+
+    /// A listener of the kernel that the stack can reach.
+    pub(crate) fn kernel_listener(self) -> (std::net::TcpListener, SocketAddr) {
+        let listener = std::net::TcpListener::bind((self.kernel(), 0)).expect("bind");
+        let address = listener.local_addr().expect("an address");
+        (listener, address)
+    }
+
+    /// A listener of the stack that the kernel can reach.
+    pub(crate) fn listener(self, stack: &Stack) -> (neap::TcpListener, SocketAddr) {
+        let any = SocketAddr::new(self.ours(), 0);
+        let listener = neap::TcpListener::bind(stack, any).expect("bind");
+        let address = listener.local_addr().expect("an address");
+        (listener, address)
+    }
+
+    /// A connection that the stack opened, and the kernel's end of it.
+    pub(crate) fn pair(self, stack: &Stack) -> (neap::TcpStream, std::net::TcpStream) {
+        let (listener, address) = self.kernel_listener();
+        let ours = neap::TcpStream::connect(stack, address).expect("connect");
+        let (theirs, from) = listener.accept().expect("accept");
+        assert_eq!(from, ours.local_addr().expect("an address"));
+        (ours, theirs)
+    }
+}
+
+/// A stream of bytes that tells at each place whether it is the right one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pattern(pub(crate) u64);
+
+impl Pattern {
+    /// Bytes `8 * index` to `8 * index + 7`.
+    fn word(self, index: u64) -> [u8; 8] {
+        let z = self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (z ^ (z >> 27)).to_le_bytes()
+    }
+
+    pub(crate) fn fill(self, offset: u64, buf: &mut [u8]) {
+        let head = (8 - offset as usize % 8) % 8;
+        let (head, rest) = buf.split_at_mut(head.min(buf.len()));
+        let word = self.word(offset / 8);
+        head.copy_from_slice(&word[offset as usize % 8..][..head.len()]);
+        let first = offset.div_ceil(8);
+        for (chunk, index) in rest.chunks_mut(8).zip(first..) {
+            chunk.copy_from_slice(&self.word(index)[..chunk.len()]);
+        }
+    }
+
+    pub(crate) fn bytes(self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(0, &mut bytes);
+        bytes
+    }
+
+    /// Panics at the first byte that is not the one that belongs at `offset`.
+    pub(crate) fn check(self, offset: u64, got: &[u8]) {
+        let mut wanted = vec![0; got.len()];
+        self.fill(offset, &mut wanted);
+        if let Some(at) = (0..got.len()).find(|&at| got[at] != wanted[at]) {
+            let end = got.len().min(at + 16);
+            let place = offset + at as u64;
+            panic!("at byte {place}: got {:?}, not {:?}", &got[at..end], &wanted[at..end]);
+        }
+    }
+
+    /// Writes the first `len` bytes, in writes of growing size.
+    pub(crate) fn send(self, to: &mut impl Write, len: u64) {
+        let mut buf = vec![0; 256 << 10];
+        let mut offset = 0;
+        let mut size = 1;
+        while offset < len {
+            let chunk = &mut buf[..size.min((len - offset) as usize)];
+            self.fill(offset, chunk);
+            to.write_all(chunk).unwrap_or_else(|error| panic!("write at {offset}: {error}"));
+            offset += chunk.len() as u64;
+            size = (size * 3 + 1).min(256 << 10);
+        }
+    }
+
+    /// Reads `len` bytes, each of which must be right.
+    pub(crate) fn receive(self, from: &mut impl Read, len: u64) {
+        let mut buf = vec![0; 256 << 10];
+        let mut offset = 0;
+        while offset < len {
+            let room = buf.len().min((len - offset) as usize);
+            let got = from
+                .read(&mut buf[..room])
+                .unwrap_or_else(|error| panic!("read at {offset}: {error}"));
+            assert!(got > 0, "the stream ends at {offset} of {len}");
+            self.check(offset, &buf[..got]);
+            offset += got as u64;
+        }
+    }
+}
+
+/// The stream must be over.
+pub(crate) fn expect_end(from: &mut impl Read) {
+    assert_eq!(from.read(&mut [0; 16]).expect("the end of the stream"), 0);
+}
+
+/// Waits for something that nobody tells of; shows what it last was if it never comes.
+pub(crate) fn eventually<T: Debug>(what: impl Fn() -> T, is_right: impl Fn(&T) -> bool) -> T {
+    let begin = Instant::now();
+    loop {
+        let now = what();
+        if is_right(&now) {
+            return now;
+        }
+        assert!(begin.elapsed() < PATIENCE / 4, "still {now:?}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// No connection is left, and nobody holds memory for one: all credits came back.
+pub(crate) fn expect_nothing_left(stack: &Stack, listeners: usize) {
+    let host = stack.host();
+    eventually(
+        || host.usage(),
+        |usage| {
+            usage.tcp.connections == 0
+                && usage.tcp.time_wait == 0
+                && usage.tcp.listeners == listeners
+                && usage.names == listeners
+                && usage.loopback_bytes == 0
+        },
+    );
+    expect_nothing_below(stack);
+}
+
+/// Qdiscs, devices and the accounts of all flows are empty.
+pub(crate) fn expect_nothing_below(stack: &Stack) {
+    let host = stack.host();
+    eventually(
+        || {
+            let ports = host.interfaces(stack.now()).into_iter().flat_map(|each| each.ports);
+            let queued: u64 = ports.map(|port| port.ring_bytes + port.pieces as u64).sum();
+            let flows = host.flows(stack.now());
+            let below: u64 = flows.iter().map(|flow| flow.info.below_bytes).sum();
+            (queued, below)
+        },
+        |left| *left == (0, 0),
+    );
+}

@@ -1,0 +1,155 @@
+//! UDP and ICMP.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use neap::stack::stats::IpCounter;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+
+use crate::common::{Family, Pattern, in_namespace, skip};
+
+/// For a datagram that must come: they are not lost here.
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Payloads of one packet, of the largest one, of several fragments, and of the largest datagram.
+const SIZES: [usize; 8] = [0, 1, 1200, 1452, 1472, 1473, 9000, 65_507];
+
+#[test]
+fn datagrams_come_back_from_the_kernel() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let theirs = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            let address = theirs.local_addr().expect("an address");
+            let kernel = thread::spawn(move || {
+                let mut buf = vec![0; 1 << 16];
+                for _ in SIZES {
+                    let (len, from) = theirs.recv_from(&mut buf).expect("a datagram");
+                    theirs.send_to(&buf[..len], from).expect("sent");
+                }
+            });
+            let ours = neap::UdpSocket::bind(&stack, SocketAddr::new(family.ours(), 0));
+            let ours = ours.expect("bind");
+            ours.set_read_timeout(LONG).expect("a timeout");
+            let mut buf = vec![0; 1 << 16];
+            for (seed, size) in (0..).zip(SIZES) {
+                let data = Pattern(seed).bytes(size);
+                assert_eq!(ours.send_to(&data, address).expect("sent"), size);
+                let (len, from) = ours.recv_from(&mut buf).expect("the echo");
+                assert_eq!((len, from), (size, address));
+                assert!(buf[..len] == data, "{size} bytes");
+            }
+            kernel.join().expect("the kernel's end");
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_the_kernel_are_answered() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let ours = neap::UdpSocket::bind(&stack, SocketAddr::new(family.ours(), 0));
+            let ours = ours.expect("bind");
+            let address = ours.local_addr().expect("an address");
+            let theirs = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            theirs.connect(address).expect("connect");
+            theirs.set_read_timeout(LONG).expect("a timeout");
+            let server = thread::spawn(move || {
+                let mut buf = vec![0; 1 << 16];
+                for _ in SIZES {
+                    let (len, from) = ours.recv_from(&mut buf).expect("a datagram");
+                    ours.send_to(&buf[..len], from).expect("sent");
+                }
+            });
+            let mut buf = vec![0; 1 << 16];
+            for (seed, size) in (0..).zip(SIZES) {
+                let data = Pattern(seed).bytes(size);
+                theirs.send(&data).expect("sent");
+                let len = theirs.recv(&mut buf).expect("the echo");
+                assert!(buf[..len] == data, "{size} bytes");
+            }
+            server.join().expect("the stack's end");
+        }
+    });
+}
+
+#[test]
+fn datagrams_to_closed_ports_are_refused_both_ways() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let ours = neap::UdpSocket::bind(&stack, SocketAddr::new(family.ours(), 0));
+            let ours = ours.expect("bind");
+            ours.set_read_timeout(LONG).expect("a timeout");
+            ours.connect(SocketAddr::new(family.kernel(), 9)).expect("connect");
+            ours.send(b"anybody?").expect("sent");
+            let refused = ours.recv(&mut [0; 16]).expect_err("nobody is there");
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+
+            let theirs = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            theirs.set_read_timeout(LONG).expect("a timeout");
+            theirs.connect((family.ours(), 9)).expect("connect");
+            theirs.send(b"anybody?").expect("sent");
+            let refused = theirs.recv(&mut [0; 16]).expect_err("nobody is there");
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        }
+    });
+}
+
+#[test]
+fn a_receive_timeout_and_non_blocking_mode_of_udp() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let ours = neap::UdpSocket::bind(&stack, SocketAddr::new(family.ours(), 0));
+        let ours = ours.expect("bind");
+        ours.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let late = ours.recv_from(&mut [0; 16]).expect_err("nothing comes");
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+        ours.set_nonblocking(true).expect("a mode");
+        let late = ours.recv_from(&mut [0; 16]).expect_err("nothing is there");
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+    });
+}
+
+/// A socket of the kernel that sends echo requests, if it may.
+fn ping_socket(family: Family) -> Option<UdpSocket> {
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0").ok()?;
+    let (domain, protocol) = match family {
+        Family::V4 => (AddressFamily::INET, ipproto::ICMP),
+        Family::V6 => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(domain, SocketType::DGRAM, flags, Some(protocol)).ok()?;
+    Some(socket.into())
+}
+
+#[test]
+fn the_stack_answers_a_ping() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let Some(socket) = ping_socket(family) else {
+                return skip("no right to open an ICMP socket");
+            };
+            let stack = family.stack();
+            socket.connect((family.ours(), 0)).expect("connect");
+            socket.set_read_timeout(LONG).expect("a timeout");
+            let (request, reply) = if family == Family::V4 { (8, 0) } else { (128, 129) };
+            let mut buf = vec![0; 1 << 16];
+            for (sequence, size) in [0, 56, 1400, 4000, 60_000].into_iter().enumerate() {
+                let mut echo = vec![request, 0, 0, 0, 0, 0, 0, sequence as u8];
+                echo.extend(Pattern(9).bytes(size));
+                socket.send(&echo).expect("sent");
+                let len = socket.recv(&mut buf).expect("a reply");
+                assert_eq!((buf[0], buf[7]), (reply, sequence as u8));
+                assert!(buf[8..len] == echo[8..], "{size} bytes");
+            }
+            if family == Family::V4 {
+                assert_eq!(stack.host().ip_counters().get(IpCounter::IcmpOutEchoReps), 5);
+            }
+        }
+    });
+}

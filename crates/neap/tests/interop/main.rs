@@ -1,0 +1,12 @@
+//! The stack against the kernel of this machine, each test in a network namespace of its own that
+//! disappears with it. A test that cannot run prints `SKIP: reason` on stderr and passes.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bulk;
+mod datagrams;
+mod errors;
+mod lifecycle;
+mod links;
+mod waiting;

@@ -1,0 +1,305 @@
+//! Ways to wait: several threads, non-blocking mode, timeouts, the poller.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use neap::stack::stack::ConnectOptions;
+use neap::tcp::options::SocketOption;
+use neap::{Event, Interest, Poller};
+
+use crate::common::{Family, Pattern, expect_end, expect_nothing_left, in_namespace};
+
+/// Sends all that comes back until the end.
+fn echo(stream: &TcpStream) {
+    std::io::copy(&mut &*stream, &mut &*stream).expect("an echo");
+    stream.shutdown(Shutdown::Write).expect("shutdown");
+}
+
+#[test]
+fn threads_share_a_stream() {
+    const LEN: u64 = 24 << 20;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (ours, theirs) = family.pair(&stack);
+        let pattern = Pattern(1);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| echo(&theirs));
+            scope.spawn(|| {
+                pattern.send(&mut &ours, LEN);
+                ours.shutdown(Shutdown::Write).expect("shutdown");
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while !is_over.load(Ordering::SeqCst) {
+                        let acked = ours.info().bytes_acked;
+                        assert!(acked >= last, "acknowledged bytes went back");
+                        last = acked;
+                        ours.set_option(SocketOption::QuickAck(true)).expect("an option");
+                        stack.host().flows(stack.now());
+                    }
+                });
+            }
+            pattern.receive(&mut &ours, LEN);
+            expect_end(&mut &ours);
+            is_over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(ours.info().bytes_acked, LEN);
+    });
+}
+
+#[test]
+fn a_reader_that_waits_is_woken_by_shutdown_from_another_thread() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let (ours, theirs) = Family::V4.pair(&stack);
+        thread::scope(|scope| {
+            let readers: Vec<_> =
+                (0..3).map(|_| scope.spawn(|| (&ours).read(&mut [0; 16]))).collect();
+            ours.shutdown(Shutdown::Read).expect("shutdown");
+            for reader in readers {
+                assert_eq!(reader.join().expect("a reader").expect("the end"), 0);
+            }
+        });
+        drop(theirs);
+    });
+}
+
+#[test]
+fn a_non_blocking_stream_says_so_and_loses_nothing() {
+    const LEN: u64 = 8 << 20;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (mut ours, theirs) = family.pair(&stack);
+        ours.set_nonblocking(true).expect("a mode");
+        let refused = ours.read(&mut [0; 16]).expect_err("nothing is there");
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        let pattern = Pattern(2);
+        // Nobody reads yet: the buffers of both ends fill up.
+        let data = pattern.bytes(LEN as usize);
+        let mut sent = 0;
+        while sent < data.len() {
+            match ours.write(&data[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(sent > 0);
+        thread::scope(|scope| {
+            scope.spawn(|| echo(&theirs));
+            scope.spawn(|| {
+                let mut ours = &ours;
+                let mut sent = sent;
+                while sent < data.len() {
+                    match ours.write(&data[sent..]) {
+                        Ok(written) => sent += written,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                    }
+                }
+                ours.shutdown(Shutdown::Write).expect("shutdown");
+            });
+            let mut ours = &ours;
+            let mut got = 0;
+            let mut buf = vec![0; 1 << 16];
+            loop {
+                match ours.read(&mut buf) {
+                    Ok(0) => break,
+                    Ok(len) => {
+                        pattern.check(got, &buf[..len]);
+                        got += len as u64;
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            assert_eq!(got, LEN);
+        });
+    });
+}
+
+#[test]
+fn a_connection_is_opened_without_waiting() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (listener, address) = family.kernel_listener();
+        let options = ConnectOptions::default();
+        let open = |address, options| {
+            let stream = neap::TcpStream::connect_nonblocking(&stack, address, options);
+            let stream = stream.expect("a SYN on its way");
+            let mut poller = Poller::new();
+            poller.add(&stream, 7, Interest::Writable);
+            let mut events = Vec::new();
+            poller.wait(&mut events, None).expect("events");
+            (stream, events)
+        };
+        let (mut stream, events) = open(address, options.clone());
+        let ready = Event { token: 7, readable: false, writable: true, error: false };
+        assert_eq!(events, [ready]);
+        assert!(stream.take_error().expect("a state").is_none());
+        stream.write_all(b"x").expect("a byte");
+        let (mut theirs, _) = listener.accept().expect("accept");
+        theirs.read_exact(&mut [0]).expect("a byte");
+        drop(listener);
+        let (stream, events) = open(address, options);
+        assert!(events[0].error, "{events:?}");
+        let error = stream.take_error().expect("a state").expect("an error");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn timeouts_of_reads_and_writes() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (mut ours, theirs) = family.pair(&stack);
+        let short = Some(Duration::from_millis(30));
+        let zero = ours.set_read_timeout(Some(Duration::ZERO)).expect_err("zero is no timeout");
+        assert_eq!(zero.kind(), ErrorKind::InvalidInput);
+        ours.set_read_timeout(short).expect("a timeout");
+        ours.set_write_timeout(short).expect("a timeout");
+        assert_eq!(ours.read_timeout().expect("a timeout"), short);
+        let late = ours.read(&mut [0; 16]).expect_err("nothing comes");
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+        let pattern = Pattern(3);
+        let mut chunk = vec![0; 100_000];
+        let mut sent = 0;
+        let late = loop {
+            pattern.fill(sent, &mut chunk);
+            match ours.write(&chunk) {
+                Ok(written) => sent += written as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+        // The connection is none the worse for it.
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pattern.receive(&mut &theirs, sent);
+                expect_end(&mut &theirs);
+                (&theirs).write_all(b"thanks").expect("a reply");
+            });
+            ours.shutdown(Shutdown::Write).expect("shutdown");
+            ours.set_read_timeout(None).expect("no timeout");
+            let mut reply = [0; 6];
+            ours.read_exact(&mut reply).expect("a reply");
+            assert_eq!(&reply, b"thanks");
+        });
+    });
+}
+
+/// One client of the poller's echo, with what it got and could not give back yet.
+struct Client {
+    stream: neap::TcpStream,
+    pending: Vec<u8>,
+    at_end: bool,
+}
+
+impl Client {
+    /// Reads or writes what can be; whether the client is done.
+    fn go_on(&mut self) -> bool {
+        loop {
+            if self.pending.is_empty() {
+                if self.at_end {
+                    return true;
+                }
+                let mut buf = [0; 20_000];
+                match self.stream.read(&mut buf) {
+                    Ok(0) => self.at_end = true,
+                    Ok(len) => self.pending.extend_from_slice(&buf[..len]),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        return false;
+                    }
+                }
+            } else {
+                match self.stream.write(&self.pending) {
+                    Ok(len) => drop(self.pending.drain(..len)),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        if self.pending.is_empty() { Interest::Readable } else { Interest::Writable }
+    }
+}
+
+/// Echoes to `expected` clients from one thread.
+fn serve(listener: &neap::TcpListener, expected: usize) {
+    let mut poller = Poller::new();
+    let mut clients: Vec<Option<Client>> = Vec::new();
+    let mut served = 0;
+    listener.set_nonblocking(true).expect("a mode");
+    poller.add(listener, u64::MAX, Interest::Readable);
+    let mut events = Vec::new();
+    while served < expected {
+        poller.wait(&mut events, None).expect("events");
+        assert!(!events.is_empty());
+        for event in &events {
+            if event.token == u64::MAX {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true).expect("a mode");
+                    poller.add(&stream, clients.len() as u64, Interest::Readable);
+                    clients.push(Some(Client { stream, pending: Vec::new(), at_end: false }));
+                }
+                continue;
+            }
+            let client = &mut clients[event.token as usize];
+            let Some(current) = client else { continue };
+            let before = current.interest();
+            let is_done = current.go_on();
+            if is_done || current.interest() != before {
+                poller.remove(event.token);
+            }
+            if is_done {
+                *client = None;
+                served += 1;
+            } else if current.interest() != before {
+                poller.add(&current.stream, event.token, current.interest());
+            }
+        }
+    }
+    poller.wait(&mut events, Some(Duration::from_millis(1))).expect("events");
+    assert!(events.is_empty(), "{events:?}");
+}
+
+#[test]
+fn one_thread_serves_fifty_sockets_with_a_poller() {
+    const CLIENTS: u64 = 50;
+    const LEN: u64 = 300_000;
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let (listener, address) = family.listener(&stack);
+            thread::scope(|scope| {
+                for seed in 0..CLIENTS {
+                    scope.spawn(move || {
+                        let stream = TcpStream::connect(address).expect("connect");
+                        thread::scope(|scope| {
+                            scope.spawn(|| {
+                                Pattern(seed).send(&mut &stream, LEN);
+                                stream.shutdown(Shutdown::Write).expect("shutdown");
+                            });
+                            Pattern(seed).receive(&mut &stream, LEN);
+                            expect_end(&mut &stream);
+                        });
+                    });
+                }
+                serve(&listener, CLIENTS as usize);
+            });
+            expect_nothing_left(&stack, 1);
+        }
+    });
+}

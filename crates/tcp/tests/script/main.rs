@@ -1,0 +1,13 @@
+//! Exact behaviour, segment by segment, against a peer that is played by hand.
+
+#[path = "../peer/mod.rs"]
+mod peer;
+
+mod acknowledging;
+mod closing;
+mod loss;
+mod opening;
+mod probing;
+mod sending;
+mod small_queues;
+mod validity;

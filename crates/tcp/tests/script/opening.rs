@@ -1,0 +1,276 @@
+//! Opening: RFC 9293 sections 3.5 and 3.10.7, RFC 7323, RFC 6298 section 5.
+
+use crate::peer::{Hello, ISS, Peer, RTT};
+use neap_tcp::config::Config;
+use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
+use neap_tcp::counters::Counter;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::segment::{Flags, Timestamps};
+use neap_tcp::state::State;
+use neap_tcp::time::{Instant, Nanos};
+
+fn opening(hello: Hello) -> Peer {
+    Peer::opening(Config::default(), SocketOptions::default(), hello)
+}
+
+fn established(hello: Hello) -> Peer {
+    opening(hello).shake()
+}
+
+#[test]
+fn a_syn_is_repeated_after_1_3_7_15_31_63_seconds_and_given_up_after_127() {
+    let mut peer = opening(Hello::default());
+    let start = peer.now;
+    peer.transmit();
+    peer.one();
+    peer.advance_ms(126_999);
+    let times: Vec<_> = peer.take().iter().map(|out| out.at.since(start).as_millis()).collect();
+    assert_eq!(times, [1000, 3000, 7000, 15_000, 31_000, 63_000]);
+    assert_eq!(peer.connection.state(), State::SynSent);
+    peer.advance_ms(1);
+    assert_eq!(peer.connection.state(), State::Closed);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+    assert_eq!(peer.connection.deadline(), Instant::FAR_FUTURE);
+    peer.nothing();
+}
+
+#[test]
+fn the_user_timeout_ends_an_open() {
+    let user_timeout = Some(Nanos::from_secs(5));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = Peer::opening(Config::default(), options, Hello::default());
+    peer.transmit();
+    peer.advance_ms(10_000);
+    assert_eq!(peer.take().len(), 3);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+}
+
+#[test]
+fn after_a_lost_synack_the_timeout_is_three_seconds_until_there_is_a_sample() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.advance_ms(1000);
+    assert_eq!(peer.take().len(), 2);
+    peer.advance_ms(10);
+    let synack = peer.syn(Flags::SYN | Flags::ACK);
+    peer.inject(synack);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.info().rto, Nanos::from_secs(3));
+    assert_eq!(peer.info().rtt, Nanos::ZERO);
+    peer.write(10);
+    peer.advance_ms(10);
+    peer.ack(10);
+    assert_eq!(peer.info().rto, Nanos::from_millis(210));
+}
+
+#[test]
+fn a_repeated_synack_is_answered_by_one_challenge_ack_per_half_second() {
+    let mut peer = Peer::plain();
+    for _ in 0..5 {
+        let synack = peer.syn(Flags::SYN | Flags::ACK);
+        peer.inject(synack);
+    }
+    let ack = peer.one();
+    assert_eq!((ack.seq(), ack.ack(), ack.segment.flags), (0, 0, Flags::ACK));
+    assert_eq!(peer.count(Counter::SYNChallenge), 5);
+    assert_eq!(peer.count(Counter::ChallengeACK), 1);
+    peer.advance_ms(500);
+    let synack = peer.syn(Flags::SYN | Flags::ACK);
+    peer.inject(synack);
+    peer.one();
+    assert_eq!(peer.connection.state(), State::Established);
+}
+
+#[test]
+fn simultaneous_open_by_two_synacks() {
+    let mut peer = opening(Hello { timestamps: true, ..Hello::default() });
+    peer.transmit();
+    peer.one();
+    peer.advance(RTT);
+    let syn = peer.syn(Flags::SYN);
+    peer.inject(syn);
+    assert_eq!(peer.connection.state(), State::SynReceived);
+    let synack = peer.one();
+    assert_eq!(synack.segment.flags, Flags::SYN | Flags::ACK);
+    assert_eq!((synack.seq(), synack.ack()), (-1, 0));
+    assert_eq!(synack.segment.options.window_scale, Some(7));
+    assert!(synack.segment.options.timestamps.is_some_and(|ts| ts.echo != 0));
+    // It was lost; it is repeated.
+    peer.advance_ms(1000);
+    assert_eq!(peer.one().segment.flags, Flags::SYN | Flags::ACK);
+    let theirs = peer.syn(Flags::SYN | Flags::ACK);
+    peer.inject(theirs);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.info().snd_wnd, 64_000, "the window of a SYN is not scaled");
+    peer.take();
+    peer.write(100);
+    assert_eq!(peer.sent(), [(0, 100)]);
+    peer.data(100);
+    assert_eq!(peer.read().len(), 100);
+}
+
+#[test]
+fn simultaneous_open_by_a_plain_ack() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.advance(RTT);
+    let syn = peer.syn(Flags::SYN);
+    peer.inject(syn);
+    peer.take();
+    peer.ack(0);
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.write(100);
+    assert_eq!(peer.sent(), [(0, 100)]);
+}
+
+#[test]
+fn an_ack_of_nothing_we_sent_is_reset_in_syn_received() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    let syn = peer.syn(Flags::SYN);
+    peer.inject(syn);
+    peer.take();
+    peer.ack(5);
+    let reset = peer.one();
+    assert_eq!((reset.seq(), reset.segment.flags), (5, Flags::RST));
+    assert_eq!(peer.connection.state(), State::SynReceived);
+}
+
+#[test]
+fn a_close_in_syn_received_sends_the_fin_after_the_handshake() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    let syn = peer.syn(Flags::SYN);
+    peer.inject(syn);
+    peer.take();
+    peer.connection.shutdown_write(peer.now);
+    peer.transmit();
+    peer.nothing();
+    // The SYN-ACK is still what is repeated.
+    peer.advance_ms(1000);
+    assert!(peer.one().has(Flags::SYN));
+    peer.ack(0);
+    assert_eq!(peer.connection.state(), State::FinWait1);
+    let fin = peer.one();
+    assert_eq!((fin.seq(), fin.segment.flags & Flags::FIN), (0, Flags::FIN));
+    peer.ack(1);
+    assert_eq!(peer.connection.state(), State::FinWait2);
+}
+
+#[test]
+fn a_refused_open_fails_at_once() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.take();
+    // Without an ACK of our SYN anybody could have sent it.
+    let blind = peer.segment(-1, Flags::RST);
+    peer.inject(blind);
+    let mut wrong = peer.segment(-1, Flags::RST | Flags::ACK);
+    wrong.ack = ISS;
+    peer.inject(wrong);
+    assert_eq!(peer.connection.state(), State::SynSent);
+    peer.nothing();
+    let right = peer.segment(-1, Flags::RST | Flags::ACK);
+    peer.inject(right);
+    assert_eq!(peer.connection.state(), State::Closed);
+    let error = ConnectionError::Refused;
+    assert_eq!(peer.connection.write(peer.now, b"x"), Err(WriteError::Failed(error)));
+    assert_eq!(peer.connection.write(peer.now, b"x"), Err(WriteError::Closed));
+    assert_eq!(peer.connection.read(peer.now, &mut [0]), Ok(0));
+    peer.nothing();
+}
+
+#[test]
+fn an_old_synack_is_reset_and_forgotten() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.take();
+    let mut old = peer.syn(Flags::SYN | Flags::ACK);
+    old.ack = ISS + 500;
+    peer.inject(old);
+    let reset = peer.one();
+    assert_eq!((reset.seq(), reset.segment.flags), (499, Flags::RST));
+    assert_eq!(peer.connection.state(), State::SynSent);
+    assert_eq!(peer.connection.read(peer.now, &mut [0]), Err(ReadError::WouldBlock));
+}
+
+#[test]
+fn a_synack_that_echoes_the_future_is_reset() {
+    let mut peer = opening(Hello { timestamps: true, ..Hello::default() });
+    peer.transmit();
+    let sent = peer.one().segment.options.timestamps.expect("asked for");
+    let mut synack = peer.syn(Flags::SYN | Flags::ACK);
+    let echo = sent.value.wrapping_add(60_000);
+    synack.options.timestamps = Some(Timestamps { value: 1, echo });
+    peer.inject(synack);
+    assert_eq!(peer.one().segment.flags, Flags::RST);
+    assert_eq!(peer.connection.state(), State::SynSent);
+}
+
+#[test]
+fn the_least_mss_that_is_obeyed_is_tcp_min_snd_mss() {
+    for mss in [1, 10, 48] {
+        for timestamps in [false, true] {
+            let mut peer = established(Hello { mss: Some(mss), timestamps, ..Hello::default() });
+            let want = if timestamps { 36 } else { 48 };
+            assert_eq!(peer.info().snd_mss, want);
+            peer.write(1000);
+            for _ in 0..100 {
+                let upto = peer.take().iter().map(|out| out.seq() + out.len() as i32).max();
+                let Some(upto) = upto else { break };
+                peer.advance_ms(10);
+                peer.ack(upto);
+            }
+            assert_eq!(peer.info().bytes_acked, 1000);
+        }
+    }
+}
+
+#[test]
+fn odd_values_of_the_mss_option() {
+    for (mss, want) in [(None, 536), (Some(0), 536), (Some(u16::MAX), 1460), (Some(1461), 1460)] {
+        let peer = established(Hello { mss, ..Hello::default() });
+        assert_eq!(peer.info().snd_mss, want, "{mss:?}");
+    }
+}
+
+#[test]
+fn a_window_scale_above_14_counts_as_14() {
+    for (wscale, want) in [(Some(15), 14), (Some(255), 14), (Some(14), 14), (None, 0)] {
+        let mut peer = established(Hello { wscale, ..Hello::default() });
+        assert_eq!(peer.info().snd_wscale, want);
+        assert_eq!(peer.info().rcv_wscale, if wscale.is_some() { 7 } else { 0 });
+        peer.window = u32::MAX;
+        peer.ack(0);
+        let _ = peer.data(1);
+        assert!(peer.info().snd_wnd <= 65535 << 14);
+    }
+}
+
+#[test]
+fn data_with_the_synack_is_delivered() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.take();
+    let mut synack = peer.syn(Flags::SYN | Flags::ACK);
+    synack.payload = peer.data_at(0, 100).payload;
+    peer.next = 100;
+    peer.inject(synack);
+    assert_eq!(peer.one().ack(), 100);
+    assert_eq!(peer.read(), crate::peer::pattern(0, 100));
+}
+
+#[test]
+fn an_unreachable_report_ends_an_open_only_if_it_is_hard() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    let error = ConnectionError::NetworkUnreachable;
+    peer.connection.on_unreachable(peer.now, error, false);
+    assert_eq!(peer.connection.state(), State::SynSent);
+    peer.advance_ms(200_000);
+    assert_eq!(peer.connection.take_error(), Some(error), "what was last heard of it");
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.connection.on_unreachable(peer.now, ConnectionError::HostUnreachable, true);
+    assert_eq!(peer.connection.state(), State::Closed);
+}

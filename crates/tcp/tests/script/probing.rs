@@ -1,0 +1,197 @@
+//! Zero-window probes, keepalive, user timeout and giving up: RFC 9293 sections 3.8.3, 3.8.4 and
+//! 3.8.6.1, RFC 5482, Linux's `tcp_probe_timer`, `tcp_keepalive_timer`, `tcp_write_timeout`.
+
+use crate::peer::{Hello, Peer};
+use neap_tcp::config::Config;
+use neap_tcp::connection::ConnectionError;
+use neap_tcp::counters::Counter;
+use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
+use neap_tcp::segment::Flags;
+use neap_tcp::state::State;
+use neap_tcp::time::Nanos;
+use neap_tcp::transmit::TxBlocked;
+
+/// A connection whose peer has closed its window, with data waiting.
+fn closed_window(options: SocketOptions) -> Peer {
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.write(1000);
+    peer.advance_ms(10);
+    peer.window = 0;
+    peer.ack(1000);
+    peer.take();
+    assert_eq!(peer.write(5000), TxBlocked::Rwnd);
+    peer
+}
+
+#[test]
+fn a_closed_window_is_probed_with_doubling_intervals() {
+    let mut peer = closed_window(SocketOptions::default());
+    let start = peer.now;
+    let mut times = Vec::new();
+    for _ in 0..4000 {
+        peer.advance_ms(100);
+        for probe in peer.take() {
+            // An old number, without data, so that the peer must answer.
+            assert_eq!((probe.seq(), probe.len(), probe.segment.flags), (999, 0, Flags::ACK));
+            times.push(probe.at.since(start).as_millis());
+            peer.ack(1000);
+        }
+    }
+    let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let first = times[0];
+    assert!((200..=220).contains(&first), "{first}");
+    for (index, gap) in gaps.iter().enumerate() {
+        let want = (first << (index + 1)).min(120_000);
+        assert!(gap.abs_diff(want) <= 100 + want / 50, "gap {index}: {gap}, {want} expected");
+    }
+    assert!(times.len() >= 10);
+    assert_eq!(peer.connection.state(), State::Established, "as long as it answers");
+}
+
+#[test]
+fn an_opened_window_resumes_at_once() {
+    let mut peer = closed_window(SocketOptions::default());
+    peer.advance_ms(5000);
+    peer.take();
+    peer.window = 64_000;
+    peer.ack(1000);
+    assert_eq!(peer.sent_bytes(), 5000);
+    peer.ack(6000);
+    peer.window = 0;
+    peer.ack(6000);
+    peer.write(100);
+    peer.take();
+    peer.advance_ms(250);
+    assert_eq!(peer.take().len(), 1, "the back-off begins anew");
+}
+
+#[test]
+fn a_small_window_is_used_by_the_probe() {
+    let mut peer = closed_window(SocketOptions::default());
+    peer.window = 128;
+    peer.ack(1000);
+    peer.nothing();
+    // Too small for a segment: what fits goes when the probe is due.
+    peer.advance_ms(250);
+    assert_eq!(peer.sent(), [(1000, 128)]);
+}
+
+#[test]
+fn a_silent_peer_with_a_closed_window_is_given_up_after_tcp_retries2() {
+    let mut peer = closed_window(SocketOptions::default());
+    let start = peer.now;
+    while peer.connection.state() != State::Closed {
+        peer.advance_ms(1000);
+        assert!(peer.ms_since(start) < 2_000_000);
+    }
+    // 15 doublings of 200 ms up to 120 s are 924.6 s.
+    assert!((924_000..1_050_000).contains(&peer.ms_since(start)), "{}", peer.ms_since(start));
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+}
+
+#[test]
+fn the_user_timeout_ends_probing_even_if_the_peer_answers() {
+    let user_timeout = Some(Nanos::from_secs(10));
+    let mut peer = closed_window(SocketOptions { user_timeout, ..SocketOptions::default() });
+    let start = peer.now;
+    while peer.connection.state() != State::Closed {
+        peer.advance_ms(100);
+        if !peer.take().is_empty() {
+            peer.ack(1000);
+        }
+        assert!(peer.ms_since(start) < 60_000);
+    }
+    assert!((10_000..30_000).contains(&peer.ms_since(start)), "{}", peer.ms_since(start));
+}
+
+#[test]
+fn unacknowledged_data_is_given_up_after_tcp_retries2() {
+    let mut peer = Peer::plain();
+    peer.write(100);
+    peer.take();
+    let start = peer.now;
+    peer.advance_ms(900_000);
+    assert_eq!(peer.connection.state(), State::Established);
+    let times: Vec<_> = peer.take().iter().map(|out| out.at.since(start).as_millis()).collect();
+    let last = times.windows(2).last().map(|pair| pair[1] - pair[0]);
+    assert_eq!(last, Some(120_000), "the longest timeout: {times:?}");
+    peer.advance_ms(300_000);
+    assert_eq!(peer.connection.state(), State::Closed);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+    assert_eq!(peer.count(Counter::AbortOnTimeout), 1);
+}
+
+#[test]
+fn the_user_timeout_ends_retransmission() {
+    let user_timeout = Some(Nanos::from_secs(3));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.write(100);
+    peer.advance_ms(2900);
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.advance_ms(4000);
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn tcp_retries2_bounds_the_timeouts() {
+    let config = Config { tcp_retries2: 3, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    peer.write(100);
+    peer.advance_ms(10_000);
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn keepalive_probes_an_idle_peer_and_gives_up() {
+    let mut peer = Peer::plain();
+    let start = peer.now;
+    peer.set(SocketOption::KeepAlive(true));
+    peer.set(SocketOption::KeepAliveIdle(Nanos::from_secs(10)));
+    peer.set(SocketOption::KeepAliveInterval(Nanos::from_secs(2)));
+    peer.set(SocketOption::KeepAliveCount(3));
+    peer.advance_ms(10_000);
+    let probe = peer.one();
+    assert_eq!((probe.seq(), probe.len(), probe.at.since(start).as_millis()), (-1, 0, 10_000));
+    peer.ack(0);
+    // An answer begins the idle time anew.
+    peer.advance_ms(9_999);
+    peer.nothing();
+    peer.advance_ms(1);
+    peer.one();
+    peer.advance_ms(4000);
+    assert_eq!(peer.take().len(), 2);
+    peer.advance_ms(2000);
+    assert_eq!(peer.connection.state(), State::Closed);
+    assert!(peer.one().has(Flags::RST));
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+}
+
+#[test]
+fn keepalive_leaves_a_busy_connection_alone() {
+    let mut peer = Peer::plain();
+    peer.set(SocketOption::KeepAlive(true));
+    peer.set(SocketOption::KeepAliveIdle(Nanos::from_secs(1)));
+    for i in 1..10 {
+        peer.write(10);
+        peer.advance_ms(900);
+        peer.ack(i * 10);
+    }
+    assert!(peer.take().iter().all(|out| out.seq() >= 0));
+    assert_eq!(peer.count(Counter::KeepAlive), 0);
+    peer.set(SocketOption::KeepAlive(false));
+    peer.advance_ms(100_000);
+    peer.nothing();
+}
+
+#[test]
+fn keepalive_options_have_bounds() {
+    let mut peer = Peer::plain();
+    let mut set = |option| peer.connection.set_option(peer.now, option);
+    let range = |name| Err(OptionError::Range(name));
+    assert_eq!(set(SocketOption::KeepAliveCount(0)), range("TCP_KEEPCNT"));
+    assert_eq!(set(SocketOption::KeepAliveCount(128)), range("TCP_KEEPCNT"));
+    assert_eq!(set(SocketOption::KeepAliveIdle(Nanos::ZERO)), range("TCP_KEEPIDLE"));
+    assert_eq!(set(SocketOption::KeepAliveInterval(Nanos::from_secs(32768))), range("TCP_KEEPINTVL"));
+    assert_eq!(set(SocketOption::MaxSegment(87)), range("TCP_MAXSEG"));
+}
