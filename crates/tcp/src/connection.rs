@@ -180,6 +180,8 @@ pub struct Connection {
     pub(crate) blocked: TxBlocked,
     /// What was learnt of a queue below that runs empty; `None` while none did.
     pub(crate) late_queue: Option<Box<LateQueue>>,
+    /// The small-queue check was waived although the limit was reached.
+    pub(crate) was_waived: bool,
     pub(crate) chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     pub(crate) small_end: SeqNumber,
@@ -279,6 +281,7 @@ impl Connection {
             owed: Owed::default(),
             blocked: TxBlocked::NotOpen,
             late_queue: None,
+            was_waived: false,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
             blocked_by_cwnd: false,
@@ -348,11 +351,6 @@ impl Connection {
             }
         }
         segment
-    }
-
-    /// The MSS that our SYN announces.
-    pub(crate) fn advertised_mss(&self) -> u16 {
-        advertised_mss(&self.path, &self.options)
     }
 
     /// What we are ready to agree to.

@@ -1,124 +1,180 @@
 //! Adapts the small-queue limit to completions or hosts that are late.
 //!
 //! Two frames below are enough while each completion brings the next frame. Where completions come
-//! late or in batches, all that was below has left before we come, and the wire idles: then the
-//! limit covers twice the time. Whether that was needed shows in what is delivered: from time to
-//! time a doubling is taken back, and it stays away unless less is delivered without it. A shaper
-//! that saves tokens lets frames through at once as well, and needs no longer queue.
+//! late or in batches the wire idles meanwhile, and the limit must cover more time. No single event
+//! tells: a shaper that saves tokens empties the queue at once as well and needs no longer one. So
+//! a flow that was held back while the wire seemed idle tries: a leap up, and if more is delivered with it, down again
+//! step by step as far as no less is delivered. In between lie pauses that double.
 //!
-//! The idea is that of BQL, for one flow; the state exists only once a queue ran empty. O(1).
+//! The idea is that of BQL, for one flow; the state exists only once there was a sign
+//! of an idle wire.
+//! O(1) per visit.
 
 use crate::time::{Instant, Nanos};
 
 /// The limit covers at most 2^n times its ordinary time.
-const MAX_BOOST: u8 = 6;
-/// How long a doubling stays before it is tried without.
-const SETTLE: Nanos = Nanos::from_millis(50);
-/// How long what is delivered is measured with, and then without.
+const MAX_LEVEL: u8 = 6;
+/// How long one level is measured.
 const WINDOW: Nanos = Nanos::from_millis(20);
-/// How long a queue that runs empty is ignored after a doubling proved needless.
-const QUIET: Nanos = Nanos::from_secs(1);
-/// The last two times double with each repetition, so often.
-const MAX_REPEATS: u8 = 6;
+/// A leap: less may change nothing where a completion is several frames late.
+const LEAP: u8 = 3;
+/// First pause after a trial that changed nothing.
+const PAUSE: Nanos = Nanos::from_secs(4);
+/// The pause doubles so often.
+const MAX_PAUSES: u8 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The doublings stay as they are.
-    Steady,
-    /// Measuring what they deliver.
-    With,
-    /// Measuring what one less delivers; the count is that of the measurement before.
-    Without(u64),
+    /// Until the pause is over.
+    Pause,
+    /// Measuring the level as it is.
+    Base,
+    /// Measuring a leap up from this level, against what it delivered.
+    Up(u8, u64),
+    /// Measuring one level down.
+    Down(u64),
 }
 
 /// What one flow has learnt about the queue below it.
 #[derive(Clone, Debug)]
 pub struct LateQueue {
-    boost: u8,
+    level: u8,
     phase: Phase,
     /// Begin of the phase.
     since: Instant,
     /// Segments delivered at the begin of the phase.
     delivered: u64,
-    quiet_until: Instant,
-    needless: u8,
-    needed: u8,
+    /// The wire seemed idle in this phase.
+    was_idle: bool,
+    pauses: u8,
+    goes_down: bool,
+}
+
+/// What a visit of the flow tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit {
+    /// Now.
+    pub now: Instant,
+    /// The limit had held the flow back although the wire seemed idle: all that was below had left
+    /// meanwhile, or all but one frame was acknowledged before its completion.
+    pub idle: bool,
+    /// The flow has had something to send all the time.
+    pub busy: bool,
+    /// Segments delivered so far.
+    pub delivered: u64,
+    /// Smoothed round-trip time.
+    pub round: Nanos,
 }
 
 impl LateQueue {
-    /// A queue ran empty for the first time.
-    pub fn new(now: Instant) -> Self {
+    /// The wire seems idle for the first time.
+    pub fn new(now: Instant, delivered: u64) -> Self {
         Self {
-            boost: 0,
-            phase: Phase::Steady,
+            level: 0,
+            phase: Phase::Base,
             since: now,
-            delivered: 0,
-            quiet_until: now,
-            needless: 0,
-            needed: 0,
+            delivered,
+            was_idle: false,
+            pauses: 0,
+            goes_down: false,
         }
     }
 
     /// Doublings of the time that the limit covers.
-    pub fn boost(&self) -> u8 {
-        self.boost
+    pub fn level(&self) -> u8 {
+        self.level
     }
 
-    /// Another visit of the flow: whether the queue had run empty, the segments delivered so far,
-    /// and whether the flow has had something to send all the time. `round` is the round-trip time.
-    pub fn visit(&mut self, now: Instant, empty: bool, delivered: u64, busy: bool, round: Nanos) {
-        if !busy && self.phase != Phase::Steady {
-            self.restore();
-            self.enter(Phase::Steady, now, delivered);
+    /// Another visit of the flow.
+    pub fn visit(&mut self, v: &Visit) {
+        self.was_idle |= v.idle;
+        if !v.busy && self.phase != Phase::Pause {
+            self.give_up(v);
+            return;
         }
-        let elapsed = now.since(self.since);
-        let window = WINDOW.max(round.saturating_mul(8));
-        match self.phase {
-            Phase::Steady if empty && now >= self.quiet_until && self.boost < MAX_BOOST => {
-                self.boost += 1;
-                self.enter(Phase::Steady, now, delivered);
+        let elapsed = v.now.since(self.since);
+        if self.phase == Phase::Pause {
+            let pause = PAUSE.saturating_mul(1 << self.pauses);
+            if elapsed >= pause && v.idle {
+                self.enter(Phase::Base, v);
             }
-            Phase::Steady => {
-                let settle = SETTLE.max(round.saturating_mul(8)).saturating_mul(1 << self.needed);
-                if self.boost > 0 && busy && elapsed >= settle {
-                    self.enter(Phase::With, now, delivered);
+            return;
+        }
+        // Nothing was learnt yet and the wire was idle: no need to measure that.
+        if self.pauses == 0 && v.idle && self.phase == Phase::Base && self.level < MAX_LEVEL {
+            self.level += 1;
+            self.enter(Phase::Base, v);
+            return;
+        }
+        if elapsed >= WINDOW.max(v.round.saturating_mul(8)) {
+            self.conclude(v, elapsed);
+        }
+    }
+
+    fn conclude(&mut self, v: &Visit, elapsed: Nanos) {
+        let rate = self.rate(elapsed, v.delivered);
+        match self.phase {
+            Phase::Base if self.level > 0 && (self.goes_down || self.pauses == 0) => {
+                self.level -= 1;
+                self.enter(Phase::Down(rate), v);
+            }
+            Phase::Base => self.try_up(rate, v),
+            Phase::Up(_, before) if rate > before + before / 32 => {
+                self.level -= 1;
+                self.enter(Phase::Down(rate), v);
+            }
+            Phase::Up(from, _) => {
+                self.level = from;
+                self.pause(true, v);
+            }
+            Phase::Down(before) if rate >= before - before / 32 => {
+                if self.level == 0 {
+                    self.pause(false, v);
+                } else {
+                    self.level -= 1;
+                    self.enter(Phase::Down(before), v);
                 }
             }
-            Phase::With if elapsed >= window => {
-                let rate = self.rate(elapsed, delivered);
-                self.boost -= 1;
-                self.enter(Phase::Without(rate), now, delivered);
+            Phase::Down(_) => {
+                self.level += 1;
+                self.pause(false, v);
             }
-            Phase::Without(with) if elapsed >= window => {
-                self.judge(now, self.rate(elapsed, delivered), with);
-                self.enter(Phase::Steady, now, delivered);
-            }
-            Phase::With | Phase::Without(_) => {}
+            Phase::Pause => {}
         }
     }
 
-    fn judge(&mut self, now: Instant, without: u64, with: u64) {
-        if without >= with - with / 32 {
-            self.quiet_until = now + QUIET.saturating_mul(1 << self.needless);
-            self.needless = (self.needless + 1).min(MAX_REPEATS);
-            self.needed = 0;
-        } else {
-            self.boost += 1;
-            self.needed = (self.needed + 1).min(MAX_REPEATS);
-            self.needless = 0;
+    fn try_up(&mut self, rate: u64, v: &Visit) {
+        if self.level == MAX_LEVEL || !self.was_idle {
+            self.pause(true, v);
+            return;
         }
+        let from = self.level;
+        self.level = (from + LEAP).min(MAX_LEVEL);
+        self.enter(Phase::Up(from, rate), v);
     }
 
-    fn restore(&mut self) {
-        if matches!(self.phase, Phase::Without(_)) {
-            self.boost += 1;
+    /// Ends a trial without a verdict.
+    fn give_up(&mut self, v: &Visit) {
+        match self.phase {
+            Phase::Up(from, _) => self.level = from,
+            Phase::Down(_) => self.level += 1,
+            Phase::Base | Phase::Pause => {}
         }
+        self.phase = Phase::Base;
+        self.enter(Phase::Base, v);
     }
 
-    fn enter(&mut self, phase: Phase, now: Instant, delivered: u64) {
+    fn pause(&mut self, goes_down: bool, v: &Visit) {
+        self.pauses = (self.pauses + 1).min(MAX_PAUSES);
+        self.goes_down = goes_down;
+        self.enter(Phase::Pause, v);
+    }
+
+    fn enter(&mut self, phase: Phase, v: &Visit) {
         self.phase = phase;
-        self.since = now;
-        self.delivered = delivered;
+        self.since = v.now;
+        self.delivered = v.delivered;
+        self.was_idle = false;
     }
 
     /// Segments per second, times 1024.
@@ -133,47 +189,64 @@ impl LateQueue {
 mod tests {
     use super::*;
 
-    /// Runs a flow whose segments per millisecond depend on the doublings; returns the share of time
-    /// at each number of doublings after the first second.
-    fn run(per_ms: impl Fn(u8) -> u64) -> [u64; MAX_BOOST as usize + 1] {
-        let mut now = Instant::from_nanos(1);
-        let mut late = LateQueue::new(now);
-        let mut delivered = 0;
-        let mut share = [0; MAX_BOOST as usize + 1];
+    /// Runs a flow for 20 s whose segments per millisecond depend on the level; returns the
+    /// milliseconds at each level after the first second.
+    fn run(per_ms: impl Fn(u8) -> u64) -> [u64; MAX_LEVEL as usize + 1] {
+        let mut v = Visit {
+            now: Instant::from_nanos(1),
+            idle: true,
+            busy: true,
+            delivered: 0,
+            round: Nanos::from_millis(1),
+        };
+        let mut late = LateQueue::new(v.now, 0);
+        let mut share = [0; MAX_LEVEL as usize + 1];
         for ms in 0..20_000 {
-            now += Nanos::from_millis(1);
-            delivered += per_ms(late.boost());
-            late.visit(now, true, delivered, true, Nanos::from_millis(1));
+            v.now += Nanos::from_millis(1);
+            v.delivered += per_ms(late.level());
+            late.visit(&v);
             if ms >= 1000 {
-                share[usize::from(late.boost())] += 1;
+                share[usize::from(late.level())] += 1;
             }
         }
         share
     }
 
     #[test]
-    fn doublings_that_help_stay() {
-        let share = run(|boost| 10 << boost.min(3));
-        assert!(share[3..].iter().sum::<u64>() > 18_000, "{share:?}");
+    fn what_delivers_more_stays() {
+        let share = run(|level| 10 << level.min(3));
+        assert!(share[3] > 18_500, "{share:?}");
+        let share = run(|level| if level < 2 { 10 } else { 20 });
+        assert!(share[2] > 18_000, "{share:?}");
     }
 
     #[test]
-    fn doublings_that_do_not_help_are_taken_back() {
+    fn what_delivers_nothing_more_is_taken_back() {
         let share = run(|_| 80);
-        assert!(share[0] > 17_500, "{share:?}");
+        assert!(share[0] > 18_500, "{share:?}");
     }
 
     #[test]
-    fn an_idle_flow_ends_a_measurement_without_a_verdict() {
-        let mut now = Instant::from_nanos(1);
-        let mut late = LateQueue::new(now);
-        late.visit(now, true, 0, true, Nanos::ZERO);
-        assert_eq!(late.boost(), 1);
-        for _ in 0..5 {
-            now += SETTLE;
-            late.visit(now, false, 0, true, Nanos::ZERO);
-            late.visit(now, false, 0, false, Nanos::ZERO);
+    fn a_trial_without_a_verdict_leaves_the_level() {
+        let mut v = Visit {
+            now: Instant::from_nanos(1),
+            idle: true,
+            busy: true,
+            delivered: 0,
+            round: Nanos::ZERO,
+        };
+        let mut late = LateQueue::new(v.now, 0);
+        // At once while nothing was learnt.
+        late.visit(&v);
+        assert_eq!(late.level(), 1);
+        for _ in 0..10 {
+            v.now += WINDOW;
+            (v.busy, v.idle) = (true, false);
+            late.visit(&v);
+            assert_eq!(late.level(), 0, "a trial");
+            v.busy = false;
+            late.visit(&v);
+            assert_eq!(late.level(), 1);
         }
-        assert_eq!(late.boost(), 1);
     }
 }

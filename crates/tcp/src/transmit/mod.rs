@@ -25,9 +25,13 @@ use crate::state::State;
 use crate::time::{Instant, Nanos};
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
-use late::LateQueue;
+use late::{LateQueue, Visit};
 use small_queue::TxCredit;
 
+/// Largest IP packet.
+const LARGEST_PACKET: u32 = 65_535;
+/// Largest options of a TCP header.
+const MAX_OPTIONS: u32 = 40;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
@@ -116,16 +120,23 @@ impl Connection {
         blocked
     }
 
-    /// Learns whether the queue below runs empty before the next frame comes.
+    /// Learns whether the small-queue limit keeps the wire idle.
     fn adapt_queue(&mut self, now: Instant) {
         let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
-        if self.late_queue.is_none() && !empty {
+        let idle = std::mem::take(&mut self.was_waived) || empty;
+        if self.late_queue.is_none() && !idle {
             return;
         }
-        let (delivered, round) = (self.sender.rate.delivered(), self.sender.rtt.srtt());
-        let busy = !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen);
-        let late = self.late_queue.get_or_insert_with(|| Box::new(LateQueue::new(now)));
-        late.visit(now, empty, delivered, busy, round);
+        let delivered = self.sender.rate.delivered();
+        let visit = Visit {
+            now,
+            idle,
+            busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
+            delivered,
+            round: self.sender.rtt.srtt(),
+        };
+        let first = || Box::new(LateQueue::new(now, delivered));
+        self.late_queue.get_or_insert_with(first).visit(&visit);
     }
 
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
@@ -139,7 +150,7 @@ impl Connection {
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
-            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.boost()),
+            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -331,17 +342,21 @@ impl Connection {
     /// The small-queue check for a frame of `bytes` (`tcp_small_queue_check`). It is waived while
     /// at most one frame is unacknowledged, or a device that completes late would stop the flow.
     pub(crate) fn small_queue_gate(
-        &self,
+        &mut self,
         path: &Path<'_>,
         bytes: u32,
         rtx: bool,
     ) -> Result<(), TxBlocked> {
-        if !self.config.small_queues || self.sender.board.frames() <= 1 {
+        if !self.config.small_queues {
             return Ok(());
         }
         let truesize = bytes.saturating_add(BUFFER_OVERHEAD);
         let queue_bytes = path.sizes.queue_bytes;
         let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx);
+        if self.sender.board.frames() <= 1 {
+            self.was_waived |= self.account.bytes() >= limit;
+            return Ok(());
+        }
         // Linux compares a count that is one too high with ">": a full limit refuses.
         if self.account.admit(limit.saturating_sub(1)) {
             Ok(())
@@ -579,9 +594,14 @@ impl Connection {
         }
     }
 
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes.
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
+    /// is as large as a packet can be, room stays for options that a retransmission may have more.
     pub(crate) fn mss_for(&self, header: u32) -> u32 {
-        let by_path = self.path.mtu.saturating_sub(self.path.ip_header + header);
+        let by_path = self
+            .path
+            .mtu
+            .min(LARGEST_PACKET - MAX_OPTIONS)
+            .saturating_sub(self.path.ip_header + header);
         let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
         by_path.min(by_peer).max(8)
     }

@@ -141,7 +141,7 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
     let out = peer.take();
     assert_eq!(out.len(), 1);
     assert_eq!((out[0].seq(), out[0].len()), (2000, 1000));
-    assert_eq!(out[0].at.since(start).as_millis(), 28, "and two jiffies");
+    assert_eq!(out[0].at.since(start).as_millis(), 28, "two round trips and the slack");
     assert_eq!(peer.count(Counter::LossProbes), 1);
     // The probe arrived, and so had everything else: no reduction.
     peer.ack_sack(3000, &[(2000, 3000)]);
