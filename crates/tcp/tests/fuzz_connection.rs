@@ -184,7 +184,7 @@ fn config(source: &mut Source<'_>) -> Config {
 
 impl World {
     fn new(source: &mut Source<'_>) -> Self {
-        let now = Instant::from_nanos(u64::from(source.word()) << source.byte() % 24);
+        let now = Instant::from_nanos(u64::from(source.word()) << (source.byte() % 24));
         let config = config(source);
         let iss = SeqNumber(source.pick(&[0, u32::MAX - 1000, 1 << 31]));
         let irs = SeqNumber(source.pick(&[u32::MAX - 5000, 77, u32::MAX / 2]));
@@ -412,7 +412,7 @@ impl World {
             }
             28 => {
                 self.wire.verdict =
-                    source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested])
+                    source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested]);
             }
             29 => self.set_option(source),
             30 => {
