@@ -153,14 +153,17 @@ impl LateQueue {
         self.enter(Phase::Up(from, rate), v);
     }
 
-    /// Ends a trial without a verdict.
+    /// Ends a trial without a verdict. After a leap that means: a limit so high takes in all that
+    /// the send buffer holds. To leap again at once would fill the queue for a part of all time.
     fn give_up(&mut self, v: &Visit) {
         match self.phase {
-            Phase::Up(from, _) => self.level = from,
+            Phase::Up(from, _) => {
+                self.level = from;
+                return self.pause(true, v);
+            }
             Phase::Down(_) => self.level += 1,
             Phase::Base | Phase::Pause => {}
         }
-        self.phase = Phase::Base;
         self.enter(Phase::Base, v);
     }
 
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_without_a_verdict_leaves_the_level() {
+    fn a_trial_without_a_verdict_leaves_the_level_and_is_not_repeated_at_once() {
         let mut v = Visit {
             now: Instant::from_nanos(1),
             limited: true,
@@ -242,14 +245,16 @@ mod tests {
             round: Nanos::ZERO,
         };
         let mut late = LateQueue::new(v.now, 0);
-        for _ in 0..10 {
-            v.now += WINDOW;
-            v.busy = true;
-            late.visit(&v);
-            assert_eq!(late.level(), LEAP, "a trial");
-            v.busy = false;
-            late.visit(&v);
+        v.now += WINDOW;
+        late.visit(&v);
+        assert_eq!(late.level(), LEAP, "a trial");
+        v.busy = false;
+        late.visit(&v);
+        v.busy = true;
+        for _ in 0..100 {
             assert_eq!(late.level(), 0);
+            v.now += WINDOW;
+            late.visit(&v);
         }
     }
 }
