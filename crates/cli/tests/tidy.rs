@@ -147,8 +147,7 @@ fn raw_string(rest: &[char], prefix: usize) -> usize {
         return 0;
     }
     let close = |at: usize| {
-        rest[at] == '"'
-            && rest[at + 1..].iter().take_while(|&&char| char == '#').count() >= hashes
+        rest[at] == '"' && rest[at + 1..].iter().take_while(|&&char| char == '#').count() >= hashes
     };
     (open + 1..rest.len()).find(|&at| close(at)).map_or(rest.len(), |at| at + 1 + hashes)
 }

@@ -6,8 +6,8 @@
 
 mod world_of;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORLDS: u64 = 2000;
 /// Failures after which the rest is not worth the time.

@@ -22,6 +22,7 @@ use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
+use crate::transmit::late::LateQueue;
 use crate::transmit::small_queue::TxAccount;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -177,10 +178,8 @@ pub struct Connection {
     pub(crate) fin: Fin,
     pub(crate) owed: Owed,
     pub(crate) blocked: TxBlocked,
-    /// Doublings of the time that the small-queue limit covers.
-    pub(crate) queue_boost: u8,
-    /// When the queue below last ran empty before the next frame came.
-    pub(crate) starved_at: Instant,
+    /// What was learnt of a queue below that runs empty; `None` while none did.
+    pub(crate) late_queue: Option<Box<LateQueue>>,
     pub(crate) chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     pub(crate) small_end: SeqNumber,
@@ -279,8 +278,7 @@ impl Connection {
             fin: Fin::None,
             owed: Owed::default(),
             blocked: TxBlocked::NotOpen,
-            queue_boost: 0,
-            starved_at: now,
+            late_queue: None,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
             blocked_by_cwnd: false,

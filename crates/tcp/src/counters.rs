@@ -138,6 +138,8 @@ counters! {
     SpuriousRtxHostQueues = "TcpExtTCPSpuriousRtxHostQueues",
     /// Retransmissions that a qdisc or device refused.
     RetransFail = "TcpExtTCPRetransFail",
+    /// Frames in flight that were not cut for a retransmission because memory ran out.
+    WqueueTooBig = "TcpExtTCPWqueueTooBig",
     /// Slow start left by HyStart++ on delay.
     HystartDelayDetect = "TcpExtTCPHystartDelayDetect",
     /// Window at which HyStart++ left slow start, summed.

@@ -157,11 +157,8 @@ impl Connection {
             && segment.seq == self.receiver.nxt()
             && segment.ack == self.sender.una
             && !self.sender.may_update_window(segment.ack, segment.seq, window);
-        let slack = if repeats {
-            TsRecent::replay_window(self.sender.rtt.rto())
-        } else {
-            PAWS_WINDOW
-        };
+        let slack =
+            if repeats { TsRecent::replay_window(self.sender.rtt.rto()) } else { PAWS_WINDOW };
         if !self.receiver.paws_refuses(now, timestamps.value, slack) {
             return false;
         }

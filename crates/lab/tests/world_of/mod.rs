@@ -42,8 +42,7 @@ struct Pair {
 pub(crate) fn run(seed: u64) -> Result<Outcome, String> {
     let mut rng = Rng::new(seed).fork(100);
     let jitter = if rng.chance(Ppm::percent(80)) { Nanos::from_micros(50) } else { Nanos::ZERO };
-    let mut world =
-        World::new(WorldConfig { seed, wake_jitter: jitter, ..WorldConfig::default() });
+    let mut world = World::new(WorldConfig { seed, wake_jitter: jitter, ..WorldConfig::default() });
     let profile = Profile::draw(&mut rng);
     let config = profile.link(&mut rng);
     let is_clean = !profile.is_lossy && config.paths.iter().all(|path| path.bottleneck.is_none());
@@ -53,7 +52,8 @@ pub(crate) fn run(seed: u64) -> Result<Outcome, String> {
         world.add_host(config).expect("a sound configuration")
     });
     let is_v6 = profile.is_v6;
-    let addresses = if is_v6 { ["fd00::1/64", "fd00::2/64"] } else { ["10.0.0.1/24", "10.0.0.2/24"] };
+    let addresses =
+        if is_v6 { ["fd00::1/64", "fd00::2/64"] } else { ["10.0.0.1/24", "10.0.0.2/24"] };
     let addresses: [Address; 2] = addresses.map(|text| text.parse().expect("an address"));
     let ends = [(a, &addresses[..1]), (b, &addresses[1..])];
     let link = world.add_link(&config, ends).expect("a link");
@@ -75,7 +75,8 @@ fn finish(
     let mut oracle = Oracle::default();
     let mut steps = 0;
     let start = world.now();
-    let all_left = || pairs.iter().all(|p| oracle::is_over(&p.client) && oracle::is_over(&p.server));
+    let all_left =
+        || pairs.iter().all(|p| oracle::is_over(&p.client) && oracle::is_over(&p.server));
     while !all_left() {
         let Some(host) = world.step(start + LONGEST).map_err(|fault| fault.to_string())? else {
             break;

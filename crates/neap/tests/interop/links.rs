@@ -129,7 +129,10 @@ fn a_smaller_mtu_behind_a_router_is_learnt() {
                 .expect("a stack");
             let ours = there_and_back(&stack, far_listener(family, &there), 4 << 20);
             let info = ours.info();
-            assert_eq!((info.pmtu, info.advmss), (1280, if family == Family::V4 { 1460 } else { 1440 }));
+            assert_eq!(
+                (info.pmtu, info.advmss),
+                (1280, if family == Family::V4 { 1460 } else { 1440 })
+            );
             // The next connection knows from the start.
             let again = there_and_back(&stack, far_listener(family, &there), 1 << 20);
             let info = again.info();

@@ -328,7 +328,10 @@ impl Sender {
         if facts.una_advanced {
             facts.newly_acked.saturating_sub(sacked_before).max(1)
         } else {
-            u32::from(facts.is_duplicate)
+            // No more duplicates than segments that may have caused them (`tcp_limit_reno_sacked`).
+            let counts = self.board.counts();
+            let may_be = counts.sacked_out + counts.lost_out < counts.packets_out;
+            u32::from(facts.is_duplicate && may_be)
         }
     }
 

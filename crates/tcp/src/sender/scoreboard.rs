@@ -441,6 +441,12 @@ impl Scoreboard {
         }
     }
 
+    /// Whether [`isolate`](Self::isolate) has to cut a frame.
+    pub fn must_cut(&self, run: Run, max: u32) -> bool {
+        let segments = self.sent.get(run.index).map_or(0, Sent::segments);
+        run.first > 0 || run.count.min(max.max(1)) < segments
+    }
+
     /// Cuts the run (at most `max` segments) out as a frame of its own, to be retransmitted.
     /// Returns its index.
     pub fn isolate(&mut self, run: Run, max: u32) -> usize {

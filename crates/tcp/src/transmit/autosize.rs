@@ -47,6 +47,8 @@ pub fn sizes(
     min_segs: u32,
 ) -> Sizes {
     let mss = mss.max(1);
+    // Two frames fit the cap of what is below.
+    let gso_bytes = gso_bytes.min((config.tcp_limit_output_bytes / 2).max(mss));
     let scaled = flow.pacing.0.checked_shr(flow.shift).unwrap_or(0);
     if !config.tso_autosizing {
         let segments = (gso_bytes / mss).clamp(1, gso_segs.max(1));

@@ -7,6 +7,7 @@
 
 pub mod autosize;
 pub mod egress;
+pub mod late;
 pub mod pacer;
 mod retransmit;
 pub mod small_queue;
@@ -24,15 +25,11 @@ use crate::state::State;
 use crate::time::{Instant, Nanos};
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
+use late::{LateQueue, Visit};
 use small_queue::TxCredit;
 
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
-
-/// The small-queue limit covers at most 2^n times its ordinary time.
-const MAX_QUEUE_BOOST: u8 = 6;
-/// How long a boost lasts without cause.
-const QUEUE_HOLD: Nanos = Nanos::from_secs(1);
 
 /// Why [`Connection::transmit`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,17 +116,23 @@ impl Connection {
         blocked
     }
 
-    /// Adapts the small-queue limit to a device or host that is late: if all that was below has left
-    /// before we came, the wire was idle, and the limit covers twice the time; a second without
-    /// that takes a doubling back (the idea of BQL, for one flow).
+    /// Learns whether the small-queue limit keeps the wire idle.
     fn adapt_queue(&mut self, now: Instant) {
-        if self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0 {
-            self.queue_boost = (self.queue_boost + 1).min(MAX_QUEUE_BOOST);
-            self.starved_at = now;
-        } else if self.queue_boost > 0 && now.since(self.starved_at) >= QUEUE_HOLD {
-            self.queue_boost -= 1;
-            self.starved_at = now;
+        let limited = self.blocked == TxBlocked::SmallQueue;
+        if self.late_queue.is_none() && !limited {
+            return;
         }
+        let delivered = self.sender.rate.delivered();
+        let visit = Visit {
+            now,
+            limited,
+            empty: limited && self.account.bytes() == 0,
+            busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
+            delivered,
+            round: self.sender.rtt.srtt(),
+        };
+        let first = || Box::new(LateQueue::new(now, delivered));
+        self.late_queue.get_or_insert_with(first).visit(&visit);
     }
 
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
@@ -143,7 +146,7 @@ impl Connection {
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
-            queue_boost: self.queue_boost,
+            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);

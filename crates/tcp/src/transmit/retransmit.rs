@@ -11,6 +11,9 @@ use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{End, Run};
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 
+/// Largest frame without "BIG TCP".
+const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
+
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
     pub(super) fn retransmit_lost(&mut self, path: &mut Path<'_>) -> Option<TxBlocked> {
@@ -68,6 +71,10 @@ impl Connection {
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);
             return Err(TxBlocked::SmallQueue);
         }
+        if self.is_too_fragmented(run, max) {
+            self.counters.add(Counter::WqueueTooBig, 1);
+            return Err(TxBlocked::Cwnd);
+        }
         let index = self.sender.board.isolate(run, max);
         let Some(sent) = self.sender.board.get(index) else { return Ok(()) };
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
@@ -103,6 +110,17 @@ impl Connection {
             self.arm_retransmit(path.now);
         }
         Ok(())
+    }
+
+    /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply the
+    /// memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
+    fn is_too_fragmented(&self, run: Run, max: u32) -> bool {
+        let board = &self.sender.board;
+        let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
+        board.memory() / 2 > self.sndbuf.saturating_add(slack)
+            && run.index > 0
+            && run.index + 1 < board.frames()
+            && board.must_cut(run, max)
     }
 
     fn count_retransmission(&self, segments: u32) {

@@ -80,7 +80,12 @@ pub(crate) struct Wire {
 }
 
 impl Egress for Wire {
-    fn enqueue(&mut self, segment: Segment, departure: Instant, credit: Option<TxCredit>) -> Verdict {
+    fn enqueue(
+        &mut self,
+        segment: Segment,
+        departure: Instant,
+        credit: Option<TxCredit>,
+    ) -> Verdict {
         assert!(segment.options.wire_len() <= 40, "{segment:?}");
         let header = 40 + segment.options.wire_len() as u32;
         let piece = match segment.gso_size {

@@ -1,6 +1,6 @@
 //! Closing: RFC 9293 section 3.6, RFC 1122 section 4.2.2.13, RFC 2525 section 2.17.
 
-use crate::peer::{Hello, Peer, at, ISS, IRS};
+use crate::peer::{Hello, IRS, ISS, Peer, at};
 use neap_tcp::config::Config;
 use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError};
 use neap_tcp::counters::Counter;
@@ -98,7 +98,10 @@ fn time_wait_answers_with_the_right_numbers() {
     };
     assert_eq!((answer.seq, answer.ack), (at(101, ISS), at(51, IRS)));
     assert_eq!(answer.window, ack.segment.window);
-    assert_eq!(answer.options.timestamps.map(|ts| ts.echo), again.options.timestamps.map(|ts| ts.value));
+    assert_eq!(
+        answer.options.timestamps.map(|ts| ts.echo),
+        again.options.timestamps.map(|ts| ts.value)
+    );
     assert_eq!(rest.deadline(), peer.now + Nanos::from_secs(60));
 }
 

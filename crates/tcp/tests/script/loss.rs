@@ -178,7 +178,8 @@ fn a_probe_prefers_new_data() {
 
 #[test]
 fn a_timeout_repeats_the_first_segment_and_slow_starts() {
-    let mut peer = flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    let mut peer =
+        flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
     peer.advance_ms(210);
     assert_eq!(peer.sent(), [(0, 1000)]);
     let info = peer.info();
@@ -199,7 +200,8 @@ fn a_timeout_repeats_the_first_segment_and_slow_starts() {
 
 #[test]
 fn a_spurious_timeout_is_undone_by_frto() {
-    let mut peer = flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    let mut peer =
+        flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
     peer.advance_ms(215);
     assert_eq!(peer.sent(), [(0, 1000)]);
     peer.ack(1000);
@@ -345,7 +347,8 @@ fn a_lost_retransmission_is_repeated_without_a_timeout() {
 
 #[test]
 fn reneged_sacks_are_forgotten_at_a_timeout() {
-    let mut peer = flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    let mut peer =
+        flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
     peer.advance_ms(10);
     peer.ack_sack(0, &[(1000, 10_000)]);
     peer.take();
@@ -374,7 +377,8 @@ fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
     let out = peer.take();
     assert_eq!(out.first().map(crate::peer::Out::seq), Some(0));
     assert!(out.iter().all(|out| {
-        let piece = if out.segment.gso_size > 0 { u32::from(out.segment.gso_size) } else { out.len() };
+        let piece =
+            if out.segment.gso_size > 0 { u32::from(out.segment.gso_size) } else { out.len() };
         piece <= 560
     }));
     assert_eq!(peer.info().snd_mss, 560);
@@ -383,7 +387,8 @@ fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
     for _ in 0..200 {
         peer.advance_ms(10);
         peer.ack(upto.min(20_000));
-        upto = peer.sent().iter().map(|&(seq, len)| seq + len as i32).max().unwrap_or(upto).max(upto);
+        upto =
+            peer.sent().iter().map(|&(seq, len)| seq + len as i32).max().unwrap_or(upto).max(upto);
         if peer.info().bytes_acked == 20_000 {
             break;
         }

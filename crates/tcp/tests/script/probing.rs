@@ -192,6 +192,9 @@ fn keepalive_options_have_bounds() {
     assert_eq!(set(SocketOption::KeepAliveCount(0)), range("TCP_KEEPCNT"));
     assert_eq!(set(SocketOption::KeepAliveCount(128)), range("TCP_KEEPCNT"));
     assert_eq!(set(SocketOption::KeepAliveIdle(Nanos::ZERO)), range("TCP_KEEPIDLE"));
-    assert_eq!(set(SocketOption::KeepAliveInterval(Nanos::from_secs(32768))), range("TCP_KEEPINTVL"));
+    assert_eq!(
+        set(SocketOption::KeepAliveInterval(Nanos::from_secs(32768))),
+        range("TCP_KEEPINTVL")
+    );
     assert_eq!(set(SocketOption::MaxSegment(87)), range("TCP_MAXSEG"));
 }

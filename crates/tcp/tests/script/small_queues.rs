@@ -95,7 +95,10 @@ fn t3_a_device_that_completes_only_with_the_next_frame_does_not_stop_the_flow() 
         }
         peer.advance(Nanos::from_micros(100));
         let mut upto = None;
-        while in_network.front().is_some_and(|&(at, _)| peer.now.since(at) >= Nanos::from_millis(10)) {
+        while in_network
+            .front()
+            .is_some_and(|&(at, _)| peer.now.since(at) >= Nanos::from_millis(10))
+        {
             upto = in_network.pop_front().map(|(_, end)| end);
         }
         if let Some(upto) = upto {

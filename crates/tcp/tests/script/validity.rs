@@ -144,8 +144,7 @@ fn of_overlapping_segments_the_first_bytes_count() {
     }
     let read = peer.read();
     // What is in order replaces nothing that is acknowledged or was SACKed.
-    let want: [(usize, u8); 7] =
-        [(50, 4), (50, 3), (100, 1), (100, 3), (100, 2), (50, 3), (50, 4)];
+    let want: [(usize, u8); 7] = [(50, 4), (50, 3), (100, 1), (100, 3), (100, 2), (50, 3), (50, 4)];
     let mut expected: Vec<u8> = want.iter().flat_map(|&(n, byte)| vec![byte; n]).collect();
     expected.extend(vec![5; 100]);
     assert_eq!(read, expected);
@@ -219,6 +218,20 @@ fn an_old_ack_is_no_duplicate() {
     assert_eq!(peer.count(Counter::RenoRecovery), 0);
     assert_eq!(peer.info().snd_cwnd, 14);
     assert_eq!(peer.info().sacked, 0);
+}
+
+#[test]
+fn a_flood_of_duplicate_acks_counts_as_no_more_than_was_sent() {
+    let hello = Hello { sack: false, ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), hello);
+    peer.write(30_000);
+    peer.advance_ms(10);
+    for _ in 0..1000 {
+        peer.ack(0);
+    }
+    let info = peer.info();
+    assert!(info.delivered <= u64::from(info.unacked), "{} of {}", info.delivered, info.unacked);
+    assert!(info.unacked <= 30, "{}", info.unacked);
 }
 
 #[test]
