@@ -3,19 +3,23 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
+mod lab;
 mod perf;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
 struct Cli {
+    /// Without a command: lab
     #[command(subcommand)]
     command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure the queue below a socket in virtual time, small queues off and on
+    Lab(lab::Args),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(perf::Args),
 }
@@ -23,9 +27,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Some(Command::Perf(args)) => perf::main(&args),
-        None => match Cli::command().print_help() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
+        Some(Command::Lab(args)) => lab::main(&args),
+        None => lab::main(&lab::Args::default()),
     }
 }

@@ -180,7 +180,7 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     }
     for interface in stack.interfaces(now) {
         for port in interface.ports {
-            if port.ring_frames + port.ring_bytes + port.qdisc.backlog_packets as u64 != 0 {
+            if port.ring_frames + port.ring_bytes + u64::from(port.qdisc.backlog_packets) != 0 {
                 return Err(format!("host {}: frames left below: {port:?}", host.0));
             }
         }

@@ -2,14 +2,15 @@
 //! in order, every credit returns, and no flow is silent while it may send.
 //!
 //! `NEAP_SEED=n` runs only the world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n` from
-//! that seed on.
+//! that seed on (nightly, from a seed of the day).
 
 mod world_of;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use world_of::Events;
 
-const WORLDS: u64 = 2000;
+const WORLDS: u64 = 4000;
 /// Failures after which the rest is not worth the time.
 const ENOUGH: usize = 10;
 
@@ -28,6 +29,7 @@ fn random_worlds_deliver_everything() {
     let first = number("NEAP_FROM").unwrap_or(0);
     let last = first + number("NEAP_WORLDS").unwrap_or(WORLDS);
     let (next, failures) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    let events = Mutex::new(Events::default());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -39,7 +41,10 @@ fn random_worlds_deliver_everything() {
                     }
                     let result = std::panic::catch_unwind(|| world_of::run(seed));
                     let fault = match result {
-                        Ok(Ok(_)) => continue,
+                        Ok(Ok(outcome)) => {
+                            *events.lock().expect("no panic") += outcome.events;
+                            continue;
+                        }
                         Ok(Err(fault)) => fault,
                         Err(_) => "panicked".to_owned(),
                     };
@@ -54,6 +59,10 @@ fn random_worlds_deliver_everything() {
         println!("    NEAP_SEED={seed} cargo test -p neap-lab --test worlds -- --nocapture");
     }
     assert!(failures.is_empty(), "{} worlds failed", failures.len());
+    for (name, count) in events.into_inner().expect("no panic").named() {
+        println!("{count:>12} {name}");
+        assert!(count > 0 || last - first < WORLDS, "nothing {name} in any world");
+    }
 }
 
 #[test]

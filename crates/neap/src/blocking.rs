@@ -122,11 +122,15 @@ fn wait<T, E: Clone + PartialEq>(
             done => return done,
         }
         let driver = running.driver(source.shard());
-        let is_ready = || {
-            let state = source.readiness();
+        let is_worth_a_try = |state: ReadyState| {
             state.generation() != seen.generation() && state.bits().intersects(interest)
         };
-        let register = |waker: &Waker| source.register(seen, waker);
+        let is_ready = || is_worth_a_try(source.readiness());
+        // What others wait for may have come since `seen`: only the present counts.
+        let register = |waker: &Waker| {
+            let state = source.readiness();
+            !is_worth_a_try(state) && source.register(state, waker)
+        };
         if !driver.wait(&running.stack, deadline, is_ready, register) {
             return Err(would_block.clone());
         }

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::error::BuildError;
 use crate::running::{Running, Stack};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
@@ -163,7 +163,11 @@ fn split_cidr(cidr: &str) -> Result<(IpAddr, u8), BuildError> {
     let ip: IpAddr = ip.parse().map_err(|_| bad())?;
     let len: u8 = len.parse().map_err(|_| bad())?;
     let most = if ip.is_ipv4() { 32 } else { 128 };
-    if len > most { Err(bad()) } else { Ok((ip, len)) }
+    let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if len > most || ip.is_unspecified() || ip.is_multicast() || is_broadcast {
+        return Err(bad());
+    }
+    Ok((ip, len))
 }
 
 fn parse_cidr(cidr: &str) -> Result<Address, BuildError> {

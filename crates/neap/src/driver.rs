@@ -41,6 +41,7 @@ pub(crate) struct Driver {
     followers: Mutex<Vec<Thread>>,
     waiting: AtomicUsize,
     kick: Arc<Kick>,
+    call_leader: Arc<CallLeader>,
 }
 
 /// The leader's own things.
@@ -70,6 +71,25 @@ impl Wake for Kick {
     }
     fn wake_by_ref(self: &Arc<Self>) {
         self.set();
+    }
+}
+
+/// Wakes the leader of a shard: its socket may change while another thread owns it, or on another
+/// shard. While the leader polls it looks anyway, and this costs one load.
+#[derive(Debug)]
+struct CallLeader {
+    is_asleep: AtomicBool,
+    kick: Arc<Kick>,
+}
+
+impl Wake for CallLeader {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.is_asleep.load(Ordering::SeqCst) {
+            self.kick.set();
+        }
     }
 }
 
@@ -120,6 +140,8 @@ impl Driver {
     pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>]) -> io::Result<Self> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let kick = Arc::new(Kick(kick));
+        let is_asleep = AtomicBool::new(false);
+        let call_leader = Arc::new(CallLeader { is_asleep, kick: kick.clone() });
         Ok(Self {
             shard,
             role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick)? }),
@@ -130,6 +152,7 @@ impl Driver {
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
             kick,
+            call_leader,
         })
     }
 
@@ -161,7 +184,7 @@ impl Driver {
     }
 
     /// Waits until `is_ready` says so or `deadline` passes; drives meanwhile if nobody else does.
-    /// `register` asks for this thread's waker to be woken at the next change, or says that the
+    /// `register` asks for a waker of this thread to be woken at the next change, or says that the
     /// change came already. Returns whether it is ready.
     pub(crate) fn wait(
         &self,
@@ -176,7 +199,7 @@ impl Driver {
             }
             let outcome = match self.try_lead() {
                 Some(role) => {
-                    let outcome = self.lead(&role, stack, deadline, &mut is_ready);
+                    let outcome = self.lead(&role, stack, deadline, &mut is_ready, &mut register);
                     drop(role);
                     self.call_follower();
                     outcome
@@ -196,7 +219,10 @@ impl Driver {
         stack: &Stack,
         deadline: Instant,
         is_ready: &mut impl FnMut() -> bool,
+        register: &mut impl FnMut(&Waker) -> bool,
     ) -> Option<bool> {
+        let waker: Waker = self.call_leader.clone().into();
+        let is_asleep = &self.call_leader.is_asleep;
         self.is_led.store(true, Ordering::SeqCst);
         self.send_worker_to_standby();
         let outcome = loop {
@@ -208,9 +234,14 @@ impl Driver {
             if now >= deadline {
                 break Some(false);
             }
-            if why != Why::MoreWork && role.sleeper.sleep(next.min(deadline), now) {
+            if why == Why::MoreWork {
+                continue;
+            }
+            is_asleep.store(true, Ordering::SeqCst);
+            if register(&waker) && role.sleeper.sleep(next.min(deadline), now) {
                 self.kick.clear();
             }
+            is_asleep.store(false, Ordering::SeqCst);
         };
         self.last_led.store(clock::now().as_nanos(), Ordering::SeqCst);
         self.is_led.store(false, Ordering::SeqCst);

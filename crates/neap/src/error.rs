@@ -15,7 +15,7 @@ pub enum BuildError {
     #[error("a stack needs a device: give one with Builder::tun or Builder::device")]
     NoDevice,
     /// An address does not parse or fit.
-    #[error("{0:?} is not an address with its prefix length, for instance 10.9.0.2/24")]
+    #[error("{0:?} is not the address of a host with its prefix length, for instance 10.9.0.2/24")]
     Address(String),
     /// A route that is there already.
     #[error("there is a route to {0} already")]

@@ -15,7 +15,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 /// A socket that a [`Poller`] can wait for: [`TcpStream`], [`TcpListener`].
@@ -114,7 +113,8 @@ struct Entry {
 struct Shared {
     /// Sockets whose readiness may have changed, and those that were ready last time.
     queue: Mutex<VecDeque<Arc<Entry>>>,
-    waiter: Mutex<Option<Thread>>,
+    /// Wakes the thread that waits.
+    waiter: Mutex<Option<Waker>>,
 }
 
 impl Shared {
@@ -138,9 +138,9 @@ impl Shared {
 impl Wake for Entry {
     fn wake(self: Arc<Self>) {
         self.shared.push(&self);
-        let waiter = lock(&self.shared.waiter).clone();
+        let waiter = lock(&self.shared.waiter).take();
         if let Some(waiter) = waiter {
-            waiter.unpark();
+            waiter.wake();
         }
     }
 }
@@ -205,7 +205,6 @@ impl Poller {
     pub fn wait(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
-        *lock(&self.shared.waiter) = Some(std::thread::current());
         for entry in std::mem::take(&mut self.again) {
             self.shared.push(&entry);
         }
@@ -219,7 +218,10 @@ impl Poller {
             }
             let shared = &self.shared;
             let is_ready = || !shared.is_empty();
-            let asleep = |_: &Waker| shared.is_empty();
+            let asleep = |waker: &Waker| {
+                *lock(&shared.waiter) = Some(waker.clone());
+                shared.is_empty()
+            };
             if !running.driver(shard).wait(&running.stack, deadline, is_ready, asleep) {
                 break;
             }

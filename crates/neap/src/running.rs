@@ -89,5 +89,7 @@ impl Drop for Stack {
         for shard in 0..self.running.drivers.len() {
             self.running.stack.poll(shard, clock::now());
         }
+        // Sockets that are still held keep the host, and may not keep the device.
+        self.running.stack.remove_interfaces();
     }
 }

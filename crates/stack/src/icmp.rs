@@ -105,9 +105,7 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
             stats.add(IpCounter::IcmpInDestUnreachs, 1);
             PathError::TooBig(u32::from(mtu))
         }
-        icmp::Message::TimeExceeded(_) => {
-            PathError::Unreachable { error: ConnectionError::HostUnreachable, hard: false }
-        }
+        icmp::Message::TimeExceeded(_) => PathError::Unreachable(ConnectionError::HostUnreachable),
     };
     match Quoted::v4(&body) {
         Ok(quoted) => on_error(cx, &quoted, error),
@@ -119,15 +117,13 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
 }
 
 fn unreachable_v4(code: Unreachable) -> PathError {
-    let (error, hard) = match code {
+    PathError::Unreachable(match code {
         Unreachable::Network | Unreachable::NetworkUnknown | Unreachable::NetworkTos => {
-            (ConnectionError::NetworkUnreachable, false)
+            ConnectionError::NetworkUnreachable
         }
-        Unreachable::Port => (ConnectionError::Refused, true),
-        Unreachable::Protocol => (ConnectionError::HostUnreachable, true),
-        _ => (ConnectionError::HostUnreachable, false),
-    };
-    PathError::Unreachable { error, hard }
+        Unreachable::Port => ConnectionError::Refused,
+        _ => ConnectionError::HostUnreachable,
+    })
 }
 
 /// Handles the payload of an IPv6 packet to this host.
@@ -148,7 +144,6 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
             return;
         }
     };
-    let soft = |error| PathError::Unreachable { error, hard: false };
     let error = match message {
         M::EchoRequest { identifier, sequence } => {
             let reply = M::EchoReply { identifier, sequence };
@@ -166,10 +161,14 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
         }
         M::EchoReply { .. } | M::ParameterProblem { .. } => return,
         M::Unreachable(icmpv6::Unreachable::Port) => {
-            PathError::Unreachable { error: ConnectionError::Refused, hard: true }
+            PathError::Unreachable(ConnectionError::Refused)
         }
-        M::Unreachable(icmpv6::Unreachable::NoRoute) => soft(ConnectionError::NetworkUnreachable),
-        M::Unreachable(_) | M::TimeExceeded(_) => soft(ConnectionError::HostUnreachable),
+        M::Unreachable(icmpv6::Unreachable::NoRoute) => {
+            PathError::Unreachable(ConnectionError::NetworkUnreachable)
+        }
+        M::Unreachable(_) | M::TimeExceeded(_) => {
+            PathError::Unreachable(ConnectionError::HostUnreachable)
+        }
         M::PacketTooBig { mtu } => PathError::TooBig(mtu),
     };
     match Quoted::v6(body) {
@@ -231,10 +230,10 @@ fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
                 let current = u32::MAX;
                 cx.host.topology.on_packet_too_big(cx.now, tuple.remote, mtu, current);
             }
-            PathError::Unreachable { error: ConnectionError::Refused, .. } => {
+            PathError::Unreachable(ConnectionError::Refused) => {
                 socket.set_error(SocketError::Refused);
             }
-            PathError::Unreachable { .. } => socket.set_error(SocketError::HostUnreachable),
+            PathError::Unreachable(_) => socket.set_error(SocketError::HostUnreachable),
         }),
         _ => false,
     };
@@ -252,8 +251,7 @@ pub(crate) fn on_link_failure(cx: Context<'_>, frame: &Frame) {
         _ => return,
     };
     if let Ok(quoted) = quoted {
-        let error = ConnectionError::HostUnreachable;
-        on_error(cx, &quoted, PathError::Unreachable { error, hard: false });
+        on_error(cx, &quoted, PathError::Unreachable(ConnectionError::HostUnreachable));
     }
 }
 

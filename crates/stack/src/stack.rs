@@ -596,6 +596,14 @@ impl Stack {
         self.host.shut_down(now);
     }
 
+    /// Removes all interfaces with their routes, and closes their devices.
+    pub fn remove_interfaces(&self) {
+        for shard in &self.host.shards {
+            shard.remove_queues();
+        }
+        self.host.topology.clear();
+    }
+
     /// Every TCP connection with its state, figures, and where its bytes are (`ss -tin`). Waits
     /// for threads that own one.
     pub fn flows(&self, now: Instant) -> Vec<FlowInfo> {
@@ -655,9 +663,6 @@ impl Drop for Stack {
         let now = Instant::from_nanos(self.host.last_seen.load(Ordering::Relaxed));
         self.host.shut_down(now);
         // Handles may outlive the stack; devices do not.
-        for shard in &self.host.shards {
-            shard.remove_queues();
-        }
-        self.host.topology.clear();
+        self.remove_interfaces();
     }
 }

@@ -270,7 +270,8 @@ impl World {
         let header = usize::from(tcp[12] >> 4) * 4;
         let (flags, len) = (tcp[13], tcp.len() - header);
         let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
-        let end = number(4).wrapping_add(len as u32 + u32::from(flags & 1) + u32::from(flags >> 1 & 1));
+        let end =
+            number(4).wrapping_add(len as u32 + u32::from(flags & 1) + u32::from(flags >> 1 & 1));
         let is_syn = flags & 0x12 == 0x02;
         let seq = if is_syn { 77 } else { number(8) };
         tcp[13] = if is_syn { 0x12 } else { 0x10 };

@@ -350,11 +350,6 @@ impl Connection {
         segment
     }
 
-    /// The MSS that our SYN announces.
-    pub(crate) fn advertised_mss(&self) -> u16 {
-        advertised_mss(&self.path, &self.options)
-    }
-
     /// What we are ready to agree to.
     pub(crate) fn offer(&self) -> Offer {
         let mss = advertised_mss(&self.path, &self.options);

@@ -30,7 +30,7 @@ pub struct TcpInfo {
     pub snd_mss: u32,
     /// Estimated segment size of the peer.
     pub rcv_mss: u32,
-    /// MSS that we advertised.
+    /// MSS that we advertised, less the options of every segment.
     pub advmss: u32,
     /// Path MTU.
     pub pmtu: u32,
@@ -70,7 +70,7 @@ pub struct TcpInfo {
     pub pacing_rate: Rate,
     /// `SO_MAX_PACING_RATE`.
     pub max_pacing_rate: Rate,
-    /// Payload bytes acknowledged.
+    /// Payload bytes acknowledged; the FIN counts as one, as in Linux.
     pub bytes_acked: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
@@ -163,7 +163,7 @@ impl Connection {
             ato: receiver.ato(),
             snd_mss: sender.mss,
             rcv_mss: receiver.rcv_mss(),
-            advmss: u32::from(self.advertised_mss()),
+            advmss: receiver.advmss(),
             pmtu: self.path.mtu,
             unacked: counts.packets_out,
             sacked: counts.sacked_out,

@@ -348,11 +348,11 @@ impl Connection {
         }
     }
 
-    /// A router reported an error for a segment in flight. Only in the handshake it ends the
-    /// connection (`hard`); later it is remembered for when the connection times out (RFC 1122
-    /// section 4.2.3.9, RFC 5461).
-    pub fn on_unreachable(&mut self, _now: Instant, error: ConnectionError, hard: bool) {
-        if matches!(self.state, State::SynSent | State::SynReceived) && hard {
+    /// A router reported an error for a segment in flight. In the handshake any ends the connection,
+    /// as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for when the
+    /// connection times out (RFC 1122 section 4.2.3.9).
+    pub fn on_unreachable(&mut self, error: ConnectionError) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
             self.fail(error);
         } else {
             self.soft_error = Some(error);

@@ -432,11 +432,7 @@ impl World {
                     self.is_deaf = true;
                 }
                 3 => self.connection.abort(now),
-                4 => self.connection.on_unreachable(
-                    now,
-                    ConnectionError::HostUnreachable,
-                    source.bit(),
-                ),
+                4 => self.connection.on_unreachable(ConnectionError::HostUnreachable),
                 5 => drop(self.connection.take_time_wait()),
                 6 => drop(self.connection.take_error()),
                 _ => self.wire.completes = source.bit(),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteError};
+use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
@@ -43,6 +43,8 @@ struct Wire {
 
 impl Egress for Wire {
     fn enqueue(&mut self, segment: Segment, _: Instant, mut credit: Option<TxCredit>) -> Verdict {
+        let header = 40 + segment.options.wire_len() as u32;
+        assert!(header + segment.payload.len() <= self.gso().max_size, "an impossible packet");
         let pieces = segment.segments();
         let size = u32::from(segment.gso_size).max(1);
         for piece in 0..pieces {
@@ -114,7 +116,7 @@ struct Pair {
     client_account: Arc<TxAccount>,
 }
 
-fn end(now: Instant, isn: u32, config: Config, options: SocketOptions) -> (End, Arc<TxAccount>) {
+fn end(now: Instant, isn: u32, config: Config, mtu: u32) -> (End, Arc<TxAccount>) {
     let counters = Arc::new(Counters::default());
     let account = TxAccount::new(Waker::noop().clone());
     let setup = Setup {
@@ -124,8 +126,8 @@ fn end(now: Instant, isn: u32, config: Config, options: SocketOptions) -> (End, 
         account: account.clone(),
         isn: SeqNumber(isn),
         ts_offset: isn,
-        path: Path { mtu: 1500, ip_header: 20 },
-        options: options.into(),
+        path: Path { mtu, ip_header: 20 },
+        options: SocketOptions::default().into(),
     };
     let end = End {
         connection: Connection::connect(now, setup),
@@ -151,10 +153,13 @@ fn end(now: Instant, isn: u32, config: Config, options: SocketOptions) -> (End, 
 impl Pair {
     /// Both ends open at once: the handshake is the simultaneous open.
     fn new(config: &Config) -> Self {
+        Self::with_mtu(config, 1500)
+    }
+
+    fn with_mtu(config: &Config, mtu: u32) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let (client, client_account) =
-            end(now, u32::MAX - 5000, config.clone(), SocketOptions::default());
-        let (server, _) = end(now, 77, config.clone(), SocketOptions::default());
+        let (client, client_account) = end(now, u32::MAX - 5000, config.clone(), mtu);
+        let (server, _) = end(now, 77, config.clone(), mtu);
         Self { now, ends: [client, server], client_account }
     }
 
@@ -391,6 +396,42 @@ fn half_close_lets_the_other_direction_finish() {
     assert!(pair.ends[0].read == down && pair.ends[1].read == up);
     assert_eq!(pair.ends[0].connection.state(), State::TimeWait);
     assert_eq!(pair.ends[1].connection.state(), State::Closed);
+}
+
+/// A retransmission may have SACK blocks that the original had not.
+#[test]
+fn options_that_come_later_fit_into_the_largest_packet() {
+    let mut pair = Pair::with_mtu(&Config::default(), 65_535);
+    let data = pattern(20_000_000);
+    for (side, period) in [(0, 7), (1, 5)] {
+        pair.ends[side].to_write = data.clone();
+        pair.ends[side].closes = true;
+        let fate = move |n: u64, _: &Segment| match n % period {
+            0 => Fate::Lose,
+            _ => Fate::Deliver,
+        };
+        pair.ends[side].wire.fate = Box::new(fate);
+    }
+    pair.run(pair.seconds(300));
+    assert!(pair.ends.iter().all(|end| end.read == data));
+    assert!(pair.count(0, Counter::RetransSegs) > 20);
+}
+
+#[test]
+fn a_writer_that_goes_by_readiness_gets_a_larger_buffer() {
+    let mut pair = Pair::new(&Config::default());
+    pair.run(pair.seconds(1));
+    let before = pair.ends[0].connection.info(pair.now).sndbuf;
+    for _ in 0..1000 {
+        let (now, connection) = (pair.now, &mut pair.ends[0].connection);
+        while connection.readiness().contains(Readiness::WRITABLE) {
+            assert_eq!(connection.write(now, &[7; 500]), Ok(500), "it is never refused");
+        }
+        pair.now += Nanos::from_millis(1);
+        pair.run(pair.now);
+    }
+    let after = pair.ends[0].connection.info(pair.now).sndbuf;
+    assert!(after > 4 * before, "{before} to {after}");
 }
 
 #[test]

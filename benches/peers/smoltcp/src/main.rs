@@ -238,9 +238,12 @@ impl Bench {
             let began = Clock::now();
             self.dial(handle);
             let (mut is_sent, mut is_answered) = (false, false);
-            while self.socket(handle).is_open() && began.elapsed().as_secs_f64() < 1.0 {
+            while began.elapsed().as_secs_f64() < 1.0 {
                 self.poll();
                 let socket = self.socket(handle);
+                if !socket.is_open() {
+                    break;
+                }
                 if !is_sent && socket.can_send() {
                     socket.send_slice(b"x").expect("may send");
                     is_sent = true;

@@ -1,1 +1,215 @@
+use super::*;
+use neap_stack::device::RxChecksum;
+use neap_stack::frame::{Gso, GsoKind, Headers};
+use neap_stack::wire::checksum::Pseudo;
+use neap_stack::wire::{ChecksumBy, Ports, Protocol, ipv4, partial_checksum, tcp};
+use neap_tcp::segment::{Ecn, Flags, Segment};
+use neap_tcp::seq::SeqNumber;
+use std::net::Ipv4Addr;
 
+const SIZE: u32 = 1000;
+/// A segment of `SIZE` with IP, TCP and Ethernet, at 1000 Mbit/s.
+const ONE: Nanos = Nanos((SIZE as u64 + 40 + 14 + 24) * 8);
+const DELAY: Nanos = Nanos::from_micros(100);
+const START: Instant = Instant::from_nanos(1_000_000);
+
+/// A TCP frame of `segments` pieces that begins at `seq`.
+fn frame(seq: u32, segments: u32, flags: Flags) -> Frame {
+    let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let payload: Vec<u8> = (0..segments * SIZE).map(|i| (seq + i) as u8).collect();
+    let segment = Segment {
+        seq: SeqNumber(seq),
+        flags,
+        payload: bytes::Bytes::from(payload).into(),
+        ..Segment::default()
+    };
+    let mut headers = Headers::default();
+    let pseudo = Pseudo::v4(source, destination, Protocol::TCP);
+    let ports = Ports { source: 1, destination: 2 };
+    let len = tcp::emit(&mut headers, ports, &segment, pseudo, ChecksumBy::Device);
+    let header = ipv4::Header {
+        source,
+        destination,
+        protocol: Protocol::TCP,
+        ttl: 64,
+        dscp: 0,
+        ecn: Ecn::Ect0,
+        identification: 7,
+        dont_fragment: true,
+    };
+    header.emit(&mut headers, (len as u32 + segments * SIZE) as u16);
+    Frame {
+        checksum: Some(partial_checksum(&headers, len, tcp::CHECKSUM_AT)),
+        headers,
+        link_len: 0,
+        payload: segment.payload,
+        gso: (segments > 1).then_some(Gso { size: SIZE as u16, kind: GsoKind::Tcp4 }),
+        departure: START,
+        priority: 0,
+        flow: 0,
+        ecn: Ecn::Ect0,
+        credit: None,
+    }
+}
+
+fn path() -> PathConfig {
+    PathConfig::clean(Rate::from_bits(1_000_000_000), DELAY)
+}
+
+fn link(nic: NicConfig, path: PathConfig) -> (Link, [Device; 2]) {
+    let config = LinkConfig { nics: [nic.clone(), nic], paths: [path.clone(), path] };
+    Link::new(&config, &Rng::new(1))
+}
+
+fn send(device: &mut Device, frames: impl IntoIterator<Item = Frame>) {
+    for frame in frames {
+        assert!(device.queues[0].tx.submit(frame, START).is_ok());
+    }
+    device.queues[0].tx.flush(START);
+}
+
+fn all(device: &mut Device, now: Instant) -> Vec<Received> {
+    core::iter::from_fn(|| device.queues[0].rx.receive(now)).collect()
+}
+
+/// Sequence number and payload, after the host's own checks.
+fn parse(packet: &Received) -> Result<(u32, Vec<u8>, Flags), tcp::Error> {
+    let ip = ipv4::parse(&packet.data).map_err(|_| tcp::Error::Checksum)?;
+    let pseudo = Pseudo::v4(ip.header.source, ip.header.destination, Protocol::TCP);
+    let verify = (packet.checksum == RxChecksum::Unknown).then_some(pseudo);
+    let (_, segment) = tcp::parse(packet.data.slice(ip.payload), verify)?;
+    Ok((segment.seq.0, segment.payload.chunks().concat(), segment.flags))
+}
+
+const FAR: Instant = Instant::from_nanos(1_000_000_000);
+
+#[test]
+fn a_super_frame_is_complete_when_its_last_segment_has_left() {
+    let (link, [mut a, mut b]) = link(NicConfig::default(), path());
+    send(&mut a, [frame(0, 3, Flags::ACK | Flags::PSH), frame(3000, 1, Flags::ACK)]);
+    let tx = &mut a.queues[0].tx;
+    let done = START + ONE.saturating_mul(3);
+    assert_eq!(tx.next_event(), done);
+    assert_eq!(tx.reap(done - Nanos(1)), Completed::default());
+    assert_eq!(tx.reap(done), Completed { frames: 1, bytes: 3040 });
+    assert_eq!(tx.reap(done + ONE), Completed { frames: 1, bytes: 1040 });
+    assert_eq!(b.queues[0].rx.next_event(), START + ONE + DELAY);
+    let joined = all(&mut b, FAR);
+    assert_eq!(joined.iter().map(|packet| packet.gso_size).collect::<Vec<_>>(), [1000, 0]);
+    let (seq, payload, flags) = parse(&joined[0]).expect("a sound packet");
+    assert_eq!((seq, payload.len(), flags), (0, 3000, Flags::ACK | Flags::PSH));
+    assert_eq!(payload, (0..3000u32).map(|i| i as u8).collect::<Vec<_>>());
+    assert_eq!(link.contents(), 0);
+    assert_eq!(link.stats(0).busy, ONE.saturating_mul(4));
+}
+
+#[test]
+fn only_what_follows_is_joined() {
+    let (_, [mut a, mut b]) = link(NicConfig::default(), path());
+    let push = Flags::ACK | Flags::PSH;
+    send(
+        &mut a,
+        [
+            frame(0, 2, Flags::ACK),
+            frame(2000, 1, push),
+            frame(3000, 1, Flags::ACK),
+            frame(5000, 1, Flags::ACK),
+            frame(6000, 0, Flags::ACK),
+        ],
+    );
+    let lens: Vec<usize> =
+        all(&mut b, FAR).iter().map(|packet| parse(packet).expect("sound").1.len()).collect();
+    assert_eq!(lens, [3000, 1000, 1000, 0]);
+}
+
+#[test]
+fn a_full_ring_gives_the_frame_back() {
+    let (_, [mut a, _]) = link(NicConfig { descriptors: 1, ..NicConfig::default() }, path());
+    send(&mut a, [frame(0, 2, Flags::ACK)]);
+    let tx = &mut a.queues[0].tx;
+    assert!(tx.submit(frame(2000, 1, Flags::ACK), START).is_err());
+    tx.reap(START + ONE.saturating_mul(2));
+    assert!(tx.submit(frame(2000, 1, Flags::ACK), START).is_ok());
+}
+
+#[test]
+fn a_flipped_bit_is_a_checksum_error_wherever_it_is() {
+    let path = PathConfig { corruption: Ppm::percent(100), ..path() };
+    let (link, [mut a, mut b]) = link(NicConfig::default(), path);
+    send(&mut a, (0..200).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    let damaged = all(&mut b, FAR);
+    assert_eq!((damaged.len(), link.stats(0).corrupted), (200, 200));
+    assert!(damaged.iter().all(|packet| parse(packet).is_err()));
+}
+
+#[test]
+fn a_host_without_offloads_gets_finished_checksums() {
+    let nic = NicConfig { checksums: false, gro: false, ..NicConfig::default() };
+    let (_, [mut a, mut b]) = link(nic, path());
+    send(&mut a, [frame(0, 3, Flags::ACK)]);
+    let packets = all(&mut b, FAR);
+    assert!(packets.iter().all(|packet| packet.checksum == RxChecksum::Unknown));
+    assert_eq!(packets.iter().filter(|packet| parse(packet).is_ok()).count(), 3);
+}
+
+#[test]
+fn interrupts_wait_for_time_or_frames() {
+    let coalescing = Coalescing { delay: Nanos::from_micros(50), frames: 3 };
+    let nic =
+        NicConfig { tx_coalescing: coalescing, rx_coalescing: coalescing, ..NicConfig::default() };
+    let (link, [mut a, mut b]) = link(nic, path());
+    send(&mut a, [frame(0, 1, Flags::ACK)]);
+    let first = START + ONE;
+    assert_eq!(a.queues[0].tx.next_event(), first + coalescing.delay);
+    assert_eq!(a.queues[0].tx.reap(first + Nanos(1)).frames, 0);
+    assert_eq!(link.next_interrupt(1), first + DELAY + coalescing.delay);
+    send(&mut a, [frame(1000, 2, Flags::ACK), frame(9000, 1, Flags::ACK)]);
+    assert_eq!(a.queues[0].tx.next_event(), START + ONE.saturating_mul(4));
+    assert_eq!(link.next_interrupt(1), START + ONE.saturating_mul(3) + DELAY);
+    assert!(b.queues[0].rx.receive(first + DELAY).is_none());
+}
+
+#[test]
+fn accidents_happen_as_often_as_asked_and_jitter_keeps_the_order() {
+    let tenth = Ppm::percent(10);
+    let bad = PathConfig { loss: tenth, duplication: tenth, jitter: DELAY, ..path() };
+    let (link, [mut a, mut b]) = link(NicConfig { descriptors: 5000, ..no_gro() }, bad);
+    send(&mut a, (0..2000).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
+    assert!(seqs.is_sorted());
+    let stats = link.stats(0);
+    assert!((150..250).contains(&stats.lost) && (130..230).contains(&stats.duplicated));
+    assert_eq!(seqs.len() as u64, 2000 - stats.lost + stats.duplicated);
+}
+
+fn no_gro() -> NicConfig {
+    NicConfig { gro: false, ..NicConfig::default() }
+}
+
+#[test]
+fn a_bottleneck_drops_at_its_tail() {
+    let slow = Bottleneck { rate: Rate::from_bits(100_000_000), packets: 10, bytes: 1 << 20 };
+    let path = PathConfig { bottleneck: Some(slow), ..path() };
+    let (link, [mut a, mut b]) = link(no_gro(), path);
+    send(&mut a, (0..50).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
+    // While 50 arrive four leave, and ten are there.
+    assert_eq!((seqs.len(), link.stats(0).dropped), (14, 36));
+    assert_eq!(seqs[..10], core::array::from_fn::<u32, 10, _>(|i| i as u32 * SIZE));
+}
+
+#[test]
+fn a_router_says_what_is_too_big_and_marks_what_may_be_marked() {
+    let small = PathConfig { mtu: Some(900), ..path() };
+    let (link_small, [mut a, mut b]) = link(no_gro(), small);
+    send(&mut a, [frame(0, 1, Flags::ACK), frame(1000, 0, Flags::ACK)]);
+    assert_eq!(all(&mut b, FAR).len(), 1);
+    let answer = all(&mut a, FAR);
+    let ip = ipv4::parse(&answer[0].data).expect("a sound packet");
+    assert_eq!((ip.header.protocol, link_small.stats(0).too_big), (Protocol::ICMP, 1));
+    let marks = PathConfig { congestion_marks: Ppm::percent(100), ..path() };
+    let (_, [mut a, mut b]) = link(no_gro(), marks);
+    send(&mut a, [frame(0, 1, Flags::ACK)]);
+    let marked = ipv4::parse(&all(&mut b, FAR)[0].data).expect("a sound packet");
+    assert_eq!(marked.header.ecn, Ecn::Ce);
+}

@@ -6,26 +6,109 @@ use neap_lab::oracle::{self, Oracle};
 use neap_lab::pattern::Pattern;
 use neap_lab::rng::{Ppm, Rng};
 use neap_lab::world::{HostId, World, WorldConfig};
+use neap_stack::drop_reason::DropReason;
 use neap_stack::interface::Address;
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
 use neap_tcp::config::{BufferSizes, Config, TsoBonus};
+use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::net::SocketAddr;
+use std::ops::AddAssign;
 
 /// Applications must have left by then.
 const LONGEST: Nanos = Nanos::from_secs(1200);
 /// And their connections be forgotten so much later: TIME-WAIT, orphans that give up.
 const REST: Nanos = Nanos::from_secs(1200);
 
+/// What happened in a world, so that a test can tell whether its worlds are worth anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Events {
+    pub(crate) bytes: u64,
+    pub(crate) lost: u64,
+    pub(crate) bad_checksums: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+    pub(crate) too_big: u64,
+    pub(crate) marked: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) spurious: u64,
+    pub(crate) paced: u64,
+    pub(crate) throttled: u64,
+    pub(crate) resets: u64,
+}
+
+impl Events {
+    fn of(world: &World, hosts: [HostId; 2], link: &Link) -> Self {
+        let mut events = Self::default();
+        for (end, host) in hosts.into_iter().enumerate() {
+            let (stats, stack) = (link.stats(end), world.stack(host));
+            let count = |counter| stack.tcp_counter(counter);
+            events += Self {
+                bytes: 0,
+                lost: stats.lost + stats.dropped,
+                bad_checksums: stack.drops().get(DropReason::TcpChecksum),
+                duplicated: stats.duplicated,
+                reordered: stats.reordered,
+                too_big: stats.too_big,
+                marked: stats.marked,
+                retransmitted: count(Counter::RetransSegs),
+                timeouts: count(Counter::Timeouts),
+                spurious: count(Counter::DSACKUndo) + count(Counter::LossUndo),
+                paced: count(Counter::PacingBlocked),
+                throttled: count(Counter::SmallQueueThrottled),
+                resets: count(Counter::OutRsts),
+            };
+        }
+        events
+    }
+
+    /// Every number, with its name.
+    pub(crate) fn named(&self) -> [(&'static str, u64); 13] {
+        [
+            ("bytes", self.bytes),
+            ("lost", self.lost),
+            ("bad checksums", self.bad_checksums),
+            ("duplicated", self.duplicated),
+            ("reordered", self.reordered),
+            ("too big", self.too_big),
+            ("marked", self.marked),
+            ("retransmitted", self.retransmitted),
+            ("timeouts", self.timeouts),
+            ("spurious", self.spurious),
+            ("paced", self.paced),
+            ("throttled", self.throttled),
+            ("resets", self.resets),
+        ]
+    }
+}
+
+impl AddAssign for Events {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.lost += other.lost;
+        self.bad_checksums += other.bad_checksums;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.too_big += other.too_big;
+        self.marked += other.marked;
+        self.retransmitted += other.retransmitted;
+        self.timeouts += other.timeouts;
+        self.spurious += other.spurious;
+        self.paced += other.paced;
+        self.throttled += other.throttled;
+        self.resets += other.resets;
+    }
+}
+
 /// What a world came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) steps: u64,
     pub(crate) finished: Instant,
-    pub(crate) bytes: u64,
     pub(crate) digests: [u64; 2],
-    pub(crate) connections: usize,
+    pub(crate) events: Events,
 }
 
 /// One connection and what must become of it.
@@ -100,7 +183,8 @@ fn finish(
     }
     let bytes = pairs.iter().map(|p| p.client.borrow().read + p.server.borrow().read).sum();
     let digests = [link.stats(0).digest, link.stats(1).digest];
-    Ok(Outcome { steps, finished, bytes, digests, connections: pairs.len() })
+    let events = Events { bytes, ..Events::of(world, hosts, link) };
+    Ok(Outcome { steps, finished, digests, events })
 }
 
 impl Pair {

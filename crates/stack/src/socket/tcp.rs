@@ -31,13 +31,8 @@ const SEGMENT_OVERHEAD: u32 = 256;
 pub(crate) enum PathError {
     /// The next link takes at most this many bytes per packet.
     TooBig(u32),
-    /// The peer cannot be reached; `hard` errors end a connection that is being opened.
-    Unreachable {
-        /// What the application is told.
-        error: ConnectionError,
-        /// Protocol or port unreachable.
-        hard: bool,
-    },
+    /// The peer cannot be reached, and what the application is told.
+    Unreachable(ConnectionError),
 }
 
 /// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
@@ -159,9 +154,7 @@ impl TcpState {
                 let (remote, current) = (cx.socket.tuple.remote, self.path.mtu());
                 cx.host.topology.on_packet_too_big(cx.now, remote, mtu, current);
             }
-            PathError::Unreachable { error, hard } => {
-                self.connection.on_unreachable(cx.now, error, hard);
-            }
+            PathError::Unreachable(error) => self.connection.on_unreachable(error),
         }
     }
 }

@@ -302,6 +302,11 @@ impl Receiver {
         self.ack.schedule_now();
     }
 
+    /// The MSS that we advertised, less the options of every segment (`tp->advmss`).
+    pub fn advmss(&self) -> u32 {
+        self.window.advmss()
+    }
+
     /// Whether ACKs carry ECE: congestion was seen and not answered yet (RFC 3168 section 6.1.3).
     pub fn ece(&self) -> bool {
         self.is.contains(Is::DEMAND_CWR)

@@ -590,3 +590,31 @@ fn trim(sent: &mut Sent, ack: SeqNumber, whole: u32) -> u32 {
     sent.retransmitted >>= whole;
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::delivery_rate::RateSampler;
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn duplicate_acks_never_cover_the_hole_that_they_tell_of() {
+        let mut board = Scoreboard::default();
+        for i in 0..3 {
+            let payload = Payload::from(Bytes::from_static(&[0; 100]));
+            let (marks, now) = (Flags::empty(), Instant::ZERO);
+            let snapshot = RateSampler::default().on_transmit(now, true);
+            let seq = SeqNumber(i * 100);
+            board.push(Sent::new(seq, payload, marks, 100, now, Ticket::NONE, snapshot));
+        }
+        board.set_reno_sacked(3);
+        board.mark_head_lost();
+        let counts = board.counts();
+        assert_eq!((counts.sacked_out, counts.lost_out, counts.packets_out), (2, 1, 3));
+        let acked = board.acknowledge(SeqNumber(200), |_| {});
+        board.remove_reno_sacked(acked);
+        assert_eq!(board.counts().sacked_out, 0);
+        board.set_reno_sacked(5);
+        assert_eq!(board.counts().sacked_out, 0, "one is out, and it is the hole");
+    }
+}

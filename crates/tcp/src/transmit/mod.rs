@@ -28,6 +28,10 @@ use egress::{Egress, Verdict};
 use late::{LateQueue, Visit};
 use small_queue::TxCredit;
 
+/// Largest IP packet.
+const LARGEST_PACKET: u32 = 65_535;
+/// Largest options of a TCP header.
+const MAX_OPTIONS: u32 = 40;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
@@ -586,9 +590,14 @@ impl Connection {
         }
     }
 
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes.
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
+    /// is as large as a packet can be, room stays for options that a retransmission may have more.
     pub(crate) fn mss_for(&self, header: u32) -> u32 {
-        let by_path = self.path.mtu.saturating_sub(self.path.ip_header + header);
+        let by_path = self
+            .path
+            .mtu
+            .min(LARGEST_PACKET - MAX_OPTIONS)
+            .saturating_sub(self.path.ip_header + header);
         let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
         by_path.min(by_peer).max(8)
     }

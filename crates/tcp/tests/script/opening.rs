@@ -261,16 +261,14 @@ fn data_with_the_synack_is_delivered() {
 }
 
 #[test]
-fn an_unreachable_report_ends_an_open_only_if_it_is_hard() {
+fn an_unreachable_report_ends_an_open_and_is_remembered_later() {
     let mut peer = opening(Hello::default());
     peer.transmit();
-    let error = ConnectionError::NetworkUnreachable;
-    peer.connection.on_unreachable(peer.now, error, false);
-    assert_eq!(peer.connection.state(), State::SynSent);
-    peer.advance_ms(200_000);
-    assert_eq!(peer.connection.take_error(), Some(error), "what was last heard of it");
-    let mut peer = opening(Hello::default());
-    peer.transmit();
-    peer.connection.on_unreachable(peer.now, ConnectionError::HostUnreachable, true);
+    peer.connection.on_unreachable(ConnectionError::HostUnreachable);
     assert_eq!(peer.connection.state(), State::Closed);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::HostUnreachable));
+    let mut peer = Peer::plain();
+    peer.connection.on_unreachable(ConnectionError::NetworkUnreachable);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::NetworkUnreachable));
 }

@@ -1,0 +1,341 @@
+//! Real threads own a socket while segments, completions and timers arrive for it: nothing is lost,
+//! nobody waits for ever, and everything is given back. Over the loopback of one stack, which needs
+//! no privileges, and over a TUN with two queues.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{
+    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
+};
+use neap::device::TunConfig;
+use neap::stack::device::{
+    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
+};
+use neap::stack::frame::Frame;
+use neap::tcp::options::SocketOption;
+use neap::tcp::time::{Instant, Nanos};
+use neap::{Stack, TcpListener, TcpStream};
+
+/// A device that leads nowhere: what matters stays inside of the host.
+struct Nowhere;
+
+impl TxQueue for Nowhere {
+    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
+        Ok(())
+    }
+    fn flush(&mut self, _: Instant) {}
+    fn reap(&mut self, _: Instant) -> Completed {
+        Completed::default()
+    }
+    fn next_event(&self) -> Instant {
+        Instant::FAR_FUTURE
+    }
+}
+
+impl RxQueue for Nowhere {
+    fn receive(&mut self, _: Instant) -> Option<Received> {
+        None
+    }
+}
+
+/// A stack with two workers and no way out.
+fn island() -> Stack {
+    let capabilities = Capabilities {
+        medium: Medium::Ip,
+        mtu: 1500,
+        gso_max_size: 65_535,
+        gso_max_segs: 65_535,
+        checksum_tx: true,
+        checksum_rx: true,
+        completion: Completion::OnSubmit,
+        pacing_shift: 10,
+    };
+    let queue = || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), descriptor: None };
+    let device = Device { name: "nowhere".into(), capabilities, queues: vec![queue(), queue()] };
+    let builder = Stack::builder().device(device).address("10.9.0.2/24").address("fd00:9::2/64");
+    builder.build().expect("a stack")
+}
+
+fn pair(stack: &Stack, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let address = listener.local_addr().expect("an address");
+    let client = TcpStream::connect(stack, address).expect("connect");
+    let (server, _) = listener.accept().expect("accept");
+    (client, server)
+}
+
+/// Asks and sets whatever does not change the stream, until it is over.
+fn meddle(stack: &Stack, stream: &TcpStream, is_over: &AtomicBool) {
+    let mut round = 0_u32;
+    while !is_over.load(Ordering::SeqCst) {
+        let info = stream.info();
+        assert!(info.bytes_acked <= info.bytes_sent + 1, "{info:?}");
+        let option = match round % 4 {
+            0 => SocketOption::NoDelay(round.is_multiple_of(8)),
+            1 => SocketOption::QuickAck(round.is_multiple_of(3)),
+            2 => SocketOption::KeepAliveIdle(Nanos::from_secs(60)),
+            _ => SocketOption::KeepAlive(round.is_multiple_of(5)),
+        };
+        stream.set_option(option).expect("an option");
+        if round.is_multiple_of(16) {
+            stack.host().flows(stack.now());
+            stack.host().interfaces(stack.now());
+        }
+        round = round.wrapping_add(1);
+        // Two cores are few for so many threads.
+        thread::yield_now();
+    }
+}
+
+/// Ends those who [`meddle`] with the last of the threads that hold it, also if they fail.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Both directions of both ends at once, and threads that meddle with each end.
+fn busy_stream(stack: &Stack, ends: &(TcpStream, TcpStream), seed: u64, len: u64) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let over = Arc::new(Over(&is_over));
+        for (one, other) in [(0, 1), (1, 0)] {
+            let end = |index| if index == 0 { &ends.0 } else { &ends.1 };
+            let (from, to) = (end(one), end(other));
+            let (is_over, over) = (&is_over, over.clone());
+            scope.spawn(move || {
+                Pattern(seed + one).send(&mut &*from, len);
+                from.shutdown(Shutdown::Write).expect("shutdown");
+            });
+            scope.spawn(move || {
+                let _over = over;
+                Pattern(seed + one).receive(&mut &*to, len);
+                expect_end(&mut &*to);
+            });
+            scope.spawn(move || meddle(stack, from, is_over));
+        }
+    });
+}
+
+#[test]
+fn streams_of_the_loopback_with_six_threads_each() {
+    const LEN: u64 = 8 << 20;
+    let stack = island();
+    let local = ["10.9.0.2:80", "[fd00:9::2]:80", "127.0.0.1:81"];
+    let listeners = local
+        .map(|local| TcpListener::bind(&stack, local.parse().expect("an address")).expect("bind"));
+    let pairs: Vec<_> = listeners.iter().map(|listener| pair(&stack, listener)).collect();
+    thread::scope(|scope| {
+        for (seed, ends) in (0..).step_by(2).zip(&pairs) {
+            let stack = &stack;
+            scope.spawn(move || busy_stream(stack, ends, seed, LEN));
+        }
+    });
+    expect_nothing_below(&stack);
+    drop(pairs);
+    drop(listeners);
+    // The ends that closed first stay in TIME_WAIT.
+    common::eventually(|| stack.host().usage(), |usage| usage.names == 0);
+}
+
+#[test]
+fn streams_over_a_tun_with_two_queues() {
+    const LEN: u64 = 8 << 20;
+    in_namespace(|| {
+        let family = Family::V4;
+        let config = TunConfig { name: Some("t0".into()), queues: 2, ..TunConfig::default() };
+        let stack = Stack::builder()
+            .tun_with(config, &family.cidr(family.kernel()))
+            .address(&family.cidr(family.ours()))
+            .build()
+            .expect("a stack");
+        let pairs: Vec<_> = (0..6).map(|_| family.pair(&stack)).collect();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let over = Arc::new(Over(&is_over));
+            for (_, theirs) in &pairs {
+                scope.spawn(move || {
+                    std::io::copy(&mut &*theirs, &mut &*theirs).expect("an echo");
+                    theirs.shutdown(Shutdown::Write).expect("shutdown");
+                });
+            }
+            for (seed, (ours, _)) in (0..).zip(&pairs) {
+                let (stack, is_over, over) = (&stack, &is_over, over.clone());
+                scope.spawn(move || {
+                    Pattern(seed).send(&mut &*ours, LEN);
+                    ours.shutdown(Shutdown::Write).expect("shutdown");
+                });
+                scope.spawn(move || {
+                    let _over = over;
+                    Pattern(seed).receive(&mut &*ours, LEN);
+                    expect_end(&mut &*ours);
+                });
+                scope.spawn(move || meddle(stack, ours, is_over));
+            }
+        });
+        expect_nothing_below(&stack);
+    });
+}
+
+#[test]
+fn several_writers_of_one_socket_lose_nothing() {
+    const WRITERS: u8 = 4;
+    const LEN: u32 = 1 << 20;
+    let stack = island();
+    let any = SocketAddr::new(Family::V4.ours(), 0);
+    let listener = TcpListener::bind(&stack, any).expect("bind");
+    let (client, mut server) = pair(&stack, &listener);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let client = &client;
+                // The upper bits of a byte say who wrote it, the lower ones count.
+                scope.spawn(move || {
+                    let mut sent = 0_u32;
+                    let mut size = 1;
+                    while sent < LEN {
+                        let bytes: Vec<u8> = (sent..LEN.min(sent + size))
+                            .map(|index| writer << 6 | (index % 61) as u8)
+                            .collect();
+                        (&*client).write_all(&bytes).expect("written");
+                        sent += bytes.len() as u32;
+                        size = size % 9000 + 13;
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+            client.shutdown(Shutdown::Write).expect("shutdown");
+        });
+        let mut next = [0_u32; WRITERS as usize];
+        let mut buf = vec![0; 100_000];
+        loop {
+            let len = server.read(&mut buf).expect("data");
+            if len == 0 {
+                break;
+            }
+            for byte in &buf[..len] {
+                let writer = usize::from(byte >> 6);
+                assert_eq!(u32::from(byte & 63), next[writer] % 61, "of writer {writer}");
+                next[writer] += 1;
+            }
+        }
+        assert_eq!(next, [LEN; WRITERS as usize]);
+    });
+}
+
+#[test]
+fn timers_run_while_threads_own_the_sockets() {
+    const LEN: u64 = 256 << 10;
+    let stack = island();
+    let any = SocketAddr::new(Family::V4.ours(), 0);
+    let listener = TcpListener::bind(&stack, any).expect("bind");
+    let (client, server) = pair(&stack, &listener);
+    // Pacing makes every burst wait for a timer; reads that time out add more.
+    client.set_max_pacing_rate(Some(2 << 20)).expect("a rate");
+    server.set_read_timeout(Some(Duration::from_millis(2))).expect("a timeout");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        scope.spawn(|| meddle(&stack, &client, &is_over));
+        scope.spawn(|| meddle(&stack, &server, &is_over));
+        scope.spawn(|| {
+            Pattern(1).send(&mut &client, LEN);
+            client.shutdown(Shutdown::Write).expect("shutdown");
+        });
+        let mut got = 0;
+        let mut buf = [0; 5000];
+        loop {
+            match (&server).read(&mut buf) {
+                Ok(0) => break,
+                Ok(len) => {
+                    Pattern(1).check(got, &buf[..len]);
+                    got += len as u64;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(got, LEN);
+    });
+    expect_nothing_below(&stack);
+}
+
+#[test]
+fn connections_come_and_go_on_many_threads() {
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 100;
+    const LEN: u64 = 20_000;
+    let stack = island();
+    let any = SocketAddr::new(Family::V4.ours(), 0);
+    let listener = TcpListener::bind(&stack, any).expect("bind");
+    let address = listener.local_addr().expect("an address");
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let listener = &listener;
+            scope.spawn(move || {
+                for stream in listener.incoming().take((THREADS / 2 * ROUNDS) as usize) {
+                    let mut stream = stream.expect("accept");
+                    let mut seed = [0; 8];
+                    stream.read_exact(&mut seed).expect("a seed");
+                    Pattern(u64::from_be_bytes(seed)).send(&mut stream, LEN);
+                    // The client resets: nothing stays in TIME_WAIT.
+                    let mut rest = Vec::new();
+                    let error = stream.read_to_end(&mut rest).expect_err("a reset");
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                }
+            });
+        }
+        for thread in 0..THREADS {
+            let stack = &stack;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let seed = thread * ROUNDS + round;
+                    let mut stream = TcpStream::connect(stack, address).expect("connect");
+                    stream.write_all(&seed.to_be_bytes()).expect("written");
+                    Pattern(seed).receive(&mut stream, LEN);
+                    stream.set_linger(Some(Duration::ZERO)).expect("an option");
+                }
+            });
+        }
+    });
+    expect_nothing_left(&stack, 1);
+}
+
+#[test]
+fn a_stack_that_ends_lets_everybody_go() {
+    for _ in 0..20 {
+        let stack = island();
+        let any = SocketAddr::new(Family::V4.ours(), 0);
+        let listener = TcpListener::bind(&stack, any).expect("bind");
+        let pairs: Vec<_> = (0..4).map(|_| pair(&stack, &listener)).collect();
+        thread::scope(|scope| {
+            let listener = &listener;
+            scope.spawn(move || {
+                let error = listener.accept().expect_err("the stack ends");
+                assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+            });
+            for (client, server) in &pairs {
+                scope.spawn(move || {
+                    let mut client = client;
+                    // Until it fails: the server never ends the stream.
+                    while client.write(&[7; 30_000]).is_ok() {}
+                });
+                scope.spawn(move || {
+                    let mut server = server;
+                    let mut buf = [0; 30_000];
+                    while server.read(&mut buf).is_ok_and(|len| len > 0) {}
+                });
+            }
+            drop(stack);
+        });
+    }
+}
