@@ -180,6 +180,8 @@ pub struct Connection {
     pub(crate) blocked: TxBlocked,
     /// What was learnt of a queue below that runs empty; `None` while none did.
     pub(crate) late_queue: Option<Box<LateQueue>>,
+    /// The small-queue check was waived although the limit was reached.
+    pub(crate) was_waived: bool,
     pub(crate) chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     pub(crate) small_end: SeqNumber,
@@ -279,6 +281,7 @@ impl Connection {
             owed: Owed::default(),
             blocked: TxBlocked::NotOpen,
             late_queue: None,
+            was_waived: false,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
             blocked_by_cwnd: false,

@@ -122,15 +122,15 @@ impl Connection {
 
     /// Learns whether the small-queue limit keeps the wire idle.
     fn adapt_queue(&mut self, now: Instant) {
-        let limited = self.blocked == TxBlocked::SmallQueue;
-        if self.late_queue.is_none() && !limited {
+        let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
+        let idle = std::mem::take(&mut self.was_waived) || empty;
+        if self.late_queue.is_none() && !idle {
             return;
         }
         let delivered = self.sender.rate.delivered();
         let visit = Visit {
             now,
-            limited,
-            empty: limited && self.account.bytes() == 0,
+            idle,
             busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
             delivered,
             round: self.sender.rtt.srtt(),
@@ -342,17 +342,21 @@ impl Connection {
     /// The small-queue check for a frame of `bytes` (`tcp_small_queue_check`). It is waived while
     /// at most one frame is unacknowledged, or a device that completes late would stop the flow.
     pub(crate) fn small_queue_gate(
-        &self,
+        &mut self,
         path: &Path<'_>,
         bytes: u32,
         rtx: bool,
     ) -> Result<(), TxBlocked> {
-        if !self.config.small_queues || self.sender.board.frames() <= 1 {
+        if !self.config.small_queues {
             return Ok(());
         }
         let truesize = bytes.saturating_add(BUFFER_OVERHEAD);
         let queue_bytes = path.sizes.queue_bytes;
         let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx);
+        if self.sender.board.frames() <= 1 {
+            self.was_waived |= self.account.bytes() >= limit;
+            return Ok(());
+        }
         // Linux compares a count that is one too high with ">": a full limit refuses.
         if self.account.admit(limit.saturating_sub(1)) {
             Ok(())
