@@ -457,7 +457,7 @@ impl Stack {
         }
     }
 
-    /// Does what is due at `now` on one shard, in one order: reap, receive (at most 64 packets),
+    /// Does what is due at `now` on one shard, in one order: reap, receive (at most 256 packets or 128 KiB),
     /// expired deadlines, run list, drain. The answer is when to come back, and why; an event of a
     /// device's descriptor or a wake-up of [`set_kick`](Self::set_kick)'s waker comes first. Returns
     /// at once with [`Why::Busy`] if another thread polls this shard.

@@ -13,7 +13,7 @@ pub struct BufferSizes {
     pub max: u32,
 }
 
-/// How the round-trip bonus of autosizing is bounded (`linux-send-path` trap T9 and its price).
+/// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TsoBonus {
     /// As Linux since 2022: up to a full super-frame on any short path.

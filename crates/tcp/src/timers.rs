@@ -44,8 +44,7 @@ impl Connection {
             || self.deadlines.is_armed(Deadline::Reorder)
     }
 
-    /// Arms the retransmission timeout (`tcp_rearm_rto`): from now, or what is left of it since the
-    /// oldest frame left when another timer took its place; plus what pacing still holds.
+    /// Arms the retransmission timeout (`tcp_rearm_rto`) from now, plus what pacing still holds.
     pub(crate) fn arm_retransmit(&mut self, now: Instant) {
         if self.sender.board.is_empty() {
             self.deadlines.clear_retransmit();

@@ -1,4 +1,5 @@
-//! How many segments one frame carries, and whether to wait for more (linux-send-path 4).
+//! How many segments one frame carries, and whether to wait for more
+//! (`tcp_tso_autosize`, `tso_should_defer`, `tcp_mss_split_point`).
 //!
 //! Pure functions of a handful of numbers.
 

@@ -113,7 +113,7 @@ fn nothing_is_corked_when_nothing_is_unacknowledged() {
     peer.wire.completes = false;
     peer.write(100);
     peer.take();
-    // The ACK came before the completion (trap T24).
+    // The ACK came before the completion (Linux a181ceb501b3).
     peer.ack(100);
     peer.write(100);
     assert_eq!(peer.sent(), [(100, 100)]);

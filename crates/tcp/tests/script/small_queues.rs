@@ -1,5 +1,4 @@
-//! TCP Small Queues: what is below TCP, and what resumes when it completes (linux-send-path 3, and
-//! its traps T3, T4 and T7).
+//! TCP Small Queues: what is below TCP, and what resumes when it completes.
 
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
@@ -80,7 +79,7 @@ fn with_small_queues_off_the_window_is_the_limit() {
 }
 
 #[test]
-fn t3_a_device_that_completes_only_with_the_next_frame_does_not_stop_the_flow() {
+fn a_device_that_completes_only_with_the_next_frame_does_not_stop_the_flow() {
     let mut peer = wide(Config::default());
     let start = peer.info().bytes_acked;
     let mut in_network: VecDeque<(Instant, i32)> = VecDeque::new();
@@ -167,7 +166,7 @@ fn over_100_mbit(late: Nanos) -> (u64, u32) {
 }
 
 #[test]
-fn t4_one_flow_fills_100_mbit_although_completions_are_late() {
+fn one_flow_fills_100_mbit_although_completions_are_late() {
     for (late, least) in [(0, 93), (200, 93), (1000, 90)] {
         let (mbit, retransmitted) = over_100_mbit(Nanos::from_micros(late));
         assert!(mbit >= least, "{mbit} Mbit/s with completions {late} us late");
@@ -176,7 +175,7 @@ fn t4_one_flow_fills_100_mbit_although_completions_are_late() {
 }
 
 #[test]
-fn t7_a_retransmission_waits_for_its_original_and_is_resumed_by_its_completion() {
+fn a_retransmission_waits_for_its_original_and_is_resumed_by_its_completion() {
     let mut peer = Peer::plain();
     peer.wire.completes = false;
     peer.write(10_000);
