@@ -71,7 +71,7 @@ pub const SETTINGS: [Setting; 4] = [
         name: "10 Gbit/s",
         rate: Rate::from_bits(10_000_000_000),
         rtt: Nanos::from_micros(200),
-        warm_up: Nanos::from_millis(150),
+        warm_up: Nanos::from_millis(300),
         measured: Nanos::from_millis(250),
         bound: Some(Nanos::from_millis(1)),
     },

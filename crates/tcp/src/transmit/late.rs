@@ -14,14 +14,14 @@ use crate::time::{Instant, Nanos};
 
 /// The limit covers at most 2^n times its ordinary time.
 const MAX_LEVEL: u8 = 6;
-/// How long one level is measured.
-const WINDOW: Nanos = Nanos::from_millis(20);
+/// How long one level is measured: long enough that a burst more or less is no verdict.
+const WINDOW: Nanos = Nanos::from_millis(100);
 /// A leap: less may change nothing where a completion is several frames late.
 const LEAP: u8 = 3;
-/// First pause after a trial that changed nothing.
-const PAUSE: Nanos = Nanos::from_secs(4);
+/// Half the first pause after a trial: trials take well under a hundredth of the time.
+const PAUSE: Nanos = Nanos::from_secs(15);
 /// The pause doubles so often.
-const MAX_PAUSES: u8 = 6;
+const MAX_PAUSES: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -101,7 +101,7 @@ impl LateQueue {
             return;
         }
         // Nothing was learnt yet and the wire was idle: no need to measure that.
-        if self.pauses == 0 && v.idle && self.phase == Phase::Base && self.level < MAX_LEVEL {
+        if self.pauses == 0 && v.idle && self.phase == Phase::Base && self.level < LEAP {
             self.level += 1;
             self.enter(Phase::Base, v);
             return;
@@ -119,7 +119,7 @@ impl LateQueue {
                 self.enter(Phase::Down(rate), v);
             }
             Phase::Base => self.try_up(rate, v),
-            Phase::Up(_, before) if rate > before + before / 32 => {
+            Phase::Up(_, before) if rate > before + before / 16 => {
                 self.level -= 1;
                 self.enter(Phase::Down(rate), v);
             }
