@@ -213,7 +213,8 @@ impl World {
     }
 
     fn arrive(&mut self, source: &mut Source<'_>, packet: Vec<u8>) {
-        let checksum = if source.byte() % 8 == 0 { RxChecksum::Unknown } else { RxChecksum::Good };
+        let checksum =
+            if source.byte().is_multiple_of(8) { RxChecksum::Unknown } else { RxChecksum::Good };
         let gso_size = source.pick(&[0, 0, 0, 0, 1, 1448, u16::MAX]);
         let received = Received { data: packet.into(), gso_size, checksum };
         self.wire.lock().unwrap().arriving.push_back(received);
@@ -239,7 +240,7 @@ impl World {
             ip[at] = source.byte();
         }
         ip.get(..20)?;
-        if source.byte() % 16 == 0 {
+        if source.byte().is_multiple_of(16) {
             let len = usize::from(source.short()) % packet.len();
             packet.truncate(len);
         } else {
@@ -336,7 +337,7 @@ impl World {
             }
             9 => {
                 self.now +=
-                    Nanos::from_micros(u64::from(source.short()) << source.pick(&[0, 4, 10]))
+                    Nanos::from_micros(u64::from(source.short()) << source.pick(&[0, 4, 10]));
             }
             10 => {
                 for listener in &self.listeners {
@@ -381,7 +382,7 @@ impl World {
                     let _ = self.datagrams.send_to(now, data, Some(to.parse().unwrap()));
                 }
             },
-            14 => self.wire.lock().unwrap().is_full = source.byte() % 4 == 0,
+            14 => self.wire.lock().unwrap().is_full = source.byte().is_multiple_of(4),
             _ => self.settle(),
         }
     }

@@ -92,7 +92,7 @@ fn time_wait_answers_with_the_right_numbers() {
     assert!(peer.connection.take_time_wait().is_none());
     assert_eq!(rest.deadline(), peer.now + Nanos::from_secs(60));
     let again = peer.segment(50, Flags::ACK | Flags::FIN);
-    peer.now = peer.now + Nanos::from_secs(1);
+    peer.now += Nanos::from_secs(1);
     let TimeWaitVerdict::Ack(answer) = rest.on_segment(peer.now, &again) else {
         panic!("a repeated FIN is answered");
     };

@@ -280,34 +280,36 @@ fn one_byte_segments_out_of_order_are_bounded_in_memory() {
 #[test]
 fn tiny_sack_blocks_are_bounded_in_memory_and_work() {
     let hello = Hello { mss: Some(48), window: 7_000_000, ..Hello::default() };
-    let mut peer = Peer::established(Config::default(), SocketOptions::default(), hello);
+    let options = SocketOptions { send_buffer: Some(300_000), ..SocketOptions::default() };
+    let mut peer = Peer::established(Config::default(), options, hello);
     peer.wire.completes = true;
     let mut upto = 0;
-    for _ in 0..2000 {
+    while peer.info().snd_cwnd < 6000 {
         while peer.try_write(100_000) > 0 {}
         peer.transmit();
-        let out = peer.sent();
         peer.advance(Nanos::from_micros(200));
-        let Some(&(seq, len)) = out.last() else { break };
-        upto = seq + len as i32;
-        peer.ack(upto);
-        if peer.info().snd_cwnd > 20_000 {
-            break;
+        for (seq, len) in peer.sent() {
+            upto = seq + len as i32;
+            peer.ack(upto);
         }
     }
     while peer.try_write(100_000) > 0 {}
     peer.transmit();
-    let end = peer.sent().last().map_or(upto, |&(seq, len)| seq + len as i32);
+    let end = peer.end();
+    assert!(end - upto > 100_000);
+    peer.take();
     let sndbuf = peer.info().sndbuf;
+    peer.advance(Nanos::from_micros(200));
     let mut left = upto + 48;
     while left < end {
         let blocks: Vec<_> = (0..4).map(|i| (left + i * 96, left + i * 96 + 48)).collect();
         peer.ack_sack(upto, &blocks);
         left += 4 * 96;
+        peer.take();
     }
-    peer.advance_ms(5000);
     let memory = peer.info().wmem_queued;
     assert!(memory <= 2 * (sndbuf + 2 * 66_560) + 66_560, "{memory} of {sndbuf}");
+    assert!(peer.count(Counter::WqueueTooBig) > 0);
     assert_eq!(peer.connection.state(), State::Established);
 }
 
