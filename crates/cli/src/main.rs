@@ -1,4 +1,8 @@
-//! The program neap: lab and perf.
+//! The program neap.
+//!
+//! `neap lab`, also without a command, runs the experiments of neap-lab and prints their figures;
+//! `neap perf` measures over a real device, with a stock iperf3 at the other end. No protocol logic
+//! is here: options in, calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! `neap perf` against the real iperf3, both as client and as server, and against peers that do not keep the protocol.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,47 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A program that does not outlive its test.
-struct Running(Option<Child>);
+struct Running {
+    child: Option<Child>,
+    stdout: Option<BufReader<ChildStdout>>,
+    /// What was read of the output already.
+    seen: String,
+}
 
 impl Running {
     fn start(command: &mut Command) -> Self {
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        Self(Some(child.expect("the program starts")))
+        let mut child = child.expect("the program starts");
+        let stdout = child.stdout.take().map(BufReader::new);
+        Self { child: Some(child), stdout, seen: String::new() }
+    }
+
+    /// Waits until the program prints a line with these words.
+    fn shows(&mut self, words: &str) {
+        let stdout = self.stdout.as_mut().expect("not waited for yet");
+        loop {
+            let mut line = String::new();
+            let len = stdout.read_line(&mut line).expect("text");
+            self.seen.push_str(&line);
+            assert!(len > 0, "no {words:?} in {:?}", self.seen);
+            if line.contains(words) {
+                return;
+            }
+        }
     }
 
     /// Waits for the end of the program; a program that hangs is killed and fails the test.
     fn output(mut self) -> Output {
-        let mut child = self.0.take().expect("not waited for yet");
+        let mut child = self.child.take().expect("not waited for yet");
         let pid = child.id();
-        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let out = thread::spawn(move || read_all(&mut stdout));
+        let mut stdout = self.stdout.take().expect("not waited for yet");
+        let mut stderr = child.stderr.take().expect("a pipe");
+        let mut seen = std::mem::take(&mut self.seen).into_bytes();
+        let out = thread::spawn(move || {
+            seen.extend(read_all(&mut stdout));
+            seen
+        });
         let err = thread::spawn(move || read_all(&mut stderr));
         let begin = Instant::now();
         let status = loop {
@@ -48,14 +74,14 @@ impl Running {
     }
 
     fn interrupt(&self) {
-        let pid = self.0.as_ref().expect("still running").id().to_string();
+        let pid = self.child.as_ref().expect("still running").id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -72,29 +98,37 @@ fn read_all(from: &mut impl Read) -> Vec<u8> {
 const KERNEL: &str = "10.9.0.1";
 /// Where iperf3 finds neap.
 const STACK: &str = "10.9.0.2";
+/// The way out of neap's stack.
+const WAY: [&str; 6] = ["--tun", "t0", "--address", "10.9.0.2/24", "--host-address", "10.9.0.1/24"];
+/// The same over IPv6.
+const WAY6: [&str; 6] =
+    ["--tun", "t0", "--address", "fd00:9::2/64", "--host-address", "fd00:9::1/64"];
 
 /// Names the environment variable that tells a test that it is in its namespace.
 const INSIDE: &str = "NEAP_TEST_NAMESPACE";
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
 
 /// Runs `body` as the test `name` in a network namespace of its own, which ends with it: the test binary starts itself
 /// again for that. Where this machine lacks a program or the right to make namespaces, says so and does nothing.
 fn in_namespace(name: &str, body: impl FnOnce(&World)) {
     if std::env::var_os(INSIDE).is_some() {
-        body(&World { port: 5201 });
+        body(&IPV4);
         return;
     }
     let version = |program: &str| Command::new(program).arg("--version").output();
     if let Err(error) = version("iperf3") {
-        println!("SKIP: iperf3: {error}");
-        return;
+        return skip(&format!("iperf3: {error}"));
     }
     let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
         let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun";
         let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
         output.is_ok_and(|output| output.status.success())
     }) else {
-        println!("SKIP: no right to make a network namespace with a TUN interface in it");
-        return;
+        return skip("no right to make a network namespace with a TUN interface in it");
     };
     let output = Command::new("unshare")
         .args([flags, "sh", "-c", SETUP, "sh"])
@@ -109,17 +143,23 @@ fn in_namespace(name: &str, body: impl FnOnce(&World)) {
 }
 
 /// Prepares a namespace and goes on as the program given.
-const SETUP: &str = "ip link set lo up && ip address add 10.9.0.1/24 dev lo && ip address add 10.9.0.2/24 dev lo && exec \"$@\"";
+const SETUP: &str = "ip link set lo up && exec \"$@\"";
 
 /// A place where both programs can reach each other.
 struct World {
     port: u16,
+    kernel: &'static str,
+    stack: &'static str,
+    way: [&'static str; 6],
 }
+
+const IPV4: World = World { port: 5201, kernel: KERNEL, stack: STACK, way: WAY };
+const IPV6: World = World { port: 5201, kernel: "fd00:9::1", stack: "fd00:9::2", way: WAY6 };
 
 impl World {
     fn neap(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
-        command.arg("perf").args(args).arg("-p").arg(self.port.to_string());
+        command.arg("perf").args(args).args(self.way).arg("-p").arg(self.port.to_string());
         command
     }
 
@@ -147,21 +187,22 @@ impl World {
     /// A test with neap as the client; its report and iperf3's.
     fn send(&self, args: &[&str]) -> (Value, Value) {
         let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
-        let client = self.client(&mut self.neap(&[&["-c", KERNEL, "-J"], args].concat()));
+        let kernel = self.kernel;
+        let client = self.client(&mut self.neap(&[&["-c", kernel, "-J"], args].concat()));
         (report(&client), report(&server.output()))
     }
 
     /// A test with neap as the server; its report and iperf3's.
     fn serve(&self, args: &[&str]) -> (Value, Value) {
         let server = Running::start(&mut self.neap(&["-s", "-1", "-J"]));
-        let client = self.client(&mut self.iperf3(&[&["-c", STACK, "-J"], args].concat()));
+        let client = self.client(&mut self.iperf3(&[&["-c", self.stack, "-J"], args].concat()));
         (report(&server.output()), report(&client))
     }
 
     /// A test between two iperf3; the client's report and the server's.
     fn reference(&self, args: &[&str]) -> (Value, Value) {
         let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
-        let client = self.client(&mut self.iperf3(&[&["-c", KERNEL, "-J"], args].concat()));
+        let client = self.client(&mut self.iperf3(&[&["-c", "127.0.0.1", "-J"], args].concat()));
         (report(&client), report(&server.output()))
     }
 
@@ -302,6 +343,21 @@ fn iperf3_receives_one_stream_and_four() {
     });
 }
 
+#[test]
+fn ipv6_each_way() {
+    in_namespace("ipv6_each_way", |_| {
+        let (ours, theirs) = IPV6.send(&["-n", "32M"]);
+        assert_eq!(bytes(&ours, "sum_sent"), 32 << 20);
+        assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"));
+        let (ours, theirs) = IPV6.send(&["-t", "1", "-R"]);
+        assert_eq!(bytes(&ours, "sum_sent"), bytes(&theirs, "sum_sent"));
+        assert!(bytes(&ours, "sum_received") > 1 << 20, "{ours:#}");
+        let (ours, theirs) = IPV6.serve(&["-n", "32M", "-P", "4"]);
+        assert_eq!(bytes(&ours, "sum_received"), bytes(&theirs, "sum_received"));
+        assert!(bytes(&ours, "sum_received") > 1 << 20, "{ours:#}");
+    });
+}
+
 /// Keys of iperf3's document that neap's lacks, with the reason.
 const KNOWN_ABSENT: &[&str] = &[];
 
@@ -394,36 +450,32 @@ fn a_server_serves_again_after_tests_it_refuses() {
 #[test]
 fn a_second_client_is_told_that_the_server_is_busy() {
     in_namespace("a_second_client_is_told_that_the_server_is_busy", |world| {
-        let busy = |server: &mut Command, first: &mut Command, second: &mut Command| {
+        let busy = |server: &mut Command, first: &str, second: &mut Command| {
             let server = Running::start(server);
-            let first = Running::start(first);
-            thread::sleep(Duration::from_millis(1000));
+            let (mut command, port) = (Command::new("sh"), world.port);
+            let client = format!("iperf3 -c {first} -p {port} -t 3 -i 0.1 --forceflush");
+            command.args(["-c", &format!("until {client}; do sleep 0.1; done")]);
+            let mut first = Running::start(&mut command);
+            first.shows("bits/sec");
             let output = Running::start(second).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && text.contains("busy"), "{text}");
             assert!(first.output().status.success());
             drop(server);
         };
-        let long = |to| ["-c", to, "-t", "3"];
-        let first = |to| {
-            let (iperf3, port) = (long(to).join(" "), world.port);
-            let script = format!("until iperf3 {iperf3} -p {port}; do sleep 0.1; done");
-            let mut command = Command::new("sh");
-            command.args(["-c", &script]);
-            command
-        };
-        busy(&mut world.neap(&["-s"]), &mut first(STACK), &mut world.iperf3(&long(STACK)));
-        busy(&mut world.iperf3(&["-s"]), &mut first(KERNEL), &mut world.neap(&long(KERNEL)));
+        busy(&mut world.neap(&["-s"]), STACK, &mut world.iperf3(&["-c", STACK]));
+        busy(&mut world.iperf3(&["-s"]), "127.0.0.1", &mut world.neap(&["-c", KERNEL]));
     });
 }
 
 #[test]
 fn an_interrupted_client_tells_its_server() {
     in_namespace("an_interrupted_client_tells_its_server", |world| {
-        let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
-        thread::sleep(Duration::from_millis(300));
-        let client = Running::start(&mut world.neap(&["-c", KERNEL, "-t", "20"]));
-        thread::sleep(Duration::from_millis(700));
+        let mut server = Running::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
+        server.shows("Server listening");
+        let mut client = world.neap(&["-c", KERNEL, "-t", "20", "-i", "0.1"]);
+        let mut client = Running::start(&mut client);
+        client.shows("bits/sec");
         client.interrupt();
         let output = client.output();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -481,7 +533,8 @@ fn a_client_survives_servers_that_do_not_keep_the_protocol() {
             (&[9, 16], "IperfDone"),
         ];
         for (answer, words) in cases {
-            let listener = TcpListener::bind((KERNEL, world.port)).unwrap();
+            // The kernel has its address only as long as neap runs.
+            let listener = TcpListener::bind(("0.0.0.0", world.port)).unwrap();
             let client = Running::start(&mut world.neap(&["-c", KERNEL]));
             let (mut socket, _) = listener.accept().unwrap();
             let mut cookie = [0; 37];

@@ -1,9 +1,16 @@
 //! A user-space TCP/IP stack with small queues.
 //!
-//! A [`Stack`] runs on a device (a TUN, an Ethernet interface through AF_PACKET, or one of your
-//! own); [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as their
-//! first argument. A thread that waits in one of their calls drives the stack meanwhile; a worker
-//! does it while no application waits.
+//! # A tour
+//!
+//! [`Stack::builder`] puts a [`Stack`] on a device: a TUN that it makes ([`Builder::tun`]), an
+//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`stack::device::Device`] of your
+//! own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as their first
+//! argument; [`Poller`] waits for many of them in one thread.
+//!
+//! A thread that waits in one of these calls drives the stack meanwhile; a worker thread does it
+//! while nobody waits. So a bulk transfer needs one thread, and no hop between threads.
+//!
+//! A client:
 //!
 //! ```no_run
 //! use std::io::{Read, Write};
@@ -17,6 +24,36 @@
 //! println!("{page}\n{:?}", stream.info().blocked);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! On an Ethernet interface, behind a router, sending without a copy:
+//!
+//! ```no_run
+//! use neap::device::{Packet, PacketConfig};
+//! use neap::tcp::options::SocketOption;
+//!
+//! // The address belongs to no interface of the kernel here. Needs CAP_NET_RAW.
+//! let device = Packet::open(&PacketConfig::new("eth0"))?.into_device();
+//! let stack = neap::Stack::builder()
+//!     .device(device)
+//!     .address("192.0.2.7/24")
+//!     .gateway("192.0.2.1".parse()?)
+//!     .sysctl("net.ipv4.tcp_notsent_lowat", "131072")
+//!     .build()?;
+//! let stream = neap::TcpStream::connect(&stack, "198.51.100.9:9000".parse()?)?;
+//! stream.set_option(SocketOption::NoDelay(true))?;
+//! let mut film = bytes::Bytes::from(std::fs::read("film.webm")?);
+//! stream.send_bytes(&mut film)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Figures: [`TcpStream::info`] is `TCP_INFO` with the reason why the flow is not sending and its
+//! bytes by place; [`Stack::host`] has the flows, interfaces, counters and drops of the whole host.
+//!
+//! Settings: [`Builder::sysctl`] takes Linux's names and units
+//! ([`Config`](tcp::config::Config) lists them), [`TcpStream::set_option`] the socket options.
+//!
+//! Below are [`tcp`], one connection as a pure state machine; [`stack`], one host around it; and
+//! [`device`], the way out.
 #![forbid(unsafe_code)]
 
 mod blocking;
@@ -36,3 +73,8 @@ pub use running::Stack;
 pub use neap_device as device;
 pub use neap_stack as stack;
 pub use neap_tcp as tcp;
+
+/// The examples of the README, compiled as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -13,7 +13,7 @@ use neap_tcp::time::Instant;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -102,11 +102,20 @@ pub struct Event {
 #[derive(Debug)]
 struct Entry {
     token: u64,
-    socket: Watched,
+    /// `None` once it was removed: the socket's list of waiters may keep the entry, and the entry may
+    /// not keep the socket.
+    socket: Mutex<Option<Watched>>,
     interest: Ready,
     queued: AtomicBool,
-    is_removed: AtomicBool,
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
+}
+
+impl Entry {
+    fn remove(&self) {
+        let socket = lock(&self.socket).take();
+        // Perhaps the last handle: its close is not for under the lock.
+        drop(socket);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -137,8 +146,9 @@ impl Shared {
 
 impl Wake for Entry {
     fn wake(self: Arc<Self>) {
-        self.shared.push(&self);
-        let waiter = lock(&self.shared.waiter).take();
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.push(&self);
+        let waiter = lock(&shared.waiter).take();
         if let Some(waiter) = waiter {
             waiter.wake();
         }
@@ -178,11 +188,10 @@ impl Poller {
         self.running.get_or_insert(running);
         let entry = Arc::new(Entry {
             token,
-            socket,
+            socket: Mutex::new(Some(socket)),
             interest,
             queued: AtomicBool::new(false),
-            is_removed: AtomicBool::new(false),
-            shared: self.shared.clone(),
+            shared: Arc::downgrade(&self.shared),
         });
         self.shared.push(&entry);
         self.entries.push(entry);
@@ -192,7 +201,9 @@ impl Poller {
     pub fn remove(&mut self, token: u64) {
         self.entries.retain(|entry| {
             let stays = entry.token != token;
-            entry.is_removed.fetch_or(!stays, Ordering::SeqCst);
+            if !stays {
+                entry.remove();
+            }
             stays
         });
     }
@@ -209,7 +220,10 @@ impl Poller {
             self.shared.push(&entry);
         }
         let Some(running) = self.running.clone() else { return Ok(()) };
-        let shard = self.entries.first().map_or(0, |entry| entry.socket.shard());
+        let shard = self
+            .entries
+            .first()
+            .map_or(0, |entry| lock(&entry.socket).as_ref().map_or(0, Watched::shard));
         loop {
             self.collect(events);
             if !events.is_empty() {
@@ -232,14 +246,13 @@ impl Poller {
 
     fn collect(&mut self, events: &mut Vec<Event>) {
         while let Some(entry) = self.shared.pop() {
-            if entry.is_removed.load(Ordering::SeqCst) {
-                continue;
-            }
-            let seen = entry.socket.readiness();
+            let socket = lock(&entry.socket);
+            let Some(socket) = &*socket else { continue };
+            let seen = socket.readiness();
             let bits = seen.bits() & entry.interest;
             if bits.is_empty() {
                 let waker: Waker = entry.clone().into();
-                if !entry.socket.register(seen, &waker) {
+                if !socket.register(seen, &waker) {
                     self.shared.push(&entry);
                 }
                 continue;
@@ -250,8 +263,14 @@ impl Poller {
                 writable: bits.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED),
                 error: bits.intersects(Ready::ERROR),
             });
-            self.again.push(entry);
+            self.again.push(entry.clone());
         }
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.entries.iter().for_each(|entry| entry.remove());
     }
 }
 

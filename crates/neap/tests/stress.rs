@@ -2,6 +2,7 @@
 //! nobody waits for ever, and everything is given back. Over the loopback of one stack, which needs
 //! no privileges, and over a TUN with two queues.
 
+#[allow(dead_code, reason = "shared with the tests against the kernel")]
 mod common;
 
 use std::io::{ErrorKind, Read, Write};

@@ -468,6 +468,7 @@ fn stack() {
     bolero::check!()
         .with_test_time(Duration::from_secs(3))
         .with_max_len(8192)
-        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..6000usize))
+        .with_shrink_time(Duration::from_secs(5))
+        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..4000usize))
         .for_each(|bytes| run(bytes));
 }

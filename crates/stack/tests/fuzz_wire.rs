@@ -17,7 +17,7 @@ use neap_stack::wire::{
 use neap_tcp::segment::{Ecn, Flags, Payload, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::{Instant, Nanos};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -301,8 +301,8 @@ fn gro_changes_no_byte_and_no_order() {
     bolero::check!().with_test_time(SECOND).with_max_len(1000).for_each(|bytes: &[u8]| {
         let mut source = Source(bytes);
         let mut gro = Gro::default();
-        let mut before: HashMap<u8, Said> = HashMap::new();
-        let mut after: HashMap<u8, Said> = HashMap::new();
+        let mut before: BTreeMap<u8, Said> = BTreeMap::new();
+        let mut after: BTreeMap<u8, Said> = BTreeMap::new();
         let mut next = [0u32; 256];
         let mut deliver = |flow: u8, segment: Segment| {
             assert!(segment.payload.len() <= 65_535);

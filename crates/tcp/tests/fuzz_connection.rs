@@ -132,7 +132,7 @@ impl Wire {
         let piece = if segment.gso_size == 0 { len } else { u32::from(segment.gso_size) };
         // No path is so narrow that nothing at all fits.
         assert!(piece + header <= self.path.mtu.max(header + 8), "{segment:?} {:?}", self.path);
-        assert!(segment.segments() <= 96, "{segment:?}");
+        assert!(segment.segments() <= 128, "{segment:?}");
         if len > 8 && segment.segments() > 2 {
             // A single segment may be cut in two, when options came since that take its place.
             assert!(len + header <= self.gso.max_size, "{len} bytes: {segment:?}");
@@ -184,7 +184,7 @@ fn config(source: &mut Source<'_>) -> Config {
 
 impl World {
     fn new(source: &mut Source<'_>) -> Self {
-        let now = Instant::from_nanos(u64::from(source.word()) << source.byte() % 24);
+        let now = Instant::from_nanos(u64::from(source.word()) << (source.byte() % 24));
         let config = config(source);
         let iss = SeqNumber(source.pick(&[0, u32::MAX - 1000, 1 << 31]));
         let irs = SeqNumber(source.pick(&[u32::MAX - 5000, 77, u32::MAX / 2]));
@@ -412,7 +412,7 @@ impl World {
             }
             28 => {
                 self.wire.verdict =
-                    source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested])
+                    source.pick(&[Verdict::Queued, Verdict::Dropped, Verdict::Congested]);
             }
             29 => self.set_option(source),
             30 => {
@@ -507,7 +507,9 @@ impl World {
     fn check(&mut self) {
         let info = self.connection.info(self.now);
         let state = self.connection.state();
-        assert!(self.wire.sent < 3000, "{} segments in one step", self.wire.sent);
+        // What leaves at one time is in flight afterwards, or an ACK, or a probe.
+        let most = 200 + 2 * info.unacked as usize;
+        assert!(self.wire.sent <= most, "{} segments in one step", self.wire.sent);
         self.wire.sent = 0;
         assert!(info.unacked_bytes <= 1 << 30);
         assert!(
@@ -517,10 +519,11 @@ impl World {
         assert!(info.snd_cwnd >= 1 && info.snd_mss >= 8 && info.rto <= Nanos::from_secs(120));
         self.sndbuf = self.sndbuf.max(info.sndbuf);
         self.rcvbuf = self.rcvbuf.max(info.rcvbuf);
-        assert!(info.notsent_bytes <= self.sndbuf + 66_560);
-        // What waits counts by the segment size of the moment; what was sent, by its frames.
+        assert!(info.notsent_bytes + info.unacked_bytes <= self.sndbuf + 66_560);
+        // What waits counts by the segment size of the moment; what was sent, by its frames, and
+        // those may be of a single small segment each.
         let most = 2 * (self.sndbuf + 2 * 66_560);
-        let is_known = info.notsent_bytes == 0 && !self.is_narrow;
+        let is_known = info.notsent_bytes == 0 && !self.is_narrow && info.snd_mss >= 536;
         assert!(!is_known || info.wmem_queued <= most, "{} of {}", info.wmem_queued, self.sndbuf);
         let most = 2 * self.rcvbuf.max(131_072) + 66_560;
         assert!(info.rmem_alloc <= most, "{} of {}", info.rmem_alloc, self.rcvbuf);
@@ -563,6 +566,7 @@ fn connection() {
     bolero::check!()
         .with_test_time(Duration::from_secs(3))
         .with_max_len(8192)
-        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..6000usize))
+        .with_shrink_time(Duration::from_secs(5))
+        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..4000usize))
         .for_each(|bytes| run(bytes));
 }

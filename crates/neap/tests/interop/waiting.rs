@@ -195,6 +195,31 @@ fn timeouts_of_reads_and_writes() {
     });
 }
 
+#[test]
+fn a_poller_keeps_no_socket_that_was_removed() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let mut events = Vec::new();
+        // Never waited for, or waited for in vain; removed, or left to the end of the poller.
+        for (waits, removes) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (ours, mut theirs) = Family::V4.pair(&stack);
+            let mut poller = Poller::new();
+            poller.add(&ours, 1, Interest::Readable);
+            if waits {
+                poller.wait(&mut events, Some(Duration::from_millis(1))).expect("events");
+                assert!(events.is_empty());
+            }
+            drop(ours);
+            if removes {
+                poller.remove(1);
+            } else {
+                drop(poller);
+            }
+            expect_end(&mut theirs);
+        }
+    });
+}
+
 /// One client of the poller's echo, with what it got and could not give back yet.
 struct Client {
     stream: neap::TcpStream,
