@@ -25,7 +25,7 @@ enum Command {
     /// Measure the queue below a socket in virtual time, small queues off and on
     Lab(lab::Args),
     /// Measure bulk TCP to or from a stock iperf3
-    Perf(perf::Args),
+    Perf(Box<perf::Args>),
 }
 
 fn main() -> ExitCode {
