@@ -78,11 +78,11 @@ struct Curve {
 }
 
 /// CUBIC's state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Cubic {
     curve: Curve,
     /// The curve before the last reduction, as long as it may be undone.
-    saved: Option<Curve>,
+    saved: Option<Box<Curve>>,
     hystart: HyStart,
     last_ack: Instant,
 }
@@ -150,7 +150,7 @@ impl CongestionControl for Cubic {
     /// Multiplicative decrease by 0.7, with fast convergence: a flow whose window fell below the
     /// last plateau releases bandwidth (sections 4.6 and 4.7).
     fn ssthresh(&mut self, _now: Instant, window: &Window) -> u32 {
-        self.saved = Some(self.curve);
+        self.saved = Some(Box::new(self.curve));
         let cwnd = window.cwnd;
         let is_falling = cwnd < self.curve.w_max;
         let w_max = if is_falling { scale(cwnd, 17, 20) } else { cwnd };
@@ -174,7 +174,7 @@ impl CongestionControl for Cubic {
             }
             CongestionEvent::Undo => {
                 if let Some(saved) = self.saved.take() {
-                    self.curve = saved;
+                    self.curve = *saved;
                 }
             }
             CongestionEvent::Open => self.saved = None,

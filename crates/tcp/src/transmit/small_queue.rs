@@ -17,7 +17,7 @@ use std::task::Waker;
 const THROTTLED: u64 = 1 << 63;
 
 /// Frames whose presence below TCP can be told apart; later ones are judged by the byte count.
-const TICKETS: usize = 16;
+const TICKETS: usize = 8;
 
 /// Bytes of one socket that sit in qdiscs and devices. UDP sockets have one too.
 #[derive(Debug)]
