@@ -58,7 +58,7 @@ fn path() -> PathConfig {
 
 fn link(nic: NicConfig, path: PathConfig) -> (Link, [Device; 2]) {
     let config = LinkConfig { nics: [nic.clone(), nic], paths: [path.clone(), path] };
-    Link::new(&config, &Rng::new(1))
+    Link::new(&config, &Rng::new(1), START)
 }
 
 fn send(device: &mut Device, frames: impl IntoIterator<Item = Frame>) {
