@@ -1,5 +1,14 @@
 //! Applications: state machines that write and read as a plan says, and check what they read.
 
+mod page;
+mod sink;
+mod source;
+pub mod traffic;
+mod wire;
+
+pub use sink::Sink;
+pub use source::Source;
+
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
 use bytes::Bytes;

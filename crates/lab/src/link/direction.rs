@@ -236,8 +236,9 @@ impl Direction {
             let arrivals = &mut self.path.arrivals;
             let count = arrivals.partition_point(|&(at, _)| at <= now);
             let kept = count.min(self.rx_descriptors);
-            let arrived = arrivals.drain(..count).take(kept).map(|(_, packet)| packet);
+            let arrived = arrivals.range(..kept).map(|(_, packet)| packet);
             self.receiver.hand_over(arrived, &mut self.received);
+            arrivals.drain(..count);
             self.stats.ring_drops += (count - kept) as u64;
         }
         self.received.pop_front()

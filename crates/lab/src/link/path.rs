@@ -2,10 +2,9 @@
 
 use super::accident::{Dice, Losses};
 use super::direction::{LinkStats, Packet};
-use super::queue::{Bucket, Entered, Hop};
-use super::{PathConfig, forward};
+use super::queue::{Bucket, Hop};
+use super::{PathConfig, forward, offload};
 use crate::rng::Rng;
-use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::VecDeque;
 
@@ -66,9 +65,7 @@ impl Path {
             self.carry(at, packet, stats);
             return None;
         };
-        if let Entered::Leaves(at, packet) =
-            hop.enter(at, packet, on_wire, &mut self.dice.early, stats)
-        {
+        if let Some((at, packet)) = hop.enter(at, packet, on_wire, &mut self.dice.early, stats) {
             self.carry(at, packet, stats);
         }
         None
@@ -96,7 +93,7 @@ impl Path {
         if dice.duplication.chance(path.duplication) {
             stats.duplicated += 1;
             let again = arrival + dice.duplication.time(path.reorder_delay);
-            let twin = Packet { frame: copy(&packet.frame), flipped: None };
+            let twin = Packet { frame: offload::copy(&packet.frame), flipped: None };
             insert(&mut self.arrivals, again, twin);
         }
         if self.dice.corruption.chance(self.config.corruption) {
@@ -153,15 +150,5 @@ fn insert(arrivals: &mut VecDeque<(Instant, Packet)>, at: Instant, packet: Packe
         arrivals.push_back((at, packet));
     } else {
         arrivals.insert(arrivals.len() - passed, (at, packet));
-    }
-}
-
-/// The same packet once more.
-fn copy(packet: &Frame) -> Frame {
-    Frame {
-        headers: packet.headers.clone(),
-        payload: packet.payload.clone(),
-        credit: None,
-        ..*packet
     }
 }

@@ -160,16 +160,6 @@ impl RedState {
     }
 }
 
-/// What has become of a packet that came to a hop.
-pub(super) enum Entered {
-    /// It leaves at this time.
-    Leaves(Instant, Packet),
-    /// The hop keeps it.
-    Held,
-    /// There was no room, or the queue was managed.
-    Dropped,
-}
-
 /// A hop with its queue.
 #[derive(Debug)]
 pub(super) enum Hop {
@@ -222,6 +212,8 @@ impl Hop {
         })))
     }
 
+    /// A packet comes. If it is known when it leaves: then, and it; `None` if the hop keeps it or has
+    /// dropped it.
     pub(super) fn enter(
         &mut self,
         at: Instant,
@@ -229,12 +221,12 @@ impl Hop {
         on_wire: u64,
         early: &mut Rng,
         stats: &mut LinkStats,
-    ) -> Entered {
+    ) -> Option<(Instant, Packet)> {
         match self {
             Self::AtArrival(hop) => hop.enter(at, packet, on_wire, early, stats),
             Self::AtDeparture(hop) => {
                 hop.incoming.push_back(Waiting { at, packet, on_wire });
-                Entered::Held
+                None
             }
         }
     }
@@ -317,13 +309,13 @@ impl AtArrival {
         on_wire: u64,
         early: &mut Rng,
         stats: &mut LinkStats,
-    ) -> Entered {
+    ) -> Option<(Instant, Packet)> {
         self.forget(at);
         let has_room =
             self.waiting.len() < self.limits.packets && self.bytes + on_wire <= self.limits.bytes;
         if !has_room && !self.waiting.is_empty() {
             stats.dropped += 1;
-            return Entered::Dropped;
+            return None;
         }
         let (is_hit, may_mark) = match &self.discipline {
             Discipline::MarkAbove(bytes) => (self.bytes > *bytes, true),
@@ -338,7 +330,7 @@ impl AtArrival {
             let is_red = matches!(self.discipline, Discipline::Red(_));
             if !is_marked && is_red {
                 stats.early_drops += 1;
-                return Entered::Dropped;
+                return None;
             }
         }
         let left = self.service.push(at, on_wire);
@@ -346,7 +338,7 @@ impl AtArrival {
         self.waiting.push_back((left, on_wire));
         self.bytes += on_wire;
         stats.most_queued = stats.most_queued.max(self.bytes);
-        Entered::Leaves(left, packet)
+        Some((left, packet))
     }
 }
 

@@ -17,12 +17,15 @@ pub struct RouterStats {
     pub expired: u64,
 }
 
+/// The link and end that lead to each network.
+type Table = BTreeMap<IpAddr, (usize, usize)>;
+
 /// A router. Its queues are those of the paths that begin at it. Cost of a packet: a look into a tree
 /// for each length of prefix that the table has.
 #[derive(Debug, Default)]
 pub(super) struct Router {
-    /// The link and end that lead there, by network; longest prefixes first.
-    tables: Vec<(u8, BTreeMap<IpAddr, (usize, usize)>)>,
+    /// By length of the prefix, longest first.
+    tables: Vec<(u8, Table)>,
     pub(super) stats: RouterStats,
 }
 

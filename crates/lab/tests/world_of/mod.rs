@@ -265,16 +265,12 @@ impl Profile {
         if !self.is_lossy {
             return path;
         }
-        let mut some = |most: u64| match rng.below(3) {
-            0 => Ppm::NEVER,
-            _ => Ppm(rng.log_range(100, most) as u32),
-        };
-        path.loss = some(40_000);
         self.manage(rng, &mut path);
         let mut some = |most: u64| match rng.below(3) {
             0 => Ppm::NEVER,
             _ => Ppm(rng.log_range(100, most) as u32),
         };
+        path.loss = some(40_000);
         path.corruption = some(20_000);
         path.duplication = some(50_000);
         path.reordering = some(100_000);
