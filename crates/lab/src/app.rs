@@ -4,10 +4,12 @@ mod page;
 mod sink;
 mod source;
 pub mod traffic;
+mod udp;
 mod wire;
 
 pub use sink::Sink;
 pub use source::Source;
+pub use udp::{Listener, Talker};
 
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};

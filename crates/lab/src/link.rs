@@ -264,11 +264,9 @@ impl Link {
         self.wires().0.iter().map(Direction::contents).sum()
     }
 
-    /// Loses everything from now on, or no longer.
-    pub fn set_down(&self, is_down: bool) {
-        for direction in &mut self.wires().0 {
-            direction.path.is_down = is_down;
-        }
+    /// Loses everything from `end` on, or no longer.
+    pub fn set_down(&self, end: usize, is_down: bool) {
+        self.wires().0[end].path.is_down = is_down;
     }
 
     /// Another rate from `end` on, for what has not been queued yet: of the hop behind the NIC, or of

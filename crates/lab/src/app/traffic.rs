@@ -86,6 +86,8 @@ pub struct EndLog {
     pub begun: Option<Instant>,
     /// When the end of the stream was read.
     pub finished: Option<Instant>,
+    /// Datagrams that found no room below.
+    pub refused: u64,
     /// It was refused, reset or given up.
     pub has_failed: bool,
 }
