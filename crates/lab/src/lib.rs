@@ -14,6 +14,7 @@
 pub mod app;
 pub mod experiments;
 pub mod histogram;
+pub mod library;
 pub mod link;
 pub mod oracle;
 pub mod pattern;

@@ -18,7 +18,7 @@ const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
 const RED_WEIGHT_LOG: u32 = 9;
 
 /// What a scenario's file cannot say itself: the text of the files that it names.
-pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
+pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + Sync + 'a;
 
 /// Reads one direction.
 pub(super) struct Reader<'a> {
