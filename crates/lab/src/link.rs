@@ -8,7 +8,7 @@
 //!
 //! All this is computed when the doorbell rings: nothing that happens later changes when a frame in
 //! the ring leaves. Only queues that decide at departure ([`queue`]) and routers want events of
-//! their own. Cost: per wire segment one copy of its headers and one entry of a queue.
+//! their own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
 mod accident;
 mod direction;
@@ -304,12 +304,12 @@ impl Link {
     }
 
     /// The next packet from `end` that has reached the router by `now`.
-    pub(crate) fn take_arrived(&self, end: usize, now: Instant) -> Option<(Instant, Packet)> {
+    pub(crate) fn take_arrived(&self, end: usize, now: Instant) -> Option<(Instant, Box<Packet>)> {
         self.wires().0[end].take_arrived(now)
     }
 
     /// Sends a packet from the router at `end`.
-    pub(crate) fn forward(&self, end: usize, now: Instant, packet: Packet) {
+    pub(crate) fn forward(&self, end: usize, now: Instant, packet: Box<Packet>) {
         let mut wires = self.wires();
         let [first, second] = &mut wires.0;
         let (there, back) = if end == 0 { (first, second) } else { (second, first) };

@@ -77,7 +77,7 @@ impl LinkStats {
     }
 }
 
-/// A packet on its way.
+/// A packet on its way. It moves from queue to queue, and so is boxed.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) frame: Frame,
@@ -172,7 +172,8 @@ impl Direction {
             self.stats.wire_bytes += on_wire;
             segments += 1;
             done = left;
-            self.carry(piece, left, on_wire, back);
+            let packet = Box::new(Packet { frame: piece, flipped: None });
+            self.carry(packet, left, on_wire, back);
         }
         self.stats.packets += segments;
         self.stats.digest = mix(self.stats.digest ^ done.as_nanos() ^ bytes.rotate_left(40));
@@ -186,8 +187,7 @@ impl Direction {
         self.ring.push_back(InRing { done: done + self.completion_delay, bytes, credit });
     }
 
-    fn carry(&mut self, frame: Frame, at: Instant, on_wire: u64, back: &mut Self) {
-        let packet = Packet { frame, flipped: None };
+    fn carry(&mut self, packet: Box<Packet>, at: Instant, on_wire: u64, back: &mut Self) {
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)
         {
@@ -196,13 +196,13 @@ impl Direction {
     }
 
     /// A router at this end sends a packet on.
-    pub(super) fn forward(&mut self, now: Instant, packet: Packet, back: &mut Self) {
+    pub(super) fn forward(&mut self, now: Instant, packet: Box<Packet>, back: &mut Self) {
         let on_wire = on_wire(&packet.frame);
         self.stats.packets += 1;
         self.stats.wire_bytes += on_wire;
         let bytes = packet.frame.len() as u64;
         self.stats.digest = mix(self.stats.digest ^ now.as_nanos() ^ bytes.rotate_left(40));
-        self.carry(packet.frame, now, on_wire, back);
+        self.carry(packet, now, on_wire, back);
     }
 
     /// When the NIC tells its host of completions. O(1).
@@ -217,7 +217,7 @@ impl Direction {
             return Vec::new();
         }
         self.stats.tx_interrupts += 1;
-        let count = self.ring.partition_point(|frame| frame.done <= now);
+        let count = self.ring.iter().take_while(|frame| frame.done <= now).count();
         self.ring.drain(..count).map(|frame| (frame.bytes, frame.credit)).collect()
     }
 
@@ -234,9 +234,9 @@ impl Direction {
         if self.received.is_empty() && self.receive_interrupt() <= now {
             self.stats.rx_interrupts += 1;
             let arrivals = &mut self.path.arrivals;
-            let count = arrivals.partition_point(|&(at, _)| at <= now);
+            let count = arrivals.iter().take_while(|&&(at, _)| at <= now).count();
             let kept = count.min(self.rx_descriptors);
-            let arrived = arrivals.range(..kept).map(|(_, packet)| packet);
+            let arrived = arrivals.range(..kept).map(|(_, packet)| &**packet);
             self.receiver.hand_over(arrived, &mut self.received);
             arrivals.drain(..count);
             self.stats.ring_drops += (count - kept) as u64;
@@ -245,7 +245,7 @@ impl Direction {
     }
 
     /// The packets that have arrived at a router by `now`, one by one.
-    pub(super) fn take_arrived(&mut self, now: Instant) -> Option<(Instant, Packet)> {
+    pub(super) fn take_arrived(&mut self, now: Instant) -> Option<(Instant, Box<Packet>)> {
         let is_there = self.path.next_arrival() <= now;
         is_there.then(|| self.path.arrivals.pop_front()).flatten()
     }

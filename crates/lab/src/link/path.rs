@@ -19,9 +19,9 @@ pub(super) struct Path {
     dice: Dice,
     last_arrival: Instant,
     /// In the order of arrival.
-    pub(super) arrivals: VecDeque<(Instant, Packet)>,
+    pub(super) arrivals: VecDeque<(Instant, Box<Packet>)>,
     /// Let out by the hop and not yet on the wire.
-    leaving: Vec<(Instant, Packet)>,
+    leaving: Vec<(Instant, Box<Packet>)>,
     pub(super) is_down: bool,
 }
 
@@ -46,16 +46,17 @@ impl Path {
     pub(super) fn enter(
         &mut self,
         at: Instant,
-        packet: Packet,
+        packet: Box<Packet>,
         on_wire: u64,
         back: Nanos,
         stats: &mut LinkStats,
-    ) -> Option<(Instant, Packet)> {
+    ) -> Option<(Instant, Box<Packet>)> {
         let len = packet.frame.len();
         if let Some(mtu) = self.config.mtu.filter(|&mtu| len > usize::from(mtu)) {
             stats.too_big += 1;
             let frame = forward::too_big(&packet.frame, mtu)?;
-            return Some((at + self.config.delay / 2 + back / 2, Packet { frame, flipped: None }));
+            let answer = Box::new(Packet { frame, flipped: None });
+            return Some((at + self.config.delay / 2 + back / 2, answer));
         }
         if self.policer.as_mut().is_some_and(|bucket| !bucket.admits(at, on_wire)) {
             stats.policed += 1;
@@ -72,7 +73,7 @@ impl Path {
     }
 
     /// What happens to a packet whose last bit left the last hop at `at`.
-    fn carry(&mut self, at: Instant, mut packet: Packet, stats: &mut LinkStats) {
+    fn carry(&mut self, at: Instant, mut packet: Box<Packet>, stats: &mut LinkStats) {
         let is_lost = self.losses.takes(&self.config, &mut self.dice, at, self.start);
         if self.is_down || is_lost {
             stats.lost += 1;
@@ -93,7 +94,7 @@ impl Path {
         if dice.duplication.chance(path.duplication) {
             stats.duplicated += 1;
             let again = arrival + dice.duplication.time(path.reorder_delay);
-            let twin = Packet { frame: offload::copy(&packet.frame), flipped: None };
+            let twin = Box::new(Packet { frame: offload::copy(&packet.frame), flipped: None });
             insert(&mut self.arrivals, again, twin);
         }
         if self.dice.corruption.chance(self.config.corruption) {
@@ -104,7 +105,7 @@ impl Path {
     }
 
     /// A packet that a router on the way sends.
-    pub(super) fn arrive(&mut self, at: Instant, packet: Packet) {
+    pub(super) fn arrive(&mut self, at: Instant, packet: Box<Packet>) {
         insert(&mut self.arrivals, at, packet);
     }
 
@@ -144,7 +145,7 @@ impl Path {
 }
 
 /// Inserts behind everything that arrives no later.
-fn insert(arrivals: &mut VecDeque<(Instant, Packet)>, at: Instant, packet: Packet) {
+fn insert(arrivals: &mut VecDeque<(Instant, Box<Packet>)>, at: Instant, packet: Box<Packet>) {
     let passed = arrivals.iter().rev().take_while(|&&(other, _)| other > at).count();
     if passed == 0 {
         arrivals.push_back((at, packet));

@@ -217,11 +217,11 @@ impl Hop {
     pub(super) fn enter(
         &mut self,
         at: Instant,
-        packet: Packet,
+        packet: Box<Packet>,
         on_wire: u64,
         early: &mut Rng,
         stats: &mut LinkStats,
-    ) -> Option<(Instant, Packet)> {
+    ) -> Option<(Instant, Box<Packet>)> {
         match self {
             Self::AtArrival(hop) => hop.enter(at, packet, on_wire, early, stats),
             Self::AtDeparture(hop) => {
@@ -244,7 +244,7 @@ impl Hop {
         &mut self,
         now: Instant,
         stats: &mut LinkStats,
-        out: &mut Vec<(Instant, Packet)>,
+        out: &mut Vec<(Instant, Box<Packet>)>,
     ) {
         if let Self::AtDeparture(hop) = self {
             hop.advance(now, stats, out);
@@ -305,11 +305,11 @@ impl AtArrival {
     fn enter(
         &mut self,
         at: Instant,
-        mut packet: Packet,
+        mut packet: Box<Packet>,
         on_wire: u64,
         early: &mut Rng,
         stats: &mut LinkStats,
-    ) -> Option<(Instant, Packet)> {
+    ) -> Option<(Instant, Box<Packet>)> {
         self.forget(at);
         let has_room =
             self.waiting.len() < self.limits.packets && self.bytes + on_wire <= self.limits.bytes;
@@ -346,7 +346,7 @@ impl AtArrival {
 #[derive(Debug)]
 struct Waiting {
     at: Instant,
-    packet: Packet,
+    packet: Box<Packet>,
     on_wire: u64,
 }
 
@@ -374,7 +374,12 @@ impl AtDeparture {
         if self.queue.is_empty() { arrival } else { self.next_departure() }
     }
 
-    fn advance(&mut self, now: Instant, stats: &mut LinkStats, out: &mut Vec<(Instant, Packet)>) {
+    fn advance(
+        &mut self,
+        now: Instant,
+        stats: &mut LinkStats,
+        out: &mut Vec<(Instant, Box<Packet>)>,
+    ) {
         loop {
             let departure = self.next_departure();
             let arrival = self.incoming.front().map_or(Instant::FAR_FUTURE, |first| first.at);
@@ -401,7 +406,12 @@ impl AtDeparture {
     }
 
     /// Sends one packet, or one aggregate, at `now`.
-    fn serve(&mut self, now: Instant, stats: &mut LinkStats, out: &mut Vec<(Instant, Packet)>) {
+    fn serve(
+        &mut self,
+        now: Instant,
+        stats: &mut LinkStats,
+        out: &mut Vec<(Instant, Box<Packet>)>,
+    ) {
         let first = out.len();
         let frames = self.wifi.map_or(1, |wifi| wifi.frames.max(1));
         let mut begin = now;

@@ -16,7 +16,7 @@ pub struct Run {
     pub figures: Figures,
     /// What was looked at over time.
     pub series: Series,
-    /// Hash of when each frame left on every link, how long it was, and of what arrived.
+    /// Hash of when each frame left on every link, how long it was, and of all figures.
     pub hash: String,
 }
 
@@ -69,8 +69,8 @@ impl Built {
             if let Some(at) = log.wrong_at {
                 return Err(RunError::WrongByte { app: name.clone(), at });
             }
-            log.servers.iter().for_each(|server| hash = mix(hash ^ server.read));
         }
+        figures.values().for_each(|value| hash = mix(hash ^ value.to_bits()));
         Ok(Run { figures, series, hash: format!("{hash:016x}") })
     }
 }

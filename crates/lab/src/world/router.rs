@@ -50,7 +50,7 @@ impl Router {
     pub(super) fn forward(
         &mut self,
         at: Instant,
-        mut packet: Packet,
+        mut packet: Box<Packet>,
         links: &[Link],
     ) -> Option<(usize, usize)> {
         let Some((link, end)) =
