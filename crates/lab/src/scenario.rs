@@ -25,7 +25,7 @@
 //! let run = experiment.run(&vec![], &|_| {})?;
 //! let runs = [(vec![], run.figures)];
 //! assert!(experiment.judge(&runs)?.iter().all(|verdict| verdict.holds));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 
 mod build;

@@ -230,6 +230,7 @@ fn stream(path: PathConfig, count: u32, gap: Nanos) -> (LinkStats, Vec<(u32, boo
         let ip = ipv4::parse(&packet.data).expect("a sound packet");
         arrived.push((parse(&packet).expect("sound").0 / SIZE, ip.header.ecn == Ecn::Ce));
     }
+    a.queues[0].tx.reap(FAR);
     assert_eq!(link.contents(), 0);
     (link.stats(0), arrived)
 }
