@@ -72,7 +72,8 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let second = folder.neap(&["sweep", "slow.toml"]);
     assert_eq!(text(&first.stdout), text(&second.stdout));
     let again: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
-    assert_eq!((&again[..2], again.len()), (&lines[..2], 4), "what was there is not run again");
+    // What was there comes first, as it was.
+    assert!(again.len() == 4 && again[..2] == lines[..2], "{} lines", again.len());
     assert_eq!(folder.read("slow.parquet"), table);
 }
 

@@ -84,12 +84,13 @@ fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         other => other.map_err(|error| format!("{}: {error}", path.display()))?,
     };
-    let parsed = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    let lines: Vec<Line> = parsed.filter(|line| line.scenario == fingerprint).collect();
-    let mut kept = String::new();
-    for line in &lines {
-        kept.push_str(&serde_json::to_string(line)?);
-        kept.push('\n');
+    let (mut lines, mut kept) = (Vec::new(), String::new());
+    for whole in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let Ok(line) = serde_json::from_str::<Line>(whole) else { continue };
+        if line.scenario == fingerprint {
+            lines.push(line);
+            kept.push_str(whole);
+        }
     }
     if kept != text {
         let beside = path.with_extension("jsonl.new");
