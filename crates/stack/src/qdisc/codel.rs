@@ -21,7 +21,7 @@ pub const MAX_INTERVAL: Nanos = Nanos::from_secs(4);
 const MEMORY: u64 = 16;
 
 /// What the law depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
     /// Acceptable least delay.
     pub target: Nanos,
@@ -195,7 +195,7 @@ impl State {
 }
 
 /// Parameters, by `tc`'s names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Frames that may wait.
     pub limit: u32,
@@ -313,7 +313,7 @@ impl Qdisc for Codel {
     }
 
     fn config(&self) -> QdiscConfig {
-        QdiscConfig::Codel(self.config.clone())
+        QdiscConfig::Codel(self.config)
     }
 
     fn xstats(&self, now: Instant) -> Xstats {

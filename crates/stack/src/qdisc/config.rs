@@ -114,10 +114,10 @@ impl QdiscConfig {
         let mtu = psched_mtu(capabilities);
         match self {
             Self::PfifoFast { limit } => Box::new(PfifoFast::new(*limit as usize)),
-            Self::Fq(config) => Box::new(Fq::new(config.clone(), mtu, seed)),
-            Self::FqCodel(config) => Box::new(FqCodel::new(config.clone(), mtu, seed)),
-            Self::Codel(config) => Box::new(Codel::new(config.clone(), mtu)),
-            Self::Tbf(config) => Box::new(Tbf::new(config.clone())),
+            Self::Fq(config) => Box::new(Fq::new(*config, mtu, seed)),
+            Self::FqCodel(config) => Box::new(FqCodel::new(*config, mtu, seed)),
+            Self::Codel(config) => Box::new(Codel::new(*config, mtu)),
+            Self::Tbf(config) => Box::new(Tbf::new(*config)),
             Self::Mq(child) => child.build(capabilities, seed),
         }
     }

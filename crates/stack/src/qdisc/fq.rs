@@ -39,7 +39,7 @@ const GC_MAX: usize = 8;
 const LONGEST_GAP: Nanos = Nanos::from_secs(1);
 
 /// Parameters, by `tc`'s names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Frames that may wait in each band.
     pub limit: u32,
@@ -624,7 +624,7 @@ impl Qdisc for Fq {
         QdiscConfig::Fq(Config {
             quantum: Some(self.quantum as u32),
             initial_quantum: Some(self.initial_quantum as u32),
-            ..self.config.clone()
+            ..self.config
         })
     }
 

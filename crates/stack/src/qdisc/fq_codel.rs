@@ -18,7 +18,7 @@ use core::hash::BuildHasher;
 use neap_tcp::time::Instant;
 
 /// Parameters, by `tc`'s names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Frames that may wait.
     pub limit: u32,
@@ -151,7 +151,7 @@ impl FqCodel {
 
     fn classify(&self, frame: &Frame) -> u32 {
         let hash = u128::from(self.key.hash_one(frame.flow));
-        (hash * self.flows.len() as u128 >> 64) as u32
+        ((hash * self.flows.len() as u128) >> 64) as u32
     }
 
     /// Drops from the head of the longest queue up to half of it; which one it was.
@@ -265,7 +265,7 @@ impl Qdisc for FqCodel {
     }
 
     fn config(&self) -> QdiscConfig {
-        QdiscConfig::FqCodel(Config { quantum: Some(self.quantum as u32), ..self.config.clone() })
+        QdiscConfig::FqCodel(Config { quantum: Some(self.quantum as u32), ..self.config })
     }
 
     fn xstats(&self, _now: Instant) -> Xstats {

@@ -16,7 +16,7 @@ use crate::wire::ChecksumBy;
 use neap_tcp::time::{Instant, Nanos, Rate};
 
 /// Parameters, by `tc`'s names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Bytes per second.
     pub rate: Rate,
@@ -145,6 +145,6 @@ impl Qdisc for Tbf {
     }
 
     fn config(&self) -> QdiscConfig {
-        QdiscConfig::Tbf(self.config.clone())
+        QdiscConfig::Tbf(self.config)
     }
 }
