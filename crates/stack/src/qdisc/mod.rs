@@ -14,6 +14,9 @@ mod param;
 pub mod report;
 pub mod tbf;
 
+#[cfg(all(test, not(loom)))]
+mod property_tests;
+
 use crate::frame::Frame;
 use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
