@@ -3,7 +3,7 @@
 use crate::device::{Capabilities, Medium};
 use crate::drop_reason::DropReason;
 use crate::egress::Way;
-use crate::frame::{Frame, Headers};
+use crate::frame::{Frame, Headers, ORPHAN};
 use crate::icmp::{self, Context};
 use crate::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use crate::port::{Port, PortStats};
@@ -16,7 +16,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::egress::Verdict;
 use std::sync::Arc;
 
@@ -329,8 +329,9 @@ fn link_frame(headers: Headers) -> Frame {
         gso: None,
         checksum: None,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
-        flow: 0,
+        flow: ORPHAN,
         ecn: Ecn::NotEct,
         credit: None,
     }
