@@ -66,6 +66,15 @@ pub struct Config {
     pub tcp_pacing_ss_ratio: u32,
     /// `net.ipv4.tcp_pacing_ca_ratio`: percent.
     pub tcp_pacing_ca_ratio: u32,
+    /// `neap.tcp_internal_pacing`: connections pace themselves where no qdisc does it.
+    pub internal_pacing: bool,
+    /// `neap.tcp_pacing_credit`: a late departure shortens the gap behind it, by half at the most.
+    pub pacing_credit: bool,
+    /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that leave back to back.
+    pub pacing_free_segments: u32,
+    /// `neap.timer_slack_ns`: timers of a shard may wait so long for others, nanoseconds (as the
+    /// `timer_slack` of `fq`).
+    pub timer_slack_ns: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
     /// `net.ipv4.tcp_syn_retries`.
@@ -142,6 +151,10 @@ impl Default for Config {
             tcp_slow_start_after_idle: true,
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
+            internal_pacing: true,
+            pacing_credit: true,
+            pacing_free_segments: 10,
+            timer_slack_ns: 10_000,
             tcp_notsent_lowat: u32::MAX,
             tcp_syn_retries: 6,
             tcp_synack_retries: 5,

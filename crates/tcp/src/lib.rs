@@ -30,6 +30,7 @@ pub mod handshake;
 pub mod info;
 mod input;
 pub mod isn;
+pub mod lateness;
 pub mod options;
 pub mod receiver;
 pub mod segment;

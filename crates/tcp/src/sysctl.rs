@@ -95,10 +95,14 @@ sysctls! {
     "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255;
     "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch;
     "net.ipv4.tcp_wmem" tcp_wmem: sizes;
+    "neap.tcp_internal_pacing" internal_pacing: switch;
+    "neap.tcp_pacing_credit" pacing_credit: switch;
+    "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647;
     "neap.tcp_small_queues" small_queues: switch;
     "neap.tcp_tso_autosizing" tso_autosizing: switch;
     "neap.tcp_tso_bonus" tso_bonus: bonus;
     "neap.tcp_tso_max_usecs" tso_max_usecs: int 1..1000000;
+    "neap.timer_slack_ns" timer_slack_ns: int 0..1000000000;
 }
 
 /// From text; `None` if it is not what is expected.

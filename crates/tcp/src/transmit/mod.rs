@@ -26,6 +26,7 @@ use crate::time::{Instant, Nanos};
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
 use late::{LateQueue, Visit};
+use pacer::Executor;
 use small_queue::TxCredit;
 
 /// Largest IP packet.
@@ -81,9 +82,6 @@ pub(crate) struct Path<'a> {
     sizes: Sizes,
     /// Payload bytes of the largest frame that the path takes.
     pub gso_bytes: u32,
-    pub is_paced: bool,
-    /// The qdisc holds frames until they depart, so the connection need not.
-    pub is_delegated: bool,
 }
 
 impl Connection {
@@ -157,9 +155,13 @@ impl Connection {
         let min_segs =
             self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
-        let is_paced = self.sender.pacer.is_needed();
-        let is_delegated = egress.holds_until_departure();
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated };
+        let executor = match (egress.holds_until_departure(), self.config.internal_pacing) {
+            (true, _) => Executor::Path,
+            (false, true) => Executor::Connection,
+            (false, false) => Executor::Nobody,
+        };
+        self.sender.pacer.set_executor(executor);
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -270,11 +272,10 @@ impl Connection {
 
     /// Internal pacing: nobody below holds frames, so the connection waits.
     fn pacing_gate(&self, path: &Path<'_>) -> Result<(), TxBlocked> {
-        let next = self.sender.pacer.next_departure();
-        if path.is_paced && !path.is_delegated && next > path.now {
-            return Err(TxBlocked::Pacing(next));
+        match self.sender.pacer.wait(path.now) {
+            Some(next) => Err(TxBlocked::Pacing(next)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
@@ -389,7 +390,7 @@ impl Connection {
         let segments = segment.segments();
         let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.sender.queue.put_back(payload);
@@ -436,8 +437,13 @@ impl Connection {
         let sender = &mut self.sender;
         sender.data_segs_out += u64::from(segments);
         sender.bytes_sent += u64::from(bytes);
-        let spaced = path.is_paced || path.is_delegated;
-        sender.pacer.depart(path.now, bytes, spaced, sender.data_segs_out);
+        sender.pacer.depart(path.now, bytes, sender.data_segs_out, &self.config);
+        // Paced, one call sends one frame; `blocked` is still that of the call before.
+        if let TxBlocked::Pacing(at) = self.blocked
+            && at <= path.now
+        {
+            self.counters.lateness.record(path.now.since(at));
+        }
         sender.last_sent = path.now;
         sender.recovery.count_sent(segments);
         self.segs_out += u64::from(segments);
@@ -538,12 +544,16 @@ impl Connection {
         if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
             return;
         }
-        let before = self.sender.nxt;
-        if !self.sender.queue.is_empty() && self.sender.window_left() > 0 {
+        // New data that pacing or the small-queue limit holds back goes out by itself: it is no
+        // reason to send old data again.
+        let is_new = !self.sender.queue.is_empty() && self.sender.window_left() > 0;
+        let sent = if is_new {
+            let before = self.sender.nxt;
             let _ = self.send_new(path, Push::Probe);
-        }
-        let is_new = self.sender.nxt != before;
-        let sent = is_new || self.retransmit_tail(path);
+            self.sender.nxt != before
+        } else {
+            self.retransmit_tail(path)
+        };
         if sent {
             self.counters.add(Counter::LossProbes, 1);
             self.sender.on_probe_sent(!is_new);

@@ -91,7 +91,7 @@ impl Connection {
         let segments = segment.segments();
         let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));

@@ -7,6 +7,7 @@ mod acknowledging;
 mod closing;
 mod loss;
 mod opening;
+mod pacing;
 mod probing;
 mod sending;
 mod small_queues;
