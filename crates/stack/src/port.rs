@@ -99,14 +99,23 @@ impl Queue {
     }
 
     fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
-        let dequeued = loop {
-            let Some(old) = self.retiring.front_mut() else {
-                break self.qdisc.dequeue(now, dropped);
-            };
-            match old.dequeue(now, dropped) {
-                Dequeued::Empty => drop(self.retiring.pop_front()),
-                other => break other,
+        let mut held = Instant::FAR_FUTURE;
+        let mut dequeued = None;
+        self.retiring.retain_mut(|old| {
+            if dequeued.is_some() {
+                return true;
             }
+            match old.dequeue(now, dropped) {
+                Dequeued::Empty => return false,
+                Dequeued::NotBefore(at) if old.holds_until_departure() => held = held.min(at),
+                other => dequeued = Some(other),
+            }
+            true
+        });
+        let dequeued = match dequeued.unwrap_or_else(|| self.qdisc.dequeue(now, dropped)) {
+            Dequeued::NotBefore(at) => Dequeued::NotBefore(at.min(held)),
+            Dequeued::Empty if held < Instant::FAR_FUTURE => Dequeued::NotBefore(held),
+            other => other,
         };
         let gone = dropped.len() + usize::from(matches!(dequeued, Dequeued::Frame(_)));
         self.backlog = self.backlog.saturating_sub(gone);
@@ -136,6 +145,8 @@ struct Round<'a> {
     is_driver: bool,
     /// The driver has more to do, or sooner, than it knows; told when the device is free again.
     kick: bool,
+    /// The device had completed frames.
+    had_completed: bool,
 }
 
 /// The device's sending half, and what is on its way into it.
@@ -198,7 +209,7 @@ impl Port {
     pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
         let Some(mut device) = self.device.try_own() else {
             let verdict = self.queue(frame, now);
-            self.visit(now, false, |debt| {
+            self.visit(now, |debt| {
                 debt.run = true;
                 debt.deferred += 1;
             });
@@ -224,16 +235,21 @@ impl Port {
     }
 
     /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
-    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready.
-    pub fn run(&self, now: Instant) {
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether the
+    /// device had completed frames.
+    pub fn run(&self, now: Instant) -> bool {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        self.visit(now, true, |debt| debt.reap = true);
+        let mut round = Round::new(self, now, true);
+        let posted = self.device.post(|debt| debt.reap = true, &mut round);
+        let had_completed = round.had_completed;
+        round.end(posted == Posted::DebtLeft);
+        had_completed
     }
 
-    fn visit(&self, now: Instant, is_driver: bool, add: impl FnOnce(&mut Debt)) {
-        let mut round = Round::new(self, now, is_driver);
+    fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
+        let mut round = Round::new(self, now, false);
         let posted = self.device.post(add, &mut round);
         round.end(posted == Posted::DebtLeft);
     }
@@ -259,7 +275,7 @@ impl Port {
             let old = core::mem::replace(&mut queue.qdisc, qdisc);
             queue.retiring.push_back(old);
         }
-        self.visit(now, false, |debt| debt.run = true);
+        self.visit(now, |debt| debt.run = true);
     }
 
     /// Keeps the byte queue limit within `min..=max` (`limit_min`, `limit_max`).
@@ -269,7 +285,7 @@ impl Port {
             bql.set_bounds(min, max);
         }
         drop(device);
-        self.visit(now, false, |debt| debt.run = true);
+        self.visit(now, |debt| debt.run = true);
     }
 
     /// Whether the qdisc holds frames until their departure (`fq`).
@@ -300,7 +316,7 @@ impl Port {
         stats.qdisc.packets += stats.bypassed;
         stats.qdisc.bytes += device.bypassed_bytes;
         drop(device);
-        self.visit(now, false, |_| {});
+        self.visit(now, |_| {});
         stats
     }
 
@@ -348,7 +364,7 @@ impl core::fmt::Debug for Port {
 
 impl<'a> Round<'a> {
     fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
-        Self { port, now, quota: QUOTA, is_driver, kick: false }
+        Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
     }
 
     /// Publishes what there is to wait for.
@@ -387,7 +403,7 @@ impl Settle for Transmitter {
     fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
         self.stats.deferred += debt.deferred;
         if debt.reap {
-            self.reap(round.now);
+            round.had_completed |= self.reap(round.now);
         }
         self.drain(round);
     }
@@ -398,12 +414,12 @@ impl Transmitter {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
 
-    /// One completion round.
-    fn reap(&mut self, now: Instant) {
+    /// One completion round. Whether there were any.
+    fn reap(&mut self, now: Instant) -> bool {
         let done = self.tx.reap(now);
         self.is_full = false;
         let Some(bql) = &mut self.bql else {
-            return;
+            return done.frames > 0;
         };
         if done.frames > 0 {
             bql.on_completed(now, done.bytes);
@@ -416,6 +432,7 @@ impl Transmitter {
             self.stats.tx_timeouts += 1;
             self.last_progress = now;
         }
+        done.frames > 0
     }
 
     /// Sends what may go, then tells the driver what is left to wait for.

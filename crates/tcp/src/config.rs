@@ -72,8 +72,8 @@ pub struct Config {
     pub pacing_credit: bool,
     /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that leave back to back.
     pub pacing_free_segments: u32,
-    /// `neap.timer_slack_ns`: timers of a shard may wait so long for others, nanoseconds (as the
-    /// `timer_slack` of `fq`).
+    /// `neap.timer_slack_ns`: timers of a shard may wait so long for others, nanoseconds: twice
+    /// the `timer_slack` of `fq`, since less than half a gap late costs no rate.
     pub timer_slack_ns: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
@@ -154,7 +154,7 @@ impl Default for Config {
             internal_pacing: true,
             pacing_credit: true,
             pacing_free_segments: 10,
-            timer_slack_ns: 10_000,
+            timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,
             tcp_syn_retries: 6,
             tcp_synack_retries: 5,

@@ -30,6 +30,8 @@ pub struct Pacer {
     /// The controller asked for pacing.
     is_asked: bool,
     executor: Executor,
+    /// A qdisc was the executor until now and may still hold frames: what comes waits for them.
+    is_draining: bool,
 }
 
 impl Default for Pacer {
@@ -40,6 +42,7 @@ impl Default for Pacer {
             max_rate: Rate::UNLIMITED,
             is_asked: false,
             executor: Executor::Connection,
+            is_draining: false,
         }
     }
 }
@@ -74,6 +77,8 @@ impl Pacer {
 
     /// Who executes the stamps from the next frame on.
     pub fn set_executor(&mut self, executor: Executor) {
+        self.is_draining |= self.executor == Executor::Path;
+        self.is_draining &= executor != Executor::Path;
         self.executor = executor;
     }
 
@@ -104,8 +109,12 @@ impl Pacer {
     /// When the connection itself has to wait for its next frame, and until when
     /// (`tcp_pacing_check`).
     pub fn wait(&self, now: Instant) -> Option<Instant> {
-        let waits = self.executor == Executor::Connection && self.is_needed();
-        (waits && self.next > now).then_some(self.next)
+        let waits = match self.executor {
+            Executor::Nobody => false,
+            Executor::Connection => self.is_needed(),
+            Executor::Path => return None,
+        };
+        ((waits || self.is_draining) && self.next > now).then_some(self.next)
     }
 
     /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
@@ -118,6 +127,7 @@ impl Pacer {
     /// the rate. `segments_out` counts the data segments that the connection has sent, this frame
     /// included; the first ones leave back to back. Lateness is made good by at most half a gap.
     pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
+        self.is_draining = false;
         if !self.is_spaced() {
             self.next = now;
             return;
@@ -233,9 +243,13 @@ mod tests {
         send(&mut pacer, now, 100);
         assert_eq!(pacer.backlog(now), Nanos(500_000));
         pacer.set_executor(Executor::Connection);
-        assert_eq!((pacer.backlog(now), pacer.wait(now)), (Nanos::ZERO, None));
-        assert_eq!(send(&mut pacer, now, 101), now);
-        assert_eq!(pacer.next_departure(), now);
+        let next = now + Nanos(500_000);
+        assert_eq!(pacer.wait(now), Some(next), "the qdisc still holds a frame");
+        for _ in 0..3 {
+            assert_eq!((pacer.backlog(next), pacer.wait(next)), (Nanos::ZERO, None));
+            assert_eq!(send(&mut pacer, next, 101), next);
+            assert_eq!(pacer.next_departure(), next);
+        }
     }
 
     #[test]

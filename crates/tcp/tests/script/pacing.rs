@@ -15,7 +15,7 @@ fn paced() -> Peer {
     let hello = Hello { window: 4_000_000, ..Hello::default() };
     let mut peer = Peer::established(Config::default(), options, hello);
     peer.write(10_000);
-    peer.advance_ms(30);
+    peer.advance_ms(15);
     let end = peer.end();
     peer.ack(end);
     peer.take();
