@@ -121,10 +121,9 @@ impl Setting {
         let [a, b] = ADDRESSES.map(|cidr| [cidr.parse().expect("an address")]);
         let link = world.add_link(&link, [(sender, &a), (receiver, &b)]).expect("a link");
         let options = SocketOptions { max_pacing_rate: self.rate, ..SocketOptions::default() };
-        let listener = world.stack(receiver).listen(
-            SERVER.parse().expect("an address"),
-            ListenOptions::default(),
-        );
+        let listener = world
+            .stack(receiver)
+            .listen(SERVER.parse().expect("an address"), ListenOptions::default());
         let listener = listener.expect("a listener");
         world.add_app(receiver, Receivers { listener, handles: Vec::new() });
         let data = Bytes::from(vec![7; 64 << 10]);
@@ -250,9 +249,7 @@ impl Qdisc for Hold {
         }
         match self.frames.first_key_value() {
             None => Dequeued::Empty,
-            Some(((at, _), _)) if *at > now => {
-                Dequeued::NotBefore(*at + Nanos::from_micros(10))
-            }
+            Some(((at, _), _)) if *at > now => Dequeued::NotBefore(*at + Nanos::from_micros(10)),
             Some(_) => Dequeued::Frame(self.frames.pop_first().expect("a frame").1),
         }
     }

@@ -115,10 +115,7 @@ const KICK: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
 fn timespec(nanos: u64) -> Timespec {
-    Timespec {
-        tv_sec: (nanos / 1_000_000_000) as i64,
-        tv_nsec: (nanos % 1_000_000_000) as i64,
-    }
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
 }
 
 impl Sleeper {

@@ -1,5 +1,6 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
+use crate::sender::send_queue::BUFFER_OVERHEAD;
 use thiserror::Error;
 
 /// `min default max` of a buffer, in bytes of memory.
@@ -16,10 +17,31 @@ pub struct BufferSizes {
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TsoBonus {
+    /// None, as before it.
+    Off,
     /// As Linux since 2022: up to a full super-frame on any short path.
     Linux,
     /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
     Bounded,
+}
+
+/// What the small-queue limit is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmallQueueRule {
+    /// `tcp_limit_output_bytes`, whatever the rate (Linux 46d3ceabd8d9, 2012).
+    Fixed,
+    /// Two frames or a time's worth of the rate, capped (Linux 605ad7f184b6, 2014).
+    Rate,
+}
+
+/// When the next ACK is too far away to wait for it with a frame that could grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TsoDefer {
+    /// When it is expected later than half a round trip or a millisecond from now (Linux
+    /// 295ce1eb36ae, 2025).
+    NextAck,
+    /// When less than half a round trip has passed since the oldest frame left (before it).
+    HalfRtt,
 }
 
 /// Settings of a connection: sysctls with Linux's names, units and defaults, and rule switches.
@@ -119,9 +141,23 @@ pub struct Config {
     pub tcp_min_snd_mss: u32,
     /// `neap.tcp_small_queues`: the small-queue check, on unless an experiment turns it off.
     pub small_queues: bool,
+    /// `neap.tcp_small_queue_rule`: `fixed` or `rate`.
+    pub small_queue_rule: SmallQueueRule,
+    /// `neap.tcp_small_queue_spare`: frames that may always be unacknowledged, whatever is below.
+    pub small_queue_spare: u32,
+    /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` holds for paced flows too.
+    pub small_queue_cap_paced: bool,
+    /// `neap.tcp_late_completions`: the limit adapts to devices that complete late.
+    pub late_completions: bool,
+    /// `neap.tcp_skb_overhead`: bytes that a frame below counts beside its payload.
+    pub skb_overhead: u32,
+    /// `neap.tcp_half_cwnd`: a frame takes at most half of the window.
+    pub half_cwnd: bool,
+    /// `neap.tcp_tso_defer`: `next_ack` or `half_rtt`.
+    pub tso_defer: TsoDefer,
     /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
     pub tso_autosizing: bool,
-    /// `neap.tcp_tso_bonus`: `linux` or `bounded`.
+    /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
     /// frame may take at the flow's rate; the small-queue limit is twice that.
@@ -177,6 +213,13 @@ impl Default for Config {
             tcp_abort_on_overflow: false,
             tcp_min_snd_mss: 48,
             small_queues: true,
+            small_queue_rule: SmallQueueRule::Rate,
+            small_queue_spare: 2,
+            small_queue_cap_paced: true,
+            late_completions: true,
+            skb_overhead: BUFFER_OVERHEAD,
+            half_cwnd: true,
+            tso_defer: TsoDefer::NextAck,
             tso_autosizing: true,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,

@@ -32,6 +32,7 @@ mod input;
 pub mod isn;
 pub mod lateness;
 pub mod options;
+pub mod profile;
 pub mod receiver;
 pub mod segment;
 pub mod sender;

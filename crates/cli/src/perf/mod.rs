@@ -170,7 +170,8 @@ fn size_within<const LIMIT: u32>(text: &str) -> Result<u32, String> {
 
 /// A number of bit/s, with a suffix of iperf3's: for rates K, M, G, T are powers of 1000.
 fn rate(text: &str) -> Result<u64, String> {
-    let wrong = || "expected a number of 8 or more, with K, M, G or T for powers of 1000".to_owned();
+    let wrong =
+        || "expected a number of 8 or more, with K, M, G or T for powers of 1000".to_owned();
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
         Some((at, 'm' | 'M')) => (&text[..at], 1e6),

@@ -19,7 +19,6 @@ use crate::receiver::{AckDue, Offer};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
 use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
-use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -122,7 +121,7 @@ impl Connection {
     fn adapt_queue(&mut self, now: Instant) {
         let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
         let idle = std::mem::take(&mut self.was_waived) || empty;
-        if self.late_queue.is_none() && !idle {
+        if !self.config.late_completions || (self.late_queue.is_none() && !idle) {
             return;
         }
         let delivered = self.sender.rate.delivered();
@@ -282,7 +281,8 @@ impl Connection {
     fn cwnd_quota(&self) -> u32 {
         let in_flight = self.sender.board.counts().in_flight();
         let cwnd = self.sender.window.cwnd;
-        if in_flight >= cwnd { 0 } else { (cwnd / 2).max(1).min(cwnd - in_flight) }
+        let most = if self.config.half_cwnd { (cwnd / 2).max(1) } else { cwnd };
+        most.min(cwnd.saturating_sub(in_flight))
     }
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
@@ -304,7 +304,7 @@ impl Connection {
             && self.wrote
             && self.fin != Fin::Queued
             && !self.sender.board.is_empty();
-        if !may || self.account.admit(u64::from(short + BUFFER_OVERHEAD)) {
+        if !may || self.account.admit(u64::from(short + self.config.skb_overhead)) {
             return false;
         }
         self.counters.add(Counter::AutoCorking, 1);
@@ -351,10 +351,10 @@ impl Connection {
         if !self.config.small_queues {
             return Ok(());
         }
-        let truesize = bytes.saturating_add(BUFFER_OVERHEAD);
-        let queue_bytes = path.sizes.queue_bytes;
-        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx);
-        if self.sender.board.frames() <= 1 {
+        let truesize = bytes.saturating_add(self.config.skb_overhead);
+        let (queue_bytes, is_paced) = (path.sizes.queue_bytes, self.sender.pacer.is_spaced());
+        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx, is_paced);
+        if self.sender.board.frames() < self.config.small_queue_spare as usize {
             self.was_waived |= self.account.bytes() >= limit;
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl Connection {
             segment.ecn = Ecn::Ect0;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
         let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));

@@ -89,7 +89,7 @@ impl Connection {
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
         let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));

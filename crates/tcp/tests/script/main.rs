@@ -12,3 +12,4 @@ mod probing;
 mod sending;
 mod small_queues;
 mod validity;
+mod vectors;
