@@ -5,11 +5,10 @@ use bytes::Bytes;
 use neap_lab::app::{App, Step};
 use neap_lab::link::{Coalescing, Departed, Link, LinkConfig, NicConfig, PathConfig};
 use neap_lab::world::{HostId, World, WorldConfig};
-use neap_stack::frame::Frame;
 use neap_stack::interface::InterfaceId;
 use neap_stack::listener::ListenerHandle;
-use neap_stack::qdisc::fifo::PfifoFast;
-use neap_stack::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
+use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::fq;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 use neap_tcp::config::Config;
@@ -150,9 +149,9 @@ impl Run {
         flows
     }
 
-    fn set_qdisc(&self, make: impl FnMut() -> Box<dyn Qdisc>) {
+    fn set_qdisc(&self, qdisc: &QdiscConfig) {
         let stack = self.world.stack(self.sender);
-        stack.set_qdisc(self.world.now(), InterfaceId(0), make);
+        assert!(stack.set_qdisc(self.world.now(), InterfaceId(0), qdisc));
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -185,90 +184,59 @@ fn check_bursts(departures: &[Departed], rate: Rate, lateness: Nanos) {
 /// How late a host of the lab may be: jitter, timer slack and the tick of the wheel.
 const LATE: Nanos = Nanos::from_micros(72);
 
-fn check_rate(setting: &Setting, seconds: u64) {
+/// Runs for `span`, after slow start, with the stamps executed by the connections or by `qdisc`.
+fn check_rate(setting: &Setting, qdisc: &QdiscConfig, span: Nanos) {
     let mut run = setting.start();
-    run.pass(Nanos::from_millis(400));
+    run.set_qdisc(qdisc);
+    run.pass(Nanos::from_millis(300));
     run.link.trace(0);
-    for _ in 0..seconds {
-        let flows = run.traced(Nanos::from_secs(1));
-        assert_eq!(flows.len(), setting.flows);
-        for (flow, departures) in &flows {
-            let error = rate_error(departures, setting.rate);
-            assert!(error.abs() < 0.005, "flow {flow}: {:.3} % off", error * 100.0);
-            check_bursts(departures, setting.rate, LATE);
-        }
+    let flows = run.traced(span);
+    assert_eq!(flows.len(), setting.flows);
+    for (flow, departures) in &flows {
+        let error = rate_error(departures, setting.rate);
+        assert!(error.abs() < 0.005, "flow {flow}: {:.3} % off", error * 100.0);
+        check_bursts(departures, setting.rate, LATE);
     }
     let departures = run.world.stack(run.sender).departures();
-    assert!(departures.count() > 0 && departures.percentile(99.0).0 <= LATE.0 * 5 / 4);
+    let late = departures.percentile(99.0);
+    assert!(departures.count() > 0 && late.0 <= LATE.0 * 5 / 4, "{late:?}");
+}
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+fn pfifo_fast() -> QdiscConfig {
+    QdiscConfig::default()
+}
+
+fn fq() -> QdiscConfig {
+    QdiscConfig::Fq(fq::Config::default())
 }
 
 #[test]
 fn one_megabit_per_second() {
     for flows in [1, 10, 100, 800] {
-        check_rate(&Setting::new(flows, 1), 2);
+        check_rate(&Setting::new(flows, 1), &pfifo_fast(), SECOND);
     }
+    check_rate(&Setting::new(100, 1), &fq(), SECOND);
 }
 
 #[test]
 fn forty_eight_megabits_per_second() {
     for flows in [1, 10, 100] {
-        check_rate(&Setting::new(flows, 48), 1);
+        check_rate(&Setting::new(flows, 48), &pfifo_fast(), SECOND);
     }
+    check_rate(&Setting::new(10, 48), &fq(), SECOND);
 }
 
 #[test]
 fn a_gigabit_per_second() {
     for flows in [1, 10] {
-        check_rate(&Setting::new(flows, 1000), 1);
+        check_rate(&Setting::new(flows, 1000), &pfifo_fast(), SECOND);
     }
-    check_rate(&Setting { mtu: 9000, ..Setting::new(100, 1000) }, 1);
-}
-
-/// Holds frames until they depart: what pacing needs of `fq`.
-#[derive(Default)]
-struct Hold {
-    frames: BTreeMap<(Instant, u64), Frame>,
-    requeued: Vec<Frame>,
-    count: u64,
-}
-
-impl Qdisc for Hold {
-    fn kind(&self) -> &'static str {
-        "hold"
-    }
-
-    fn enqueue(&mut self, frame: Frame, now: Instant, _: &mut Dropped) -> Verdict {
-        self.count += 1;
-        self.frames.insert((frame.departure.max(now), self.count), frame);
-        Verdict::Queued
-    }
-
-    fn dequeue(&mut self, now: Instant, _: &mut Dropped) -> Dequeued {
-        if let Some(frame) = self.requeued.pop() {
-            return Dequeued::Frame(frame);
-        }
-        match self.frames.first_key_value() {
-            None => Dequeued::Empty,
-            Some(((at, _), _)) if *at > now => Dequeued::NotBefore(*at + Nanos::from_micros(10)),
-            Some(_) => Dequeued::Frame(self.frames.pop_first().expect("a frame").1),
-        }
-    }
-
-    fn requeue(&mut self, frame: Frame) {
-        self.requeued.push(frame);
-    }
-
-    fn holds_until_departure(&self) -> bool {
-        true
-    }
-
-    fn stats(&self) -> QdiscStats {
-        QdiscStats { backlog_packets: self.frames.len() as u32, ..QdiscStats::default() }
-    }
-}
-
-fn fq() -> Box<dyn Qdisc> {
-    Box::new(Hold::default())
+    // A hundred for less than a second: 100 Gbit/s are many packets.
+    let setting = Setting { mtu: 9000, ..Setting::new(100, 1000) };
+    check_rate(&setting, &pfifo_fast(), SECOND / 10);
+    check_rate(&Setting::new(1, 1000), &fq(), SECOND);
 }
 
 #[test]
@@ -276,7 +244,7 @@ fn a_qdisc_that_comes_and_goes_makes_no_gap_and_no_burst() {
     for flows in [1, 10] {
         let setting = Setting::new(flows, 48);
         let mut run = setting.start();
-        run.set_qdisc(fq);
+        run.set_qdisc(&fq());
         run.pass(Nanos::from_millis(300));
         run.link.trace(0);
         let mut blocked = run.counter(Counter::PacingBlocked);
@@ -284,9 +252,9 @@ fn a_qdisc_that_comes_and_goes_makes_no_gap_and_no_burst() {
         for step in 0..12 {
             let is_internal = step % 2 == 0;
             if is_internal {
-                run.set_qdisc(|| Box::new(PfifoFast::new(PfifoFast::TXQUEUELEN)));
+                run.set_qdisc(&pfifo_fast());
             } else {
-                run.set_qdisc(fq);
+                run.set_qdisc(&fq());
             }
             for (flow, departures) in run.traced(Nanos::from_millis(50)) {
                 all.entry(flow).or_default().extend(departures);
@@ -309,20 +277,18 @@ fn a_qdisc_that_comes_and_goes_makes_no_gap_and_no_burst() {
 }
 
 /// Timer wake-ups and frames of 800 flows at 6,000,000 bytes per second over 100 Gbit/s.
-fn wakeups(make: Option<fn() -> Box<dyn Qdisc>>) -> (u64, u64) {
+fn wakeups(qdisc: &QdiscConfig) -> (u64, u64) {
     let setting = Setting { wire: Rate::from_bits(100_000_000_000), ..Setting::new(800, 48) };
     let mut run = setting.start();
-    if let Some(make) = make {
-        run.set_qdisc(make);
-    }
+    run.set_qdisc(qdisc);
     run.pass(Nanos::from_millis(150));
     run.link.trace(0);
     let before = run.counter(Counter::TimerWakeups);
-    let flows = run.traced(Nanos::from_millis(200));
+    let flows = run.traced(Nanos::from_millis(100));
     assert_eq!(flows.len(), 800);
     for departures in flows.values() {
         let error = rate_error(departures, setting.rate);
-        assert!(error.abs() < 0.02, "{:.3} % off", error * 100.0);
+        assert!(error.abs() < 0.005, "{:.3} % off", error * 100.0);
     }
     let frames = flows.values().map(|departures| departures.len() as u64).sum();
     (run.counter(Counter::TimerWakeups) - before, frames)
@@ -330,9 +296,8 @@ fn wakeups(make: Option<fn() -> Box<dyn Qdisc>>) -> (u64, u64) {
 
 #[test]
 fn timers_shared_by_800_flows_wake_no_more_often_than_those_of_a_qdisc() {
-    let (internal, frames) = wakeups(None);
-    let (qdisc, _) = wakeups(Some(fq));
-    eprintln!("internal {internal}, qdisc {qdisc}, frames {frames}");
+    let (internal, frames) = wakeups(&pfifo_fast());
+    let (qdisc, _) = wakeups(&fq());
     assert!(internal <= qdisc, "{internal} wake-ups, {qdisc} of the qdisc");
     assert!(qdisc * 100 < frames, "{qdisc} wake-ups for {frames} frames");
 }
