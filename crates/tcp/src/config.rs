@@ -143,7 +143,8 @@ pub struct Config {
     pub small_queues: bool,
     /// `neap.tcp_small_queue_rule`: `fixed` or `rate`.
     pub small_queue_rule: SmallQueueRule,
-    /// `neap.tcp_small_queue_spare`: frames that may always be unacknowledged, whatever is below.
+    /// `neap.tcp_small_queue_spare`: frames that may be unacknowledged whatever is below, the one that
+    /// leaves included.
     pub small_queue_spare: u32,
     /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` holds for paced flows too.
     pub small_queue_cap_paced: bool,
