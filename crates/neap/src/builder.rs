@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
@@ -30,6 +31,7 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<IpAddr>,
     sysctls: Vec<(String, String)>,
+    qdisc: Option<String>,
     config: Config,
     seed: Option<u64>,
     spin: Duration,
@@ -89,6 +91,15 @@ impl Builder {
         self
     }
 
+    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`, in the
+    /// words of `tc`, for instance `fq quantum 3028 flow_limit 200`; checked by
+    /// [`build`](Self::build). It can be replaced while the stack runs: [`Stack::set_qdisc`].
+    #[must_use]
+    pub fn qdisc(mut self, qdisc: &str) -> Self {
+        self.qdisc = Some(qdisc.to_owned());
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -121,6 +132,7 @@ impl Builder {
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
+        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let device = match self.way.ok_or(BuildError::NoDevice)? {
@@ -137,6 +149,10 @@ impl Builder {
         let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
+        if let Some(qdisc) = qdisc {
+            let is_there = stack.set_qdisc(clock::now(), interface, &qdisc);
+            debug_assert!(is_there, "the interface was just made");
+        }
         for gateway in self.gateways {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
@@ -156,7 +172,7 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Arc::new(Running::new(stack, drivers)))?)
+        Ok(Stack::start(Arc::new(Running::new(stack, drivers, interface)))?)
     }
 }
 

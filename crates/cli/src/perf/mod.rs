@@ -326,7 +326,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     exit_code(&result)
 }
 
-/// Counters of TCP, IP and the devices, and what was dropped why.
+/// Counters of TCP, IP, the devices and qdiscs, and what was dropped why.
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
@@ -350,6 +350,9 @@ fn nstat(stack: &Stack) {
         for (queue, port) in interface.ports.iter().enumerate() {
             eprintln!("{} queue {queue}: {port:?}", interface.name);
         }
+    }
+    for qdisc in stack.qdiscs() {
+        eprintln!("{qdisc}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use neap::device::{Packet, PacketConfig, TunConfig};
-
+use neap::stack::qdisc::config::QdiscConfig;
 use neap::tcp::profile::Profile;
 
 use super::net::IpVersion;
@@ -34,6 +34,9 @@ pub(crate) struct NetworkArgs {
     /// Set a sysctl of the stack by Linux's name, after those of the profile; may be repeated
     #[arg(long = "sysctl", value_name = "NAME=VALUE")]
     sysctls: Vec<Sysctl>,
+    /// Queueing discipline in the words of tc, for instance "fq flow_limit 200" [default: pfifo_fast]
+    #[arg(long, value_name = "QDISC")]
+    qdisc: Option<QdiscConfig>,
     /// Largest super-frame handed to the device, bytes
     #[arg(long, value_name = "BYTES")]
     gso_max: Option<u32>,
@@ -76,6 +79,7 @@ pub(crate) struct Network {
     pub address: Cidr,
     pub profile: Profile,
     pub sysctls: Vec<Sysctl>,
+    pub qdisc: Option<QdiscConfig>,
     /// Bytes.
     pub gso_max: Option<u32>,
 }
@@ -105,7 +109,8 @@ impl Network {
             (None, None) => return Err(NetworkError::NoDevice),
         };
         let profile = args.profile.unwrap_or(Profile::Neap);
-        Ok(Self { way, address, profile, sysctls: args.sysctls.clone(), gso_max: args.gso_max })
+        let (sysctls, qdisc) = (args.sysctls.clone(), args.qdisc.clone());
+        Ok(Self { way, address, profile, sysctls, qdisc, gso_max: args.gso_max })
     }
 
     /// Opens the device and starts the stack on it.
@@ -117,6 +122,9 @@ impl Network {
         builder = builder.address(&self.address.to_string());
         for sysctl in &self.sysctls {
             builder = builder.sysctl(&sysctl.name, &sysctl.value);
+        }
+        if let Some(qdisc) = &self.qdisc {
+            builder = builder.qdisc(&qdisc.to_string());
         }
         match &self.way {
             Way::Tun { name, host } => {

@@ -326,3 +326,131 @@ impl Qdisc for Codel {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::test_frame;
+    use crate::qdisc::report::Xstats;
+
+    const MTU: u32 = 1500;
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000) + Nanos::from_millis(n)
+    }
+
+    fn frame(flow: u64, ecn: u8) -> Frame {
+        let mut frame = Frame { flow, ..test_frame(1460) };
+        frame.headers.as_mut_slice()[..2].copy_from_slice(&[0x45, ecn]);
+        frame
+    }
+
+    /// A link of one frame per millisecond behind a queue that never has fewer than `standing`
+    /// frames: what was dropped or marked, by the millisecond.
+    fn run(codel: &mut Codel, standing: usize, millis: u64, ecn: u8) -> Vec<u64> {
+        let mut dropped = Dropped::new();
+        let mut events = Vec::new();
+        for now in 0..millis {
+            while codel.len() < standing {
+                codel.enqueue(frame(now, ecn), ms(now), &mut dropped);
+            }
+            let before = codel.figures.drops + codel.figures.ecn_mark;
+            assert!(matches!(codel.dequeue(ms(now), &mut dropped), Dequeued::Frame(_)));
+            let count = codel.figures.drops + codel.figures.ecn_mark - before;
+            events.extend((0..count).map(|_| now));
+        }
+        assert_eq!(dropped.len() as u64, codel.figures.drops);
+        events
+    }
+
+    #[test]
+    fn a_short_queue_is_let_be() {
+        let mut codel = Codel::new(Config::default(), MTU);
+        assert_eq!(run(&mut codel, 5, 2000, 0), [0; 0]);
+        assert_eq!(codel.queue.stats.drops, 0);
+    }
+
+    /// The law of RFC 8289: the first drop after an interval above the target, the next ones after
+    /// interval / sqrt(count).
+    #[test]
+    fn drops_follow_the_square_root() {
+        let mut codel = Codel::new(Config::default(), MTU);
+        // The sixth frame waits for 5 ms; it is seen after 5 ms, and 100 ms later is too much.
+        let drops = run(&mut codel, 50, 600, 0);
+        let (mut at, mut expected) = (drops[0], vec![drops[0]]);
+        assert!((105..=107).contains(&at), "{at}");
+        let mut exact = at as f64;
+        for count in 1..8_u32 {
+            exact += 100.0 / f64::from(count).sqrt();
+            at = exact.ceil() as u64;
+            expected.push(at);
+        }
+        assert!(drops.len() >= 8, "{drops:?}");
+        for (drop, expected) in drops.iter().zip(&expected) {
+            assert!(drop.abs_diff(*expected) <= 1, "{drops:?} instead of {expected:?}");
+        }
+        let Xstats::Codel(figures) = codel.xstats(ms(600)) else { panic!("a codel") };
+        assert!(figures.dropping && figures.count >= 8);
+        assert_eq!(figures.law.maxpacket, 1500);
+        let stats = codel.stats();
+        assert_eq!((stats.packets, stats.drops), (600, figures.law.drops));
+        assert_eq!(stats.backlog_bytes, 1500 * codel.len() as u64);
+    }
+
+    #[test]
+    fn marks_take_the_place_of_drops_where_they_may() {
+        let law = Law { ecn: true, ..Law::default() };
+        let mut codel = Codel::new(Config { law, ..Config::default() }, MTU);
+        let marks = run(&mut codel, 50, 600, 2);
+        assert_eq!((codel.figures.ecn_mark, codel.figures.drops), (marks.len() as u64, 0));
+        assert!(marks.len() >= 8);
+        let mut codel = Codel::new(Config { law, ..Config::default() }, MTU);
+        assert_eq!(run(&mut codel, 50, 600, 0).len() as u64, codel.figures.drops);
+    }
+
+    #[test]
+    fn dropping_is_taken_up_where_it_ended_lately() {
+        for (pause, is_remembered) in [(100, true), (2000, false)] {
+            let mut codel = Codel::new(Config::default(), MTU);
+            run(&mut codel, 50, 600, 0);
+            let count = codel.state.count;
+            let mut dropped = Dropped::new();
+            while matches!(codel.dequeue(ms(600), &mut dropped), Dequeued::Frame(_)) {}
+            let start = 600 + pause;
+            while !codel.state.is_dropping {
+                let now = start + codel.stats().packets;
+                while codel.len() < 50 {
+                    codel.enqueue(frame(0, 0), ms(now), &mut dropped);
+                }
+                codel.dequeue(ms(now), &mut dropped);
+            }
+            assert_eq!(codel.state.count > 1, is_remembered, "{count} before");
+        }
+    }
+
+    #[test]
+    fn frames_over_the_threshold_are_marked_at_once() {
+        let law = Law { ce_threshold: Nanos::from_millis(1), ..Law::default() };
+        let mut codel = Codel::new(Config { law, ..Config::default() }, MTU);
+        let mut dropped = Dropped::new();
+        for ecn in [1, 1, 0] {
+            codel.enqueue(frame(0, ecn), ms(0), &mut dropped);
+        }
+        let ecns: Vec<_> = [1, 2, 2]
+            .map(|at| match codel.dequeue(ms(at), &mut dropped) {
+                Dequeued::Frame(frame) => frame.headers.as_slice()[1] & 3,
+                other => panic!("{other:?}"),
+            })
+            .into();
+        assert_eq!((ecns, codel.figures.ce_mark), (vec![1, 3, 0], 1));
+    }
+
+    #[test]
+    fn the_limit_drops_at_the_tail() {
+        let mut codel = Codel::new(Config { limit: 2, ..Config::default() }, MTU);
+        let mut dropped = Dropped::new();
+        let verdicts = [1, 2, 3].map(|flow| codel.enqueue(frame(flow, 0), ms(0), &mut dropped));
+        assert_eq!(verdicts, [Verdict::Queued, Verdict::Queued, Verdict::Dropped]);
+        assert_eq!((dropped[0].flow, codel.drop_overlimit, codel.stats().drops), (3, 1, 1));
+    }
+}

@@ -281,3 +281,141 @@ impl Qdisc for FqCodel {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::test_frame;
+    use crate::qdisc::report::Xstats;
+    use neap_tcp::time::Nanos;
+
+    const MTU: u32 = 1500;
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000) + Nanos::from_millis(n)
+    }
+
+    fn frame(flow: u64, len: usize) -> Frame {
+        Frame { flow, ..test_frame(len - 40) }
+    }
+
+    struct Bench {
+        qdisc: FqCodel,
+        dropped: Dropped,
+    }
+
+    impl Bench {
+        fn new(config: Config) -> Self {
+            Self { qdisc: FqCodel::new(config, MTU, 3), dropped: Dropped::new() }
+        }
+
+        fn put(&mut self, flow: u64, len: usize, now: Instant) -> Verdict {
+            self.qdisc.enqueue(frame(flow, len), now, &mut self.dropped)
+        }
+
+        fn take(&mut self, now: Instant) -> Option<u64> {
+            match self.qdisc.dequeue(now, &mut self.dropped) {
+                Dequeued::Frame(frame) => Some(frame.flow),
+                Dequeued::NotBefore(at) => panic!("nothing is held, not even until {at:?}"),
+                Dequeued::Empty => None,
+            }
+        }
+
+        fn figures(&self) -> FqCodelStats {
+            match self.qdisc.xstats(ms(0)) {
+                Xstats::FqCodel(figures) => figures,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn turns_are_of_one_quantum_in_bytes() {
+        let mut bench = Bench::new(Config::default());
+        for _ in 0..20 {
+            bench.put(1, 1500, ms(0));
+        }
+        for _ in 0..20 {
+            bench.put(2, 300, ms(0));
+        }
+        let order: Vec<_> = (0..18).filter_map(|_| bench.take(ms(1))).collect();
+        assert_eq!(order, [1, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn what_sends_little_goes_first_but_is_not_new_each_time() {
+        let mut bench = Bench::new(Config::default());
+        for _ in 0..100 {
+            bench.put(1, 500, ms(0));
+        }
+        for _ in 0..4 {
+            bench.take(ms(0));
+        }
+        bench.put(2, 100, ms(0));
+        assert_eq!((bench.take(ms(0)), bench.figures().new_flow_count), (Some(2), 2));
+        // Seen to be empty, it passes through the old ones: flow 1 ends its turn.
+        assert_eq!(bench.take(ms(0)), Some(1));
+        bench.put(2, 100, ms(0));
+        assert_eq!((bench.take(ms(0)), bench.take(ms(0))), (Some(1), Some(2)));
+        let figures = bench.figures();
+        assert_eq!((figures.new_flow_count, figures.old_flows_len), (2, 2));
+    }
+
+    #[test]
+    fn the_longest_queue_loses_its_head_in_batches() {
+        let mut bench = Bench::new(Config { limit: 100, drop_batch: 8, ..Config::default() });
+        for flow in 0..10 {
+            bench.put(flow, 1000, ms(0));
+        }
+        for _ in 0..90 {
+            assert_eq!(bench.put(77, 1000, ms(0)), Verdict::Queued);
+        }
+        assert_eq!(bench.put(5, 1000, ms(0)), Verdict::Queued, "another's frames were dropped");
+        assert!(bench.dropped.iter().all(|frame| frame.flow == 77));
+        assert_eq!((bench.dropped.len(), bench.qdisc.len()), (8, 93));
+        for _ in 0..7 {
+            bench.put(77, 1000, ms(0));
+        }
+        assert_eq!(bench.put(77, 1000, ms(0)), Verdict::Congested, "its own");
+        let figures = bench.figures();
+        assert_eq!((figures.drop_overlimit, figures.drop_overmemory), (16, 0));
+        assert_eq!(bench.qdisc.stats().drops, 16);
+        while bench.take(ms(0)).is_some() {}
+        let stats = bench.qdisc.stats();
+        assert_eq!((stats.backlog_bytes, stats.backlog_packets), (0, 0));
+        assert_eq!(stats.packets + stats.drops, 109);
+        let figures = bench.figures();
+        assert_eq!((figures.new_flows_len, figures.old_flows_len, figures.memory_usage), (0, 0, 0));
+    }
+
+    #[test]
+    fn memory_is_limited_too() {
+        let mut bench = Bench::new(Config { memory_limit: 10_000, ..Config::default() });
+        for _ in 0..10 {
+            bench.put(1, 1000, ms(0));
+        }
+        assert_eq!((bench.figures().memory_usage, bench.dropped.len()), (10_000, 0));
+        assert_eq!(bench.put(1, 1000, ms(0)), Verdict::Congested);
+        let figures = bench.figures();
+        assert_eq!(figures.drop_overmemory, bench.dropped.len() as u64);
+        assert!(figures.memory_usage <= 6_000, "half of the longest queue");
+    }
+
+    #[test]
+    fn a_flow_that_does_not_yield_is_cut_and_the_other_is_not() {
+        let mut bench = Bench::new(Config::default());
+        let mut others = 0;
+        // A frame per millisecond leaves; flow 1 sends two, flow 2 a short one in ten.
+        for now in 0..3000 {
+            bench.put(1, 1500, ms(now));
+            bench.put(1, 1500, ms(now));
+            if now % 10 == 0 {
+                bench.put(2, 200, ms(now));
+            }
+            others += u64::from(bench.take(ms(now)) == Some(2));
+        }
+        assert_eq!(others, 300, "none waits, none is dropped");
+        assert!(bench.dropped.iter().all(|frame| frame.flow == 1));
+        assert!(bench.figures().law.drops > 100, "{:?}", bench.figures());
+    }
+}

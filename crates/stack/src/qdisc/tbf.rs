@@ -148,3 +148,114 @@ impl Qdisc for Tbf {
         QdiscConfig::Tbf(self.config)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::{Gso, GsoKind, test_frame};
+    use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+    use std::task::Waker;
+
+    /// A byte takes a microsecond.
+    const RATE: Rate = Rate(1_000_000);
+
+    fn us(n: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000) + Nanos::from_micros(n)
+    }
+
+    fn tbf(burst: u32, limit: u32, peak: Option<(Rate, u32)>) -> Tbf {
+        Tbf::new(Config { rate: RATE, burst, limit, peak })
+    }
+
+    fn put(tbf: &mut Tbf, len: usize) -> Verdict {
+        tbf.enqueue(test_frame(len - 40), us(0), &mut Dropped::new())
+    }
+
+    /// When each frame left, in microseconds.
+    fn departures(tbf: &mut Tbf) -> Vec<u64> {
+        let (mut now, mut left) = (us(0), Vec::new());
+        loop {
+            match tbf.dequeue(now, &mut Dropped::new()) {
+                Dequeued::Frame(_) => left.push(now.since(us(0)).as_micros()),
+                Dequeued::NotBefore(at) => now = at,
+                Dequeued::Empty => return left,
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate_holds() {
+        let mut tbf = tbf(3000, 100_000, None);
+        for _ in 0..6 {
+            put(&mut tbf, 1000);
+        }
+        assert_eq!(departures(&mut tbf), [0, 0, 0, 1000, 2000, 3000]);
+        assert_eq!((tbf.stats().overlimits, tbf.stats().bytes), (3, 6000));
+    }
+
+    #[test]
+    fn the_peak_rate_spaces_the_burst() {
+        let mut tbf = tbf(3000, 100_000, Some((Rate(2_000_000), 1000)));
+        for _ in 0..6 {
+            put(&mut tbf, 1000);
+        }
+        assert_eq!(departures(&mut tbf), [0, 500, 1000, 1500, 2000, 3000]);
+    }
+
+    #[test]
+    fn the_bucket_fills_up_to_its_size_while_idle() {
+        let mut tbf = tbf(2000, 100_000, None);
+        for _ in 0..2 {
+            put(&mut tbf, 1000);
+        }
+        departures(&mut tbf);
+        for _ in 0..3 {
+            put(&mut tbf, 1000);
+        }
+        let late = us(1_000_000);
+        let mut dropped = Dropped::new();
+        assert!(matches!(tbf.dequeue(late, &mut dropped), Dequeued::Frame(_)));
+        assert!(matches!(tbf.dequeue(late, &mut dropped), Dequeued::Frame(_)));
+        let Dequeued::NotBefore(at) = tbf.dequeue(late, &mut dropped) else { panic!("no tokens") };
+        assert_eq!(at, late + Nanos::from_millis(1));
+    }
+
+    #[test]
+    fn bytes_beyond_the_limit_are_dropped() {
+        let mut tbf = tbf(3000, 2500, None);
+        let verdicts = [1000, 1000, 1000, 400].map(|len| put(&mut tbf, len));
+        let (queued, dropped) = (Verdict::Queued, Verdict::Dropped);
+        assert_eq!(verdicts, [queued, queued, dropped, queued]);
+        assert_eq!((tbf.stats().drops, tbf.stats().backlog_bytes), (1, 2400));
+        assert_eq!(put(&mut tbf, 3001), Verdict::Dropped, "it could never leave");
+    }
+
+    #[test]
+    fn a_super_frame_longer_than_the_bucket_is_cut() {
+        let account = TxAccount::new(Waker::noop().clone());
+        let super_frame = || {
+            let mut frame = Frame {
+                gso: Some(Gso { size: 1000, kind: GsoKind::Tcp4 }),
+                credit: Some(TxCredit::charge(&account, 3500)),
+                ..test_frame(3500)
+            };
+            frame.headers.as_mut_slice()[0] = 0x45;
+            frame.headers.as_mut_slice()[32] = 0x50;
+            frame
+        };
+        let mut whole = tbf(4000, 100_000, None);
+        assert_eq!(whole.enqueue(super_frame(), us(0), &mut Dropped::new()), Verdict::Queued);
+        assert_eq!((whole.len(), whole.stats().backlog_bytes), (1, 3660));
+        let mut cut = tbf(2000, 100_000, None);
+        assert_eq!(cut.enqueue(super_frame(), us(0), &mut Dropped::new()), Verdict::Queued);
+        assert_eq!((cut.len(), cut.stats().backlog_bytes), (4, 3660));
+        assert_eq!(departures(&mut cut), [0, 80, 1120, 1660]);
+        // Part of it does not fit: it counts as taken, the rest is lost like any other segment.
+        let mut full = tbf(2000, 2500, None);
+        let mut dropped = Dropped::new();
+        assert_eq!(full.enqueue(super_frame(), us(0), &mut dropped), Verdict::Queued);
+        assert_eq!((full.len(), dropped.len(), full.stats().drops), (2, 2, 2));
+        drop((whole, full, dropped));
+        assert_eq!(account.bytes(), 0);
+    }
+}
