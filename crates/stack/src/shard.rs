@@ -19,6 +19,7 @@ use crate::wheel::Wheel;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::segment::Segment;
+use neap_tcp::sender::pages::PagePool;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
@@ -288,6 +289,7 @@ struct Driver {
 /// One driver's part of a host.
 pub(crate) struct Shard {
     pub(crate) list: Arc<RunList>,
+    pages: Arc<PagePool>,
     driver: Mutex<Driver>,
 }
 
@@ -305,7 +307,8 @@ impl Shard {
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
         };
-        Self { list: Arc::new(RunList::new(index, slack)), driver: Mutex::new(driver) }
+        let (list, pages) = (Arc::new(RunList::new(index, slack)), Arc::default());
+        Self { list, pages, driver: Mutex::new(driver) }
     }
 
     pub(crate) fn cell(&self, id: SocketId) -> Arc<RunCell> {
@@ -314,6 +317,11 @@ impl Shard {
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.list.counters
+    }
+
+    /// What the shard's connections write into.
+    pub(crate) fn pages(&self) -> &Arc<PagePool> {
+        &self.pages
     }
 
     pub(crate) fn set_kick(&self, waker: Option<Waker>) {
