@@ -14,7 +14,7 @@ mod offload;
 mod router;
 
 use direction::Direction;
-pub use direction::LinkStats;
+pub use direction::{Departed, LinkStats};
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
 };
@@ -204,6 +204,12 @@ impl Link {
         for direction in &mut self.wires().0 {
             direction.stats.clear();
         }
+    }
+
+    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first call
+    /// on.
+    pub fn trace(&self, end: usize) -> Vec<Departed> {
+        self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Whether the wire from `end` carries or will carry something.

@@ -15,6 +15,9 @@ use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -93,18 +96,36 @@ impl Wake for CallLeader {
     }
 }
 
-/// An epoll set over the devices' descriptors and the kick.
+/// An epoll set over the devices' descriptors, the kick and a timer. A timeout of `epoll_wait` may be
+/// late by the thread's timer slack (50 us); a timerfd is not.
 #[derive(Debug)]
 struct Sleeper {
     epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than a
+    /// look that was too early.
+    armed: AtomicU64,
+    /// The last part of a sleep that is spent awake.
+    spin: Nanos,
 }
 
 /// Token of the kick in a sleeper.
 const KICK: u64 = u64::MAX;
+/// Token of its timer.
+const TIMER: u64 = u64::MAX - 1;
+
+fn timespec(nanos: u64) -> Timespec {
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}
 
 impl Sleeper {
-    fn new(devices: &[Arc<OwnedFd>], kick: &Kick) -> io::Result<Self> {
+    fn new(devices: &[Arc<OwnedFd>], kick: &Kick, spin: Nanos) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // An edge for each expiry: it need not be read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&set, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&set, &kick.0, data, epoll::EventFlags::IN)?;
         for (index, device) in devices.iter().enumerate() {
@@ -113,42 +134,77 @@ impl Sleeper {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&set, device.as_fd(), data, flags)?;
         }
-        Ok(Self { epoll: set })
+        Ok(Self { epoll: set, timer, armed: AtomicU64::new(u64::MAX), spin })
     }
 
     /// Sleeps until an event or `until`. Returns whether the kick was set.
     fn sleep(&self, until: Instant, now: Instant) -> bool {
-        let timeout = (until != Instant::FAR_FUTURE).then(|| {
-            let left = until.since(now).0;
-            Timespec {
-                tv_sec: (left / 1_000_000_000) as i64,
-                tv_nsec: (left % 1_000_000_000) as i64,
+        let mut seen = Seen::default();
+        if until == Instant::FAR_FUTURE {
+            seen = self.wait(None);
+        } else if until.since(now) > self.spin {
+            let at = until - self.spin;
+            let timeout = self.arm(at, now).err().map(|_| timespec(at.since(now).0));
+            seen = self.wait(timeout.as_ref());
+        }
+        if self.spin > Nanos::ZERO {
+            // Only the timer ends a sleep early.
+            while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
+                seen = self.wait(Some(&timespec(0)));
+                core::hint::spin_loop();
             }
-        });
+        }
+        seen.kick
+    }
+
+    /// Has the timer fire at `at` or earlier.
+    fn arm(&self, at: Instant, now: Instant) -> rustix::io::Result<()> {
+        let armed = Instant::from_nanos(self.armed.load(Ordering::Relaxed));
+        if armed > now && armed <= at {
+            return Ok(());
+        }
+        let it_value = timespec(at.as_nanos().max(1));
+        let time = Itimerspec { it_interval: timespec(0), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
+        self.armed.store(at.as_nanos(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn wait(&self, timeout: Option<&Timespec>) -> Seen {
         let mut events: [epoll::Event; 8] = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 8];
-        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(count) => events[..count].iter().any(|event| event.data.u64() == KICK),
-            Err(_) => false,
+        let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
+        let tokens = || events[..count].iter().map(|event| event.data.u64());
+        Seen {
+            event: tokens().any(|token| token != TIMER),
+            kick: tokens().any(|token| token == KICK),
         }
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Something else than the timer.
+    event: bool,
+    kick: bool,
+}
+
 impl Driver {
-    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>]) -> io::Result<Self> {
+    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>], spin: Nanos) -> io::Result<Self> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let kick = Arc::new(Kick(kick));
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, kick: kick.clone() });
         Ok(Self {
             shard,
-            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick)? }),
+            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick, spin)? }),
             is_led: AtomicBool::new(false),
             last_led: AtomicU64::new(0),
             worker_sleeps: AtomicBool::new(false),
-            worker: Sleeper::new(devices, &kick)?,
+            worker: Sleeper::new(devices, &kick, spin)?,
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
             kick,

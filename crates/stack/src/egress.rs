@@ -148,7 +148,7 @@ impl<'a> Lower<'a> {
                 let capabilities = port.capabilities();
                 gso = gso_limits(capabilities);
                 holds = port.holds_until_departure();
-                completes_on_enqueue = !holds && capabilities.completion == Completion::OnSubmit;
+                completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
                 pacing_shift = u32::from(capabilities.pacing_shift);
             }
         }

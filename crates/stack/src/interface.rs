@@ -15,6 +15,7 @@ use crate::wire::{Protocol, arp, ethernet, icmpv6, ipv6};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use neap_tcp::lateness::Departures;
 use neap_tcp::segment::{Ecn, Payload};
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::egress::Verdict;
@@ -504,6 +505,13 @@ impl Topology {
 
     fn interfaces(&self) -> Vec<Arc<Interface>> {
         lock(&self.net).interfaces.clone()
+    }
+
+    /// Adds how late the qdiscs let frames go that they held until their departure.
+    pub(crate) fn add_departures(&self, departures: &mut Departures) {
+        for interface in self.interfaces() {
+            interface.ports.iter().for_each(|port| port.add_departures(departures));
+        }
     }
 
     /// Figures of all interfaces.

@@ -23,6 +23,7 @@ use crate::sync::atomic::{
 };
 use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
+use neap_tcp::lateness::Departures;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -169,6 +170,8 @@ struct Round<'a> {
     is_driver: bool,
     /// The driver has more to do, or sooner, than it knows; told when the device is free again.
     kick: bool,
+    /// The device had completed frames.
+    had_completed: bool,
 }
 
 /// The device's sending half, and what is on its way into it.
@@ -236,7 +239,7 @@ impl Port {
     pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
         let Some(mut device) = self.device.try_own() else {
             let verdict = self.queue(frame, now);
-            self.visit(now, false, |debt| {
+            self.visit(now, |debt| {
                 debt.run = true;
                 debt.deferred += 1;
             });
@@ -262,16 +265,21 @@ impl Port {
     }
 
     /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
-    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready.
-    pub fn run(&self, now: Instant) {
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether the
+    /// device had completed frames.
+    pub fn run(&self, now: Instant) -> bool {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        self.visit(now, true, |debt| debt.reap = true);
+        let mut round = Round::new(self, now, true);
+        let posted = self.device.post(|debt| debt.reap = true, &mut round);
+        let had_completed = round.had_completed;
+        round.end(posted == Posted::DebtLeft);
+        had_completed
     }
 
-    fn visit(&self, now: Instant, is_driver: bool, add: impl FnOnce(&mut Debt)) {
-        let mut round = Round::new(self, now, is_driver);
+    fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
+        let mut round = Round::new(self, now, false);
         let posted = self.device.post(add, &mut round);
         round.end(posted == Posted::DebtLeft);
     }
@@ -303,7 +311,7 @@ impl Port {
         }
         let lost = dropped.len();
         drop(dropped);
-        self.visit(now, false, |debt| debt.run = true);
+        self.visit(now, |debt| debt.run = true);
         lost
     }
 
@@ -314,12 +322,17 @@ impl Port {
             bql.set_bounds(min, max);
         }
         drop(device);
-        self.visit(now, false, |debt| debt.run = true);
+        self.visit(now, |debt| debt.run = true);
     }
 
     /// Whether the qdisc holds frames until their departure (`fq`).
     pub fn holds_until_departure(&self) -> bool {
         self.holds_until_departure.load(Acquire)
+    }
+
+    /// Adds how late the qdisc let frames go that it held until their departure.
+    pub fn add_departures(&self, departures: &mut Departures) {
+        lock(&self.queue).qdisc.add_departures(departures);
     }
 
     /// What the device can do.
@@ -347,7 +360,7 @@ impl Port {
         stats.qdisc.packets += stats.bypassed;
         stats.qdisc.bytes += device.bypassed_bytes;
         drop(device);
-        self.visit(now, false, |_| {});
+        self.visit(now, |_| {});
         stats
     }
 
@@ -385,7 +398,7 @@ impl core::fmt::Debug for Port {
 
 impl<'a> Round<'a> {
     fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
-        Self { port, now, quota: QUOTA, is_driver, kick: false }
+        Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
     }
 
     /// Publishes what there is to wait for.
@@ -424,7 +437,7 @@ impl Settle for Transmitter {
     fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
         self.stats.deferred += debt.deferred;
         if debt.reap {
-            self.reap(round.now);
+            round.had_completed |= self.reap(round.now);
         }
         self.drain(round);
     }
@@ -435,12 +448,12 @@ impl Transmitter {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
 
-    /// One completion round.
-    fn reap(&mut self, now: Instant) {
+    /// One completion round. Whether there were any.
+    fn reap(&mut self, now: Instant) -> bool {
         let done = self.tx.reap(now);
         self.is_full = false;
         let Some(bql) = &mut self.bql else {
-            return;
+            return done.frames > 0;
         };
         if done.frames > 0 {
             bql.on_completed(now, done.bytes);
@@ -453,6 +466,7 @@ impl Transmitter {
             self.stats.tx_timeouts += 1;
             self.last_progress = now;
         }
+        done.frames > 0
     }
 
     /// Sends what may go, then tells the driver what is left to wait for.

@@ -29,8 +29,9 @@ use neap_tcp::connection::{Connection, Setup};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::{Accepted, SynCookies};
 use neap_tcp::isn::Secrets;
+use neap_tcp::lateness::Departures;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::small_queue::TxAccount;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -185,6 +186,7 @@ impl Host {
         let seed = |purpose| fork(config.seed, purpose);
         let hash_key = HashKey::new(seed(1), seed(2));
         let ports = config.ip_local_port_range;
+        let slack = Nanos(config.config.timer_slack_ns.into());
         Self {
             config: Arc::new(config.config),
             secrets: Secrets::from_seed(seed(3)),
@@ -194,7 +196,7 @@ impl Host {
             udp: UdpTable::new(ports, seed(6)),
             registry: Registry::default(),
             topology: Topology::new(seed(7)),
-            shards: (0..config.shards).map(Shard::new).collect(),
+            shards: (0..config.shards).map(|index| Shard::new(index, slack)).collect(),
             reassembler: Mutex::new(Reassembler::new(config.reassembly, (seed(8), seed(9)))),
             loopback: Loopback::default(),
             ip: IpCounters::default(),
@@ -635,6 +637,16 @@ impl Stack {
     /// One counter of TCP, summed over the shards.
     pub fn tcp_counter(&self, counter: Counter) -> u64 {
         self.host.shards.iter().map(|shard| shard.counters().get(counter)).sum()
+    }
+
+    /// How late frames left that a connection or a qdisc in place held until they were due.
+    pub fn departures(&self) -> Departures {
+        let mut departures = Departures::default();
+        for shard in &self.host.shards {
+            departures.add(&shard.counters().lateness);
+        }
+        self.host.topology.add_departures(&mut departures);
+        departures
     }
 
     /// Counters of IP, ICMP and UDP.

@@ -19,7 +19,7 @@ use crate::sender::pages::PagePool;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
-use crate::time::{Instant, Nanos};
+use crate::time::{Instant, Nanos, Rate};
 use crate::time_wait::TimeWait;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
@@ -328,7 +328,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
-        self.sender.establish(window, seq, now);
+        self.sender.establish(window, seq, now, &self.config);
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -724,10 +724,8 @@ impl Connection {
                 self.refresh_mss();
             }
             SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
-            SocketOption::MaxPacingRate(rate) => {
-                options.max_pacing_rate = rate;
-                self.sender.pacer.set_max_rate(rate);
-            }
+            SocketOption::MaxPacingRate(rate) => self.set_max_pacing_rate(rate),
+            SocketOption::MaxPacingRate32(rate) => self.set_max_pacing_rate(rate.into()),
             SocketOption::NotSentLowat(bytes) => {
                 options.notsent_lowat = bytes;
                 self.check_space();
@@ -741,6 +739,11 @@ impl Connection {
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
         }
         Ok(())
+    }
+
+    fn set_max_pacing_rate(&mut self, rate: Rate) {
+        Arc::make_mut(&mut self.options).max_pacing_rate = rate;
+        self.sender.pacer.set_max_rate(rate);
     }
 
     // Getters.

@@ -87,8 +87,10 @@ pub enum SocketOption {
     ReceiveBuffer(u32),
     /// `TCP_MAXSEG`, 88 to 32767.
     MaxSegment(u16),
-    /// `SO_MAX_PACING_RATE`.
+    /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
     MaxPacingRate(Rate),
+    /// `SO_MAX_PACING_RATE` of four bytes, unlimited when all ones.
+    MaxPacingRate32(u32),
     /// `TCP_NOTSENT_LOWAT`.
     NotSentLowat(u32),
     /// `TCP_CONGESTION`.

@@ -131,6 +131,13 @@ impl From<Nanos> for core::time::Duration {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(pub u64);
 
+impl From<u32> for Rate {
+    /// The four-byte form of `SO_MAX_PACING_RATE`: all ones are no limit.
+    fn from(rate: u32) -> Self {
+        if rate == u32::MAX { Self::UNLIMITED } else { Self(rate.into()) }
+    }
+}
+
 impl Rate {
     /// No limit: all ones, as in Linux.
     pub const UNLIMITED: Self = Self(u64::MAX);

@@ -59,6 +59,17 @@ impl LinkStats {
     }
 }
 
+/// A frame with data of a socket, as the NIC got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// When.
+    pub at: Instant,
+    /// The socket's flow.
+    pub flow: u64,
+    /// Bytes of payload.
+    pub bytes: u32,
+}
+
 /// Puts one packet behind the other. Fractions of a nanosecond are carried on, so that the rate is
 /// exact.
 #[derive(Debug)]
@@ -167,6 +178,8 @@ pub(super) struct Direction {
     received: VecDeque<Received>,
     pub(super) is_down: bool,
     pub(super) stats: LinkStats,
+    /// What left since somebody began to take notes.
+    pub(super) trace: Option<Vec<Departed>>,
 }
 
 impl Direction {
@@ -194,6 +207,7 @@ impl Direction {
             received: VecDeque::new(),
             is_down: false,
             stats: LinkStats::default(),
+            trace: None,
             path: path.clone(),
         }
     }
@@ -217,6 +231,11 @@ impl Direction {
     fn transmit(&mut self, posted: Instant, now: Instant, mut frame: Frame, back: &mut Self) {
         let credit = frame.credit.take();
         let (bytes, departure) = (frame.len() as u64, frame.departure);
+        if let Some(trace) = &mut self.trace
+            && credit.is_some()
+        {
+            trace.push(Departed { at: posted, flow: frame.flow, bytes: frame.payload.len() });
+        }
         let is_super = frame.gso.is_some();
         let mut segments = 0;
         let mut done = now;

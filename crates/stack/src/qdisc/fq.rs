@@ -19,6 +19,7 @@ use super::report::Xstats;
 use super::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::frame::{Frame, ORPHAN};
 use hashbrown::HashTable;
+use neap_tcp::lateness::{Departures, Lateness};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
@@ -242,6 +243,7 @@ pub struct Fq {
     order: u64,
     stats: QdiscStats,
     figures: FqStats,
+    lateness: Lateness,
 }
 
 impl Fq {
@@ -267,6 +269,7 @@ impl Fq {
             order: 0,
             stats: QdiscStats::default(),
             figures: FqStats::default(),
+            lateness: Lateness::default(),
             config,
         }
     }
@@ -412,6 +415,7 @@ impl Fq {
             && due <= now
         {
             self.delayed.pop_first();
+            self.lateness.record(now.since(due));
             self.make_old(id);
         }
     }
@@ -614,6 +618,10 @@ impl Qdisc for Fq {
 
     fn holds_until_departure(&self) -> bool {
         self.config.pacing
+    }
+
+    fn add_departures(&self, departures: &mut Departures) {
+        departures.add(&self.lateness);
     }
 
     fn stats(&self) -> QdiscStats {

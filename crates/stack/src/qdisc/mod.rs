@@ -18,6 +18,7 @@ pub mod tbf;
 mod property_tests;
 
 use crate::frame::Frame;
+use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
 
@@ -112,6 +113,9 @@ pub trait Qdisc: Send {
     fn holds_until_departure(&self) -> bool {
         false
     }
+
+    /// Adds how late frames left that were held until their departure.
+    fn add_departures(&self, _: &mut Departures) {}
 
     /// Whether an empty queue may be passed by (`TCQ_F_CAN_BYPASS`).
     fn can_bypass(&self) -> bool {

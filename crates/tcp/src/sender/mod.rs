@@ -201,7 +201,7 @@ impl Sender {
     }
 
     /// The handshake is complete: the peer's first window, from the segment at `seq`.
-    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant) {
+    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant, config: &Config) {
         self.una = self.nxt;
         self.set_window(window);
         self.wl1 = seq;
@@ -209,7 +209,7 @@ impl Sender {
         self.cwnd_stamp = now;
         self.last_ack_at = now;
         self.pacer.set_needed(self.controller.pacing_rate().is_some());
-        self.update_pacing_rate(100, 100);
+        self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
     }
 
     fn set_window(&mut self, window: u32) {
@@ -259,7 +259,7 @@ impl Sender {
             now,
             prior_in_flight: prior.in_flight(),
             is_ece: facts.ece,
-            is_paced: self.pacer.is_needed(),
+            is_paced: self.pacer.is_spaced(),
             mss: self.mss,
             ..AckSample::default()
         };
@@ -542,7 +542,7 @@ impl Sender {
     }
 
     /// The pacing rate (`tcp_update_pacing_rate`), unless the controller has one.
-    pub fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
+    fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
         if let Some(rate) = self.controller.pacing_rate() {
             self.pacer.set_rate(rate);
             return;
@@ -550,7 +550,10 @@ impl Sender {
         let ratio = if self.window.cwnd < self.window.ssthresh / 2 { ss_ratio } else { ca_ratio };
         let rate = match self.rate_of(self.window.cwnd) {
             Rate::UNLIMITED => Rate::UNLIMITED,
-            Rate(rate) => Rate((u128::from(rate) * u128::from(ratio) / 100) as u64),
+            Rate(rate) => {
+                let scaled = u128::from(rate) * u128::from(ratio) / 100;
+                Rate(u64::try_from(scaled).unwrap_or(u64::MAX - 1))
+            }
         };
         self.pacer.set_rate(rate);
     }

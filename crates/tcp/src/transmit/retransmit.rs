@@ -90,9 +90,9 @@ impl Connection {
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
