@@ -8,7 +8,9 @@ pub mod send_queue;
 pub mod windowed_min;
 
 use crate::config::Config;
-use crate::congestion::{AckSample, CongestionControl, CongestionEvent, Window};
+use crate::congestion::{
+    AckSample, CongestionControl, CongestionEvent, LostSegments, Start, Window,
+};
 use crate::counters::{Counter, Counters};
 use crate::segment::{SackBlock, Timestamps};
 use crate::seq::SeqNumber;
@@ -17,7 +19,7 @@ use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
-use scoreboard::{Delivered, Scoreboard};
+use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
@@ -142,6 +144,8 @@ pub struct Sender {
     pub bytes_retransmitted: u64,
     /// Payload bytes acknowledged (`tcpi_bytes_acked`).
     pub bytes_acked: u64,
+    /// For controllers that need chance.
+    random: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
     /// DSACK blocks received (`tcpi_dsack_dups`).
@@ -184,6 +188,7 @@ impl Sender {
             bytes_sent: 0,
             bytes_retransmitted: 0,
             bytes_acked: 0,
+            random: u64::from(iss.0),
             total_retransmitted: 0,
             dsack_dups: 0,
         }
@@ -197,8 +202,28 @@ impl Sender {
         self.cwnd_usage_seq = self.nxt;
         self.cwnd_stamp = now;
         self.last_ack_at = now;
-        self.pacer.set_needed(self.controller.pacing_rate().is_some());
+        self.start_controller(now);
         self.update_pacing_rate(100, 100);
+    }
+
+    /// Replaces the controller (`tcp_reinit_congestion_control`).
+    pub fn set_controller(&mut self, controller: Box<dyn CongestionControl>, now: Instant) {
+        self.controller = controller;
+        self.start_controller(now);
+    }
+
+    fn start_controller(&mut self, now: Instant) {
+        let start = Start {
+            now,
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min_rtt(),
+            mss: self.mss,
+            delivered: self.rate.delivered(),
+            lost: self.rate.lost(),
+            random: self.random,
+        };
+        self.controller.init(&start, &mut self.window);
+        self.pacer.set_needed(self.controller.pacing_rate().is_some());
     }
 
     fn set_window(&mut self, window: u32) {
@@ -248,7 +273,7 @@ impl Sender {
             now,
             prior_in_flight: prior.in_flight(),
             is_ece: facts.ece,
-            is_paced: self.pacer.is_needed(),
+            has_sack: self.sack,
             mss: self.mss,
             ..AckSample::default()
         };
@@ -285,11 +310,12 @@ impl Sender {
         self.rate.sample(&rtts.newest, &mut sample, false);
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
-        let lost_before = self.board.counts().lost_out;
+        let lost_before = self.rate.lost();
         self.reorder_wait = Nanos::MAX;
         let after = self.react_if_needed(now, &facts, counters, &prior);
-        let lost_now = self.board.counts().lost_out;
-        sample.losses = lost_now.saturating_sub(lost_before);
+        sample.total_lost = self.rate.lost();
+        sample.losses = u32::try_from(sample.total_lost - lost_before).unwrap_or(u32::MAX);
+        sample.lost = self.rate.lost_since(&rtts.newest);
         sample.in_flight = self.board.counts().in_flight();
         self.control(&mut sample, &facts, config, counters);
         #[cfg(debug_assertions)]
@@ -505,8 +531,13 @@ impl Sender {
         counters: &Counters,
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
+        sample.state = self.recovery.state;
+        sample.next_departure = self.pacer.next_departure();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);
+            if self.controller.marks_app_limited() {
+                self.rate.mark_app_limited(sample.in_flight);
+            }
         } else if self.recovery.in_reduction() {
             self.reduce(sample.acked_sacked, sample.losses, facts.una_advanced);
         } else {
@@ -608,7 +639,8 @@ impl Sender {
         if last_sent == Instant::ZERO || !self.board.is_empty() {
             return;
         }
-        let event = CongestionEvent::TxStart { last_sent };
+        let is_app_limited = self.rate.is_app_limited();
+        let event = CongestionEvent::TxStart { last_sent, is_app_limited };
         self.controller.on_event(event, now, &mut self.window);
         let rto = self.rtt.rto();
         let mut idle = now.since(last_sent);
@@ -626,6 +658,24 @@ impl Sender {
         self.cwnd_used = 0;
         self.cwnd_stamp = now;
     }
+}
+
+/// Counts what is marked lost of one frame and tells the controller.
+fn note_lost(
+    now: Instant,
+    (rate, controller, window): (&mut RateSampler, &mut dyn CongestionControl, &Window),
+    sent: &Sent,
+    segments: u32,
+) {
+    let lost = rate.count_lost(&sent.snapshot, segments);
+    let lost = LostSegments {
+        segments,
+        tx_in_flight: sent.snapshot.in_flight(),
+        lost,
+        is_app_limited: sent.snapshot.is_app_limited(),
+        total_delivered: rate.delivered(),
+    };
+    controller.on_lost(now, &lost, window);
 }
 
 /// Round-trip samples of one ACK, and the newest segment that it delivered.
