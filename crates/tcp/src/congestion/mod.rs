@@ -25,8 +25,8 @@ pub struct AckSample {
     pub acked: u32,
     /// Newly marked lost, lost retransmissions included.
     pub losses: u32,
-    /// Marked lost since the connection began (`tp->lost`).
-    pub total_lost: u64,
+    /// Marked lost since the connection began (`tp->lost`), modulo 2^32.
+    pub total_lost: u32,
     /// In flight just before this ACK was processed.
     pub prior_in_flight: u32,
     /// In flight now.
@@ -157,8 +157,8 @@ pub struct Start {
     pub mss: u32,
     /// Segments delivered so far.
     pub delivered: u64,
-    /// Segments marked lost so far.
-    pub lost: u64,
+    /// Segments marked lost so far, modulo 2^32.
+    pub lost: u32,
     /// Differs from connection to connection and cannot be guessed.
     pub random: u64,
 }

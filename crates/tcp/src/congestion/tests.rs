@@ -122,7 +122,7 @@ fn model_sample() -> impl Strategy<Value = AckSample> {
             mss,
             prior_delivered: totals[0],
             total_delivered: totals[0].max(totals[1]),
-            total_lost: totals[1],
+            total_lost: totals[1] as u32,
             ..sample
         },
     )

@@ -60,7 +60,7 @@ pub struct RateSampler {
     delivered_time: Instant,
     delivered: u64,
     delivered_ce: u32,
-    lost: u64,
+    lost: u32,
     /// `delivered` at which the application-limited phase has passed; `None` outside of one.
     app_limited_until: Option<u64>,
     /// A round ends when a segment sent after this many deliveries is delivered.
@@ -103,7 +103,7 @@ impl RateSampler {
             delivered_time: self.delivered_time,
             delivered: self.delivered,
             delivered_ce: self.delivered_ce,
-            lost: self.lost as u32,
+            lost: self.lost,
             in_flight,
             is_app_limited: self.app_limited_until.is_some(),
             is_used: false,
@@ -122,8 +122,8 @@ impl RateSampler {
     /// Counts `segments` of a frame marked lost (`tp->lost`). Returns how many have been since the
     /// frame left, these included.
     pub fn count_lost(&mut self, snapshot: &TxSnapshot, segments: u32) -> u32 {
-        self.lost = self.lost.saturating_add(u64::from(segments));
-        (self.lost as u32).wrapping_sub(snapshot.lost)
+        self.lost = self.lost.wrapping_add(segments);
+        self.lost.wrapping_sub(snapshot.lost)
     }
 
     /// The frame that left at `sent_at` was delivered by the ACK being processed
@@ -153,14 +153,14 @@ impl RateSampler {
         }
     }
 
-    /// Segments marked lost so far, those lost again counted again (`tcpi_lost` counts the present).
-    pub fn lost(&self) -> u64 {
+    /// Segments marked lost so far, those lost again counted again, modulo 2^32.
+    pub fn lost(&self) -> u32 {
         self.lost
     }
 
     /// Segments marked lost since the newest delivered one left; 0 without a sample.
     pub fn lost_since(&self, newest: &Newest) -> u32 {
-        newest.0.map_or(0, |prior| (self.lost as u32).wrapping_sub(prior.snapshot.lost))
+        newest.0.map_or(0, |prior| self.lost.wrapping_sub(prior.snapshot.lost))
     }
 
     /// Ends the processing of an ACK and fills the rate fields of `sample` (`tcp_rate_gen`):

@@ -144,8 +144,6 @@ pub struct Sender {
     pub bytes_retransmitted: u64,
     /// Payload bytes acknowledged (`tcpi_bytes_acked`).
     pub bytes_acked: u64,
-    /// For controllers that need chance.
-    random: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
     /// DSACK blocks received (`tcpi_dsack_dups`).
@@ -188,7 +186,6 @@ impl Sender {
             bytes_sent: 0,
             bytes_retransmitted: 0,
             bytes_acked: 0,
-            random: u64::from(iss.0),
             total_retransmitted: 0,
             dsack_dups: 0,
         }
@@ -220,7 +217,7 @@ impl Sender {
             mss: self.mss,
             delivered: self.rate.delivered(),
             lost: self.rate.lost(),
-            random: self.random,
+            random: u64::from(self.nxt.0),
         };
         self.controller.init(&start, &mut self.window);
         self.pacer.set_needed(self.controller.pacing_rate().is_some());
@@ -314,7 +311,7 @@ impl Sender {
         self.reorder_wait = Nanos::MAX;
         let after = self.react_if_needed(now, &facts, counters, &prior);
         sample.total_lost = self.rate.lost();
-        sample.losses = u32::try_from(sample.total_lost - lost_before).unwrap_or(u32::MAX);
+        sample.losses = sample.total_lost.wrapping_sub(lost_before);
         sample.lost = self.rate.lost_since(&rtts.newest);
         sample.in_flight = self.board.counts().in_flight();
         self.control(&mut sample, &facts, config, counters);

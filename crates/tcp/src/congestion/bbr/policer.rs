@@ -22,7 +22,7 @@ const TRUST_ROUNDS: u32 = 48;
 pub(super) struct Progress {
     pub(super) at: Instant,
     pub(super) delivered: u64,
-    pub(super) lost: u64,
+    pub(super) lost: u32,
     pub(super) mss: u32,
 }
 
@@ -90,8 +90,8 @@ impl Policer {
         }
         // An interval ends with a loss, when the bucket is empty again.
         let delivered = now.delivered.saturating_sub(self.start.delivered);
-        let lost = now.lost.saturating_sub(self.start.lost);
-        let is_lossy = delivered > 0 && lost.saturating_mul(u64::from(UNIT)) >= delivered.saturating_mul(LOSS);
+        let lost = u64::from(now.lost.wrapping_sub(self.start.lost));
+        let is_lossy = delivered > 0 && lost * u64::from(UNIT) >= delivered.saturating_mul(LOSS);
         let elapsed = now.at.since(self.start.at);
         if !has_losses || !is_lossy || elapsed < Nanos::from_millis(1) {
             return false;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     /// Round trips of 10 ms with so many segments delivered and lost in each.
-    fn rounds(policer: &mut Policer, now: &mut Progress, n: u32, delivered: u64, lost: u64) -> u32 {
+    fn rounds(policer: &mut Policer, now: &mut Progress, n: u32, delivered: u64, lost: u32) -> u32 {
         (1..=n)
             .find(|_| {
                 now.at += Nanos::from_millis(10);
