@@ -325,7 +325,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
-        self.sender.establish(window, seq, now);
+        self.sender.establish(window, seq, now, &self.config);
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -732,7 +732,7 @@ impl Connection {
             SocketOption::Congestion(name) => {
                 let controller = congestion::by_name(&name);
                 let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
-                self.sender.set_controller(controller, now);
+                self.sender.set_controller(controller, now, &self.config);
             }
             SocketOption::Priority(band @ 0..=15) => options.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),

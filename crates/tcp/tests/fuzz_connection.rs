@@ -485,7 +485,9 @@ impl World {
             10 => SocketOption::ReceiveBuffer(source.word() >> (source.byte() % 32)),
             11 => SocketOption::MaxSegment(source.short() as u16),
             12 => SocketOption::MaxPacingRate(Rate(u64::from(source.word()))),
-            13 => SocketOption::Congestion(NAMES[usize::from(source.byte() % 4)].into()),
+            13 => {
+                SocketOption::Congestion(congestion::NAMES[usize::from(source.byte() % 4)].into())
+            }
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };
         let _ = self.connection.set_option(self.now, option);

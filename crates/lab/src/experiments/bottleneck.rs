@@ -224,7 +224,8 @@ impl Experiment {
         let mut world =
             World::new(WorldConfig { seed, wake_jitter: LATENESS, ..WorldConfig::default() });
         let config = host_config(path);
-        let mut host = || world.add_host(StackConfig { config: config.clone(), ..Default::default() });
+        let mut host =
+            || world.add_host(StackConfig { config: config.clone(), ..Default::default() });
         let (a, b): (HostId, HostId) = (host()?, host()?);
         let link = world.add_link(
             &path.link(),
@@ -284,9 +285,9 @@ impl Experiment {
         let (seconds, base) = (Nanos(to.0 - from.0).as_secs_f64(), self.path.base_rtt().0 as f64);
         let figures = flows.map(|flow| {
             let Some(after) = self.info(flow) else { return Figures::default() };
-            let (acked, sent, resent) = before[flow].as_ref().map_or((0, 0, 0), |info| {
-                (info.bytes_acked, info.bytes_sent, info.bytes_retrans)
-            });
+            let (acked, sent, resent) = before[flow]
+                .as_ref()
+                .map_or((0, 0, 0), |info| (info.bytes_acked, info.bytes_sent, info.bytes_retrans));
             let acked = (after.bytes_acked - acked) as f64;
             Figures {
                 share: acked / seconds / self.path.payload_rate(),

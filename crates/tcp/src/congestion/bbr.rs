@@ -87,6 +87,7 @@ pub struct Bbr {
     pacing_gain: u32,
     cwnd_gain: u32,
     pacing_rate: Rate,
+    frame_time: Nanos,
     has_seen_rtt: bool,
     /// The window before recovery or a visit to [`Mode::ProbeRtt`].
     prior_cwnd: u32,
@@ -119,6 +120,7 @@ impl Default for Bbr {
             pacing_gain: HIGH_GAIN,
             cwnd_gain: HIGH_GAIN,
             pacing_rate: initial_rate(INITIAL_WINDOW, 1448, Nanos::ZERO, HIGH_GAIN),
+            frame_time: Nanos::ZERO,
             has_seen_rtt: false,
             prior_cwnd: 0,
             prior_state: CaState::Open,
@@ -144,13 +146,17 @@ impl Bbr {
     }
 
     /// `bbr_inflight`: what should be in flight for `bw` at `gain`.
-    fn inflight(&self, bw: Rate, gain: u32, mss: u32) -> u32 {
-        self.with_budget(bdp(bw, self.min_rtt.value, gain, mss), mss)
+    fn inflight(&self, bw: Rate, gain: u32) -> u32 {
+        self.with_budget(bdp(bw, self.min_rtt.value, gain, self.progress.mss))
+    }
+
+    fn frame(&self) -> u32 {
+        frame(self.pacing_rate, self.frame_time, self.progress.mss)
     }
 
     /// Room for whole frames: one in the qdisc, one in segmentation, one in the peer's GRO.
-    fn with_budget(&self, window: u32, mss: u32) -> u32 {
-        let window = window.saturating_add(3 * frame(self.pacing_rate, mss));
+    fn with_budget(&self, window: u32) -> u32 {
+        let window = window.saturating_add(3 * self.frame());
         let even = window.saturating_add(window & 1);
         let probes = self.mode == Mode::ProbeBw && self.cycle == 0;
         even.saturating_add(if probes { 2 } else { 0 })
@@ -159,7 +165,7 @@ impl Bbr {
     /// In the network at the next departure, the frame that departs included when it is to rise.
     fn in_network(&self, in_flight: u32, sample: &AckSample) -> u32 {
         let rises = self.pacing_gain > UNIT;
-        let more = if rises { frame(self.pacing_rate, sample.mss) } else { 0 };
+        let more = if rises { self.frame() } else { 0 };
         let times = (sample.now, sample.next_departure);
         in_network(in_flight.saturating_add(more), times, self.bw(), sample.mss)
     }
@@ -213,7 +219,7 @@ impl Bbr {
             return is_full;
         }
         let in_network = self.in_network(sample.prior_in_flight, sample);
-        let target = |gain| self.inflight(self.max_bw(), gain, sample.mss);
+        let target = |gain| self.inflight(self.max_bw(), gain);
         if self.pacing_gain > UNIT {
             // A short path needs longer to fill up; a small buffer may never hold that much.
             is_full && (sample.losses > 0 || in_network >= target(self.pacing_gain))
@@ -250,7 +256,7 @@ impl Bbr {
     }
 
     fn check_drain(&mut self, sample: &AckSample, window: &mut Window) {
-        let target = self.inflight(self.max_bw(), UNIT, sample.mss);
+        let target = self.inflight(self.max_bw(), UNIT);
         if self.mode == Mode::Startup && self.full_pipe.is_reached {
             self.mode = Mode::Drain;
             window.ssthresh = target.max(2);
@@ -362,7 +368,7 @@ impl Bbr {
         if self.full_pipe.is_reached {
             target = target.saturating_add(self.aggregation.extra(bw, sample.mss));
         }
-        let target = self.with_budget(target, sample.mss);
+        let target = self.with_budget(target);
         let grown = cwnd.saturating_add(acked);
         let cwnd = if self.full_pipe.is_reached {
             grown.min(target)
@@ -381,9 +387,10 @@ impl CongestionControl for Bbr {
     }
 
     fn init(&mut self, start: &Start, window: &mut Window) {
-        let &Start { now, srtt, min_rtt, mss, delivered, lost, random } = start;
+        let &Start { now, srtt, min_rtt, mss, delivered, lost, random, frame_time } = start;
         let progress = Progress { at: now, delivered, lost, mss };
-        *self = Self { round_end: delivered, progress, chance: Chance::new(random), ..Self::default() };
+        let chance = Chance::new(random);
+        *self = Self { round_end: delivered, progress, chance, frame_time, ..Self::default() };
         (self.min_rtt.value, self.min_rtt.at) = (min_rtt, now);
         self.policer.reset(progress);
         self.aggregation.restart(now);
@@ -401,6 +408,7 @@ impl CongestionControl for Bbr {
             self.watch_policer(true, false);
         }
         self.progress.mss = sample.mss;
+        self.frame_time = sample.frame_time;
         self.progress.delivered = sample.total_delivered;
         if sample.acked_sacked > 0 {
             self.progress.at = sample.now;

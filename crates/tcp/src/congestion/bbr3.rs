@@ -22,9 +22,7 @@ mod tests;
 
 use super::path_model::{Chance, Excess, MIN_WINDOW, UNIT, bdp, frame, in_network, initial_rate};
 use super::path_model::{min_frame, paced};
-use super::{
-    AckSample, CaState, CongestionControl, CongestionEvent, LostSegments, Start, Window,
-};
+use super::{AckSample, CaState, CongestionControl, CongestionEvent, LostSegments, Start, Window};
 use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
 use cycle::Probing;
@@ -130,6 +128,7 @@ pub struct Bbr3 {
     /// Deliveries of the connection.
     delivered: u64,
     mss: u32,
+    frame_time: Nanos,
     /// The window before recovery or a visit to [`State::ProbeRtt`].
     prior_cwnd: u32,
     prior_state: CaState,
@@ -150,7 +149,7 @@ impl Bbr3 {
 
     /// `QuantizationBudget`: room for whole frames, in the qdisc, in segmentation, in the peer's GRO.
     fn with_budget(&self, volume: u32) -> u32 {
-        let budget = 3 * frame(self.pacing_rate, self.mss).max(2);
+        let budget = 3 * frame(self.pacing_rate, self.frame_time, self.mss).max(2);
         let volume = volume.max(budget).max(MIN_WINDOW);
         volume.saturating_add(if self.state == State::Up { 2 } else { 0 })
     }
@@ -255,8 +254,9 @@ impl CongestionControl for Bbr3 {
     }
 
     fn init(&mut self, start: &Start, window: &mut Window) {
-        let &Start { now, srtt, min_rtt, mss, delivered, random, .. } = start;
-        *self = Self { delivered, mss, chance: Chance::new(random), ..Self::default() };
+        let &Start { now, srtt, min_rtt, mss, delivered, random, frame_time, .. } = start;
+        let chance = Chance::new(random);
+        *self = Self { delivered, mss, frame_time, chance, ..Self::default() };
         self.min_rtt = MinRtt::new(min_rtt, now);
         self.excess.restart(now);
         self.start_round();
@@ -267,6 +267,7 @@ impl CongestionControl for Bbr3 {
 
     fn on_ack(&mut self, sample: &AckSample, window: &mut Window) {
         (self.delivered, self.mss) = (sample.total_delivered, sample.mss);
+        self.frame_time = sample.frame_time;
         let was_recovering = self.prior_state >= CaState::Recovery;
         self.prior_state = sample.state;
         if was_recovering && sample.state < CaState::Recovery {

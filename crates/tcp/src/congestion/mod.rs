@@ -69,6 +69,8 @@ pub struct AckSample {
     pub next_departure: Instant,
     /// The segment size in bytes.
     pub mss: u32,
+    /// What a frame takes at the most at the rate of the flow.
+    pub frame_time: Nanos,
 }
 
 /// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
@@ -155,6 +157,8 @@ pub struct Start {
     pub min_rtt: Nanos,
     /// The segment size in bytes.
     pub mss: u32,
+    /// What a frame takes at the most at the rate of the flow.
+    pub frame_time: Nanos,
     /// Segments delivered so far.
     pub delivered: u64,
     /// Segments marked lost so far, modulo 2^32.

@@ -55,9 +55,10 @@ pub(super) fn min_frame(rate: Rate) -> u32 {
     if rate < MIN_TSO_RATE { 1 } else { 2 }
 }
 
-/// Segments per frame that the model reckons with: a millisecond of the rate.
-pub(super) fn frame(rate: Rate, mss: u32) -> u32 {
-    let bytes = (rate.0 >> 10).min(MAX_FRAME);
+/// Segments per frame that the model reckons with: what `time` holds at the rate. Linux has a
+/// millisecond here, since its frames take that long.
+pub(super) fn frame(rate: Rate, time: Nanos, mss: u32) -> u32 {
+    let bytes = rate.bytes_in(time).min(MAX_FRAME);
     ((bytes / u64::from(mss.max(1))) as u32).max(min_frame(rate)).min(127)
 }
 
@@ -150,11 +151,12 @@ mod tests {
 
     #[test]
     fn frames_follow_the_rate() {
-        assert_eq!(frame(Rate::from_bits(1_000_000), 1448), 1);
-        assert_eq!(frame(Rate::from_bits(10_000_000), 1448), 2);
-        assert_eq!(frame(Rate::from_bits(100_000_000), 1448), 8);
-        assert_eq!(frame(Rate::from_bits(10_000_000_000), 1448), 45);
-        assert_eq!(frame(Rate::UNLIMITED, 0), 127);
+        let of = |mbit: u64, time| frame(Rate::from_bits(mbit * 1_000_000), time, 1448);
+        let linux = Nanos::from_millis(1);
+        assert_eq!([of(1, linux), of(10, linux), of(100, linux)], [1, 2, 8]);
+        assert_eq!([of(1000, linux), of(10_000, linux)], [45, 45]);
+        assert_eq!(of(1000, Nanos::from_micros(300)), 25);
+        assert_eq!(frame(Rate::UNLIMITED, linux, 0), 127);
     }
 
     #[test]

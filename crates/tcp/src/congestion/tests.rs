@@ -6,8 +6,6 @@ use proptest::prelude::*;
 /// Those whose window only grows by ACKs.
 const LOSS_BASED: [&str; 2] = ["reno", "cubic"];
 
-
-
 fn controllers() -> impl Iterator<Item = Box<dyn CongestionControl>> {
     LOSS_BASED.iter().map(|name| by_name(name).expect("a known name"))
 }
@@ -205,6 +203,7 @@ proptest! {
         let mut now = Instant::ZERO;
         let start = Start {
             now, srtt: Nanos::ZERO, min_rtt: Nanos::MAX, mss: 1000, delivered: 0, lost: 0, random: 1,
+            frame_time: Nanos::from_millis(1),
         };
         controller.init(&start, &mut window);
         for (gap, sample, step) in steps {

@@ -337,12 +337,22 @@ impl Receiver {
     }
 
     /// Whether an ACK is owed. After `Now` was obeyed, ask again: duplicates are reported by one
-    /// ACK each.
+    /// ACK each, and ranges out of order by as many ACKs as it takes (Linux's
+    /// `tcp_sack_compress_send_ack`).
     pub fn ack_due(&self) -> AckDue {
         if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
             return AckDue::Now;
         }
+        if self.is.contains(Is::SACK) && self.reassembly.unreported() > self.ranges_per_ack() {
+            return AckDue::Now;
+        }
         self.ack.due()
+    }
+
+    /// Ranges out of order that the next ACK reports beside a duplicate.
+    fn ranges_per_ack(&self) -> usize {
+        let room = if self.is.contains(Is::TIMESTAMPS) { 3 } else { 4 };
+        room - usize::from(!self.dsack.is_empty())
     }
 
     /// Owes an ACK at once, whatever the policy (handshake, window probe answered, challenge).
@@ -370,6 +380,7 @@ impl Receiver {
     pub fn on_ack_sent(&mut self, offer: Offer) {
         self.window.on_offered(self.nxt, offer);
         self.ack.on_ack_sent();
+        self.reassembly.on_reported(self.ranges_per_ack());
         if !self.dsack.is_empty() {
             self.dsack.remove(0);
         }

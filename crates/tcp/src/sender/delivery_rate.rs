@@ -330,7 +330,8 @@ mod tests {
     #[test]
     fn compressed_acks_do_not_inflate_the_rate() {
         let mut sampler = Sampler::default();
-        let mut shots: Vec<_> = (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0, 1)).collect();
+        let mut shots: Vec<_> =
+            (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0, 1)).collect();
         sampler.on_delivered(&mut shots[0], ms(0), SeqNumber(1));
         ack(&mut sampler, ms(100), 1);
         for (i, shot) in shots.iter_mut().enumerate().skip(1) {

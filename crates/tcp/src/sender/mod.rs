@@ -192,29 +192,35 @@ impl Sender {
     }
 
     /// The handshake is complete: the peer's first window, from the segment at `seq`.
-    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant) {
+    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant, config: &Config) {
         self.una = self.nxt;
         self.set_window(window);
         self.wl1 = seq;
         self.cwnd_usage_seq = self.nxt;
         self.cwnd_stamp = now;
         self.last_ack_at = now;
-        self.start_controller(now);
+        self.start_controller(now, config);
         self.update_pacing_rate(100, 100);
     }
 
     /// Replaces the controller (`tcp_reinit_congestion_control`).
-    pub fn set_controller(&mut self, controller: Box<dyn CongestionControl>, now: Instant) {
+    pub fn set_controller(
+        &mut self,
+        controller: Box<dyn CongestionControl>,
+        now: Instant,
+        config: &Config,
+    ) {
         self.controller = controller;
-        self.start_controller(now);
+        self.start_controller(now, config);
     }
 
-    fn start_controller(&mut self, now: Instant) {
+    fn start_controller(&mut self, now: Instant, config: &Config) {
         let start = Start {
             now,
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
             mss: self.mss,
+            frame_time: config.frame_time(),
             delivered: self.rate.delivered(),
             lost: self.rate.lost(),
             random: u64::from(self.nxt.0),
@@ -529,6 +535,7 @@ impl Sender {
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         sample.state = self.recovery.state;
+        sample.frame_time = config.frame_time();
         sample.next_departure = self.pacer.next_departure();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);

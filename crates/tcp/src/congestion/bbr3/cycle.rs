@@ -180,8 +180,8 @@ impl Bbr3 {
             }
             _ => {}
         }
-        let is_high = is_too_high(sample.lost, sample.tx_in_flight)
-            || (sample.lost > 0 && !sample.has_sack);
+        let is_high =
+            is_too_high(sample.lost, sample.tx_in_flight) || (sample.lost > 0 && !sample.has_sack);
         if is_high || self.volume.longterm == UNLIMITED {
             return false;
         }
