@@ -3,7 +3,7 @@
 
 use super::small_queues::Failure;
 use crate::app::{App, Step};
-use crate::link::{Bottleneck, Coalescing, Link, LinkConfig, NicConfig, PathConfig};
+use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig};
 use crate::rng::Ppm;
 use crate::world::{HostId, World, WorldConfig};
 use bytes::Bytes;
@@ -80,11 +80,7 @@ impl Path {
             ..PathConfig::clean(nic_rate, self.rtt / 2)
         };
         let back = PathConfig::clean(nic_rate, self.rtt / 2);
-        let nic = NicConfig {
-            mtu: self.mtu,
-            rx_coalescing: Coalescing { delay: Nanos::from_micros(20), frames: 64 },
-            ..NicConfig::default()
-        };
+        let nic = NicConfig { mtu: self.mtu, ..NicConfig::default() };
         LinkConfig { nics: [nic.clone(), nic], paths: [there, back] }
     }
 }

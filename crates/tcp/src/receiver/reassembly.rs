@@ -323,6 +323,7 @@ mod tests {
         for start in [100, 300, 200, 500, 400] {
             ofo.insert(start, bytes(10, 0));
         }
+        (0..2).for_each(|_| ofo.on_reported(4));
         let starts =
             |ofo: &Reassembly, n| ofo.report(n).iter().map(|e| e.start).collect::<Vec<_>>();
         assert_eq!(starts(&ofo, 4), [400, 500, 200, 300]);
