@@ -193,10 +193,10 @@ pub struct Connection {
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
     pub(crate) no_space: bool,
     pub(crate) sndbuf: u32,
-    pub(crate) probe_backoff: u32,
-    pub(crate) keepalive_probes: u32,
+    pub(crate) probe_backoff: u16,
+    pub(crate) keepalive_probes: u16,
     pub(crate) syn_sent_at: Instant,
-    pub(crate) syn_retransmits: u32,
+    pub(crate) syn_retransmits: u16,
     /// First retransmission timeout of the row, for the user timeout.
     /// [`Instant::FAR_FUTURE`] while the peer answers.
     pub(crate) stalled_since: Instant,

@@ -218,11 +218,6 @@ impl Reassembly {
         pruned
     }
 
-    /// Drops everything.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others. Of more
     /// than `max` that were not reported yet the oldest, so that the last of several ACKs has the
     /// newest.

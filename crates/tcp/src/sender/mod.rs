@@ -5,6 +5,7 @@ pub mod recovery;
 pub mod rto;
 pub mod scoreboard;
 pub mod send_queue;
+pub mod steady_rate;
 pub mod windowed_min;
 
 use crate::config::Config;
@@ -21,6 +22,7 @@ use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
+use steady_rate::SteadyRate;
 
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
 pub const INITIAL_WINDOW: u32 = 10;
@@ -119,6 +121,8 @@ pub struct Sender {
     pub rtt: RttEstimator,
     /// Delivery-rate sampler.
     pub rate: RateSampler,
+    /// What was delivered over milliseconds.
+    steady: SteadyRate,
     /// Departures.
     pub pacer: Pacer,
     /// Loss recovery.
@@ -173,6 +177,7 @@ impl Sender {
             controller,
             rtt: RttEstimator::new(rto_min, rto_max),
             rate: RateSampler::default(),
+            steady: SteadyRate::default(),
             pacer: Pacer::default(),
             recovery,
             reorder_wait: Nanos::MAX,
@@ -315,6 +320,7 @@ impl Sender {
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
         self.rate.sample(&rtts.newest, &mut sample, false);
+        self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
         let lost_before = self.rate.lost();
@@ -584,13 +590,16 @@ impl Sender {
     }
 
     /// What the flow moves: what was in flight at the most in this window, over srtt, and no more
-    /// than what was delivered; unlimited before the first sample. While something else than cwnd
+    /// than what was delivered in a round trip, or an eighth more than over milliseconds;
+    /// unlimited before the first sample. While something else than cwnd
     /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
     /// nothing. A flow that fills its window in slow start will move twice as much a round later.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
-        let rate = delivered.map_or(used, |delivered| delivered.min(used));
+        let steady =
+            self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
+        let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
         if grows { Rate(rate.0.saturating_mul(2)) } else { rate }
     }

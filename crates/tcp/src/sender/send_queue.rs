@@ -26,7 +26,7 @@ pub struct SendQueue {
     /// `tail` is a full page, worth keeping for its reuse.
     is_page: bool,
     /// Pages whose bytes may still be referred to, oldest first.
-    retired: VecDeque<BytesMut>,
+    retired: Option<Box<VecDeque<BytesMut>>>,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
@@ -122,7 +122,7 @@ impl SendQueue {
     /// Frees what an idle socket does not need.
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
-            self.retired = VecDeque::new();
+            self.retired = None;
             self.ready = VecDeque::new();
             self.tail = BytesMut::new();
             self.is_page = false;
@@ -138,6 +138,12 @@ impl SendQueue {
         }
     }
 
+    /// The oldest page that was retired, if nothing refers to it any more.
+    fn reclaimed_page(&mut self) -> Option<BytesMut> {
+        let retired = self.retired.as_mut()?;
+        if retired.front_mut()?.try_reclaim(PAGE) { retired.pop_front() } else { None }
+    }
+
     fn new_page(&mut self, wanted: usize) {
         self.seal_tail();
         if self.tail.try_reclaim(SMALL_PAGE) {
@@ -146,14 +152,12 @@ impl SendQueue {
         let is_small = wanted <= SMALL_PAGE / 2 && !self.is_page && self.is_empty();
         let page = if is_small {
             BytesMut::with_capacity(SMALL_PAGE)
-        } else if self.retired.front_mut().is_some_and(|page| page.try_reclaim(PAGE)) {
-            self.retired.pop_front().expect("just seen")
         } else {
-            BytesMut::with_capacity(PAGE)
+            self.reclaimed_page().unwrap_or_else(|| BytesMut::with_capacity(PAGE))
         };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
-            self.retired.push_back(former);
+            self.retired.get_or_insert_default().push_back(former);
         }
         self.is_page = !is_small;
     }
