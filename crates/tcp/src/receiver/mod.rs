@@ -345,7 +345,8 @@ impl Receiver {
         if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
             return AckDue::Now;
         }
-        if self.is.contains(Is::SACK) && self.reassembly.unreported() > self.ranges_per_ack() {
+        let unreported = self.reassembly.as_ref().map_or(0, |holes| holes.unreported());
+        if self.is.contains(Is::SACK) && unreported > self.ranges_per_ack() {
             return AckDue::Now;
         }
         self.ack.due()
@@ -382,7 +383,10 @@ impl Receiver {
     pub fn on_ack_sent(&mut self, offer: Offer) {
         self.window.on_offered(self.nxt, offer);
         self.ack.on_ack_sent();
-        self.reassembly.on_reported(self.ranges_per_ack());
+        let reported = self.ranges_per_ack();
+        if let Some(holes) = &mut self.reassembly {
+            holes.on_reported(reported);
+        }
         if !self.dsack.is_empty() {
             self.dsack.remove(0);
         }
