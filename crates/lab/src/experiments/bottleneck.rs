@@ -307,3 +307,77 @@ fn host_config(path: &Path) -> Config {
     let buffers = BufferSizes { min: 4096, default: 1 << 20, max };
     Config { tcp_wmem: buffers, tcp_rmem: buffers, tcp_ecn: 1, ..Config::default() }
 }
+
+/// One flow over one path of a grid.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// Its congestion controller.
+    pub controller: &'static str,
+    /// Rate of the bottleneck, Mbit/s.
+    pub mbit: u64,
+    /// Round-trip time, milliseconds.
+    pub rtt_ms: u64,
+    /// Buffer, in thousandths of the product.
+    pub buffer_permille: u64,
+    /// Random loss, parts per million.
+    pub loss: u32,
+}
+
+/// Head of a table of [`Cell::row`]s.
+pub const GRID_HEADER: &str = "\
+ Mbit/s  RTT ms  buffer  loss   measured  goodput    RTT  resent
+                    BDP     %          s        %  /base       %";
+
+/// Packets that a cell of a quick table may cost.
+const AFFORDABLE_PACKETS: u64 = 100_000;
+
+impl Cell {
+    fn path(&self) -> Path {
+        let rate = Rate::from_bits(self.mbit * 1_000_000);
+        let path = Path::new(rate, Nanos::from_millis(self.rtt_ms));
+        Path { buffer_permille: self.buffer_permille, loss: Ppm(self.loss), ..path }
+    }
+
+    /// How long to measure so that it costs little: at most 11 s, which is one PROBE_RTT of version
+    /// 1 and two of version 3.
+    pub fn affordable(&self) -> Nanos {
+        let path = self.path();
+        let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
+        time.max(path.rtt.saturating_mul(25)).min(Nanos::from_secs(11))
+    }
+
+    /// Whether three frames, which every window has on top, fit a fourth of the product. Where they
+    /// do not, a queue of that length is part of the algorithm.
+    pub fn has_room_for_frames(&self) -> bool {
+        let path = self.path();
+        let product = path.rate.bytes_in(path.rtt);
+        product >= 24 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
+    }
+
+    /// Runs it: start-up, and then so long.
+    ///
+    /// # Errors
+    /// [`Failure`]: a host that spins.
+    pub fn run(&self, measured: Nanos, seed: u64) -> Result<Figures, Failure> {
+        let path = self.path();
+        let from = path.rtt.saturating_mul(30).max(Nanos::from_millis(100));
+        let mut experiment = Experiment::new(&path, &[Flow::bulk(self.controller)], seed)?;
+        let figures = experiment.measure(from, from + measured)?;
+        figures.first().copied().ok_or_else(|| "no flow".into())
+    }
+
+    /// The figures as a line of a table.
+    pub fn row(&self, figures: &Figures) -> String {
+        format!(
+            "{:>7} {:>7} {:>7.1} {:>5.1} {:>10.2} {:>8.1} {:>6.2} {:>7.2}",
+            self.mbit,
+            self.rtt_ms,
+            self.buffer_permille as f64 / 1000.0,
+            f64::from(self.loss) / 10_000.0,
+            self.affordable().as_secs_f64(),
+            figures.share * 100.0,
+            figures.rtt,
+            figures.resent * 100.0,
+        )
+    }
+}

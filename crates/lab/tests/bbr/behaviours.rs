@@ -1,0 +1,3 @@
+//! Start-up to the end: what each version does over time.
+
+use crate::check_snapshot;
