@@ -343,7 +343,9 @@ impl Cell {
     pub fn affordable(&self) -> Nanos {
         let path = self.path();
         let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
-        time.max(path.rtt.saturating_mul(25)).min(Nanos::from_secs(11))
+        let all = Nanos::from_secs(11);
+        // A PROBE_RTT of a long path is too much of less.
+        if path.rtt >= Nanos::from_millis(100) { all } else { time.min(all) }
     }
 
     /// Whether three frames, which every window has on top, fit a fourth of the product. Where they
