@@ -329,7 +329,7 @@ pub const GRID_HEADER: &str = "\
                     BDP     %          s        %  /base       %";
 
 /// Packets that a cell of a quick table may cost.
-const AFFORDABLE_PACKETS: u64 = 100_000;
+const AFFORDABLE_PACKETS: u64 = 50_000;
 
 impl Cell {
     fn path(&self) -> Path {
@@ -339,13 +339,15 @@ impl Cell {
     }
 
     /// How long to measure so that it costs little: at most 11 s, which is one PROBE_RTT of version
-    /// 1 and two of version 3.
+    /// 1 and two of version 3. Shorter measurements have none or few of them.
     pub fn affordable(&self) -> Nanos {
         let path = self.path();
         let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
         let all = Nanos::from_secs(11);
-        // A PROBE_RTT of a long path is too much of less.
-        if path.rtt >= Nanos::from_millis(100) { all } else { time.min(all) }
+        // A PROBE_RTT of a long path is too much of less; and with loss, the rate falls from one
+        // probe to the next, 63 round trips apart.
+        let cycles = if self.loss > 0 { path.rtt.saturating_mul(200) } else { Nanos::ZERO };
+        if path.rtt >= Nanos::from_millis(100) { all } else { time.max(cycles).min(all) }
     }
 
     /// Whether three frames, which every window has on top, fit a fourth of the product. Where they
@@ -369,14 +371,14 @@ impl Cell {
     }
 
     /// The figures as a line of a table.
-    pub fn row(&self, figures: &Figures) -> String {
+    pub fn row(&self, measured: Nanos, figures: &Figures) -> String {
         format!(
             "{:>7} {:>7} {:>7.1} {:>5.1} {:>10.2} {:>8.1} {:>6.2} {:>7.2}",
             self.mbit,
             self.rtt_ms,
             self.buffer_permille as f64 / 1000.0,
             f64::from(self.loss) / 10_000.0,
-            self.affordable().as_secs_f64(),
+            measured.as_secs_f64(),
             figures.share * 100.0,
             figures.rtt,
             figures.resent * 100.0,

@@ -7,14 +7,13 @@ const CONTROLLERS: [&str; 2] = ["bbr", "bbr3"];
 
 /// Paths that a test can afford: rate in Mbit/s, round-trip time in ms, buffers in thousandths of
 /// their product, loss in parts per million.
-const PATHS: [(u64, u64, &[u64], u32); 14] = [
+const PATHS: [(u64, u64, &[u64], u32); 13] = [
     (10, 1, &[10_000], 0),
     (10, 10, &[1000, 10_000], 0),
     (10, 50, &[100, 1000, 10_000], 0),
     (10, 200, &[100, 1000, 10_000], 0),
     (10, 50, &[1000], 10_000),
     (100, 10, &[100, 1000, 10_000], 0),
-    (100, 50, &[1000], 0),
     (100, 10, &[1000], 10_000),
     (1000, 1, &[1000, 10_000], 0),
     (1000, 10, &[100, 1000, 10_000], 0),
@@ -39,20 +38,20 @@ fn cells(controller: &'static str) -> Vec<Cell> {
 
 /// What must hold, whatever the table says.
 fn check(cell: &Cell, figures: &Figures) {
-    let row = cell.row(figures);
-    // Packets of the product, and three frames as the window reckons with them.
+    let row = cell.row(cell.affordable(), figures);
     let is_deep = cell.buffer_permille >= 1000;
     if cell.loss > 0 {
         assert!(figures.share > 0.7, "a collapse: {row}");
     } else if is_deep {
-        assert!(figures.share > 0.93, "{row}");
+        assert!(figures.share > 0.95, "{row}");
     } else {
         assert!(figures.share > 0.85, "{row}");
     }
     if is_deep && cell.has_room_for_frames() {
         assert!(figures.rtt < 1.25, "{row}");
     }
-    assert!(figures.rtt < 3.5, "{row}");
+    // Four segments are the least window, and one of them makes the base.
+    assert!(figures.rtt < 4.1, "{row}");
 }
 
 fn table(controller: &'static str) {
@@ -62,7 +61,7 @@ fn table(controller: &'static str) {
         .map(|cell| (cell, cell.run(cell.affordable(), 1).expect("a run")))
         .collect();
     for (cell, figures) in &runs {
-        text += &cell.row(figures);
+        text += &cell.row(cell.affordable(), figures);
         text.push('\n');
     }
     if std::env::var_os("NEAP_UPDATE_SNAPSHOTS").is_some() {
