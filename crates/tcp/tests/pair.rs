@@ -123,6 +123,7 @@ fn end(now: Instant, isn: u32, config: Config, mtu: u32) -> (End, Arc<TxAccount>
         controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
         config: Arc::new(config),
         counters: counters.clone(),
+        pages: Arc::default(),
         account: account.clone(),
         isn: SeqNumber(isn),
         ts_offset: isn,

@@ -1,6 +1,7 @@
 //! The sending half: what was written, what is in flight, and what the peer said of it.
 
 pub mod delivery_rate;
+pub mod pages;
 pub mod recovery;
 pub mod rto;
 pub mod scoreboard;
@@ -18,10 +19,12 @@ use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
+use pages::PagePool;
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
+use std::sync::Arc;
 use steady_rate::SteadyRate;
 
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
@@ -160,9 +163,12 @@ pub struct Sender {
 
 impl Sender {
     /// Nothing sent yet but a SYN at `iss`.
-    pub fn new(iss: SeqNumber, config: &Config, controller: Box<dyn CongestionControl>) -> Self {
-        let rto_min = Nanos::from_micros(u64::from(config.tcp_rto_min_us));
-        let rto_max = Nanos::from_millis(u64::from(config.tcp_rto_max_ms));
+    pub fn new(
+        iss: SeqNumber,
+        config: &Config,
+        controller: Box<dyn CongestionControl>,
+        pages: Arc<PagePool>,
+    ) -> Self {
         let recovery = Recovery::new(config.tcp_reordering);
         Self {
             una: iss,
@@ -171,11 +177,11 @@ impl Sender {
             max_wnd: 0,
             wl1: SeqNumber(0),
             mss: 536,
-            queue: SendQueue::default(),
+            queue: SendQueue::new(pages),
             board: Scoreboard::default(),
             window: Window::new(INITIAL_WINDOW),
             controller,
-            rtt: RttEstimator::new(rto_min, rto_max),
+            rtt: RttEstimator::new(config.tcp_rto_min_us, config.tcp_rto_max_ms),
             rate: RateSampler::default(),
             steady: SteadyRate::default(),
             pacer: Pacer::default(),
@@ -320,6 +326,7 @@ impl Sender {
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
         self.rate.sample(&rtts.newest, &mut sample, false);
+        self.queue.reclaim();
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
