@@ -165,7 +165,7 @@ fn fork(seed: u64, purpose: u64) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
-    #[error("unknown congestion control {0:?}; there are reno and cubic")]
+    #[error("unknown congestion control {0:?}; there are reno, cubic, bbr and bbr3")]
     UnknownCongestion(String),
     /// No shards.
     #[error("a stack needs at least one shard")]

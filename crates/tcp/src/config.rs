@@ -1,6 +1,7 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
 use crate::sender::send_queue::BUFFER_OVERHEAD;
+use crate::time::Nanos;
 use thiserror::Error;
 
 /// `min default max` of a buffer, in bytes of memory.
@@ -161,6 +162,16 @@ pub struct Config {
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
     /// frame may take at the flow's rate; the small-queue limit is twice that.
     pub tso_max_usecs: u32,
+}
+
+impl Config {
+    /// What a frame takes at the most at the rate of its flow: the bound, or Linux's millisecond.
+    pub fn frame_time(&self) -> Nanos {
+        match self.tso_bonus {
+            TsoBonus::Bounded => Nanos::from_micros(u64::from(self.tso_max_usecs)),
+            TsoBonus::Off | TsoBonus::Linux => Nanos::from_millis(1),
+        }
+    }
 }
 
 impl Default for Config {

@@ -732,8 +732,8 @@ impl Connection {
             }
             SocketOption::Congestion(name) => {
                 let controller = congestion::by_name(&name);
-                self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
-                self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
+                let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
+                self.sender.set_controller(controller, now, &self.config);
             }
             SocketOption::Priority(band @ 0..=15) => options.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),

@@ -128,7 +128,7 @@ impl From<Nanos> for core::time::Duration {
 }
 
 /// Bytes per second, as `SO_MAX_PACING_RATE` and `tcpi_pacing_rate` count.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(pub u64);
 
 impl From<u32> for Rate {

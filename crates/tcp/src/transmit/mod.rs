@@ -399,7 +399,8 @@ impl Connection {
         }
         let was_empty = self.sender.board.is_empty();
         self.commit_departure(path, bytes, segments, offer);
-        let snapshot = self.sender.rate.on_transmit(departure, was_empty);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
         let marks = flags & Flags::FIN;
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);

@@ -100,7 +100,8 @@ impl Connection {
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(path, bytes, segments, offer);
-        let snapshot = self.sender.rate.on_transmit(departure, false);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
         self.sender.board.retransmitted(index, departure, ticket, snapshot);
         let clock = self.timestamp(path.now);
         self.sender.recovery.count_retransmitted(segments, clock);
