@@ -66,7 +66,7 @@ impl Waiting {
 /// What a socket tells of its readiness.
 pub(crate) trait Source {
     fn readiness(&self) -> ReadyState;
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool;
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
     fn shard(&self) -> usize;
 }
 
@@ -74,8 +74,8 @@ impl Source for TcpHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
     }
     fn shard(&self) -> usize {
         Self::shard(self)
@@ -86,8 +86,8 @@ impl Source for ListenerHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
     }
     fn shard(&self) -> usize {
         0
@@ -98,8 +98,8 @@ impl Source for UdpHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
     }
     fn shard(&self) -> usize {
         0
@@ -129,7 +129,7 @@ fn wait<T, E: Clone + PartialEq>(
         // What others wait for may have come since `seen`: only the present counts.
         let register = |waker: &Waker| {
             let state = source.readiness();
-            !is_worth_a_try(state) && source.register(state, waker)
+            !is_worth_a_try(state) && source.register(state, interest, waker)
         };
         if !driver.wait(&running.stack, deadline, is_ready, register) {
             return Err(would_block.clone());
@@ -188,7 +188,7 @@ impl TcpStream {
         let done = || handle.readiness().bits().intersects(WRITE_READY);
         let register = |waker: &Waker| {
             let seen = handle.readiness();
-            !done() && handle.register(seen, waker)
+            !done() && handle.register(seen, WRITE_READY, waker)
         };
         let in_time = running.driver(handle.shard()).wait(&running.stack, deadline, done, register);
         if !in_time {

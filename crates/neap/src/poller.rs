@@ -60,10 +60,10 @@ impl Watched {
         }
     }
 
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         match self {
-            Self::Tcp(handle) => handle.register(seen, waker),
-            Self::Listener(handle) => handle.register(seen, waker),
+            Self::Tcp(handle) => handle.register(seen, interest, waker),
+            Self::Listener(handle) => handle.register(seen, interest, waker),
         }
     }
 
@@ -252,7 +252,7 @@ impl Poller {
             let bits = seen.bits() & entry.interest;
             if bits.is_empty() {
                 let waker: Waker = entry.clone().into();
-                if !socket.register(seen, &waker) {
+                if !socket.register(seen, entry.interest, &waker) {
                     self.shared.push(&entry);
                 }
                 continue;

@@ -68,6 +68,9 @@ pub struct Config {
     pub tcp_pacing_ca_ratio: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
+    /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
+    /// least two frames; 0 is off. The lower of the two marks holds.
+    pub tcp_notsent_lowat_us: u32,
     /// `net.ipv4.tcp_syn_retries`.
     pub tcp_syn_retries: u32,
     /// `net.ipv4.tcp_synack_retries`.
@@ -143,6 +146,7 @@ impl Default for Config {
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
             tcp_notsent_lowat: u32::MAX,
+            tcp_notsent_lowat_us: 0,
             tcp_syn_retries: 6,
             tcp_synack_retries: 5,
             tcp_retries2: 15,

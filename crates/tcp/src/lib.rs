@@ -33,6 +33,7 @@ pub mod isn;
 pub mod options;
 pub mod receiver;
 pub mod segment;
+mod send_space;
 pub mod sender;
 pub mod seq;
 pub mod state;

@@ -95,6 +95,7 @@ sysctls! {
     "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255;
     "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch;
     "net.ipv4.tcp_wmem" tcp_wmem: sizes;
+    "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000;
     "neap.tcp_small_queues" small_queues: switch;
     "neap.tcp_tso_autosizing" tso_autosizing: switch;
     "neap.tcp_tso_bonus" tso_bonus: bonus;

@@ -157,6 +157,7 @@ impl Connection {
         let min_segs =
             self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
+        self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
         let is_paced = self.sender.pacer.is_needed();
         let is_delegated = egress.holds_until_departure();
         let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated };

@@ -11,3 +11,4 @@ mod probing;
 mod sending;
 mod small_queues;
 mod validity;
+mod writing;
