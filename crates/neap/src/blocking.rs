@@ -67,6 +67,7 @@ impl Waiting {
 pub(crate) trait Source {
     fn readiness(&self) -> ReadyState;
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
+    fn unregister(&self, waker: &Waker);
     fn shard(&self) -> usize;
 }
 
@@ -76,6 +77,9 @@ impl Source for TcpHandle {
     }
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         Self::register(self, seen, interest, waker)
+    }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
     }
     fn shard(&self) -> usize {
         Self::shard(self)
@@ -89,6 +93,9 @@ impl Source for ListenerHandle {
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         Self::register(self, seen, interest, waker)
     }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
+    }
     fn shard(&self) -> usize {
         0
     }
@@ -100,6 +107,9 @@ impl Source for UdpHandle {
     }
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         Self::register(self, seen, interest, waker)
+    }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
     }
     fn shard(&self) -> usize {
         0
@@ -461,6 +471,16 @@ impl TcpStream {
         Ok(self.handle.take_error(clock::now()).map(connection_error))
     }
 
+    /// `SIOCOUTQ`: bytes written and not acknowledged.
+    pub fn outq(&self) -> u32 {
+        self.handle.outq(clock::now())
+    }
+
+    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    pub fn outq_nsd(&self) -> u32 {
+        self.handle.outq_nsd(clock::now())
+    }
+
     /// `TCP_INFO`.
     pub fn info(&self) -> TcpInfo {
         self.handle.info(clock::now())
@@ -637,6 +657,14 @@ impl UdpSocket {
         let running = stack.running().clone();
         let handle = running.stack.bind_udp(local, false).map_err(socket_error)?;
         Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+    }
+
+    pub(crate) fn handle(&self) -> &UdpHandle {
+        &self.handle
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
     }
 
     /// Fixes the peer of `send` and `recv`.

@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
@@ -38,7 +38,9 @@ pub(crate) struct Driver {
     /// The worker sleeps on the descriptors, so a new leader must send it to standby.
     worker_sleeps: AtomicBool,
     worker: Sleeper,
-    followers: Mutex<Vec<Thread>>,
+    /// What other sleepers sleep on; held weakly, because sockets outlive the device.
+    devices: Vec<Weak<OwnedFd>>,
+    followers: Mutex<Vec<Waker>>,
     waiting: AtomicUsize,
     kick: Arc<Kick>,
     call_leader: Arc<CallLeader>,
@@ -95,8 +97,16 @@ impl Wake for CallLeader {
 
 /// An epoll set over the devices' descriptors and the kick.
 #[derive(Debug)]
-struct Sleeper {
+pub(crate) struct Sleeper {
     epoll: OwnedFd,
+}
+
+/// The time from `now` to `until` as `epoll_pwait2(2)` takes it.
+pub(crate) fn timeout(until: Instant, now: Instant) -> Option<Timespec> {
+    (until != Instant::FAR_FUTURE).then(|| {
+        let left = until.since(now).0;
+        Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+    })
 }
 
 /// Token of the kick in a sleeper.
@@ -116,22 +126,25 @@ impl Sleeper {
         Ok(Self { epoll: set })
     }
 
+    /// Its descriptor, to be slept on together with others: readable when there is an event.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
     /// Sleeps until an event or `until`. Returns whether the kick was set.
     fn sleep(&self, until: Instant, now: Instant) -> bool {
-        let timeout = (until != Instant::FAR_FUTURE).then(|| {
-            let left = until.since(now).0;
-            Timespec {
-                tv_sec: (left / 1_000_000_000) as i64,
-                tv_nsec: (left % 1_000_000_000) as i64,
-            }
-        });
+        self.take(timeout(until, now)).1
+    }
+
+    /// Waits for events. Returns whether there were any, and whether the kick was among them.
+    fn take(&self, timeout: Option<Timespec>) -> (bool, bool) {
         let mut events: [epoll::Event; 8] = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 8];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(count) => events[..count].iter().any(|event| event.data.u64() == KICK),
-            Err(_) => false,
+            Ok(count) => (count > 0, events[..count].iter().any(|event| event.data.u64() == KICK)),
+            Err(_) => (false, false),
         }
     }
 }
@@ -149,6 +162,7 @@ impl Driver {
             last_led: AtomicU64::new(0),
             worker_sleeps: AtomicBool::new(false),
             worker: Sleeper::new(devices, &kick)?,
+            devices: devices.iter().map(Arc::downgrade).collect(),
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
             kick,
@@ -204,7 +218,7 @@ impl Driver {
                     self.call_follower();
                     outcome
                 }
-                None => self.follow(deadline, &mut register),
+                None => self.wait_for_leader(deadline, &mut register),
             };
             if let Some(ready) = outcome {
                 return ready;
@@ -249,11 +263,13 @@ impl Driver {
     }
 
     /// Waits for the leader to bring what this thread waits for, or to leave. `None`: look again.
-    fn follow(&self, deadline: Instant, register: &mut impl FnMut(&Waker) -> bool) -> Option<bool> {
-        let me = std::thread::current();
-        lock(&self.followers).push(me.clone());
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waker: Waker = Arc::new(Unpark(me.clone())).into();
+    fn wait_for_leader(
+        &self,
+        deadline: Instant,
+        register: &mut impl FnMut(&Waker) -> bool,
+    ) -> Option<bool> {
+        let waker = THIS_THREAD.with(Waker::clone);
+        self.follow(waker.clone());
         // The leader may have left before it could see this thread; then nobody would call it.
         let leader_left = !self.is_held();
         if !leader_left && register(&waker) {
@@ -263,16 +279,55 @@ impl Driver {
                 _ => std::thread::park_timeout(deadline.since(now).into()),
             }
         }
+        self.unfollow(&waker);
+        (deadline != Instant::FAR_FUTURE && clock::now() >= deadline).then_some(false)
+    }
+
+    /// From now on `waker` may be called when the leader leaves.
+    pub(crate) fn follow(&self, waker: Waker) {
+        lock(&self.followers).push(waker);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// ... and no longer.
+    pub(crate) fn unfollow(&self, waker: &Waker) {
         let mut followers = lock(&self.followers);
-        if let Some(at) = followers.iter().position(|other| other.id() == me.id()) {
+        if let Some(at) = followers.iter().position(|other| other.will_wake(waker)) {
             followers.swap_remove(at);
         }
         drop(followers);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        (deadline != Instant::FAR_FUTURE && clock::now() >= deadline).then_some(false)
     }
 
-    fn is_held(&self) -> bool {
+    /// Leads, for somebody who sleeps on a [`sleeper`](Self::sleeper) of his own; `None` if another
+    /// leads.
+    pub(crate) fn try_led<'a>(&'a self, stack: &'a Stack) -> Option<Led<'a>> {
+        let role = self.try_lead()?;
+        self.is_led.store(true, Ordering::SeqCst);
+        self.send_worker_to_standby();
+        Some(Led { driver: self, stack, role: Some(role) })
+    }
+
+    /// A set over the devices and the kick.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
+        let devices: Vec<_> = self.devices.iter().filter_map(Weak::upgrade).collect();
+        Sleeper::new(&devices, &self.kick)
+    }
+
+    /// Takes the events of a [`sleeper`](Self::sleeper); whether there were any.
+    pub(crate) fn drain(&self, sleeper: &Sleeper) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let (any, is_kicked) = sleeper.take(Some(at_once));
+        if is_kicked {
+            self.kick.clear();
+        }
+        any
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self.role.try_lock(), Err(TryLockError::WouldBlock))
     }
 
@@ -281,7 +336,7 @@ impl Driver {
         if self.waiting.load(Ordering::SeqCst) > 0
             && let Some(follower) = lock(&self.followers).pop()
         {
-            follower.unpark();
+            follower.wake();
         }
     }
 
@@ -323,6 +378,35 @@ impl Driver {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         self.is_led.load(Ordering::SeqCst) || now.since(last) < GRACE
     }
+}
+
+/// The lead of a shard, until it is dropped; then a follower is called.
+#[derive(Debug)]
+pub(crate) struct Led<'a> {
+    driver: &'a Driver,
+    stack: &'a Stack,
+    role: Option<MutexGuard<'a, Role>>,
+}
+
+impl Led<'_> {
+    /// Polls the shard once.
+    pub(crate) fn poll(&self, now: Instant) -> (Instant, Why) {
+        self.stack.poll(self.driver.shard, now)
+    }
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        self.driver.last_led.store(clock::now().as_nanos(), Ordering::SeqCst);
+        self.driver.is_led.store(false, Ordering::SeqCst);
+        self.role = None;
+        self.driver.call_follower();
+    }
+}
+
+thread_local! {
+    /// One per thread, so that a socket keeps one registration of it.
+    static THIS_THREAD: Waker = Arc::new(Unpark(std::thread::current())).into();
 }
 
 /// Wakes a parked thread.

@@ -478,6 +478,11 @@ impl ListenerHandle {
         self.0.listener.readiness.register(seen, interest, waker)
     }
 
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.listener.readiness.unregister(waker);
+    }
+
     /// A reference that does not keep the listener open.
     pub fn downgrade(&self) -> WeakListenerHandle {
         WeakListenerHandle(Arc::downgrade(&self.0))

@@ -132,26 +132,37 @@ pub(crate) fn info(socket: &TcpStream) -> Info {
 }
 
 /// Waits for any of several sockets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Poller {
     poller: neap::Poller,
     events: Vec<neap::Event>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    /// # Errors
+    /// As [`neap::Poller::new`].
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { poller: neap::Poller::new()?, events: Vec::new() })
     }
 
     /// Waits for this socket too, from now on: for data, or for room where `for_room`.
-    pub(crate) fn add(&mut self, socket: &impl neap::Pollable, token: u64, for_room: bool) {
-        let interest = if for_room { neap::Interest::Writable } else { neap::Interest::Readable };
-        self.poller.add(socket, token, interest);
+    ///
+    /// # Errors
+    /// As [`neap::Poller::add`].
+    pub(crate) fn add(
+        &mut self,
+        socket: &impl neap::Pollable,
+        token: u64,
+        for_room: bool,
+    ) -> io::Result<()> {
+        let events = if for_room { neap::Events::OUT } else { neap::Events::IN };
+        self.poller.add(socket, token, events)
     }
 
-    /// Waits for the socket with this token no longer.
-    pub(crate) fn remove(&mut self, token: u64) {
-        self.poller.remove(token);
+    /// Waits for this socket no longer.
+    pub(crate) fn remove(&mut self, socket: &impl neap::Pollable) {
+        // One that was removed before is what is wanted.
+        let _ = self.poller.remove(socket);
     }
 
     /// Puts the tokens of the sockets that are ready into `ready`; none if the time ends first.

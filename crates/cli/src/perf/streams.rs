@@ -222,8 +222,8 @@ impl<'a> DataPhase<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Self, DataError> {
         let single = streams.len() == 1;
-        let mut poller = Poller::new();
-        poller.add(control.socket(), CONTROL, false);
+        let mut poller = Poller::new().map_err(DataError::Wait)?;
+        poller.add(control.socket(), CONTROL, false).map_err(DataError::Wait)?;
         for (index, stream) in streams.iter().enumerate() {
             let set = if single {
                 let timeouts = stream.socket.set_read_timeout(Some(SLICE));
@@ -231,8 +231,10 @@ impl<'a> DataPhase<'a> {
             } else {
                 stream.socket.set_nonblocking(true)
             };
-            set.map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
-            poller.add(&stream.socket, index as u64, setting.role == Role::Sender);
+            set.and_then(|()| {
+                poller.add(&stream.socket, index as u64, setting.role == Role::Sender)
+            })
+            .map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
         }
         let now = Instant::now();
         let omit = setting.plan.omit;
@@ -380,7 +382,7 @@ impl<'a> DataPhase<'a> {
         let stream = &mut self.streams[index];
         let moved = stream.transfer(self.setting.role, &mut self.block, credit);
         if stream.done {
-            self.poller.remove(index as u64);
+            self.poller.remove(&stream.socket);
         }
         moved.map_err(|source| DataError::Stream { id: stream.figures.id, source })
     }
@@ -454,7 +456,7 @@ impl<'a> DataPhase<'a> {
                     Err(error) if is_transient(&error) => {}
                     Ok(bytes) if bytes > 0 => {}
                     // A sender has nothing to read; a server may close or reset its streams before it sends the state.
-                    _ => self.poller.remove(token),
+                    _ => self.poller.remove(&stream.socket),
                 }
             }
         }

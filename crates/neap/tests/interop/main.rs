@@ -9,4 +9,5 @@ mod datagrams;
 mod errors;
 mod lifecycle;
 mod links;
+mod polling;
 mod waiting;

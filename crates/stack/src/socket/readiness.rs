@@ -122,6 +122,11 @@ impl Readiness {
         }
         true
     }
+
+    /// Forgets a waiter that was registered and not woken. O(waiters of this socket).
+    pub fn unregister(&self, waker: &Waker) {
+        lock(&self.waiters).retain(|waiter| !waiter.waker.will_wake(waker));
+    }
 }
 
 #[cfg(test)]

@@ -453,6 +453,11 @@ impl TcpHandle {
         self.0.socket.readiness.register(seen, interest, waker)
     }
 
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.socket.readiness.unregister(waker);
+    }
+
     /// A reference that does not keep the socket open.
     pub fn downgrade(&self) -> WeakTcpHandle {
         WeakTcpHandle(Arc::downgrade(&self.0))

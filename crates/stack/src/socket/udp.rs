@@ -396,6 +396,11 @@ impl UdpHandle {
         self.0.socket.readiness.0.register(seen, interest, waker)
     }
 
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.socket.readiness.0.unregister(waker);
+    }
+
     /// A reference that does not keep the socket open.
     pub fn downgrade(&self) -> WeakUdpHandle {
         WeakUdpHandle(Arc::downgrade(&self.0))
