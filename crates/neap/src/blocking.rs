@@ -157,8 +157,9 @@ pub struct TcpStream {
     written: Arc<AtomicU64>,
 }
 
-const WRITE_READY: Ready = Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
-const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
+pub(crate) const WRITE_READY: Ready =
+    Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
+pub(crate) const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
 
 impl TcpStream {
     /// Opens a connection and waits until it is established.
@@ -274,6 +275,29 @@ impl TcpStream {
         if before / LOOK_IN != (before + bytes as u64) / LOOK_IN {
             self.running.look_in(self.handle.shard());
         }
+    }
+
+    /// Reads what is there; `WouldBlock` if nothing is, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.read(clock::now(), buf).map_err(read_error)
+    }
+
+    /// ... and leaves it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.peek(clock::now(), buf).map_err(read_error)
+    }
+
+    /// Writes what there is room for; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let written = self.handle.write(clock::now(), data).map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
     }
 
     fn write_some(&self, data: &[u8]) -> io::Result<usize> {
@@ -617,6 +641,13 @@ impl TcpListener {
         Ok((TcpStream::new(handle, self.running.clone()), remote))
     }
 
+    /// The next connection; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (handle, remote) = self.handle.accept().map_err(socket_error)?;
+        Ok((TcpStream::new(handle, self.running.clone()), remote))
+    }
+
     /// Connections as they come.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
         std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
@@ -717,6 +748,23 @@ impl UdpSocket {
         let deadline = Waiting::deadline(timeout);
         let block = &SocketError::WouldBlock;
         wait(&self.running, &self.handle, interest, deadline, block, attempt)
+    }
+
+    /// Sends a datagram; `WouldBlock` if too much is below, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_send(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
+        let datagram = Bytes::copy_from_slice(data);
+        self.handle.send_to(clock::now(), datagram, remote).map_err(socket_error)?;
+        Ok(data.len())
+    }
+
+    /// Takes a datagram; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.handle.recv_from().map_err(socket_error)?;
+        let len = datagram.data.len().min(buf.len());
+        buf[..len].copy_from_slice(&datagram.data[..len]);
+        Ok((len, datagram.from))
     }
 
     /// Waits for a datagram; what does not fit `buf` is lost.

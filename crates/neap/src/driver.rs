@@ -23,6 +23,8 @@ use std::thread::Thread;
 
 /// How often the worker looks in while applications drive.
 const STANDBY: Nanos = Nanos::from_micros(250);
+/// How often the worker looks whether a task that drives comes round, and how long it may not.
+const TASK_STANDBY: Nanos = Nanos::from_millis(5);
 /// How long after its last poll an application counts as driving.
 const GRACE: Nanos = Nanos::from_micros(200);
 
@@ -35,6 +37,10 @@ pub(crate) struct Driver {
     is_led: AtomicBool,
     /// When an application last polled, nanoseconds.
     last_led: AtomicU64,
+    /// A task of a runtime drives, unless it does not come round.
+    has_task: AtomicBool,
+    /// When it wants to be woken, nanoseconds.
+    task_due: AtomicU64,
     /// The worker sleeps on the descriptors, so a new leader must send it to standby.
     worker_sleeps: AtomicBool,
     worker: Sleeper,
@@ -160,6 +166,8 @@ impl Driver {
             role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick)? }),
             is_led: AtomicBool::new(false),
             last_led: AtomicU64::new(0),
+            has_task: AtomicBool::new(false),
+            task_due: AtomicU64::new(u64::MAX),
             worker_sleeps: AtomicBool::new(false),
             worker: Sleeper::new(devices, &kick)?,
             devices: devices.iter().map(Arc::downgrade).collect(),
@@ -350,6 +358,10 @@ impl Driver {
     pub(crate) fn work(&self, stack: &Stack, is_over: &AtomicBool) {
         while !is_over.load(Ordering::SeqCst) {
             let now = clock::now();
+            if self.has_task.load(Ordering::SeqCst) && !self.is_task_late(now) {
+                std::thread::park_timeout(TASK_STANDBY.into());
+                continue;
+            }
             if self.applications_drive(now) {
                 std::thread::park_timeout(STANDBY.into());
                 continue;
@@ -365,6 +377,9 @@ impl Driver {
             if why == Why::MoreWork || is_over.load(Ordering::SeqCst) {
                 continue;
             }
+            if self.has_task.load(Ordering::SeqCst) {
+                continue;
+            }
             self.worker_sleeps.store(true, Ordering::SeqCst);
             // A leader that came in between has not seen the flag.
             if !self.is_led.load(Ordering::SeqCst) {
@@ -374,9 +389,98 @@ impl Driver {
         }
     }
 
+    /// Whether something has waited for the task for too long: its runtime is busy, or stands still.
+    fn is_task_late(&self, now: Instant) -> bool {
+        let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
+        let due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_event = self.worker.take(Some(at_once)).0;
+        now.since(last) >= TASK_STANDBY && (has_event || now.since(due) >= TASK_STANDBY)
+    }
+
     fn applications_drive(&self, now: Instant) -> bool {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         self.is_led.load(Ordering::SeqCst) || now.since(last) < GRACE
+    }
+}
+
+/// For the task of a runtime that drives.
+#[cfg(feature = "tokio")]
+impl Driver {
+    pub(crate) fn has_task(&self) -> bool {
+        self.has_task.load(Ordering::SeqCst)
+    }
+
+    /// A task drives from now on; false if one does already.
+    pub(crate) fn begin_task(&self) -> bool {
+        let is_first = !self.has_task.swap(true, Ordering::SeqCst);
+        self.send_worker_to_standby();
+        is_first
+    }
+
+    /// The task will come round by `due`, or when a descriptor is ready.
+    pub(crate) fn expect_task(&self, due: Instant) {
+        self.task_due.store(due.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// The task is over: the worker drives.
+    pub(crate) fn end_task(&self) {
+        self.has_task.store(false, Ordering::SeqCst);
+        self.kick.set();
+    }
+
+    /// A [`sleeper`](Self::sleeper) with a timer in it.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn timed_sleeper(&self) -> io::Result<(Sleeper, Timer)> {
+        let sleeper = self.sleeper()?;
+        let timer = Timer::new()?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&sleeper.epoll, &timer.descriptor, epoll::EventData::new_u64(TIMER), flags)?;
+        Ok((sleeper, timer))
+    }
+}
+
+/// Token of a timer in a sleeper.
+#[cfg(feature = "tokio")]
+const TIMER: u64 = u64::MAX - 1;
+
+/// A timer that wakes whoever sleeps on a set of descriptors. One system call when it is set to earlier
+/// than it was; none when it is set to later.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub(crate) struct Timer {
+    descriptor: OwnedFd,
+    armed: Instant,
+}
+
+#[cfg(feature = "tokio")]
+impl Timer {
+    fn new() -> io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let descriptor = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        Ok(Self { descriptor, armed: Instant::FAR_FUTURE })
+    }
+
+    /// Fires at `due` or earlier.
+    pub(crate) fn set(&mut self, due: Instant, now: Instant) {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
+        let has_fired = self.armed <= now;
+        if due == Instant::FAR_FUTURE && has_fired {
+            self.armed = due;
+        }
+        if due >= self.armed && !has_fired || due == Instant::FAR_FUTURE {
+            return;
+        }
+        // Zero would disarm it.
+        let it_value = timeout(due.max(now + Nanos(1)), now).unwrap_or_default();
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval, it_value };
+        // It fails only for times that are none.
+        let _ = timerfd_settime(&self.descriptor, TimerfdTimerFlags::empty(), &spec);
+        self.armed = due;
     }
 }
 

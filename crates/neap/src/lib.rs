@@ -63,6 +63,8 @@ mod driver;
 mod error;
 mod poller;
 mod running;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod watch;
 
 pub use blocking::{TcpListener, TcpStream, UdpSocket};
