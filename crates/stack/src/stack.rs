@@ -299,14 +299,14 @@ impl Host {
         let setup = Setup {
             config: self.config.clone(),
             counters: shard.counters().clone(),
-            account: account.clone(),
+            account,
             controller,
             isn: self.secrets.isn(now, local, remote),
             ts_offset: self.secrets.ts_offset(local, remote),
             path: path.tell(tuple.remote),
             options,
         };
-        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, account, cell));
+        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, cell));
         if let Err(error) = self.demux.insert(&socket) {
             self.registry.release(id);
             return Err(error);

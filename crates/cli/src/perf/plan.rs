@@ -116,6 +116,7 @@ impl Plan {
                 congestion: asked.congestion.clone(),
                 max_segment: (mss > 0).then_some(mss),
                 buffer_size: (window > 0).then_some(window as usize),
+                notsent_lowat: None,
             },
         })
     }
@@ -194,6 +195,7 @@ mod tests {
                     congestion: Some("cubic".to_owned()),
                     max_segment: Some(1400),
                     buffer_size: Some(1 << 20),
+                    notsent_lowat: None,
                 },
             };
             let again = Plan::of(&plan.parameters()).unwrap();

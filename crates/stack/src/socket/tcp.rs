@@ -19,7 +19,6 @@ use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -62,7 +61,6 @@ impl Debt {
 pub(crate) struct TcpState {
     connection: Connection,
     path: SocketPath,
-    account: Arc<TxAccount>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -181,13 +179,12 @@ impl TcpSocket {
         tuple: FourTuple,
         connection: Connection,
         path: SocketPath,
-        account: Arc<TxAccount>,
         cell: Arc<RunCell>,
     ) -> Self {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
         Self {
             tuple,
-            state: HandOff::new(TcpState { connection, path, account, is_retired: false }),
+            state: HandOff::new(TcpState { connection, path, is_retired: false }),
             readiness: Readiness::new(),
             cell,
             backlog_limit,
@@ -302,7 +299,6 @@ impl TcpSocket {
             remote,
             state: owner.connection.state(),
             info: owner.connection.info(now),
-            device_bytes: owner.account.device_bytes(),
         };
         self.release(owner, &mut Cx { now, host, socket: self });
         flow
@@ -325,8 +321,6 @@ pub struct FlowInfo {
     pub state: State,
     /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
     pub info: TcpInfo,
-    /// Of the memory below TCP, what the device has; the rest waits in the qdisc.
-    pub device_bytes: u64,
 }
 
 /// The application's reference to a TCP socket; clones share it. When the last one is dropped, the
@@ -522,6 +516,7 @@ mod tests {
     use super::*;
     use crate::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
     use neap_tcp::time::Nanos;
+    use neap_tcp::transmit::small_queue::TxAccount;
 
     /// A host that is connected to itself.
     struct Pair {
