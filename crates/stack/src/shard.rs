@@ -19,6 +19,7 @@ use crate::wheel::Wheel;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
 use neap_tcp::segment::Segment;
+use neap_tcp::sender::pages::PagePool;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, TryLockError};
 use std::task::{Wake, Waker};
@@ -275,6 +276,7 @@ struct Driver {
 /// One driver's part of a host.
 pub(crate) struct Shard {
     pub(crate) list: Arc<RunList>,
+    pages: Arc<PagePool>,
     driver: Mutex<Driver>,
 }
 
@@ -291,7 +293,8 @@ impl Shard {
             running: Vec::new(),
             due: Vec::new(),
         };
-        Self { list: Arc::new(RunList::new(index)), driver: Mutex::new(driver) }
+        let (list, pages) = (Arc::new(RunList::new(index)), Arc::default());
+        Self { list, pages, driver: Mutex::new(driver) }
     }
 
     pub(crate) fn cell(&self, id: SocketId) -> Arc<RunCell> {
@@ -300,6 +303,11 @@ impl Shard {
 
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.list.counters
+    }
+
+    /// What the shard's connections write into.
+    pub(crate) fn pages(&self) -> &Arc<PagePool> {
+        &self.pages
     }
 
     pub(crate) fn set_kick(&self, waker: Option<Waker>) {

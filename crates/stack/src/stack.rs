@@ -299,6 +299,7 @@ impl Host {
         let setup = Setup {
             config: self.config.clone(),
             counters: shard.counters().clone(),
+            pages: shard.pages().clone(),
             account,
             controller,
             isn: self.secrets.isn(now, local, remote),

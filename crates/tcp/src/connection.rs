@@ -15,6 +15,7 @@ use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
 use crate::segment::{Flags, Segment};
 use crate::sender::Sender;
+use crate::sender::pages::PagePool;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
@@ -49,6 +50,8 @@ pub struct Setup {
     pub config: Arc<Config>,
     /// Where events are counted.
     pub counters: Arc<Counters>,
+    /// What it writes into.
+    pub pages: Arc<PagePool>,
     /// The account of its bytes below TCP.
     pub account: Arc<TxAccount>,
     /// Congestion control.
@@ -191,10 +194,10 @@ pub struct Connection {
     /// Segments of a frame by the last sizing: the floor of a low-water mark in time.
     pub(crate) frame_segments: u8,
     pub(crate) sndbuf: u32,
-    pub(crate) probe_backoff: u32,
-    pub(crate) keepalive_probes: u32,
+    pub(crate) probe_backoff: u16,
+    pub(crate) keepalive_probes: u16,
     pub(crate) syn_sent_at: Instant,
-    pub(crate) syn_retransmits: u32,
+    pub(crate) syn_retransmits: u16,
     /// First retransmission timeout of the row, for the user timeout.
     /// [`Instant::FAR_FUTURE`] while the peer answers.
     pub(crate) stalled_since: Instant,
@@ -256,7 +259,7 @@ impl Connection {
     }
 
     fn new(now: Instant, state: State, setup: Setup, receiver: Receiver) -> Self {
-        let sender = Sender::new(setup.isn, &setup.config, setup.controller);
+        let sender = Sender::new(setup.isn, &setup.config, setup.controller, setup.pages);
         let sndbuf = setup.options.send_buffer.unwrap_or(setup.config.tcp_wmem.default);
         let mut connection = Self {
             gso: GsoLimits { max_size: setup.path.mtu, max_segs: 1 },

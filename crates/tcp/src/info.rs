@@ -158,8 +158,8 @@ impl Connection {
             state: self.state,
             ca_state: recovery.state,
             congestion: sender.controller.name(),
-            retransmits: recovery.retransmits.max(self.syn_retransmits),
-            probes: self.probe_backoff.max(self.keepalive_probes),
+            retransmits: recovery.retransmits.max(u32::from(self.syn_retransmits)),
+            probes: u32::from(self.probe_backoff.max(self.keepalive_probes)),
             backoff: sender.rtt.shift(),
             rto: sender.rtt.rto(),
             ato: receiver.ato(),
@@ -231,7 +231,6 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum Spent {
-    Idle,
     Sending,
     Rwnd,
     Sndbuf,
@@ -248,8 +247,20 @@ pub struct Chronograph(Option<Box<Running>>);
 #[derive(Clone, Debug)]
 struct Running {
     since: Instant,
-    now_on: Spent,
-    totals: [Nanos; 7],
+    /// `None` while idle.
+    now_on: Option<Spent>,
+    totals: [Nanos; 6],
+}
+
+impl Running {
+    /// The totals at `now`.
+    fn totals(&self, now: Instant) -> [Nanos; 6] {
+        let mut totals = self.totals;
+        if let Some(spent) = self.now_on {
+            totals[spent as usize] = totals[spent as usize] + now.since(self.since);
+        }
+        totals
+    }
 }
 
 /// What a chronograph has measured.
@@ -274,25 +285,24 @@ impl Chronograph {
     /// `starved` whether the application was refused room while the window has some.
     pub fn turn(&mut self, now: Instant, blocked: TxBlocked, in_flight: bool, starved: bool) {
         let next = match blocked {
-            TxBlocked::NoData if starved => Spent::Sndbuf,
-            TxBlocked::NoData if in_flight => Spent::Sending,
-            TxBlocked::NoData | TxBlocked::NotOpen => Spent::Idle,
-            TxBlocked::Rwnd => Spent::Rwnd,
-            TxBlocked::SmallQueue | TxBlocked::Autocork => Spent::SmallQueue,
-            TxBlocked::Pacing(_) => Spent::Pacing,
-            TxBlocked::Cwnd => Spent::Cwnd,
+            TxBlocked::NoData if starved => Some(Spent::Sndbuf),
+            TxBlocked::NoData if in_flight => Some(Spent::Sending),
+            TxBlocked::NoData | TxBlocked::NotOpen => None,
+            TxBlocked::Rwnd => Some(Spent::Rwnd),
+            TxBlocked::SmallQueue | TxBlocked::Autocork => Some(Spent::SmallQueue),
+            TxBlocked::Pacing(_) => Some(Spent::Pacing),
+            TxBlocked::Cwnd => Some(Spent::Cwnd),
             TxBlocked::Nagle | TxBlocked::Defer | TxBlocked::Egress | TxBlocked::Yield => {
-                Spent::Sending
+                Some(Spent::Sending)
             }
         };
-        if next == Spent::Idle && self.0.is_none() {
+        if next.is_none() && self.0.is_none() {
             return;
         }
-        let start = || Box::new(Running { since: now, now_on: next, totals: [Nanos::ZERO; 7] });
+        let start = || Box::new(Running { since: now, now_on: next, totals: [Nanos::ZERO; 6] });
         let running = self.0.get_or_insert_with(start);
         if next != running.now_on {
-            let total = &mut running.totals[running.now_on as usize];
-            *total = *total + now.since(running.since);
+            running.totals = running.totals(now);
             running.since = now;
             running.now_on = next;
         }
@@ -301,12 +311,10 @@ impl Chronograph {
     /// The totals at `now`.
     pub fn times(&self, now: Instant) -> Times {
         let Some(running) = &self.0 else { return Times::default() };
-        let mut totals = running.totals;
-        let total = &mut totals[running.now_on as usize];
-        *total = *total + now.since(running.since);
+        let totals = running.totals(now);
         let of = |spent: Spent| totals[spent as usize];
         Times {
-            busy: totals[1..].iter().fold(Nanos::ZERO, |sum, &part| sum + part),
+            busy: totals.iter().fold(Nanos::ZERO, |sum, &part| sum + part),
             rwnd: of(Spent::Rwnd),
             sndbuf: of(Spent::Sndbuf),
             small_queue: of(Spent::SmallQueue),

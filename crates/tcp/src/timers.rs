@@ -123,13 +123,13 @@ impl Connection {
         };
         let since = self.stall(self.syn_sent_at);
         let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
-        if self.syn_retransmits >= limit || user {
+        if u32::from(self.syn_retransmits) >= limit || user {
             self.counters.add(Counter::AbortOnTimeout, 1);
             self.fail(self.soft_error.unwrap_or(ConnectionError::TimedOut));
             return;
         }
         self.counters.add(Counter::Timeouts, 1);
-        self.syn_retransmits += 1;
+        self.syn_retransmits = self.syn_retransmits.saturating_add(1);
         self.owed.syn = true;
         self.arm_syn(now);
     }
@@ -223,14 +223,14 @@ impl Connection {
         let by_user = self.options.user_timeout;
         let timed_out = match by_user {
             Some(limit) => quiet >= limit && self.keepalive_probes > 0,
-            None => self.keepalive_probes >= limit,
+            None => u32::from(self.keepalive_probes) >= limit,
         };
         if timed_out {
             self.give_up();
             self.owed.reset = true;
             return;
         }
-        self.keepalive_probes += 1;
+        self.keepalive_probes = self.keepalive_probes.saturating_add(1);
         self.owed.keepalive = true;
         self.counters.add(Counter::KeepAlive, 1);
         let interval = self.options.keepalive_interval;

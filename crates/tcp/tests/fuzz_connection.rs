@@ -201,6 +201,7 @@ impl World {
             controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
             config: Arc::new(config.clone()),
             counters: Arc::new(Counters::default()),
+            pages: Arc::default(),
             account: account.clone(),
             isn: iss,
             ts_offset: source.pick(&[0, u32::MAX]),

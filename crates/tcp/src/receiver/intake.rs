@@ -1,7 +1,7 @@
 //! What becomes of a segment's data: in order, out of order, old, or outside the window.
 
 use super::ack::{Estimates, MAX_QUICKACKS, SegmentSize};
-use super::queue::COPY_BREAK;
+use super::queue::{ByteQueue, COPY_BREAK};
 use super::{Is, Receiver};
 use crate::counters::Counter;
 use crate::segment::{Ecn, Flags, Payload, Segment};
@@ -105,7 +105,7 @@ impl Receiver {
             self.ack.schedule_now();
         }
         // A FIN needs no buffer: at the edge it is taken even if the window is closed.
-        let last = self.fin_seq().map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
+        let last = self.fin.map_or(self.adv(), |fin_seq| fin_seq.earlier(self.adv()));
         let bare = payload.is_empty();
         if self.is_finished() || seq.after(last) || (seq == last && !bare) {
             return self.refuse_out_of_window();
@@ -155,8 +155,8 @@ impl Receiver {
         let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
         let at = self.received;
         let end = at + u64::from(payload.len());
-        if had_holes && self.reassembly.first().is_some_and(|first| first < end) {
-            let inserted = self.reassembly.insert(at, payload);
+        if self.first_out_of_order().is_some_and(|first| first < end) {
+            let inserted = self.reassembly.get_or_insert_default().insert(at, payload);
             if let Some(part) = inserted.duplicate {
                 self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
             }
@@ -164,7 +164,7 @@ impl Receiver {
             self.advance(payload.len());
             self.queue.push(&mut payload, copy_break);
         }
-        while let Some(range) = self.reassembly.take(self.received) {
+        while let Some(range) = self.take_reassembled() {
             self.advance(range.len());
             self.queue.append(range, copy_break);
         }
@@ -173,10 +173,10 @@ impl Receiver {
         }
         if fin && end >= self.received {
             // What lies behind a FIN is no data of this stream.
-            self.fin_at = Some(self.received);
-            self.reassembly.clear();
+            self.fin = Some(self.seq_at(self.received));
+            self.reassembly = None;
         }
-        if self.fin_at == Some(self.received) {
+        if self.fin == Some(self.seq_at(self.received)) {
             self.finish();
         }
         if had_holes && !self.has_holes() {
@@ -190,10 +190,29 @@ impl Receiver {
         self.received += u64::from(bytes);
     }
 
+    fn first_out_of_order(&self) -> Option<u64> {
+        self.reassembly.as_ref()?.first()
+    }
+
+    /// The position behind the last byte that waits out of order.
+    pub(super) fn out_of_order_end(&self) -> Option<u64> {
+        self.reassembly.as_ref()?.end()
+    }
+
+    /// What waited for the bytes received so far.
+    fn take_reassembled(&mut self) -> Option<ByteQueue> {
+        let reassembly = self.reassembly.as_mut()?;
+        let range = reassembly.take(self.received);
+        if reassembly.is_empty() {
+            self.reassembly = None;
+        }
+        range
+    }
+
     fn finish(&mut self) {
         self.is |= Is::FINISHED;
         self.nxt += 1;
-        self.reassembly.clear();
+        self.reassembly = None;
         self.ack.schedule_now();
     }
 
@@ -234,8 +253,8 @@ impl Receiver {
         let end = at + u64::from(payload.len());
         self.ack.schedule();
         self.dup_acks = self.dup_acks.saturating_add(1).min(MAX_DUP_ACKS);
-        if fin && self.fin_at.is_none() && self.reassembly.end().is_none_or(|last| last <= end) {
-            self.fin_at = Some(end);
+        if fin && self.fin.is_none() && self.out_of_order_end().is_none_or(|last| last <= end) {
+            self.fin = Some(self.seq_at(end));
         }
         if payload.is_empty() {
             return Disposition::OutOfOrder;
@@ -247,7 +266,7 @@ impl Receiver {
         self.measure_mss(size);
         self.counters.add(Counter::OFOQueue, 1);
         self.ofo_segments = self.ofo_segments.saturating_add(segments);
-        let inserted = self.reassembly.insert(at, payload);
+        let inserted = self.reassembly.get_or_insert_default().insert(at, payload);
         if let Some(part) = inserted.duplicate {
             self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
         }
@@ -277,7 +296,9 @@ impl Receiver {
         if window.fits(memory) {
             return true;
         }
-        let pruned = self.reassembly.prune(at, |held| queued.saturating_add(held) > goal);
+        let pruned = self.reassembly.as_mut().map_or(0, |reassembly| {
+            reassembly.prune(at, |held| queued.saturating_add(held) > goal)
+        });
         if pruned > 0 {
             self.counters.add(Counter::OfoPruned, 1);
         }

@@ -101,12 +101,13 @@ pub struct Receiver {
     /// Data bytes received in order: the stream position of `nxt`.
     received: u64,
     queue: ByteQueue,
-    reassembly: Reassembly,
+    /// Out-of-order data; nothing as long as none came.
+    reassembly: Option<Box<Reassembly>>,
     window: ReceiveWindow,
     ack: AckPolicy,
     ts_recent: TsRecent,
-    /// Stream position of the FIN, once seen.
-    fin_at: Option<u64>,
+    /// Sequence number of the FIN, once seen.
+    fin: Option<SeqNumber>,
     /// Duplicates to report, oldest first; one goes with each ACK.
     dsack: SmallVec<[SackBlock; 2]>,
     /// When an out-of-window segment without data was last answered.
@@ -143,11 +144,11 @@ impl Receiver {
             nxt,
             received: 0,
             queue: ByteQueue::default(),
-            reassembly: Reassembly::default(),
+            reassembly: None,
             window,
             ack: AckPolicy::new(hint),
             ts_recent: TsRecent::new(now, setup.ts_recent.unwrap_or(0)),
-            fin_at: None,
+            fin: None,
             dsack: SmallVec::new(),
             last_oow_ack: Instant::ZERO,
             ofo_segments: 0,
@@ -193,12 +194,13 @@ impl Receiver {
 
     /// Whether out-of-order data waits.
     pub fn has_holes(&self) -> bool {
-        !self.reassembly.is_empty()
+        self.reassembly.as_ref().is_some_and(|reassembly| !reassembly.is_empty())
     }
 
     /// Memory held for queued data, bytes (`sk_rmem_alloc`): payload and [`OVERHEAD`] per slice.
     pub fn rmem_alloc(&self) -> u32 {
-        self.queue.charge().saturating_add(self.reassembly.charge())
+        let out_of_order = self.reassembly.as_ref().map_or(0, |reassembly| reassembly.charge());
+        self.queue.charge().saturating_add(out_of_order)
     }
 
     /// The receive buffer, bytes of memory (`sk_rcvbuf`).
@@ -323,7 +325,7 @@ impl Receiver {
         let moves = || self.queue.is_empty() || window.select(memory, rcv_mss).0 >= window.wnd();
         if self.ack.is_urgent(unacked, moves) {
             self.ack.schedule_now();
-        } else if self.has_holes() || self.fin_at.is_some_and(|at| at > self.received) {
+        } else if self.has_holes() || self.fin.is_some_and(|fin| fin.after(self.nxt)) {
             let rtt = match (self.window.rtt(), estimates.srtt) {
                 (rtt, Nanos::ZERO) => rtt,
                 (rtt, srtt) => rtt.min(srtt),
@@ -393,11 +395,10 @@ impl Receiver {
             return blocks;
         }
         blocks.extend(self.dsack.first().copied());
-        if self.has_holes() {
-            let fin = self.fin_at;
-            for extent in self.reassembly.report(max - blocks.len()) {
-                let finished = u32::from(fin == Some(extent.end));
+        if let Some(reassembly) = &self.reassembly {
+            for extent in reassembly.report(max - blocks.len()) {
                 let (left, right) = (self.seq_at(extent.start), self.seq_at(extent.end));
+                let finished = u32::from(self.fin == Some(right));
                 blocks.push(SackBlock { left, right: right + finished });
             }
         }
@@ -542,13 +543,9 @@ impl Receiver {
         self.irs + 1 + (position as u32)
     }
 
-    fn fin_seq(&self) -> Option<SeqNumber> {
-        self.fin_at.map(|at| self.seq_at(at))
-    }
-
     /// Bytes from `nxt` to the end of what waits out of order.
     fn beyond(&self) -> u32 {
-        self.reassembly.end().map_or(0, |end| end.saturating_sub(self.received) as u32)
+        self.out_of_order_end().map_or(0, |end| end.saturating_sub(self.received) as u32)
     }
 }
 

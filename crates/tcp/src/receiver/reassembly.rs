@@ -186,11 +186,6 @@ impl Reassembly {
         pruned
     }
 
-    /// Drops everything.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others.
     pub(super) fn report(&self, max: usize) -> SmallVec<[Extent; RECENT]> {
         let mut blocks: SmallVec<[Extent; RECENT]> =

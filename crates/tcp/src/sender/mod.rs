@@ -1,10 +1,12 @@
 //! The sending half: what was written, what is in flight, and what the peer said of it.
 
 pub mod delivery_rate;
+pub mod pages;
 pub mod recovery;
 pub mod rto;
 pub mod scoreboard;
 pub mod send_queue;
+pub mod steady_rate;
 pub mod windowed_min;
 
 use crate::config::Config;
@@ -15,10 +17,13 @@ use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
+use pages::PagePool;
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard};
 use send_queue::SendQueue;
+use std::sync::Arc;
+use steady_rate::SteadyRate;
 
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
 pub const INITIAL_WINDOW: u32 = 10;
@@ -113,6 +118,8 @@ pub struct Sender {
     pub rtt: RttEstimator,
     /// Delivery-rate sampler.
     pub rate: RateSampler,
+    /// What was delivered over milliseconds.
+    steady: SteadyRate,
     /// Departures.
     pub pacer: Pacer,
     /// Loss recovery.
@@ -150,9 +157,12 @@ pub struct Sender {
 
 impl Sender {
     /// Nothing sent yet but a SYN at `iss`.
-    pub fn new(iss: SeqNumber, config: &Config, controller: Box<dyn CongestionControl>) -> Self {
-        let rto_min = Nanos::from_micros(u64::from(config.tcp_rto_min_us));
-        let rto_max = Nanos::from_millis(u64::from(config.tcp_rto_max_ms));
+    pub fn new(
+        iss: SeqNumber,
+        config: &Config,
+        controller: Box<dyn CongestionControl>,
+        pages: Arc<PagePool>,
+    ) -> Self {
         let recovery = Recovery::new(config.tcp_reordering);
         Self {
             una: iss,
@@ -161,12 +171,13 @@ impl Sender {
             max_wnd: 0,
             wl1: SeqNumber(0),
             mss: 536,
-            queue: SendQueue::default(),
+            queue: SendQueue::new(pages),
             board: Scoreboard::default(),
             window: Window::new(INITIAL_WINDOW),
             controller,
-            rtt: RttEstimator::new(rto_min, rto_max),
+            rtt: RttEstimator::new(config.tcp_rto_min_us, config.tcp_rto_max_ms),
             rate: RateSampler::default(),
+            steady: SteadyRate::default(),
             pacer: Pacer::default(),
             recovery,
             reorder_wait: Nanos::MAX,
@@ -283,6 +294,8 @@ impl Sender {
         sample.min_rtt = self.rtt.min_rtt();
         sample.srtt = self.rtt.srtt();
         self.rate.sample(&rtts.newest, &mut sample, false);
+        self.queue.reclaim();
+        self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
         let lost_before = self.board.counts().lost_out;
@@ -543,13 +556,16 @@ impl Sender {
     }
 
     /// What the flow moves: what was in flight at the most in this window, over srtt, and no more
-    /// than what was delivered; unlimited before the first sample. While something else than cwnd
+    /// than what was delivered in a round trip, or an eighth more than over milliseconds;
+    /// unlimited before the first sample. While something else than cwnd
     /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
     /// nothing. A flow that fills its window in slow start will move twice as much a round later.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
-        let rate = delivered.map_or(used, |delivered| delivered.min(used));
+        let steady =
+            self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
+        let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
         if grows { Rate(rate.0.saturating_mul(2)) } else { rate }
     }

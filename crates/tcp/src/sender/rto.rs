@@ -35,14 +35,14 @@ pub struct RttEstimator {
     /// The round trip ends when this is acknowledged.
     round_end: SeqNumber,
     shift: u32,
-    rto_min: u64,
-    rto_max: u64,
+    rto_min_us: u32,
+    rto_max_ms: u32,
     min_rtt: WindowedMin,
 }
 
 impl RttEstimator {
-    /// No sample yet. `rto_min` is `tcp_rto_min_us`, `rto_max` is `tcp_rto_max_ms`.
-    pub fn new(rto_min: Nanos, rto_max: Nanos) -> Self {
+    /// No sample yet. The bounds are `tcp_rto_min_us` and `tcp_rto_max_ms`.
+    pub fn new(rto_min_us: u32, rto_max_ms: u32) -> Self {
         Self {
             srtt_8: 0,
             mdev_4: INITIAL_RTO.0,
@@ -50,8 +50,8 @@ impl RttEstimator {
             rttvar_4: 0,
             round_end: SeqNumber(0),
             shift: 0,
-            rto_min: rto_min.0,
-            rto_max: rto_max.0.max(1),
+            rto_min_us,
+            rto_max_ms: rto_max_ms.max(1),
             min_rtt: WindowedMin::default(),
         }
     }
@@ -64,7 +64,7 @@ impl RttEstimator {
         if self.srtt_8 == 0 {
             self.srtt_8 = rtt << 3;
             self.mdev_4 = rtt << 1;
-            self.rttvar_4 = self.mdev_4.max(self.rto_min);
+            self.rttvar_4 = self.mdev_4.max(self.rto_min().0);
             self.mdev_max_4 = self.rttvar_4;
             self.round_end = nxt;
             return;
@@ -81,7 +81,7 @@ impl RttEstimator {
                 self.rttvar_4 -= (self.rttvar_4 - self.mdev_max_4) >> 2;
             }
             self.round_end = nxt;
-            self.mdev_max_4 = self.rto_min;
+            self.mdev_max_4 = self.rto_min().0;
         }
     }
 
@@ -109,7 +109,7 @@ impl RttEstimator {
     pub fn rto(&self) -> Nanos {
         let base = self.base_rto().0;
         let rto = if self.shift < base.leading_zeros() { base << self.shift } else { u64::MAX };
-        Nanos(rto.min(self.rto_max))
+        Nanos(rto.min(self.rto_max().0))
     }
 
     /// The timeout without back-off.
@@ -118,7 +118,7 @@ impl RttEstimator {
             (0, 0) => INITIAL_RTO.0,
             (srtt_8, rttvar_4) => (srtt_8 >> 3) + rttvar_4,
         };
-        Nanos(rto.min(self.rto_max))
+        Nanos(rto.min(self.rto_max().0))
     }
 
     /// A timeout fired: the next one takes twice as long, at most `rto_max`.
@@ -157,12 +157,12 @@ impl RttEstimator {
 
     /// The floor of the variance term.
     pub fn rto_min(&self) -> Nanos {
-        Nanos(self.rto_min)
+        Nanos::from_micros(u64::from(self.rto_min_us))
     }
 
     /// The ceiling of the timeout.
     pub fn rto_max(&self) -> Nanos {
-        Nanos(self.rto_max)
+        Nanos::from_millis(u64::from(self.rto_max_ms))
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     const MAX: Nanos = Nanos::from_secs(120);
 
     fn estimator() -> RttEstimator {
-        RttEstimator::new(MIN, MAX)
+        RttEstimator::new(200_000, 120_000)
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Bytes written and not yet sent: buffers of up to 64 KiB, cut when they are sent.
 //!
 //! Small writes are copied into a page and stay one growing buffer; a frame takes a slice of the
-//! page (`split().freeze()`), so the copy from the application is the only one. Pages come back
-//! when the last frame that refers to them is acknowledged and off the wire: no allocation in
-//! steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
+//! page (`split().freeze()`), so the copy from the application is the only one. Pages go back to
+//! the pool when the last frame that refers to them is acknowledged and off the wire: no
+//! allocation in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
 
+use super::pages::PagePool;
 use crate::segment::Payload;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// Page for bulk data.
-const PAGE: usize = 64 << 10;
 /// Page of a socket that writes little.
 const SMALL_PAGE: usize = 512;
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
@@ -23,17 +23,23 @@ pub struct SendQueue {
     ready: VecDeque<Bytes>,
     /// The bytes written last, still growing. Always behind `ready`.
     tail: BytesMut,
-    /// `tail` is a full page, worth keeping for its reuse.
+    /// `tail` is a page of the pool.
     is_page: bool,
     /// Pages whose bytes may still be referred to, oldest first.
-    retired: VecDeque<BytesMut>,
+    retired: Option<Box<VecDeque<BytesMut>>>,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
+    pool: Arc<PagePool>,
 }
 
 impl SendQueue {
+    /// An empty queue that writes into pages of `pool`.
+    pub fn new(pool: Arc<PagePool>) -> Self {
+        Self { pool, ..Self::default() }
+    }
+
     /// Bytes waiting (`SIOCOUTQNSD`).
     pub fn len(&self) -> u32 {
         self.ready_len + self.tail.len() as u32
@@ -116,16 +122,20 @@ impl SendQueue {
 
     /// Gives up all that waits.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        self.reclaim();
+        *self = Self::new(self.pool.clone());
     }
 
     /// Frees what an idle socket does not need.
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
-            self.retired = VecDeque::new();
+            self.reclaim();
+            self.retired = None;
             self.ready = VecDeque::new();
-            self.tail = BytesMut::new();
-            self.is_page = false;
+            let tail = std::mem::take(&mut self.tail);
+            if std::mem::take(&mut self.is_page) {
+                self.pool.give(tail);
+            }
         }
     }
 
@@ -138,22 +148,33 @@ impl SendQueue {
         }
     }
 
+    /// Gives pages back to which nothing refers any more. O(1) per page.
+    pub fn reclaim(&mut self) {
+        if let Some(retired) = &mut self.retired {
+            while let Some(page) = retired.pop_front() {
+                if let Some(page) = self.pool.give(page) {
+                    retired.push_front(page);
+                    break;
+                }
+            }
+        }
+        if self.is_page && self.tail.capacity() == 0 {
+            let page = self.pool.give(std::mem::take(&mut self.tail));
+            self.is_page = page.is_some();
+            self.tail = page.unwrap_or_default();
+        }
+    }
+
     fn new_page(&mut self, wanted: usize) {
         self.seal_tail();
-        if self.tail.try_reclaim(SMALL_PAGE) {
+        if !self.is_page && self.tail.try_reclaim(SMALL_PAGE) {
             return;
         }
         let is_small = wanted <= SMALL_PAGE / 2 && !self.is_page && self.is_empty();
-        let page = if is_small {
-            BytesMut::with_capacity(SMALL_PAGE)
-        } else if self.retired.front_mut().is_some_and(|page| page.try_reclaim(PAGE)) {
-            self.retired.pop_front().expect("just seen")
-        } else {
-            BytesMut::with_capacity(PAGE)
-        };
+        let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pool.take() };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
-            self.retired.push_back(former);
+            self.retired.get_or_insert_default().push_back(former);
         }
         self.is_page = !is_small;
     }
@@ -199,19 +220,20 @@ mod tests {
     #[test]
     fn pages_are_used_again_when_nothing_refers_to_them() {
         let mut queue = SendQueue::default();
-        let data = pattern(PAGE);
+        let data = pattern(64 << 10);
         queue.push(b"a small page first");
         drop(queue.take(100));
         let mut in_flight = VecDeque::new();
         let mut seen = Vec::new();
         for _ in 0..50 {
             queue.push(&data);
-            let payload = queue.take(PAGE as u32);
-            seen.push(payload.chunks().last().expect("not empty").as_ptr() as usize / PAGE);
+            let payload = queue.take(64 << 10);
+            seen.push(payload.chunks().last().expect("not empty").as_ptr() as usize >> 16);
             in_flight.push_back(payload);
             if in_flight.len() > 4 {
                 in_flight.pop_front();
             }
+            queue.reclaim();
         }
         seen.sort_unstable();
         seen.dedup();

@@ -197,6 +197,7 @@ impl Peer {
         let setup = Setup {
             config: Arc::new(config),
             counters: counters.clone(),
+            pages: Arc::default(),
             account: account.clone(),
             controller,
             isn: ISS,
