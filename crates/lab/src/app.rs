@@ -1,5 +1,7 @@
 //! Applications: state machines that write and read as a plan says, and check what they read.
 
+pub mod writer;
+
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
 use bytes::Bytes;

@@ -40,6 +40,12 @@ impl Running {
         &self.drivers[shard % self.drivers.len()]
     }
 
+    /// The stack was dropped.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
     /// Polls a shard once if nobody else does.
     pub(crate) fn look_in(&self, shard: usize) {
         self.driver(shard).look_in(&self.stack);

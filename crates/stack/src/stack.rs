@@ -304,14 +304,14 @@ impl Host {
             config: self.config.clone(),
             counters: shard.counters().clone(),
             pages: shard.pages().clone(),
-            account: account.clone(),
+            account,
             controller,
             isn: self.secrets.isn(now, local, remote),
             ts_offset: self.secrets.ts_offset(local, remote),
             path: path.tell(tuple.remote),
             options,
         };
-        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, account, cell));
+        let socket = Arc::new(TcpSocket::new(tuple, connection(setup), path, cell));
         if let Err(error) = self.demux.insert(&socket) {
             self.registry.release(id);
             return Err(error);

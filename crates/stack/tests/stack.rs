@@ -184,7 +184,7 @@ fn tcp_transfers_over_every_kind_of_wire() {
                 assert_eq!(world.a.tcp_counter(Counter::RetransSegs), 0);
                 world.run(SECOND);
                 for flow in world.a.flows(world.now) {
-                    assert_eq!((flow.info.below_bytes, flow.device_bytes), (0, 0));
+                    assert_eq!((flow.info.below_bytes, flow.info.device_bytes), (0, 0));
                 }
             }
         }

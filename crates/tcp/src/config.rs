@@ -100,6 +100,9 @@ pub struct Config {
     pub timer_slack_ns: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
+    /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
+    /// least two frames; 0 is off. The lower of the two marks holds.
+    pub tcp_notsent_lowat_us: u32,
     /// `net.ipv4.tcp_syn_retries`.
     pub tcp_syn_retries: u32,
     /// `net.ipv4.tcp_synack_retries`.
@@ -202,6 +205,7 @@ impl Default for Config {
             pacing_free_segments: 10,
             timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,
+            tcp_notsent_lowat_us: 0,
             tcp_syn_retries: 6,
             tcp_synack_retries: 5,
             tcp_retries2: 15,

@@ -35,6 +35,7 @@ pub mod options;
 pub mod profile;
 pub mod receiver;
 pub mod segment;
+mod send_space;
 pub mod sender;
 pub mod seq;
 pub mod state;

@@ -109,6 +109,7 @@ sysctls! {
     "neap.tcp_small_queue_cap_paced" small_queue_cap_paced: switch;
     "neap.tcp_small_queue_rule" small_queue_rule: rule;
     "neap.tcp_small_queue_spare" small_queue_spare: int 0..64;
+    "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000;
     "neap.tcp_small_queues" small_queues: switch;
     "neap.tcp_tso_autosizing" tso_autosizing: switch;
     "neap.tcp_tso_bonus" tso_bonus: bonus;

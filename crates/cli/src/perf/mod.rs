@@ -81,6 +81,9 @@ pub(crate) struct Args {
     /// 1000)
     #[arg(long, value_name = "RATE", conflicts_with = "server", value_parser = rate)]
     fq_rate: Option<u64>,
+    /// Unsent bytes that the stack takes at the most; a writer is woken below half of them
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "reverse"], value_parser = size_within::<{ u32::MAX }>)]
+    notsent_lowat: Option<u32>,
     /// Send small writes at once
     #[arg(short = 'N', long, conflicts_with = "server")]
     no_delay: bool,
@@ -91,6 +94,9 @@ pub(crate) struct Args {
     /// Seconds between reports, 0.1 to 60; 0 for none
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = interval)]
     interval: Duration,
+    /// Tell at each report where a sender's bytes were and what blocked it (JSON always tells)
+    #[arg(short = 'V', long)]
+    verbose: bool,
     /// Report as JSON in iperf3's form
     #[arg(short = 'J', long)]
     json: bool,
@@ -215,6 +221,7 @@ impl Args {
                 max_segment: self.mss,
                 buffer_size: self.window.map(|window| window as usize),
                 fq_rate: self.fq_rate,
+                notsent_lowat: self.notsent_lowat,
             },
         }
     }
@@ -227,11 +234,11 @@ enum Reporter {
 }
 
 impl Reporter {
-    fn new(json: bool) -> Self {
+    fn new(json: bool, verbose: bool) -> Self {
         if json {
             Self::Json(Box::new(JsonReport::new()))
         } else {
-            Self::Text(TextReport::new(io::stdout()))
+            Self::Text(TextReport::new(io::stdout(), verbose))
         }
     }
 
@@ -307,7 +314,7 @@ impl Observer for Reporter {
 
 /// Runs `neap perf`.
 pub(crate) fn main(args: &Args) -> ExitCode {
-    let mut reporter = Reporter::new(args.json);
+    let mut reporter = Reporter::new(args.json, args.verbose);
     let result = match prepare(args) {
         Err(error) => Err(error),
         Ok((stack, version, interrupt)) => {
@@ -406,7 +413,7 @@ fn run_server(
     interrupt: &Interrupt,
 ) -> ExitCode {
     let interval = (!args.interval.is_zero()).then_some(args.interval);
-    let mut reporter = Reporter::new(args.json);
+    let mut reporter = Reporter::new(args.json, args.verbose);
     let listener = net::bind(stack, args.port, version).map_err(PerfError::Listen);
     let server = listener.and_then(|listener| Server::new(listener, interval, interrupt));
     let mut server = match server {
@@ -426,7 +433,7 @@ fn run_server(
             result if args.one_off || matches!(result, Err(PerfError::Listen(_))) => {
                 return exit_code(&result);
             }
-            _ => reporter = Reporter::new(args.json),
+            _ => reporter = Reporter::new(args.json, args.verbose),
         }
     }
 }

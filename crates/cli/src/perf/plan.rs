@@ -117,6 +117,7 @@ impl Plan {
                 max_segment: (mss > 0).then_some(mss),
                 buffer_size: (window > 0).then_some(window as usize),
                 fq_rate: (asked.fqrate > 0).then_some(asked.fqrate),
+                notsent_lowat: None,
             },
         })
     }
@@ -197,6 +198,7 @@ mod tests {
                     max_segment: Some(1400),
                     buffer_size: Some(1 << 20),
                     fq_rate: Some(48_000_000),
+                    notsent_lowat: None,
                 },
             };
             let again = Plan::of(&plan.parameters()).unwrap();

@@ -18,7 +18,7 @@ use neap_tcp::segment::Payload;
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 /// `net.core.rmem_default` and `wmem_default`.
@@ -81,7 +81,7 @@ impl core::fmt::Debug for UdpSocket {
 impl UdpSocket {
     fn new(number: u64, local: SocketAddr, reuse: bool) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
-        readiness.0.set(Ready::WRITABLE);
+        readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
         let state = UdpState {
             remote: None,
@@ -264,6 +264,22 @@ impl Drop for Held {
     }
 }
 
+/// A reference to a UDP socket that does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakUdpHandle(Weak<Held>);
+
+impl WeakUdpHandle {
+    /// The socket, while an application holds it.
+    pub fn upgrade(&self) -> Option<UdpHandle> {
+        self.0.upgrade().map(UdpHandle)
+    }
+
+    /// Tells sockets apart, as long as this reference is held.
+    pub fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
 impl UdpHandle {
     pub(crate) fn new(socket: Arc<UdpSocket>, host: Arc<Host>) -> Self {
         Self(Arc::new(Held { socket, host }))
@@ -397,8 +413,18 @@ impl UdpHandle {
 
     /// As [`TcpHandle::register`](super::tcp::TcpHandle::register).
     #[must_use = "false means: look again"]
-    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        self.0.socket.readiness.0.register(seen, waker)
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.0.socket.readiness.0.register(seen, interest, waker)
+    }
+
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.socket.readiness.0.unregister(waker);
+    }
+
+    /// A reference that does not keep the socket open.
+    pub fn downgrade(&self) -> WeakUdpHandle {
+        WeakUdpHandle(Arc::downgrade(&self.0))
     }
 
     /// Bytes of this socket that the wire does not have yet.

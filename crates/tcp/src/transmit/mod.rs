@@ -154,6 +154,7 @@ impl Connection {
         let min_segs =
             self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
+        self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
         let executor = match (egress.holds_until_departure(), self.config.internal_pacing) {
             (true, _) => Executor::Path,
             (false, true) => Executor::Connection,

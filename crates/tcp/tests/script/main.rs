@@ -13,3 +13,4 @@ mod sending;
 mod small_queues;
 mod validity;
 mod vectors;
+mod writing;
