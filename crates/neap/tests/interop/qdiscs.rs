@@ -2,7 +2,7 @@
 //! load loses nothing.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use neap::Stack;
@@ -99,7 +99,7 @@ fn qdiscs_change_under_load() {
             let kinds = ["fq", "codel", "fq_codel", "tbf rate 4gbit burst 90kb limit 1mb", "mq fq"];
             for kind in kinds.iter().cycle() {
                 stack.set_qdisc(kind).expect("well formed");
-                if senders.iter().all(|sender| sender.is_finished()) {
+                if senders.iter().all(ScopedJoinHandle::is_finished) {
                     break;
                 }
                 thread::yield_now();
