@@ -91,8 +91,6 @@ pub struct Config {
     pub tcp_rto_max_ms: u32,
     /// `net.ipv4.tcp_invalid_ratelimit`: milliseconds between challenge ACKs of one connection.
     pub tcp_invalid_ratelimit: u32,
-    /// `net.ipv4.tcp_challenge_ack_limit`: challenge ACKs per second of the host.
-    pub tcp_challenge_ack_limit: u32,
     /// `net.ipv4.tcp_syncookies`: 0 never, 1 when the SYN queue overflows, 2 always.
     pub tcp_syncookies: u8,
     /// `net.ipv4.tcp_max_syn_backlog`: half-open connections per listener.
@@ -165,7 +163,6 @@ impl Default for Config {
             tcp_rto_min_us: 200_000,
             tcp_rto_max_ms: 120_000,
             tcp_invalid_ratelimit: 500,
-            tcp_challenge_ack_limit: 1000,
             tcp_syncookies: 1,
             tcp_max_syn_backlog: 1024,
             somaxconn: 4096,

@@ -59,7 +59,6 @@ sysctls! {
     "net.core.wmem_max" wmem_max: int 4608..2147483647;
     "net.ipv4.tcp_abort_on_overflow" tcp_abort_on_overflow: switch;
     "net.ipv4.tcp_autocorking" tcp_autocorking: switch;
-    "net.ipv4.tcp_challenge_ack_limit" tcp_challenge_ack_limit: int 0..2147483647;
     "net.ipv4.tcp_congestion_control" tcp_congestion_control: controller;
     "net.ipv4.tcp_dsack" tcp_dsack: switch;
     "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4;

@@ -17,8 +17,9 @@ const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
     pub(super) fn retransmit_lost(&mut self, path: &mut Path<'_>) -> Option<TxBlocked> {
-        if self.owed.retransmit_head {
-            self.owed.retransmit_head = false;
+        let timed_out = std::mem::take(&mut self.owed.retransmit_head);
+        // An ACK since then may have shown that nothing was lost.
+        if timed_out && self.sender.recovery.state == CaState::Loss {
             // The timeout's own retransmission passes pacing and small queues.
             if let Some(run) = self.sender.board.run_at(End::First) {
                 let first = self.sender.board.next_lost().unwrap_or(run);
