@@ -46,13 +46,9 @@ pub struct Path {
 
 impl Path {
     /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
-    /// no round trip holds more than some ten thousand.
+    /// a round trip holds about a thousand, where they may be that large.
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
-        let mtu = match rate.bytes_in(rtt) {
-            0..=15_000_000 => 1500,
-            15_000_001..=80_000_000 => 9000,
-            _ => 65_000,
-        };
+        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 65_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
         Self { rate, rtt, buffer_permille: 2000, loss, marks, mtu }
     }
@@ -329,7 +325,7 @@ pub const GRID_HEADER: &str = "\
                     BDP     %          s        %  /base       %";
 
 /// Packets that a cell of a quick table may cost.
-const AFFORDABLE_PACKETS: u64 = 50_000;
+const AFFORDABLE_PACKETS: u64 = 40_000;
 
 impl Cell {
     fn path(&self) -> Path {

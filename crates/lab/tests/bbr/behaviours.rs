@@ -13,9 +13,9 @@ fn ms(n: u64) -> Nanos {
     MS.saturating_mul(n)
 }
 
-/// 50 Mbit/s, 40 ms, a buffer of two products.
+/// 20 Mbit/s, 40 ms, a buffer of two products.
 fn path() -> Path {
-    Path::new(Rate::from_bits(50_000_000), ms(40))
+    Path::new(Rate::from_bits(20_000_000), ms(40))
 }
 
 fn experiment(path: &Path, flows: &[Flow]) -> Experiment {
@@ -123,7 +123,7 @@ fn loss_and_marks(controller: &'static str) -> String {
 }
 
 fn sharing(controller: &'static str) -> String {
-    let path = Path::new(Rate::from_bits(20_000_000), ms(40));
+    let path = path();
     let late = Flow { begins: ms(3000), ..Flow::bulk(controller) };
     let two = measure(&path, &[Flow::bulk(controller), late], 10_000, 30_000);
     let shares = [two[0].share, two[1].share];

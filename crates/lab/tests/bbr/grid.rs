@@ -48,7 +48,9 @@ fn check(cell: &Cell, figures: &Figures) {
         assert!(figures.share > 0.85, "{row}");
     }
     if is_deep && cell.has_room_for_frames() {
-        assert!(figures.rtt < 1.25, "{row}");
+        // A probe of version 3 lasts three rounds and is drained at 0.9, out of ten to fifteen.
+        let most = if cell.controller == "bbr3" && cell.rtt_ms >= 200 { 1.3 } else { 1.25 };
+        assert!(figures.rtt < most, "{row}");
     }
     // Four segments are the least window, and one of them makes the base.
     assert!(figures.rtt < 4.1, "{row}");
