@@ -276,6 +276,36 @@ fn one_stream_to_iperf3() {
 }
 
 #[test]
+fn a_low_water_mark_bounds_what_is_unsent_and_reports_say_where_bytes_were() {
+    in_namespace(
+        "a_low_water_mark_bounds_what_is_unsent_and_reports_say_where_bytes_were",
+        |world| {
+            let args = ["-t", "1", "-i", "0.2", "-P", "2", "--notsent-lowat", "64K"];
+            let (ours, _) = world.send(&args);
+            let intervals = ours["intervals"].as_array().unwrap();
+            for stream in intervals.iter().flat_map(|one| one["streams"].as_array().unwrap()) {
+                let figure = |name: &str| stream["neap"][name].as_u64().expect(name);
+                // The mark is looked at before each buffer of at most 64 KB.
+                assert!(figure("unsent_bytes") <= 128 << 10, "{stream:#}");
+                assert!(
+                    figure("busy_us") > 0 && figure("in_flight_bytes") < 16 << 20,
+                    "{stream:#}"
+                );
+                let limited = ["sndbuf", "rwnd", "cwnd", "small_queue", "pacing"];
+                let limited: u64 =
+                    limited.iter().map(|one| figure(&format!("{one}_limited_us"))).sum();
+                assert!(limited <= figure("busy_us"), "{stream:#}");
+            }
+            let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+            let client = world.client(&mut world.neap(&["-c", world.kernel, "-t", "1", "-V"]));
+            let text = String::from_utf8_lossy(&client.stdout);
+            assert!(text.contains("unsent ") && text.contains("; blocked by "), "{text}");
+            server.output();
+        },
+    );
+}
+
+#[test]
 fn four_streams_from_iperf3() {
     in_namespace("four_streams_from_iperf3", |world| {
         let (ours, theirs) = world.send(&["-t", "1", "-P", "4", "-R"]);
@@ -561,6 +591,8 @@ fn errors_of_the_command_line_say_what_to_do() {
             (&["-c", KERNEL, "-l", "2M"], "at most"),
             (&["-c", KERNEL, "-n", "0"], "a number above 0"),
             (&["-c", KERNEL, "-i", "100"], "0.1 to 60"),
+            (&["-c", KERNEL, "--qdisc", "htb"], "there are pfifo_fast, fq"),
+            (&["-c", KERNEL, "--qdisc", "fq horizon soon"], "a time, such as 5ms"),
         ] {
             let output = Running::start(&mut world.neap(args)).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();

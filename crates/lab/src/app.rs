@@ -6,6 +6,7 @@ mod source;
 pub mod traffic;
 mod udp;
 mod wire;
+pub mod writer;
 
 pub use sink::Sink;
 pub use source::Source;

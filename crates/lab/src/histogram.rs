@@ -29,11 +29,6 @@ impl Times {
         Nanos(self.0.as_ref().map_or(0, |times| times.max()))
     }
 
-    /// The mean.
-    pub fn mean(&self) -> Nanos {
-        Nanos(self.0.as_ref().map_or(0, |times| times.mean() as u64))
-    }
-
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, |times| times.len())

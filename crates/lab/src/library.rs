@@ -24,6 +24,7 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "wifi",
     "late-completions",
     "policer",
+    "sharing",
     "incast",
     "short-flows",
     "priority-inversion",

@@ -20,8 +20,8 @@ mod service;
 
 pub use accident::{GilbertElliott, ScriptedLoss};
 use direction::Direction;
-pub use direction::LinkStats;
 pub(crate) use direction::Packet;
+pub use direction::{Departed, LinkStats};
 pub use queue::{CoDel, Discipline, Policer, Red, Wifi};
 pub use service::{Trace, TraceError};
 
@@ -245,6 +245,12 @@ impl Link {
     /// What has left from `end` since the start or [`clear_stats`](Self::clear_stats).
     pub fn stats(&self, end: usize) -> LinkStats {
         self.wires().0[end].stats.clone()
+    }
+
+    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first call
+    /// on.
+    pub fn trace(&self, end: usize) -> Vec<Departed> {
+        self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Forgets all figures but the digests.

@@ -113,7 +113,7 @@ fn check_flow(flow: &FlowInfo) -> Result<(), String> {
     let holds = |holds: bool, fault: &str| if holds { Ok(()) } else { Err(fault.to_owned()) };
     let waits_below = matches!(info.blocked, TxBlocked::SmallQueue | TxBlocked::Autocork);
     holds(!waits_below || info.below_bytes > 0, "waits for a completion with nothing below")?;
-    holds(flow.device_bytes <= info.below_bytes, "more in the device than below")?;
+    holds(info.device_bytes <= info.below_bytes, "more in the device than below")?;
     let waits_for_acks =
         matches!(info.blocked, TxBlocked::Cwnd | TxBlocked::Nagle | TxBlocked::Defer);
     holds(!waits_for_acks || info.unacked > 0, "waits for ACKs with nothing in flight")?;

@@ -91,6 +91,12 @@ pub struct World {
     /// Where each link ends.
     ends: Vec<[Node; ENDS]>,
     events: Events,
+    /// How late hosts are: drawn by them in the order of their ids.
+    lateness: Rng,
+    /// Hosts that may want another turn than they said.
+    touched: Vec<usize>,
+    /// Something was changed from outside.
+    is_stale: bool,
 }
 
 impl World {
@@ -103,6 +109,9 @@ impl World {
             links: Vec::new(),
             ends: Vec::new(),
             events: Events::default(),
+            lateness: Rng::new(config.seed).fork(1),
+            touched: Vec::new(),
+            is_stale: true,
             config,
         }
     }
@@ -116,7 +125,7 @@ impl World {
         let seed = Rng::new(self.config.seed);
         config.seed = seed.fork(2).fork(id.0 as u64).next_u64();
         let cpu = Cpu::up_to(self.config.wake_jitter);
-        self.hosts.push(Host::new(Stack::new(config)?, cpu, seed.fork(1).fork(id.0 as u64)));
+        self.hosts.push(Host::new(Stack::new(config)?, cpu));
         self.events.add_host();
         Ok(id)
     }
@@ -180,7 +189,7 @@ impl World {
         self.links.push(link);
         self.ends.push(nodes);
         self.events.add_link();
-        self.after_change(id);
+        self.is_stale = true;
         Ok(LinkId(id))
     }
 
@@ -203,7 +212,7 @@ impl World {
 
     fn add(&mut self, HostId(host): HostId, thread: Option<u64>, app: Box<dyn App>) {
         self.hosts[host].add_app(self.now, thread, app);
-        self.plan(host);
+        self.is_stale = true;
     }
 
     /// Now.
@@ -211,15 +220,10 @@ impl World {
         self.now
     }
 
-    /// A host's stack. After calls that change something, [`call`](Self::call) the host.
+    /// A host's stack. What is sent through it from outside is seen from the next
+    /// [`run_until`](Self::run_until) on.
     pub fn stack(&self, HostId(host): HostId) -> &Stack {
         &self.hosts[host].stack
-    }
-
-    /// Gives a host a turn soon, for what was changed from outside.
-    pub fn call(&mut self, HostId(host): HostId) {
-        self.hosts[host].call(self.now);
-        self.plan(host);
     }
 
     /// A link.
@@ -256,6 +260,10 @@ impl World {
     /// # Errors
     /// [`Fault`].
     pub fn step(&mut self, until: Instant) -> Result<Option<HostId>, Fault> {
+        if core::mem::take(&mut self.is_stale) {
+            (0..self.links.len()).for_each(|link| self.file_ways(link));
+            (0..self.hosts.len()).for_each(|host| self.plan(host));
+        }
         while let Some((at, agent)) = self.events.pop(until) {
             self.now = self.now.max(at);
             match agent {
@@ -272,11 +280,12 @@ impl World {
 
     fn run_host(&mut self, index: usize) -> Result<(), Fault> {
         self.hosts[index].run(HostId(index), self.now)?;
+        self.touched.push(index);
         for port in 0..self.hosts[index].ports.len() {
-            let Port { link, end, .. } = self.hosts[index].ports[port];
-            self.after_sending(link, end);
+            let Port { link, .. } = self.hosts[index].ports[port];
+            self.touch(link);
         }
-        self.plan(index);
+        self.plan_touched();
         Ok(())
     }
 
@@ -285,46 +294,57 @@ impl World {
         if let Node::Router(router) = self.ends[link][1 - end] {
             while let Some((at, packet)) = self.links[link].take_arrived(end, self.now) {
                 let way = self.routers[router].forward(at, packet, &self.links);
-                // Both ways: the packet may be answered from there.
                 if let Some((link, _)) = way {
-                    self.after_change(link);
+                    self.touch(link);
                 }
             }
         }
-        self.after_sending(link, end);
+        self.touch(link);
+        self.plan_touched();
     }
 
-    /// Something may have been put on the way from `end` on.
-    fn after_sending(&mut self, link: usize, end: usize) {
-        let target = self.ends[link][1 - end];
-        let is_router = matches!(target, Node::Router(_));
-        let turn = self.links[link].next_turn(end, is_router);
-        if turn < Instant::FAR_FUTURE {
-            self.events.file(Agent::Way(link, end), turn.max(self.now));
-        }
-        if let Node::Host(host) = target {
-            self.plan(host);
-        }
-    }
-
-    fn after_change(&mut self, link: usize) {
+    /// Something may have been put on a link, on either way: a packet may be answered on its way.
+    fn touch(&mut self, link: usize) {
+        self.file_ways(link);
         for end in 0..ENDS {
-            self.after_sending(link, end);
+            if let Node::Host(host) = self.ends[link][end] {
+                self.touched.push(host);
+            }
         }
+    }
+
+    /// Files the turns of a link's hops, and of the routers at its ends.
+    fn file_ways(&mut self, link: usize) {
+        for end in 0..ENDS {
+            let is_router = matches!(self.ends[link][1 - end], Node::Router(_));
+            let turn = self.links[link].next_turn(end, is_router);
+            if turn < Instant::FAR_FUTURE {
+                self.events.file(Agent::Way(link, end), turn.max(self.now));
+            }
+        }
+    }
+
+    fn plan_touched(&mut self) {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched.drain(..).for_each(|host| self.plan(host));
+        self.touched = touched;
     }
 
     fn plan(&mut self, host: usize) {
-        let wake = self.hosts[host].plan(self.now, &self.links);
+        let wake = self.hosts[host].plan(self.now, &self.links, &mut self.lateness);
         if wake < Instant::FAR_FUTURE {
             self.events.file(Agent::Host(host), wake);
         }
     }
 
-    /// Runs until `until`.
+    /// Runs until `until`. Looks at all links once, for what was sent from outside.
     ///
     /// # Errors
     /// [`Fault`].
     pub fn run_until(&mut self, until: Instant) -> Result<(), Fault> {
+        self.is_stale = true;
         while self.step(until)?.is_some() {}
         Ok(())
     }

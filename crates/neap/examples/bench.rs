@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
-use neap::{Event, Interest, Poller, Stack, TcpStream};
+use neap::{Event, Events, Poller, Stack, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -132,7 +132,7 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
             bytes += data.write(stream)?;
         }
     } else {
-        serve(&streams, Interest::Writable, start + args.length, |stream| {
+        serve(&streams, Events::OUT, start + args.length, |stream| {
             bytes += data.write(stream)?;
             Ok(true)
         })?;
@@ -179,7 +179,7 @@ fn receive(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     if let [stream] = streams.as_slice() {
         while Instant::now() < end && read(stream)? {}
     } else {
-        serve(&streams, Interest::Readable, end, read)?;
+        serve(&streams, Events::IN, end, read)?;
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
@@ -197,14 +197,14 @@ fn dial_all(stack: &Stack, args: &Args) -> io::Result<Vec<TcpStream>> {
 /// Calls `serve_one` for every stream that is ready, until `end` or until it answers false.
 fn serve(
     streams: &[TcpStream],
-    interest: Interest,
+    interest: Events,
     end: Instant,
     mut serve_one: impl FnMut(&TcpStream) -> io::Result<bool>,
 ) -> io::Result<()> {
-    let mut poller = Poller::new();
+    let poller = Poller::new()?;
     for (token, stream) in streams.iter().enumerate() {
         stream.set_nonblocking(true)?;
-        poller.add(stream, token as u64, interest);
+        poller.add(stream, token as u64, interest)?;
     }
     let mut events: Vec<Event> = Vec::new();
     while Instant::now() < end {

@@ -66,7 +66,8 @@ impl Waiting {
 /// What a socket tells of its readiness.
 pub(crate) trait Source {
     fn readiness(&self) -> ReadyState;
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool;
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
+    fn unregister(&self, waker: &Waker);
     fn shard(&self) -> usize;
 }
 
@@ -74,8 +75,11 @@ impl Source for TcpHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
+    }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
     }
     fn shard(&self) -> usize {
         Self::shard(self)
@@ -86,8 +90,11 @@ impl Source for ListenerHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
+    }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
     }
     fn shard(&self) -> usize {
         0
@@ -98,8 +105,11 @@ impl Source for UdpHandle {
     fn readiness(&self) -> ReadyState {
         Self::readiness(self)
     }
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        Self::register(self, seen, waker)
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        Self::register(self, seen, interest, waker)
+    }
+    fn unregister(&self, waker: &Waker) {
+        Self::unregister(self, waker);
     }
     fn shard(&self) -> usize {
         0
@@ -129,7 +139,7 @@ fn wait<T, E: Clone + PartialEq>(
         // What others wait for may have come since `seen`: only the present counts.
         let register = |waker: &Waker| {
             let state = source.readiness();
-            !is_worth_a_try(state) && source.register(state, waker)
+            !is_worth_a_try(state) && source.register(state, interest, waker)
         };
         if !driver.wait(&running.stack, deadline, is_ready, register) {
             return Err(would_block.clone());
@@ -147,8 +157,9 @@ pub struct TcpStream {
     written: Arc<AtomicU64>,
 }
 
-const WRITE_READY: Ready = Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
-const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
+pub(crate) const WRITE_READY: Ready =
+    Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
+pub(crate) const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
 
 impl TcpStream {
     /// Opens a connection and waits until it is established.
@@ -188,7 +199,7 @@ impl TcpStream {
         let done = || handle.readiness().bits().intersects(WRITE_READY);
         let register = |waker: &Waker| {
             let seen = handle.readiness();
-            !done() && handle.register(seen, waker)
+            !done() && handle.register(seen, WRITE_READY, waker)
         };
         let in_time = running.driver(handle.shard()).wait(&running.stack, deadline, done, register);
         if !in_time {
@@ -264,6 +275,29 @@ impl TcpStream {
         if before / LOOK_IN != (before + bytes as u64) / LOOK_IN {
             self.running.look_in(self.handle.shard());
         }
+    }
+
+    /// Reads what is there; `WouldBlock` if nothing is, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.read(clock::now(), buf).map_err(read_error)
+    }
+
+    /// ... and leaves it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.peek(clock::now(), buf).map_err(read_error)
+    }
+
+    /// Writes what there is room for; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let written = self.handle.write(clock::now(), data).map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
     }
 
     fn write_some(&self, data: &[u8]) -> io::Result<usize> {
@@ -461,6 +495,16 @@ impl TcpStream {
         Ok(self.handle.take_error(clock::now()).map(connection_error))
     }
 
+    /// `SIOCOUTQ`: bytes written and not acknowledged.
+    pub fn outq(&self) -> u32 {
+        self.handle.outq(clock::now())
+    }
+
+    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    pub fn outq_nsd(&self) -> u32 {
+        self.handle.outq_nsd(clock::now())
+    }
+
     /// `TCP_INFO`.
     pub fn info(&self) -> TcpInfo {
         self.handle.info(clock::now())
@@ -597,6 +641,13 @@ impl TcpListener {
         Ok((TcpStream::new(handle, self.running.clone()), remote))
     }
 
+    /// The next connection; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (handle, remote) = self.handle.accept().map_err(socket_error)?;
+        Ok((TcpStream::new(handle, self.running.clone()), remote))
+    }
+
     /// Connections as they come.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
         std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
@@ -637,6 +688,14 @@ impl UdpSocket {
         let running = stack.running().clone();
         let handle = running.stack.bind_udp(local, false).map_err(socket_error)?;
         Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+    }
+
+    pub(crate) fn handle(&self) -> &UdpHandle {
+        &self.handle
+    }
+
+    pub(crate) fn running(&self) -> &Arc<Running> {
+        &self.running
     }
 
     /// Fixes the peer of `send` and `recv`.
@@ -691,6 +750,23 @@ impl UdpSocket {
         wait(&self.running, &self.handle, interest, deadline, block, attempt)
     }
 
+    /// Sends a datagram; `WouldBlock` if too much is below, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_send(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
+        let datagram = Bytes::copy_from_slice(data);
+        self.handle.send_to(clock::now(), datagram, remote).map_err(socket_error)?;
+        Ok(data.len())
+    }
+
+    /// Takes a datagram; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.handle.recv_from().map_err(socket_error)?;
+        let len = datagram.data.len().min(buf.len());
+        buf[..len].copy_from_slice(&datagram.data[..len]);
+        Ok((len, datagram.from))
+    }
+
     /// Waits for a datagram; what does not fit `buf` is lost.
     ///
     /// # Errors
@@ -743,5 +819,15 @@ impl UdpSocket {
     /// `InvalidInput` for a timeout of zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         Waiting::set(&self.waiting.write_timeout, timeout)
+    }
+
+    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc, as
+    /// in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        self.handle.set_max_pacing_rate(bytes_per_second.map_or(Rate::UNLIMITED, Rate));
+        Ok(())
     }
 }

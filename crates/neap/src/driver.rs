@@ -15,14 +15,19 @@ use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 
 /// How often the worker looks in while applications drive.
 const STANDBY: Nanos = Nanos::from_micros(250);
+/// How often the worker looks whether a task that drives comes round, and how long it may not.
+const TASK_STANDBY: Nanos = Nanos::from_millis(5);
 /// How long after its last poll an application counts as driving.
 const GRACE: Nanos = Nanos::from_micros(200);
 
@@ -35,10 +40,16 @@ pub(crate) struct Driver {
     is_led: AtomicBool,
     /// When an application last polled, nanoseconds.
     last_led: AtomicU64,
+    /// A task of a runtime drives, unless it does not come round.
+    has_task: AtomicBool,
+    /// When it wants to be woken, nanoseconds.
+    task_due: AtomicU64,
     /// The worker sleeps on the descriptors, so a new leader must send it to standby.
     worker_sleeps: AtomicBool,
     worker: Sleeper,
-    followers: Mutex<Vec<Thread>>,
+    /// What other sleepers sleep on; held weakly, because sockets outlive the device.
+    devices: Vec<Weak<OwnedFd>>,
+    followers: Mutex<Vec<Waker>>,
     waiting: AtomicUsize,
     kick: Arc<Kick>,
     call_leader: Arc<CallLeader>,
@@ -93,18 +104,44 @@ impl Wake for CallLeader {
     }
 }
 
-/// An epoll set over the devices' descriptors and the kick.
+/// An epoll set over the devices' descriptors, the kick and a timer. A timeout of `epoll_wait` may be
+/// late by the thread's timer slack (50 us); a timerfd is not.
 #[derive(Debug)]
-struct Sleeper {
+pub(crate) struct Sleeper {
     epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than a
+    /// look that was too early.
+    armed: AtomicU64,
+    /// The last part of a sleep that is spent awake.
+    spin: Nanos,
+}
+
+/// The time from `now` to `until` as `epoll_pwait2(2)` takes it.
+pub(crate) fn timeout(until: Instant, now: Instant) -> Option<Timespec> {
+    (until != Instant::FAR_FUTURE).then(|| {
+        let left = until.since(now).0;
+        Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+    })
 }
 
 /// Token of the kick in a sleeper.
 const KICK: u64 = u64::MAX;
+/// Token of its timer.
+const TIMER: u64 = u64::MAX - 1;
+
+fn timespec(nanos: u64) -> Timespec {
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}
 
 impl Sleeper {
-    fn new(devices: &[Arc<OwnedFd>], kick: &Kick) -> io::Result<Self> {
+    fn new(devices: &[Arc<OwnedFd>], kick: &Kick, spin: Nanos) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // An edge for each expiry: it need not be read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&set, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&set, &kick.0, data, epoll::EventFlags::IN)?;
         for (index, device) in devices.iter().enumerate() {
@@ -113,42 +150,90 @@ impl Sleeper {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&set, device.as_fd(), data, flags)?;
         }
-        Ok(Self { epoll: set })
+        Ok(Self { epoll: set, timer, armed: AtomicU64::new(u64::MAX), spin })
+    }
+
+    /// Its descriptor, to be slept on together with others: readable when there is an event.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.epoll
     }
 
     /// Sleeps until an event or `until`. Returns whether the kick was set.
     fn sleep(&self, until: Instant, now: Instant) -> bool {
-        let timeout = (until != Instant::FAR_FUTURE).then(|| {
-            let left = until.since(now).0;
-            Timespec {
-                tv_sec: (left / 1_000_000_000) as i64,
-                tv_nsec: (left % 1_000_000_000) as i64,
+        let mut seen = Seen::default();
+        if until == Instant::FAR_FUTURE {
+            seen = self.wait(None);
+        } else if until.since(now) > self.spin {
+            let at = until - self.spin;
+            let timeout = self.arm(at, now).err().map(|_| timespec(at.since(now).0));
+            seen = self.wait(timeout.as_ref());
+        }
+        if self.spin > Nanos::ZERO {
+            // Only the timer ends a sleep early.
+            while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
+                seen = self.wait(Some(&timespec(0)));
+                core::hint::spin_loop();
             }
-        });
+        }
+        seen.kick
+    }
+
+    /// Has the timer fire at `at` or earlier; never for the far future.
+    pub(crate) fn arm(&self, at: Instant, now: Instant) -> rustix::io::Result<()> {
+        if at == Instant::FAR_FUTURE {
+            return Ok(());
+        }
+        let armed = Instant::from_nanos(self.armed.load(Ordering::Relaxed));
+        if armed > now && armed <= at {
+            return Ok(());
+        }
+        let it_value = timespec(at.as_nanos().max(1));
+        let time = Itimerspec { it_interval: timespec(0), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
+        self.armed.store(at.as_nanos(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn wait(&self, timeout: Option<&Timespec>) -> Seen {
         let mut events: [epoll::Event; 8] = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 8];
-        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(count) => events[..count].iter().any(|event| event.data.u64() == KICK),
-            Err(_) => false,
+        let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
+        let tokens = || events[..count].iter().map(|event| event.data.u64());
+        Seen {
+            any: count > 0,
+            event: tokens().any(|token| token != TIMER),
+            kick: tokens().any(|token| token == KICK),
         }
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    any: bool,
+    /// Something else than the timer.
+    event: bool,
+    kick: bool,
+}
+
 impl Driver {
-    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>]) -> io::Result<Self> {
+    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>], spin: Nanos) -> io::Result<Self> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let kick = Arc::new(Kick(kick));
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, kick: kick.clone() });
         Ok(Self {
             shard,
-            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick)? }),
+            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick, spin)? }),
             is_led: AtomicBool::new(false),
             last_led: AtomicU64::new(0),
+            has_task: AtomicBool::new(false),
+            task_due: AtomicU64::new(u64::MAX),
             worker_sleeps: AtomicBool::new(false),
-            worker: Sleeper::new(devices, &kick)?,
+            worker: Sleeper::new(devices, &kick, spin)?,
+            devices: devices.iter().map(Arc::downgrade).collect(),
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
             kick,
@@ -204,7 +289,7 @@ impl Driver {
                     self.call_follower();
                     outcome
                 }
-                None => self.follow(deadline, &mut register),
+                None => self.wait_for_leader(deadline, &mut register),
             };
             if let Some(ready) = outcome {
                 return ready;
@@ -249,11 +334,13 @@ impl Driver {
     }
 
     /// Waits for the leader to bring what this thread waits for, or to leave. `None`: look again.
-    fn follow(&self, deadline: Instant, register: &mut impl FnMut(&Waker) -> bool) -> Option<bool> {
-        let me = std::thread::current();
-        lock(&self.followers).push(me.clone());
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let waker: Waker = Arc::new(Unpark(me.clone())).into();
+    fn wait_for_leader(
+        &self,
+        deadline: Instant,
+        register: &mut impl FnMut(&Waker) -> bool,
+    ) -> Option<bool> {
+        let waker = THIS_THREAD.with(Waker::clone);
+        self.follow(waker.clone());
         // The leader may have left before it could see this thread; then nobody would call it.
         let leader_left = !self.is_held();
         if !leader_left && register(&waker) {
@@ -263,16 +350,54 @@ impl Driver {
                 _ => std::thread::park_timeout(deadline.since(now).into()),
             }
         }
+        self.unfollow(&waker);
+        (deadline != Instant::FAR_FUTURE && clock::now() >= deadline).then_some(false)
+    }
+
+    /// From now on `waker` may be called when the leader leaves.
+    pub(crate) fn follow(&self, waker: Waker) {
+        lock(&self.followers).push(waker);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// ... and no longer.
+    pub(crate) fn unfollow(&self, waker: &Waker) {
         let mut followers = lock(&self.followers);
-        if let Some(at) = followers.iter().position(|other| other.id() == me.id()) {
+        if let Some(at) = followers.iter().position(|other| other.will_wake(waker)) {
             followers.swap_remove(at);
         }
         drop(followers);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        (deadline != Instant::FAR_FUTURE && clock::now() >= deadline).then_some(false)
     }
 
-    fn is_held(&self) -> bool {
+    /// Leads, for somebody who sleeps on a [`sleeper`](Self::sleeper) of his own; `None` if another
+    /// leads.
+    pub(crate) fn try_led<'a>(&'a self, stack: &'a Stack) -> Option<Led<'a>> {
+        let role = self.try_lead()?;
+        self.is_led.store(true, Ordering::SeqCst);
+        self.send_worker_to_standby();
+        Some(Led { driver: self, stack, role: Some(role) })
+    }
+
+    /// A set over the devices and the kick.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
+        let devices: Vec<_> = self.devices.iter().filter_map(Weak::upgrade).collect();
+        Sleeper::new(&devices, &self.kick, Nanos::ZERO)
+    }
+
+    /// Takes the events of a [`sleeper`](Self::sleeper); whether there were any.
+    pub(crate) fn drain(&self, sleeper: &Sleeper) -> bool {
+        let seen = sleeper.wait(Some(&timespec(0)));
+        if seen.kick {
+            self.kick.clear();
+        }
+        seen.any
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self.role.try_lock(), Err(TryLockError::WouldBlock))
     }
 
@@ -281,7 +406,7 @@ impl Driver {
         if self.waiting.load(Ordering::SeqCst) > 0
             && let Some(follower) = lock(&self.followers).pop()
         {
-            follower.unpark();
+            follower.wake();
         }
     }
 
@@ -295,6 +420,10 @@ impl Driver {
     pub(crate) fn work(&self, stack: &Stack, is_over: &AtomicBool) {
         while !is_over.load(Ordering::SeqCst) {
             let now = clock::now();
+            if self.has_task.load(Ordering::SeqCst) && !self.is_task_late(now) {
+                std::thread::park_timeout(TASK_STANDBY.into());
+                continue;
+            }
             if self.applications_drive(now) {
                 std::thread::park_timeout(STANDBY.into());
                 continue;
@@ -310,6 +439,9 @@ impl Driver {
             if why == Why::MoreWork || is_over.load(Ordering::SeqCst) {
                 continue;
             }
+            if self.has_task.load(Ordering::SeqCst) {
+                continue;
+            }
             self.worker_sleeps.store(true, Ordering::SeqCst);
             // A leader that came in between has not seen the flag.
             if !self.is_led.load(Ordering::SeqCst) {
@@ -319,10 +451,73 @@ impl Driver {
         }
     }
 
+    /// Whether something has waited for the task for too long: its runtime is busy, or stands still.
+    fn is_task_late(&self, now: Instant) -> bool {
+        let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
+        let due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));
+        let has_event = self.worker.wait(Some(&timespec(0))).event;
+        now.since(last) >= TASK_STANDBY && (has_event || now.since(due) >= TASK_STANDBY)
+    }
+
     fn applications_drive(&self, now: Instant) -> bool {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         self.is_led.load(Ordering::SeqCst) || now.since(last) < GRACE
     }
+}
+
+/// For the task of a runtime that drives.
+#[cfg(feature = "tokio")]
+impl Driver {
+    pub(crate) fn has_task(&self) -> bool {
+        self.has_task.load(Ordering::SeqCst)
+    }
+
+    /// A task drives from now on; false if one does already.
+    pub(crate) fn begin_task(&self) -> bool {
+        let is_first = !self.has_task.swap(true, Ordering::SeqCst);
+        self.send_worker_to_standby();
+        is_first
+    }
+
+    /// The task will come round by `due`, or when a descriptor is ready.
+    pub(crate) fn expect_task(&self, due: Instant) {
+        self.task_due.store(due.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// The task is over: the worker drives.
+    pub(crate) fn end_task(&self) {
+        self.has_task.store(false, Ordering::SeqCst);
+        self.kick.set();
+    }
+}
+
+/// The lead of a shard, until it is dropped; then a follower is called.
+#[derive(Debug)]
+pub(crate) struct Led<'a> {
+    driver: &'a Driver,
+    stack: &'a Stack,
+    role: Option<MutexGuard<'a, Role>>,
+}
+
+impl Led<'_> {
+    /// Polls the shard once.
+    pub(crate) fn poll(&self, now: Instant) -> (Instant, Why) {
+        self.stack.poll(self.driver.shard, now)
+    }
+}
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        self.driver.last_led.store(clock::now().as_nanos(), Ordering::SeqCst);
+        self.driver.is_led.store(false, Ordering::SeqCst);
+        self.role = None;
+        self.driver.call_follower();
+    }
+}
+
+thread_local! {
+    /// One per thread, so that a socket keeps one registration of it.
+    static THIS_THREAD: Waker = Arc::new(Unpark(std::thread::current())).into();
 }
 
 /// Wakes a parked thread.

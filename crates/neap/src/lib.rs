@@ -63,12 +63,16 @@ mod driver;
 mod error;
 mod poller;
 mod running;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+mod watch;
 
 pub use blocking::{TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
-pub use poller::{Event, Interest, Pollable, Poller};
+pub use poller::{Event, Events, Poller};
 pub use running::Stack;
+pub use watch::Pollable;
 
 pub use neap_device as device;
 pub use neap_stack as stack;

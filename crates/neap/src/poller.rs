@@ -1,279 +1,621 @@
-//! Waits for any of several sockets, level-triggered.
+//! Waits for any of several sockets and descriptors, with epoll's rules.
 //!
-//! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets.
+//! Level-triggered, edge-triggered ([`Events::ET`]) and one-shot ([`Events::ONESHOT`]); the sockets may
+//! be of several stacks and shards. A socket that changes puts its entry on a queue, by the waker that
+//! the entry left with it; [`Poller::wait`] looks at the queue only. Ordinary descriptors are in an
+//! epoll set of the kernel. The thread that waits drives all shards of its sockets that nobody
+//! else drives, and sleeps on their devices and its descriptors at once.
+//!
+//! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets; about 200
+//! bytes for each. One system call more per wait while there are descriptors.
 
-use crate::blocking::{Source, TcpListener, TcpStream};
+use crate::blocking::Source;
 use crate::clock;
+use crate::driver::{Led, Sleeper};
 use crate::running::Running;
-
-use neap_stack::listener::ListenerHandle;
-use neap_stack::socket::readiness::{Ready, ReadyState};
-use neap_stack::socket::tcp::TcpHandle;
+use crate::watch::{Pollable, Target, WeakSocket};
+use neap_stack::shard::Why;
+use neap_stack::socket::readiness::Ready;
 use neap_tcp::time::Instant;
-use std::collections::VecDeque;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// A socket that a [`Poller`] can wait for: [`TcpStream`], [`TcpListener`].
-pub trait Pollable: sealed::Watch {}
-
-impl Pollable for TcpStream {}
-impl Pollable for TcpListener {}
-
-mod sealed {
-    use super::{Arc, Running, Watched};
-
-    pub trait Watch {
-        fn watched(&self) -> (Watched, Arc<Running>);
+bitflags::bitflags! {
+    /// What is waited for, how, and what came: the flags of `epoll_ctl(2)`, with their values.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Events: u32 {
+        /// Data, a connection to accept, or the end of the stream (`EPOLLIN`).
+        const IN = 0x001;
+        /// Room to write, by the low-water mark too; or writing is over (`EPOLLOUT`).
+        const OUT = 0x004;
+        /// The socket failed. Reported unasked (`EPOLLERR`).
+        const ERR = 0x008;
+        /// Both directions are closed. Reported unasked (`EPOLLHUP`).
+        const HUP = 0x010;
+        /// The peer will send no more (`EPOLLRDHUP`).
+        const RDHUP = 0x2000;
+        /// Reported once, until [`Poller::modify`] asks again (`EPOLLONESHOT`).
+        const ONESHOT = 1 << 30;
+        /// Reported when it comes, not as long as it is there (`EPOLLET`).
+        const ET = 1 << 31;
     }
 }
 
-/// A socket in a [`Poller`].
-#[derive(Clone, Debug)]
-pub enum Watched {
-    /// A connection.
-    Tcp(TcpHandle),
-    /// A listener.
-    Listener(ListenerHandle),
-}
+impl Events {
+    const UNASKED: Self = Self::ERR.union(Self::HUP);
 
-impl sealed::Watch for TcpStream {
-    fn watched(&self) -> (Watched, Arc<Running>) {
-        (Watched::Tcp(self.handle().clone()), self.running().clone())
+    /// What `tcp_poll` makes of the state of a socket.
+    fn of(ready: Ready) -> Self {
+        let mut events = Self::empty();
+        let closed = Ready::READ_CLOSED | Ready::WRITE_CLOSED;
+        events.set(Self::IN, ready.intersects(Ready::READABLE | Ready::READ_CLOSED));
+        events.set(Self::OUT, ready.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED));
+        events.set(Self::ERR, ready.contains(Ready::ERROR));
+        events.set(Self::RDHUP, ready.contains(Ready::READ_CLOSED));
+        events.set(Self::HUP, ready.contains(closed));
+        events
+    }
+
+    /// Changes of a socket that can bring one of these.
+    fn wanted(self) -> Ready {
+        let mut ready = Ready::ERROR | Ready::READ_CLOSED | Ready::WRITE_CLOSED;
+        ready.set(Ready::READABLE, self.contains(Self::IN));
+        ready.set(Ready::WRITABLE, self.contains(Self::OUT));
+        ready
     }
 }
 
-impl sealed::Watch for TcpListener {
-    fn watched(&self) -> (Watched, Arc<Running>) {
-        (Watched::Listener(self.handle().clone()), self.running().clone())
-    }
-}
-
-impl Watched {
-    fn readiness(&self) -> ReadyState {
-        match self {
-            Self::Tcp(handle) => handle.readiness(),
-            Self::Listener(handle) => handle.readiness(),
-        }
-    }
-
-    fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        match self {
-            Self::Tcp(handle) => handle.register(seen, waker),
-            Self::Listener(handle) => handle.register(seen, waker),
-        }
-    }
-
-    fn shard(&self) -> usize {
-        match self {
-            Self::Tcp(handle) => Source::shard(handle),
-            Self::Listener(handle) => Source::shard(handle),
-        }
-    }
-}
-
-/// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
-    /// Data, a connection to accept, or the end of the stream.
-    Readable,
-    /// Room to write.
-    Writable,
-    /// Either.
-    Both,
-}
-
-/// A socket that is ready.
+/// Something that is ready (`struct epoll_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What was given to [`Poller::add`].
     pub token: u64,
-    /// A read (or accept) would not wait.
-    pub readable: bool,
-    /// A write would not wait.
-    pub writable: bool,
-    /// The connection failed.
-    pub error: bool,
+    /// What came, of what was asked for, and [`Events::ERR`] and [`Events::HUP`].
+    pub events: Events,
+}
+
+/// What is asked of one socket.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    token: u64,
+    events: Events,
+    /// Counts changes, so that a one-shot report does not end a newer request.
+    serial: u32,
+    /// Removed, or a one-shot that was reported.
+    is_over: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
-    token: u64,
-    /// `None` once it was removed: the socket's list of waiters may keep the entry, and the entry may
-    /// not keep the socket.
-    socket: Mutex<Option<Watched>>,
-    interest: Ready,
-    queued: AtomicBool,
+    source: WeakSocket,
+    running: Weak<Running>,
+    shard: usize,
+    request: Mutex<Request>,
+    is_queued: AtomicBool,
     shared: Weak<Shared>,
 }
 
 impl Entry {
-    fn remove(&self) {
-        let socket = lock(&self.socket).take();
-        // Perhaps the last handle: its close is not for under the lock.
-        drop(socket);
+    fn forget(self: &Arc<Self>) {
+        lock(&self.request).is_over = true;
+        if let Some(source) = self.source.upgrade() {
+            source.unregister(&self.clone().into());
+        }
     }
 }
 
-#[derive(Debug, Default)]
+impl Wake for Entry {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.push(self);
+        shared.ring();
+    }
+}
+
+/// What sockets and the waiting thread share.
+#[derive(Debug)]
 struct Shared {
-    /// Sockets whose readiness may have changed, and those that were ready last time.
+    /// Entries whose sockets may be ready.
     queue: Mutex<VecDeque<Arc<Entry>>>,
-    /// Wakes the thread that waits.
-    waiter: Mutex<Option<Waker>>,
+    /// The waiting thread sleeps, or is about to.
+    is_asleep: AtomicBool,
+    /// A shard that somebody else led is free.
+    is_called: AtomicBool,
+    /// [`Poller::notify`] was called.
+    is_notified: AtomicBool,
+    /// Ends its sleep.
+    bell: OwnedFd,
 }
 
 impl Shared {
     fn push(&self, entry: &Arc<Entry>) {
-        if !entry.queued.swap(true, Ordering::SeqCst) {
+        if !entry.is_queued.swap(true, Ordering::SeqCst) {
             lock(&self.queue).push_back(entry.clone());
         }
     }
 
     fn pop(&self) -> Option<Arc<Entry>> {
         let entry = lock(&self.queue).pop_front()?;
-        entry.queued.store(false, Ordering::SeqCst);
+        entry.is_queued.store(false, Ordering::SeqCst);
         Some(entry)
     }
 
-    fn is_empty(&self) -> bool {
-        lock(&self.queue).is_empty()
-    }
-}
-
-impl Wake for Entry {
-    fn wake(self: Arc<Self>) {
-        let Some(shared) = self.shared.upgrade() else { return };
-        shared.push(&self);
-        let waiter = lock(&shared.waiter).take();
-        if let Some(waiter) = waiter {
-            waiter.wake();
+    /// Costs a load while nobody sleeps. The queue's lock orders it: either the sleeper's last look
+    /// at the queue sees what was pushed, or this sees the sleeper.
+    fn ring(&self) {
+        if self.is_asleep.load(Ordering::SeqCst) {
+            // A full counter is a set counter.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
+
+    fn has_news(&self) -> bool {
+        !lock(&self.queue).is_empty()
+            || self.is_notified.load(Ordering::SeqCst)
+            || self.is_called.load(Ordering::SeqCst)
+    }
 }
 
-/// Waits for any of several sockets of one stack; the waiting thread drives the stack meanwhile.
-///
-/// It holds the sockets: one that was added is closed when it was removed and dropped.
+/// Called when the leader of a shard left: the waiting thread may lead it now.
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.is_called.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+}
+
+/// A shard whose sockets are waited for.
+#[derive(Debug)]
+struct Shard {
+    running: Arc<Running>,
+    index: usize,
+    sleeper: Arc<Sleeper>,
+    sockets: usize,
+    /// Its name in the set that is slept on.
+    token: u64,
+}
+
 #[derive(Debug, Default)]
-pub struct Poller {
-    running: Option<Arc<Running>>,
-    entries: Vec<Arc<Entry>>,
-    shared: Arc<Shared>,
-    /// Reported last time: looked at again, because the poller is level-triggered.
+struct Members {
+    /// By identity of the socket.
+    entries: HashMap<usize, Arc<Entry>>,
+    shards: Vec<Shard>,
+    tokens: u64,
+    /// Entries at which those of closed sockets are looked for.
+    sweep_at: usize,
+}
+
+/// What the waiting thread has to itself.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Reported last time and level-triggered: looked at again.
     again: Vec<Arc<Entry>>,
+}
+
+/// Token of the bell in the set that is slept on; shards count up from 0.
+const BELL: u64 = u64::MAX;
+/// Token of the descriptors.
+const FILES: u64 = u64::MAX - 1;
+/// Descriptors reported by one wait at the most.
+const MAX_FILES: usize = 64;
+
+/// Waits for any of several sockets ([`TcpStream`](crate::TcpStream),
+/// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket)) and of whatever else has a
+/// descriptor, by the rules of epoll; the waiting thread drives the stacks meanwhile.
+///
+/// It does not keep sockets open: one that is closed leaves. Sockets may be added, changed and removed
+/// by any thread; one thread waits at a time, and others that call [`wait`](Self::wait) wait for it.
+#[derive(Debug)]
+pub struct Poller {
+    shared: Arc<Shared>,
+    members: Mutex<Members>,
+    waiting: Mutex<Waiting>,
+    /// Shards came or went.
+    epoch: AtomicUsize,
+    /// The kernel's descriptors.
+    files: OwnedFd,
+    has_files: AtomicBool,
+    /// What is slept on: the bell, `files`, and the devices of the shards.
+    set: OwnedFd,
 }
 
 impl Poller {
     /// A poller without sockets.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Waits for this socket too, from now on.
-    pub fn add(&mut self, socket: &impl Pollable, token: u64, interest: Interest) {
-        let interest = match interest {
-            Interest::Readable => Ready::READABLE | Ready::READ_CLOSED | Ready::ERROR,
-            Interest::Writable => Ready::WRITABLE | Ready::WRITE_CLOSED | Ready::ERROR,
-            Interest::Both => Ready::all(),
-        };
-        let (socket, running) = socket.watched();
-        debug_assert!(
-            self.running.as_ref().is_none_or(|mine| Arc::ptr_eq(mine, &running)),
-            "all sockets of a poller are of one stack"
-        );
-        self.running.get_or_insert(running);
-        let entry = Arc::new(Entry {
-            token,
-            socket: Mutex::new(Some(socket)),
-            interest,
-            queued: AtomicBool::new(false),
-            shared: Arc::downgrade(&self.shared),
-        });
-        self.shared.push(&entry);
-        self.entries.push(entry);
-    }
-
-    /// Waits no longer for the sockets with this token. O(sockets).
-    pub fn remove(&mut self, token: u64) {
-        self.entries.retain(|entry| {
-            let stays = entry.token != token;
-            if !stays {
-                entry.remove();
-            }
-            stays
-        });
-    }
-
-    /// Puts the sockets that are ready into `events`, waiting for one up to `timeout` (`None`: as
-    /// long as it takes). No events when the time is over first.
     ///
     /// # Errors
-    /// None today; as system pollers.
-    pub fn wait(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+    /// The process has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let files = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&set, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        epoll::add(&set, &files, epoll::EventData::new_u64(FILES), epoll::EventFlags::IN)?;
+        let shared = Shared {
+            queue: Mutex::default(),
+            is_asleep: AtomicBool::new(false),
+            is_called: AtomicBool::new(false),
+            is_notified: AtomicBool::new(false),
+            bell,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            members: Mutex::default(),
+            waiting: Mutex::default(),
+            epoch: AtomicUsize::new(0),
+            files,
+            has_files: AtomicBool::new(false),
+            set,
+        })
+    }
+
+    /// Waits for this socket or descriptor too, from now on (`EPOLL_CTL_ADD`).
+    ///
+    /// # Errors
+    /// `AlreadyExists`; what the kernel says of a descriptor.
+    pub fn add(&self, source: &impl Pollable, token: u64, events: Events) -> io::Result<()> {
+        match source.target() {
+            Target::File(file) => {
+                let data = epoll::EventData::new_u64(token);
+                epoll::add(&self.files, file, data, kernel_flags(events))?;
+                self.has_files.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            Target::Socket(source, running) => {
+                let key = source.identity();
+                let shard = source.upgrade().ok_or(io::ErrorKind::NotFound)?.shard();
+                let mut members = lock(&self.members);
+                members.sweep(self);
+                if members.entries.contains_key(&key) {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+                members.join(self, &running, shard)?;
+                let request = Request { token, events, serial: 0, is_over: false };
+                let entry = Arc::new(Entry {
+                    source,
+                    running: Arc::downgrade(&running),
+                    shard,
+                    request: Mutex::new(request),
+                    is_queued: AtomicBool::new(false),
+                    shared: Arc::downgrade(&self.shared),
+                });
+                members.entries.insert(key, entry.clone());
+                drop(members);
+                entry.wake();
+                Ok(())
+            }
+        }
+    }
+
+    /// Changes what is waited for; a one-shot waits again (`EPOLL_CTL_MOD`).
+    ///
+    /// # Errors
+    /// `NotFound`; what the kernel says of a descriptor.
+    pub fn modify(&self, source: &impl Pollable, token: u64, events: Events) -> io::Result<()> {
+        match source.target() {
+            Target::File(file) => {
+                let data = epoll::EventData::new_u64(token);
+                Ok(epoll::modify(&self.files, file, data, kernel_flags(events))?)
+            }
+            Target::Socket(source, _) => {
+                let members = lock(&self.members);
+                let entry = members.entries.get(&source.identity());
+                let entry = entry.ok_or(io::ErrorKind::NotFound)?;
+                let mut request = lock(&entry.request);
+                let serial = request.serial.wrapping_add(1);
+                *request = Request { token, events, serial, is_over: false };
+                drop(request);
+                entry.wake_by_ref();
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits no longer for this socket or descriptor (`EPOLL_CTL_DEL`).
+    ///
+    /// # Errors
+    /// `NotFound`; what the kernel says of a descriptor.
+    pub fn remove(&self, source: &impl Pollable) -> io::Result<()> {
+        match source.target() {
+            Target::File(file) => Ok(epoll::delete(&self.files, file)?),
+            Target::Socket(source, _) => {
+                let entry = lock(&self.members).leave(self, source.identity());
+                let entry = entry.ok_or(io::ErrorKind::NotFound)?;
+                entry.forget();
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the wait that is going on, or the next one, without an event.
+    pub fn notify(&self) {
+        self.shared.is_notified.store(true, Ordering::SeqCst);
+        self.shared.ring();
+    }
+
+    /// Puts what is ready into `events`, waiting for something up to `timeout` (`None`: as long as it
+    /// takes). No events when the time is over first, or after [`notify`](Self::notify).
+    ///
+    /// # Errors
+    /// What the kernel says of the descriptors.
+    pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
+        let mut waiting = lock(&self.waiting);
         let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
-        for entry in std::mem::take(&mut self.again) {
+        for entry in waiting.again.drain(..) {
             self.shared.push(&entry);
         }
-        let Some(running) = self.running.clone() else { return Ok(()) };
-        let shard = self
-            .entries
-            .first()
-            .map_or(0, |entry| lock(&entry.socket).as_ref().map_or(0, Watched::shard));
-        loop {
-            self.collect(events);
-            if !events.is_empty() {
-                running.look_in(shard);
-                break;
-            }
-            let shared = &self.shared;
-            let is_ready = || !shared.is_empty();
-            let asleep = |waker: &Waker| {
-                *lock(&shared.waiter) = Some(waker.clone());
-                shared.is_empty()
-            };
-            if !running.driver(shard).wait(&running.stack, deadline, is_ready, asleep) {
-                break;
-            }
-        }
-        *lock(&self.shared.waiter) = None;
+        while !self.drive(&mut waiting, events, deadline)? {}
         Ok(())
     }
 
-    fn collect(&mut self, events: &mut Vec<Event>) {
-        while let Some(entry) = self.shared.pop() {
-            let socket = lock(&entry.socket);
-            let Some(socket) = &*socket else { continue };
-            let seen = socket.readiness();
-            let bits = seen.bits() & entry.interest;
-            if bits.is_empty() {
-                let waker: Waker = entry.clone().into();
-                if !socket.register(seen, &waker) {
-                    self.shared.push(&entry);
-                }
+    /// Drives the shards as they are now, as far as nobody else does. Whether the wait is over; if not,
+    /// shards came or went, or may be led.
+    fn drive(
+        &self,
+        waiting: &mut Waiting,
+        events: &mut Vec<Event>,
+        deadline: Instant,
+    ) -> io::Result<bool> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let is_stale = || {
+            let was_called = self.shared.is_called.swap(false, Ordering::SeqCst);
+            was_called || self.epoch.load(Ordering::SeqCst) != epoch
+        };
+        let shards = lock(&self.members).snapshot();
+        let leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
+        let mut post = None;
+        loop {
+            let now = clock::now();
+            let (mut next, mut has_more) = (deadline, false);
+            for led in leads.iter().flatten() {
+                let (due, why) = led.poll(now);
+                next = next.min(due);
+                has_more |= why == Why::MoreWork;
+            }
+            self.collect(waiting, events);
+            self.collect_files(events)?;
+            let is_notified = self.shared.is_notified.swap(false, Ordering::SeqCst);
+            if !events.is_empty() || is_notified || now >= deadline {
+                return Ok(true);
+            }
+            if is_stale() {
+                return Ok(false);
+            }
+            if has_more {
                 continue;
             }
-            events.push(Event {
-                token: entry.token,
-                readable: bits.intersects(Ready::READABLE | Ready::READ_CLOSED),
-                writable: bits.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED),
-                error: bits.intersects(Ready::ERROR),
-            });
-            self.again.push(entry.clone());
+            if post.is_none() {
+                post = Some(Post::new(self, &shards, &leads));
+                // Who leads a shard may have left before this thread stood there.
+                let is_free = |(shard, led): (&Sleep, &Option<Led<'_>>)| {
+                    led.is_none() && !shard.running.driver(shard.index).is_held()
+                };
+                if shards.iter().zip(&leads).any(is_free) {
+                    return Ok(false);
+                }
+            }
+            self.shared.is_asleep.store(true, Ordering::SeqCst);
+            if !self.shared.has_news() && self.epoch.load(Ordering::SeqCst) == epoch {
+                self.sleep(&shards, next, now);
+            }
+            self.shared.is_asleep.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// What is slept on includes the devices of this shard, or no longer.
+    fn arm(&self, shard: &Sleep, is_led: bool) {
+        let data = epoll::EventData::new_u64(shard.token);
+        let flags = if is_led { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        // A shard that has just left is no longer there.
+        let _ = epoll::modify(&self.set, shard.sleeper.descriptor(), data, flags);
+    }
+
+    fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) {
+        let mut buffer = [NO_EVENT; 8];
+        let timeout = crate::driver::timeout(until, now);
+        let count = epoll::wait(&self.set, &mut buffer, timeout.as_ref()).unwrap_or(0);
+        for event in &buffer[..count] {
+            match event.data.u64() {
+                BELL => drop(rustix::io::read(&self.shared.bell, &mut [0; 8])),
+                FILES => {}
+                token => {
+                    if let Some(shard) = shards.iter().find(|shard| shard.token == token) {
+                        shard.running.driver(shard.index).drain(&shard.sleeper);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports the sockets on the queue that are ready, and waits for the others.
+    fn collect(&self, waiting: &mut Waiting, events: &mut Vec<Event>) {
+        while let Some(entry) = self.shared.pop() {
+            let request = *lock(&entry.request);
+            if request.is_over {
+                continue;
+            }
+            let Some(source) = entry.source.upgrade() else {
+                lock(&self.members).leave(self, entry.source.identity());
+                continue;
+            };
+            let waker: Waker = entry.clone().into();
+            let asked = request.events | Events::UNASKED;
+            let came = loop {
+                let seen = source.readiness();
+                let came = Events::of(seen.bits()) & asked;
+                let reports_edges = request.events.contains(Events::ET);
+                let must_wait = came.is_empty() || reports_edges;
+                if !must_wait || source.register(seen, asked.wanted(), &waker) {
+                    break came;
+                }
+            };
+            if came.is_empty() {
+                continue;
+            }
+            events.push(Event { token: request.token, events: came });
+            if request.events.contains(Events::ONESHOT) {
+                let mut current = lock(&entry.request);
+                if current.serial == request.serial {
+                    current.is_over = true;
+                }
+            } else if !request.events.contains(Events::ET) {
+                waiting.again.push(entry);
+            }
+        }
+    }
+
+    fn collect_files(&self, events: &mut Vec<Event>) -> io::Result<()> {
+        if !self.has_files.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut buffer = [NO_EVENT; MAX_FILES];
+        let at_once = crate::driver::timeout(Instant::ZERO, Instant::ZERO);
+        let count = match epoll::wait(&self.files, &mut buffer, at_once.as_ref()) {
+            Err(rustix::io::Errno::INTR) => 0,
+            result => result?,
+        };
+        events.extend(buffer[..count].iter().map(|event| {
+            let flags = event.flags;
+            Event { token: event.data.u64(), events: Events::from_bits_truncate(flags.bits()) }
+        }));
+        Ok(())
+    }
+}
+
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+
+fn kernel_flags(events: Events) -> epoll::EventFlags {
+    epoll::EventFlags::from_bits_retain(events.bits())
+}
+
+/// A shard as the waiting thread sees it.
+struct Sleep {
+    running: Arc<Running>,
+    index: usize,
+    sleeper: Arc<Sleeper>,
+    token: u64,
+}
+
+impl Sleep {
+    fn lead(&self) -> Option<Led<'_>> {
+        self.running.driver(self.index).try_led(&self.running.stack)
+    }
+}
+
+/// A thread at its post: asleep on the devices that it leads, called when others become free.
+struct Post<'a> {
+    poller: &'a Poller,
+    shards: &'a [Sleep],
+    leads: &'a [Option<Led<'a>>],
+    waker: Waker,
+}
+
+impl<'a> Post<'a> {
+    fn new(poller: &'a Poller, shards: &'a [Sleep], leads: &'a [Option<Led<'a>>]) -> Self {
+        let waker: Waker = poller.shared.clone().into();
+        for (shard, led) in shards.iter().zip(leads) {
+            match led {
+                Some(_) => poller.arm(shard, true),
+                None => shard.running.driver(shard.index).follow(waker.clone()),
+            }
+        }
+        Self { poller, shards, leads, waker }
+    }
+}
+
+impl Drop for Post<'_> {
+    fn drop(&mut self) {
+        for (shard, led) in self.shards.iter().zip(self.leads) {
+            match led {
+                Some(_) => self.poller.arm(shard, false),
+                None => shard.running.driver(shard.index).unfollow(&self.waker),
+            }
+        }
+    }
+}
+
+impl Members {
+    fn snapshot(&self) -> Vec<Sleep> {
+        let sleep = |shard: &Shard| Sleep {
+            running: shard.running.clone(),
+            index: shard.index,
+            sleeper: shard.sleeper.clone(),
+            token: shard.token,
+        };
+        self.shards.iter().map(sleep).collect()
+    }
+
+    fn find(&self, running: &Arc<Running>, index: usize) -> Option<usize> {
+        self.shards.iter().position(|one| one.index == index && Arc::ptr_eq(&one.running, running))
+    }
+
+    /// One socket more of a shard.
+    fn join(&mut self, poller: &Poller, running: &Arc<Running>, index: usize) -> io::Result<()> {
+        if let Some(at) = self.find(running, index) {
+            self.shards[at].sockets += 1;
+            return Ok(());
+        }
+        let sleeper = Arc::new(running.driver(index).sleeper()?);
+        let token = self.tokens;
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&poller.set, sleeper.descriptor(), data, epoll::EventFlags::empty())?;
+        self.tokens += 1;
+        let running = running.clone();
+        self.shards.push(Shard { running, index, sleeper, sockets: 1, token });
+        poller.epoch.fetch_add(1, Ordering::SeqCst);
+        poller.shared.ring();
+        Ok(())
+    }
+
+    /// Takes an entry out; its shard leaves with the last one.
+    fn leave(&mut self, poller: &Poller, key: usize) -> Option<Arc<Entry>> {
+        let entry = self.entries.remove(&key)?;
+        let running = entry.running.upgrade();
+        if let Some(at) = running.and_then(|running| self.find(&running, entry.shard)) {
+            self.shards[at].sockets -= 1;
+            if self.shards[at].sockets == 0 {
+                let shard = self.shards.swap_remove(at);
+                // The set forgets it with its last descriptor; the waiting thread may have one.
+                let _ = epoll::delete(&poller.set, shard.sleeper.descriptor());
+                poller.epoch.fetch_add(1, Ordering::SeqCst);
+                poller.shared.ring();
+            }
+        }
+        Some(entry)
+    }
+
+    /// Takes out what was closed without an event, each time that the number has doubled.
+    fn sweep(&mut self, poller: &Poller) {
+        if self.entries.len() < self.sweep_at.max(64) {
+            return;
+        }
+        let is_gone = |entry: &Arc<Entry>| entry.source.upgrade().is_none();
+        let gone = self.entries.iter().filter(|(_, entry)| is_gone(entry)).map(|(key, _)| *key);
+        let gone: Vec<_> = gone.collect();
+        for key in gone {
+            self.leave(poller, key);
+        }
+        self.sweep_at = self.entries.len() * 2;
     }
 }
 
 impl Drop for Poller {
     fn drop(&mut self) {
-        self.entries.iter().for_each(|entry| entry.remove());
+        let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
+        members.entries.values().for_each(Entry::forget);
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

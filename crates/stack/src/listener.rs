@@ -23,7 +23,7 @@ use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::Instant;
 use slab::Slab;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 /// From here on all SYN-ACK timeouts are as long as the longest.
@@ -420,6 +420,22 @@ impl Drop for Held {
     }
 }
 
+/// A reference to a listener that does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakListenerHandle(Weak<Held>);
+
+impl WeakListenerHandle {
+    /// The listener, while an application holds it.
+    pub fn upgrade(&self) -> Option<ListenerHandle> {
+        self.0.upgrade().map(ListenerHandle)
+    }
+
+    /// Tells sockets apart, as long as this reference is held.
+    pub fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
 impl ListenerHandle {
     pub(crate) fn new(listener: Arc<Listener>, host: Arc<Host>) -> Self {
         Self(Arc::new(Held { listener, host }))
@@ -458,8 +474,18 @@ impl ListenerHandle {
 
     /// As [`TcpHandle::register`].
     #[must_use = "false means: look again"]
-    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        self.0.listener.readiness.register(seen, waker)
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.0.listener.readiness.register(seen, interest, waker)
+    }
+
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.listener.readiness.unregister(waker);
+    }
+
+    /// A reference that does not keep the listener open.
+    pub fn downgrade(&self) -> WeakListenerHandle {
+        WeakListenerHandle(Arc::downgrade(&self.0))
     }
 
     /// Half-open connections, and connections that wait to be accepted.

@@ -44,7 +44,7 @@ fn wait(stack: &Stack, clock: &Clock, handle: &TcpHandle, bits: Ready, drives: b
         if drives && stack.poll(0, clock.now()).1 != Why::Busy {
             continue;
         }
-        if handle.register(seen, &waker) {
+        if handle.register(seen, bits | Ready::ERROR, &waker) {
             thread::park_timeout(Duration::from_secs(5));
         }
     }

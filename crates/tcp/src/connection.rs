@@ -19,7 +19,7 @@ use crate::sender::pages::PagePool;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
-use crate::time::{Instant, Nanos};
+use crate::time::{Instant, Nanos, Rate};
 use crate::time_wait::TimeWait;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
@@ -28,12 +28,6 @@ use crate::transmit::small_queue::TxAccount;
 use bytes::Bytes;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// Memory that one segment counts for when the send buffer is dimensioned
-/// (`tcp_sndbuf_expand`: the head of an skb rounded up to a power of two, and its descriptor).
-fn memory_per_segment(mss: u32) -> u32 {
-    (mss + 320 + 320).next_power_of_two() + 256
-}
 
 /// `SOCK_MIN_SNDBUF`.
 const MIN_SNDBUF: u32 = 4608;
@@ -195,6 +189,10 @@ pub struct Connection {
     pub(crate) wrote: bool,
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
     pub(crate) no_space: bool,
+    /// Edges since they were last taken, whether or not the level was there before.
+    pub(crate) edges: Readiness,
+    /// Segments of a frame by the last sizing: the floor of a low-water mark in time.
+    pub(crate) frame_segments: u8,
     pub(crate) sndbuf: u32,
     pub(crate) probe_backoff: u16,
     pub(crate) keepalive_probes: u16,
@@ -291,6 +289,8 @@ impl Connection {
             push_override: false,
             wrote: false,
             no_space: false,
+            edges: Readiness::empty(),
+            frame_segments: 1,
             sndbuf,
             probe_backoff: 0,
             keepalive_probes: 0,
@@ -328,7 +328,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
-        self.sender.establish(window, seq, now);
+        self.sender.establish(window, seq, now, &self.config);
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -434,31 +434,6 @@ impl Connection {
         (bytes / mss).clamp(1, self.gso.max_segs) * mss
     }
 
-    fn notsent_limit(&self) -> u32 {
-        match self.options.notsent_lowat {
-            0 => self.config.tcp_notsent_lowat,
-            lowat => lowat,
-        }
-    }
-
-    /// Whether a new buffer may be begun (`sk_stream_memory_free`).
-    fn memory_is_free(&self, wake: bool) -> bool {
-        let unsent = u64::from(self.sender.queue.len()) << u32::from(wake);
-        self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
-    }
-
-    /// Memory of the write queue (`sk_wmem_queued`).
-    pub(crate) fn memory(&self) -> u32 {
-        self.sender.memory(self.size_goal())
-    }
-
-    /// Whether a waiting writer should be woken (`__sk_stream_is_writeable`): a third of the
-    /// buffer is free, and less than half the low-water mark waits.
-    pub(crate) fn is_writable(&self) -> bool {
-        let used = self.memory();
-        self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
-    }
-
     fn may_write(&mut self) -> Result<(), WriteError> {
         if let Some(error) = self.error
             && !self.error_taken
@@ -545,37 +520,6 @@ impl Connection {
         {
             self.sender.rate.mark_app_limited(counts.in_flight());
         }
-    }
-
-    /// Room came back: grow the buffer if the window asks for it, and end the writer's wait
-    /// (`tcp_check_space`).
-    pub(crate) fn check_space(&mut self) {
-        if !self.no_space {
-            return;
-        }
-        let counts = self.sender.board.counts();
-        if counts.in_flight() < self.sender.window.cwnd {
-            self.expand_sndbuf();
-        }
-        if self.is_writable() {
-            self.no_space = false;
-        }
-    }
-
-    /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows.
-    fn expand_sndbuf(&mut self) {
-        if self.options.send_buffer.is_some() {
-            return;
-        }
-        let per_segment = memory_per_segment(self.sender.mss);
-        let segments = self.sender.window.cwnd.max(10).max(self.sender.recovery.reordering + 1);
-        let wanted = self
-            .sender
-            .controller
-            .sndbuf_expand()
-            .saturating_mul(segments)
-            .saturating_mul(per_segment);
-        self.sndbuf = self.sndbuf.max(wanted.min(self.config.tcp_wmem.max));
     }
 
     fn may_read(&mut self) -> Result<(), ReadError> {
@@ -724,23 +668,30 @@ impl Connection {
                 self.refresh_mss();
             }
             SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
-            SocketOption::MaxPacingRate(rate) => {
-                options.max_pacing_rate = rate;
-                self.sender.pacer.set_max_rate(rate);
-            }
+            SocketOption::MaxPacingRate(rate) => self.set_max_pacing_rate(rate),
+            SocketOption::MaxPacingRate32(rate) => self.set_max_pacing_rate(rate.into()),
             SocketOption::NotSentLowat(bytes) => {
                 options.notsent_lowat = bytes;
                 self.check_space();
             }
+            SocketOption::NotSentLowatMicros(micros) => {
+                options.notsent_lowat_us = micros;
+                self.check_space();
+            }
             SocketOption::Congestion(name) => {
                 let controller = congestion::by_name(&name);
-                self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
-                self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
+                let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
+                self.sender.set_controller(controller, now, &self.config);
             }
             SocketOption::Priority(band @ 0..=15) => options.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
         }
         Ok(())
+    }
+
+    fn set_max_pacing_rate(&mut self, rate: Rate) {
+        Arc::make_mut(&mut self.options).max_pacing_rate = rate;
+        self.sender.pacer.set_max_rate(rate);
     }
 
     // Getters.
@@ -797,8 +748,31 @@ impl Connection {
         ready.set(Readiness::WRITE_CLOSED, write_closed);
         let open = self.state.may_write() && self.is_writable();
         ready.set(Readiness::WRITABLE, open || write_closed);
-        ready.set(Readiness::ERROR, self.error.is_some());
+        ready.set(Readiness::ERROR, self.error.is_some() && !self.error_taken);
         ready
+    }
+
+    /// What came since the last call and may be gone again: data that arrived behind data that
+    /// nobody has read, room after a refused write. A waiter that goes by edges needs it where the
+    /// level never left.
+    pub fn take_edges(&mut self) -> Readiness {
+        std::mem::take(&mut self.edges)
+    }
+
+    /// Bytes written and not acknowledged (`SIOCOUTQ`); the FIN counts as one.
+    pub fn outq(&self) -> u32 {
+        match self.state {
+            State::SynSent | State::SynReceived | State::Closed => 0,
+            _ => self.sender.nxt.bytes_since(self.sender.una).saturating_add(self.outq_nsd()),
+        }
+    }
+
+    /// Of these, bytes that were not sent once (`SIOCOUTQNSD`).
+    pub fn outq_nsd(&self) -> u32 {
+        match self.state {
+            State::SynSent | State::SynReceived | State::Closed => 0,
+            _ => self.sender.queue.len() + u32::from(self.fin == Fin::Queued),
+        }
     }
 
     /// Why the last [`transmit`](Self::transmit) stopped.

@@ -106,6 +106,8 @@ pub struct TcpInfo {
     pub unread_bytes: u32,
     /// Memory in qdiscs and devices (`skmem t`).
     pub below_bytes: u64,
+    /// Of it, what devices have.
+    pub device_bytes: u64,
     /// Send buffer (`skmem tb`).
     pub sndbuf: u32,
     /// Memory of the write queue (`skmem w`).
@@ -201,6 +203,7 @@ impl Connection {
             unacked_bytes: sender.nxt.bytes_since(sender.una),
             unread_bytes: receiver.unread(),
             below_bytes: self.account.bytes(),
+            device_bytes: self.account.device_bytes(),
             sndbuf: self.sndbuf,
             wmem_queued: self.memory(),
             rcvbuf: receiver.rcvbuf(),

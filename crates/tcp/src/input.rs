@@ -1,6 +1,6 @@
 //! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
 
-use crate::connection::{Connection, ConnectionError, Fin, Path};
+use crate::connection::{Connection, ConnectionError, Fin, Path, Readiness};
 use crate::counters::Counter;
 use crate::deadlines::Deadline;
 use crate::handshake::scaled_window;
@@ -23,10 +23,14 @@ impl Connection {
         if !segment.payload.is_empty() {
             self.data_segs_in += u64::from(segment.segments());
         }
+        let unread = self.receiver.unread();
         match self.state {
             State::Closed | State::TimeWait => {}
             State::SynSent => self.on_syn_sent(now, &mut segment),
             _ => self.on_synchronized(now, &mut segment),
+        }
+        if self.receiver.unread() > unread {
+            self.edges |= Readiness::READABLE;
         }
     }
 

@@ -34,6 +34,9 @@ pub struct SocketOptions {
     pub max_pacing_rate: Rate,
     /// `TCP_NOTSENT_LOWAT` in bytes; 0 is `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
+    /// `TCP_NEAP_NOTSENT_LOWAT_US`: the mark as microseconds of the pacing rate; 0 is
+    /// `neap.tcp_notsent_lowat_us`. The lower of the two marks holds.
+    pub notsent_lowat_us: u32,
     /// `SO_PRIORITY`, 0 to 15: the band of `pfifo_fast` and `fq`.
     pub priority: u8,
 }
@@ -55,6 +58,7 @@ impl Default for SocketOptions {
             max_segment: None,
             max_pacing_rate: Rate::UNLIMITED,
             notsent_lowat: 0,
+            notsent_lowat_us: 0,
             priority: 0,
         }
     }
@@ -87,10 +91,14 @@ pub enum SocketOption {
     ReceiveBuffer(u32),
     /// `TCP_MAXSEG`, 88 to 32767.
     MaxSegment(u16),
-    /// `SO_MAX_PACING_RATE`.
+    /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
     MaxPacingRate(Rate),
+    /// `SO_MAX_PACING_RATE` of four bytes, unlimited when all ones.
+    MaxPacingRate32(u32),
     /// `TCP_NOTSENT_LOWAT`.
     NotSentLowat(u32),
+    /// `TCP_NEAP_NOTSENT_LOWAT_US`, microseconds.
+    NotSentLowatMicros(u32),
     /// `TCP_CONGESTION`.
     Congestion(String),
     /// `SO_PRIORITY`, 0 to 15.

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::net::Info;
 use super::plan::Until;
 use super::report::{Start, StreamSummary, Summary, bits_per_second};
 use super::streams::{Interval, Role};
@@ -122,6 +123,43 @@ struct ConnectionJson {
     rtt: u32,
     rttvar: u32,
     pmtu: u32,
+    neap: FlowJson,
+}
+
+/// What iperf3 has no names for: where a sender's bytes are, and what its time was spent on.
+#[derive(Debug, Serialize)]
+struct FlowJson {
+    unsent_bytes: u64,
+    qdisc_bytes: u64,
+    device_bytes: u64,
+    in_flight_bytes: u64,
+    busy_us: u64,
+    sndbuf_limited_us: u64,
+    rwnd_limited_us: u64,
+    cwnd_limited_us: u64,
+    small_queue_limited_us: u64,
+    pacing_limited_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked_by: Option<&'static str>,
+}
+
+impl FlowJson {
+    fn new(info: &Info) -> Self {
+        let (bytes, spent) = (&info.bytes, &info.spent);
+        Self {
+            unsent_bytes: bytes.unsent,
+            qdisc_bytes: bytes.qdisc,
+            device_bytes: bytes.device,
+            in_flight_bytes: bytes.in_flight,
+            busy_us: spent.busy,
+            sndbuf_limited_us: spent.send_buffer,
+            rwnd_limited_us: spent.receive_window,
+            cwnd_limited_us: spent.congestion_window,
+            small_queue_limited_us: spent.small_queue,
+            pacing_limited_us: spent.pacing,
+            blocked_by: spent.blocks().first().map(|&(name, _)| name),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -259,6 +297,7 @@ impl JsonReport {
                     rtt: info.rtt,
                     rttvar: info.rttvar,
                     pmtu: info.pmtu,
+                    neap: FlowJson::new(&info),
                 });
             }
             streams.push(moved);

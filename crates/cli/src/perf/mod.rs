@@ -77,6 +77,13 @@ pub(crate) struct Args {
     /// Socket buffers, bytes (suffixes K, M, G: powers of 1024)
     #[arg(short, long, value_name = "BYTES", conflicts_with = "server", value_parser = size_within::<{ MAX_WINDOW }>)]
     window: Option<u32>,
+    /// Pace each socket to at most so many bit/s, by fq if it is on the path (suffixes K, M, G: powers of
+    /// 1000)
+    #[arg(long, value_name = "RATE", conflicts_with = "server", value_parser = rate)]
+    fq_rate: Option<u64>,
+    /// Unsent bytes that the stack takes at the most; a writer is woken below half of them
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "reverse"], value_parser = size_within::<{ u32::MAX }>)]
+    notsent_lowat: Option<u32>,
     /// Send small writes at once
     #[arg(short = 'N', long, conflicts_with = "server")]
     no_delay: bool,
@@ -87,6 +94,9 @@ pub(crate) struct Args {
     /// Seconds between reports, 0.1 to 60; 0 for none
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = interval)]
     interval: Duration,
+    /// Tell at each report where a sender's bytes were and what blocked it (JSON always tells)
+    #[arg(short = 'V', long)]
+    verbose: bool,
     /// Report as JSON in iperf3's form
     #[arg(short = 'J', long)]
     json: bool,
@@ -164,6 +174,22 @@ fn size_within<const LIMIT: u32>(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A number of bit/s, with a suffix of iperf3's: for rates K, M, G, T are powers of 1000.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong =
+        || "expected a number of 8 or more, with K, M, G or T for powers of 1000".to_owned();
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        Some((at, 't' | 'T')) => (&text[..at], 1e12),
+        _ => (text, 1.0),
+    };
+    let value = digits.parse::<f64>().map_err(|_| wrong())? * unit;
+    // Less than a byte per second is nothing, and beyond 2^53 a count could not cross the wire.
+    if (8.0..=9e15).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
+}
+
 /// Seconds between reports.
 fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -194,6 +220,8 @@ impl Args {
                 congestion: self.congestion.clone(),
                 max_segment: self.mss,
                 buffer_size: self.window.map(|window| window as usize),
+                fq_rate: self.fq_rate,
+                notsent_lowat: self.notsent_lowat,
             },
         }
     }
@@ -206,11 +234,11 @@ enum Reporter {
 }
 
 impl Reporter {
-    fn new(json: bool) -> Self {
+    fn new(json: bool, verbose: bool) -> Self {
         if json {
             Self::Json(Box::new(JsonReport::new()))
         } else {
-            Self::Text(TextReport::new(io::stdout()))
+            Self::Text(TextReport::new(io::stdout(), verbose))
         }
     }
 
@@ -286,7 +314,7 @@ impl Observer for Reporter {
 
 /// Runs `neap perf`.
 pub(crate) fn main(args: &Args) -> ExitCode {
-    let mut reporter = Reporter::new(args.json);
+    let mut reporter = Reporter::new(args.json, args.verbose);
     let result = match prepare(args) {
         Err(error) => Err(error),
         Ok((stack, version, interrupt)) => {
@@ -305,7 +333,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     exit_code(&result)
 }
 
-/// Counters of TCP, IP and the devices, and what was dropped why.
+/// Counters of TCP, IP, the devices and qdiscs, and what was dropped why.
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
@@ -314,10 +342,24 @@ fn nstat(stack: &Stack) {
     for (name, n) in tcp.chain(ip).chain(drops).filter(|&(_, n)| n > 0) {
         eprintln!("{name:<32} {n}");
     }
+    let late = host.departures();
+    if late.count() > 0 {
+        let micros = |percent| late.percentile(percent).0 as f64 / 1e3;
+        eprintln!(
+            "departures {} late us p50 {} p99 {} max {}",
+            late.count(),
+            micros(50.0),
+            micros(99.0),
+            late.max().0 as f64 / 1e3
+        );
+    }
     for interface in host.interfaces(stack.now()) {
         for (queue, port) in interface.ports.iter().enumerate() {
             eprintln!("{} queue {queue}: {port:?}", interface.name);
         }
+    }
+    for qdisc in stack.qdiscs() {
+        eprintln!("{qdisc}");
     }
 }
 
@@ -371,7 +413,7 @@ fn run_server(
     interrupt: &Interrupt,
 ) -> ExitCode {
     let interval = (!args.interval.is_zero()).then_some(args.interval);
-    let mut reporter = Reporter::new(args.json);
+    let mut reporter = Reporter::new(args.json, args.verbose);
     let listener = net::bind(stack, args.port, version).map_err(PerfError::Listen);
     let server = listener.and_then(|listener| Server::new(listener, interval, interrupt));
     let mut server = match server {
@@ -391,7 +433,7 @@ fn run_server(
             result if args.one_off || matches!(result, Err(PerfError::Listen(_))) => {
                 return exit_code(&result);
             }
-            _ => reporter = Reporter::new(args.json),
+            _ => reporter = Reporter::new(args.json, args.verbose),
         }
     }
 }

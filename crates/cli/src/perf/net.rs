@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use neap::stack::stack::ConnectOptions;
 use neap::tcp::options::{SocketOption, SocketOptions as TcpOptions};
+use neap::tcp::time::Rate;
 pub(crate) use neap::{Stack, TcpListener, TcpStream};
 
 /// What a test asks of its sockets.
@@ -18,6 +19,10 @@ pub(crate) struct SocketOptions {
     pub max_segment: Option<u32>,
     /// Both socket buffers, bytes; tuned by the stack if `None`.
     pub buffer_size: Option<usize>,
+    /// bit/s that the socket sends at the most, paced (`SO_MAX_PACING_RATE`).
+    pub fq_rate: Option<u64>,
+    /// `TCP_NOTSENT_LOWAT` of what this end sends, bytes. The protocol has no word for it.
+    pub notsent_lowat: Option<u32>,
 }
 
 /// Connects a socket that has these options.
@@ -74,9 +79,15 @@ pub(crate) fn apply(socket: &TcpStream, options: &SocketOptions) -> io::Result<(
     if let Some(name) = &options.congestion {
         socket.set_option(SocketOption::Congestion(name.clone()))?;
     }
+    if let Some(bytes) = options.notsent_lowat {
+        socket.set_option(SocketOption::NotSentLowat(bytes))?;
+    }
     if let Some(mss) = options.max_segment {
         let mss = u16::try_from(mss).map_err(|_| io::ErrorKind::InvalidInput)?;
         socket.set_option(SocketOption::MaxSegment(mss))?;
+    }
+    if let Some(bits) = options.fq_rate {
+        socket.set_option(SocketOption::MaxPacingRate(Rate::from_bits(bits)))?;
     }
     if let Some(size) = options.buffer_size {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
@@ -114,6 +125,67 @@ pub(crate) struct Info {
     pub pmtu: u32,
     /// Bytes.
     pub snd_mss: u32,
+    pub bytes: Whereabouts,
+    pub spent: Spent,
+}
+
+/// Where the bytes of a flow are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Whereabouts {
+    /// Written and not sent.
+    pub unsent: u64,
+    /// Memory in the qdisc.
+    pub qdisc: u64,
+    /// Memory in the device.
+    pub device: u64,
+    /// Sent and not acknowledged, those below included.
+    pub in_flight: u64,
+}
+
+/// What the time of a flow was spent on, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// With data to send or in flight.
+    pub busy: u64,
+    /// Of it, waiting for the application: the send buffer or the low-water mark was refused before.
+    pub send_buffer: u64,
+    /// ... for the peer's window.
+    pub receive_window: u64,
+    /// ... for the congestion window.
+    pub congestion_window: u64,
+    /// ... for completions.
+    pub small_queue: u64,
+    /// ... for a departure.
+    pub pacing: u64,
+}
+
+impl Spent {
+    /// From an earlier reading to this one.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let part = |now: u64, then: u64| now.saturating_sub(then);
+        Self {
+            busy: part(self.busy, before.busy),
+            send_buffer: part(self.send_buffer, before.send_buffer),
+            receive_window: part(self.receive_window, before.receive_window),
+            congestion_window: part(self.congestion_window, before.congestion_window),
+            small_queue: part(self.small_queue, before.small_queue),
+            pacing: part(self.pacing, before.pacing),
+        }
+    }
+
+    /// What blocked the flow, the longest first, and for how long.
+    pub(crate) fn blocks(&self) -> Vec<(&'static str, u64)> {
+        let mut blocks = vec![
+            ("cwnd", self.congestion_window),
+            ("rwnd", self.receive_window),
+            ("small queue", self.small_queue),
+            ("pacing", self.pacing),
+            ("sndbuf", self.send_buffer),
+        ];
+        blocks.retain(|&(_, micros)| micros > 0);
+        blocks.sort_by_key(|&(_, micros)| std::cmp::Reverse(micros));
+        blocks
+    }
 }
 
 /// Figures of a connection now.
@@ -128,30 +200,55 @@ pub(crate) fn info(socket: &TcpStream) -> Info {
         rttvar: micros(info.rttvar),
         pmtu: info.pmtu,
         snd_mss: info.snd_mss,
+        bytes: Whereabouts {
+            unsent: info.notsent_bytes.into(),
+            qdisc: info.below_bytes.saturating_sub(info.device_bytes),
+            device: info.device_bytes,
+            in_flight: info.unacked_bytes.into(),
+        },
+        spent: Spent {
+            busy: info.busy_time.as_micros(),
+            send_buffer: info.sndbuf_limited.as_micros(),
+            receive_window: info.rwnd_limited.as_micros(),
+            congestion_window: info.cwnd_limited.as_micros(),
+            small_queue: info.small_queue_limited.as_micros(),
+            pacing: info.pacing_limited.as_micros(),
+        },
     }
 }
 
 /// Waits for any of several sockets.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Poller {
     poller: neap::Poller,
     events: Vec<neap::Event>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    /// # Errors
+    /// As [`neap::Poller::new`].
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { poller: neap::Poller::new()?, events: Vec::new() })
     }
 
     /// Waits for this socket too, from now on: for data, or for room where `for_room`.
-    pub(crate) fn add(&mut self, socket: &impl neap::Pollable, token: u64, for_room: bool) {
-        let interest = if for_room { neap::Interest::Writable } else { neap::Interest::Readable };
-        self.poller.add(socket, token, interest);
+    ///
+    /// # Errors
+    /// As [`neap::Poller::add`].
+    pub(crate) fn add(
+        &mut self,
+        socket: &impl neap::Pollable,
+        token: u64,
+        for_room: bool,
+    ) -> io::Result<()> {
+        let events = if for_room { neap::Events::OUT } else { neap::Events::IN };
+        self.poller.add(socket, token, events)
     }
 
-    /// Waits for the socket with this token no longer.
-    pub(crate) fn remove(&mut self, token: u64) {
-        self.poller.remove(token);
+    /// Waits for this socket no longer.
+    pub(crate) fn remove(&mut self, socket: &impl neap::Pollable) {
+        // One that was removed before is what is wanted.
+        let _ = self.poller.remove(socket);
     }
 
     /// Puts the tokens of the sockets that are ready into `ready`; none if the time ends first.

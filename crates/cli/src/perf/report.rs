@@ -238,15 +238,36 @@ fn columns(id: Option<u32>, start: f64, end: f64, moved: u64) -> String {
     format!("[{id}] {start:6.2}-{end:<6.2} sec  {}  {}", bytes(moved), rate(moved, end - start))
 }
 
+/// Where the bytes of a sender are at the end of an interval, and what blocked it meanwhile.
+fn whereabouts(id: u32, info: &Info) -> String {
+    let at = &info.bytes;
+    let places = [
+        ("unsent", at.unsent),
+        ("qdisc", at.qdisc),
+        ("device", at.device),
+        ("in flight", at.in_flight),
+    ];
+    let places = places.map(|(place, count)| format!("{place} {}", bytes(count).trim_start()));
+    let busy = info.spent.busy.max(1) as f64;
+    let share = |&(name, micros): &(&str, u64)| {
+        let percent = 100.0 * micros as f64 / busy;
+        (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
+    };
+    let blocks: Vec<_> = info.spent.blocks().iter().filter_map(share).collect();
+    let blocks = if blocks.is_empty() { "nothing".to_owned() } else { blocks.join(", ") };
+    format!("[{id:3}]   {}; blocked by {blocks}", places.join(", "))
+}
+
 /// Writes the report for people. Errors of the output are ignored: a test goes on when nobody reads.
 pub(crate) struct TextReport<W> {
     out: W,
     headed: bool,
+    verbose: bool,
 }
 
 impl<W: Write> TextReport<W> {
-    pub(crate) fn new(out: W) -> Self {
-        Self { out, headed: false }
+    pub(crate) fn new(out: W, verbose: bool) -> Self {
+        Self { out, headed: false, verbose }
     }
 
     pub(crate) fn line(&mut self, line: &str) {
@@ -287,6 +308,9 @@ impl<W: Write> TextReport<W> {
             );
             let line = columns(Some(stream.id), interval.start, interval.end, stream.bytes);
             self.line(&(line + &tail(stream.sender)));
+            if let Some((_, info)) = stream.sender.filter(|_| self.verbose) {
+                self.line(&whereabouts(stream.id, &info));
+            }
         }
         if interval.streams.len() > 1 {
             let tail =
@@ -339,6 +363,7 @@ impl<W: Write> TextReport<W> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::net::{Spent, Whereabouts};
     use super::super::streams::StreamInterval;
     use super::*;
 
@@ -372,7 +397,7 @@ mod tests {
 
     #[test]
     fn columns_are_iperf3s() {
-        let mut report = TextReport::new(Vec::new());
+        let mut report = TextReport::new(Vec::new(), false);
         report.interval(&interval(1, true));
         report.interval(&interval(2, false));
         let text = String::from_utf8(report.out).unwrap();
@@ -385,6 +410,25 @@ mod tests {
 - - - - - - - - - - - - - - - - - - - - - - - - -
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn bytes_have_places_and_waits_have_names() {
+        let info = Info {
+            bytes: Whereabouts { unsent: 65_536, qdisc: 0, device: 3000, in_flight: 1 << 20 },
+            spent: Spent {
+                busy: 1_000_000,
+                small_queue: 200_000,
+                congestion_window: 625_000,
+                pacing: 1000,
+                ..Spent::default()
+            },
+            ..Info::default()
+        };
+        let text = "[  5]   unsent 64.0 KBytes, qdisc 0.00 Bytes, device 2.93 KBytes, \
+                    in flight 1.00 MBytes; blocked by cwnd 62 %, small queue 20 %";
+        assert_eq!(whereabouts(5, &info), text);
+        assert!(whereabouts(5, &Info::default()).ends_with("blocked by nothing"));
     }
 
     #[test]
@@ -408,6 +452,6 @@ mod tests {
         };
         assert_eq!(summary.sum().0.bytes, u64::MAX);
         assert_eq!(summary.sum().2, Some(u64::MAX));
-        TextReport::new(Vec::new()).summary(&summary);
+        TextReport::new(Vec::new(), false).summary(&summary);
     }
 }

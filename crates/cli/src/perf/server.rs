@@ -40,8 +40,8 @@ impl<'a> Server<'a> {
         interrupt: &'a Interrupt,
     ) -> Result<Self, PerfError> {
         listener.set_nonblocking(true).map_err(PerfError::Listen)?;
-        let mut poller = Poller::new();
-        poller.add(&listener, 0, false);
+        let mut poller = Poller::new().map_err(PerfError::Listen)?;
+        poller.add(&listener, 0, false).map_err(PerfError::Listen)?;
         Ok(Self { listener, poller, interval, interrupt })
     }
 

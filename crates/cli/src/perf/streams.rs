@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use super::interrupt::Interrupt;
-use super::net::{self, Info, Poller, TcpListener, TcpStream};
+use super::net::{self, Info, Poller, Spent, TcpListener, TcpStream};
 use super::plan::Plan;
 use super::protocol::{Control, ProtocolError, State, is_transient};
 
@@ -36,6 +36,8 @@ pub(crate) struct Stream {
     /// Counter of the connection at the end of the omitted start, and at the last report.
     base_retransmits: u64,
     interval_retransmits: u64,
+    /// At the last report, since the connection was opened.
+    spent: Spent,
     /// No bytes will move any more.
     done: bool,
 }
@@ -86,6 +88,7 @@ impl Stream {
             interval_bytes: 0,
             base_retransmits: 0,
             interval_retransmits: 0,
+            spent: Spent::default(),
             done: false,
         }
     }
@@ -98,7 +101,8 @@ impl Stream {
     /// Closes a report: its figures, and counts from zero.
     fn report(&mut self, role: Role) -> StreamInterval {
         let sender = (role == Role::Sender).then(|| {
-            let info = net::info(&self.socket);
+            let mut info = net::info(&self.socket);
+            info.spent = info.spent.since(&std::mem::replace(&mut self.spent, info.spent));
             let retransmits = info.retransmits.saturating_sub(self.interval_retransmits);
             self.interval_retransmits = info.retransmits;
             self.figures.extremes.retransmits =
@@ -148,7 +152,8 @@ impl Stream {
 pub(crate) struct StreamInterval {
     pub id: u32,
     pub bytes: u64,
-    /// Retransmissions in this interval and the state of the connection, for a sender.
+    /// Retransmissions in this interval and the state of the connection, for a sender; its time is that
+    /// of this interval.
     pub sender: Option<(u64, Info)>,
 }
 
@@ -222,8 +227,8 @@ impl<'a> DataPhase<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Self, DataError> {
         let single = streams.len() == 1;
-        let mut poller = Poller::new();
-        poller.add(control.socket(), CONTROL, false);
+        let mut poller = Poller::new().map_err(DataError::Wait)?;
+        poller.add(control.socket(), CONTROL, false).map_err(DataError::Wait)?;
         for (index, stream) in streams.iter().enumerate() {
             let set = if single {
                 let timeouts = stream.socket.set_read_timeout(Some(SLICE));
@@ -231,8 +236,10 @@ impl<'a> DataPhase<'a> {
             } else {
                 stream.socket.set_nonblocking(true)
             };
-            set.map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
-            poller.add(&stream.socket, index as u64, setting.role == Role::Sender);
+            set.and_then(|()| {
+                poller.add(&stream.socket, index as u64, setting.role == Role::Sender)
+            })
+            .map_err(|source| DataError::Stream { id: stream.figures.id, source })?;
         }
         let now = Instant::now();
         let omit = setting.plan.omit;
@@ -380,7 +387,7 @@ impl<'a> DataPhase<'a> {
         let stream = &mut self.streams[index];
         let moved = stream.transfer(self.setting.role, &mut self.block, credit);
         if stream.done {
-            self.poller.remove(index as u64);
+            self.poller.remove(&stream.socket);
         }
         moved.map_err(|source| DataError::Stream { id: stream.figures.id, source })
     }
@@ -454,7 +461,7 @@ impl<'a> DataPhase<'a> {
                     Err(error) if is_transient(&error) => {}
                     Ok(bytes) if bytes > 0 => {}
                     // A sender has nothing to read; a server may close or reset its streams before it sends the state.
-                    _ => self.poller.remove(token),
+                    _ => self.poller.remove(&stream.socket),
                 }
             }
         }

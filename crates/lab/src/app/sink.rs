@@ -6,6 +6,7 @@ use super::wire::{Failed, Wire};
 use super::{App, Step};
 use core::net::SocketAddr;
 use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +95,7 @@ impl Sink {
                 self.open.push(Some(Box::new(served)));
                 self.turn.push(index);
             }
-            if self.listener.register(seen, &self.waker) {
+            if self.listener.register(seen, Ready::READABLE, &self.waker) {
                 return self.open.len() > before;
             }
         }

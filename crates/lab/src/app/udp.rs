@@ -5,6 +5,7 @@ use super::{App, Step};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};
@@ -101,7 +102,7 @@ impl App for Listener {
                     log.latency.record(now.since(due));
                 }
             }
-            if self.socket.register(seen, &self.waker) {
+            if self.socket.register(seen, Ready::READABLE, &self.waker) {
                 return Step { did, ..Step::IDLE };
             }
         }

@@ -96,7 +96,7 @@ impl Wire {
                 return Err(Failed);
             }
             work(self)?;
-            if self.handle.register(seen, waker) {
+            if self.handle.register(seen, Ready::all(), waker) {
                 return Ok(());
             }
         }

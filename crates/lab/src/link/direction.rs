@@ -77,6 +77,17 @@ impl LinkStats {
     }
 }
 
+/// A frame with data of a socket, as the NIC got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// When.
+    pub at: Instant,
+    /// The socket's flow.
+    pub flow: u64,
+    /// Bytes of payload.
+    pub bytes: u32,
+}
+
 /// A packet on its way. It moves from queue to queue, and so is boxed.
 #[derive(Debug)]
 pub(crate) struct Packet {
@@ -115,6 +126,8 @@ pub(super) struct Direction {
     /// Handed over by the interrupt and not yet taken by the host.
     received: VecDeque<Received>,
     pub(super) stats: LinkStats,
+    /// What left since somebody began to take notes.
+    pub(super) trace: Option<Vec<Departed>>,
 }
 
 impl Direction {
@@ -138,6 +151,7 @@ impl Direction {
             path: Path::new(path, start, rng, is_router),
             received: VecDeque::new(),
             stats: LinkStats::default(),
+            trace: None,
         }
     }
 
@@ -163,6 +177,11 @@ impl Direction {
         let credit = frame.credit.take();
         let (bytes, departure) = (frame.len() as u64, frame.departure);
         let is_super = frame.gso.is_some();
+        if let Some(trace) = &mut self.trace
+            && credit.is_some()
+        {
+            trace.push(Departed { at: posted, flow: frame.flow, bytes: frame.payload.len() });
+        }
         let mut segments = 0;
         let mut done = now;
         for piece in gso::segment(frame, ChecksumBy::Device) {

@@ -85,11 +85,6 @@ impl Trace {
         Ok(Self(at.into()))
     }
 
-    /// The mean rate over one period.
-    pub fn mean_rate(&self) -> Rate {
-        Rate::from_bytes_in(self.0.len() as u64 * OPPORTUNITY, self.period())
-    }
-
     fn period(&self) -> Nanos {
         Nanos::from_millis(self.0.last().copied().unwrap_or(1).into())
     }
@@ -189,7 +184,7 @@ mod tests {
     #[test]
     fn a_trace_serves_at_its_opportunities_and_begins_again() {
         let trace = Trace::parse("1\n1\n5\n10\n").expect("a sound trace");
-        let mut follower = Follower::new(trace.clone(), ms(100));
+        let mut follower = Follower::new(trace, ms(100));
         assert_eq!(follower.push(ms(100), 1504), ms(101));
         assert_eq!(follower.push(ms(100), 700), ms(101));
         // What is left of one opportunity serves the next packet, which then needs another.
@@ -197,7 +192,6 @@ mod tests {
         assert_eq!(follower.push(ms(107), 1504), ms(110));
         assert_eq!(follower.push(ms(107), 1504), ms(111));
         assert_eq!(follower.push(ms(1112), 1), ms(1115), "idle periods pass");
-        assert_eq!(trace.mean_rate(), Rate(4 * 1504 * 100));
     }
 
     #[test]

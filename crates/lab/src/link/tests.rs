@@ -45,6 +45,7 @@ fn frame(seq: u32, segments: u32, flags: Flags) -> Frame {
         payload: segment.payload,
         gso: (segments > 1).then_some(Gso { size: SIZE as u16, kind: GsoKind::Tcp4 }),
         departure: START,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
         flow: 0,
         ecn: Ecn::Ect0,

@@ -10,11 +10,12 @@ use crate::rng::{Ppm, Rng};
 use crate::world::{Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use neap_stack::interface::Address;
-use neap_stack::qdisc::fifo::PfifoFast;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
 use neap_tcp::config::Config;
 use neap_tcp::options::SocketOptions;
+use neap_tcp::profile::Profile;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::{BTreeMap, VecDeque};
 use toml::Spanned;
@@ -65,13 +66,6 @@ struct Builder<'a> {
     addresses: BTreeMap<HostId, Vec<(LinkId, IpAddr)>>,
     links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
 }
-
-/// Settings of the profile of this name.
-fn profile(name: &str) -> Option<Config> {
-    (name == "neap").then(Config::default)
-}
-
-const PROFILES: &str = "unknown profile; there is neap";
 
 impl Source {
     /// Builds the world of a scenario.
@@ -147,7 +141,11 @@ impl<'a> Builder<'a> {
     fn config(&self, host: &Host) -> Result<Config, ScenarioError> {
         let mut config = Config::default();
         if let Some(name) = &host.profile {
-            config = profile(name.get_ref()).ok_or_else(|| self.source.error(name, PROFILES))?;
+            let unknown = || {
+                let names = Profile::ALL.map(Profile::name).join(", ");
+                self.source.error(name, format_args!("unknown profile; there are {names}"))
+            };
+            config = Config::profile(name.get_ref()).ok_or_else(unknown)?;
         }
         for (name, value) in &host.sysctl {
             let text = match value {
@@ -262,9 +260,10 @@ impl<'a> Builder<'a> {
             let stack = self.world.stack(id);
             for interface in interfaces {
                 if let Some(text) = &host.qdisc {
-                    let limit = pfifo_fast(text.get_ref());
-                    let limit = limit.ok_or_else(|| self.source.error(text, QDISCS))?;
-                    stack.set_qdisc(now, interface, || Box::new(PfifoFast::new(limit)));
+                    let qdisc: Result<QdiscConfig, _> = text.get_ref().parse();
+                    let qdisc = qdisc.map_err(|error| self.source.error(text, error))?;
+                    let is_set = stack.set_qdisc(now, interface, &qdisc);
+                    debug_assert!(is_set, "the interface is there");
                 }
                 if host.nic.bql == Some(false) {
                     stack.set_byte_queue_limits(now, interface, u64::MAX, u64::MAX);
@@ -433,6 +432,7 @@ impl<'a> Builder<'a> {
             nodelay: app.nodelay.unwrap_or(false),
             send_buffer: twice(app.sndbuf),
             notsent_lowat: app.notsent_lowat.map_or(0, |Size(size)| size.min(1 << 30) as u32),
+            notsent_lowat_us: app.notsent_lowat_us.unwrap_or(0),
             max_pacing_rate: app.pacing_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),
             priority: app.priority.unwrap_or(0),
             ..SocketOptions::default()
@@ -500,17 +500,6 @@ impl<'a> Builder<'a> {
             return Err(self.source.error(&expect.figure, what));
         }
         Ok(())
-    }
-}
-
-const QDISCS: &str = "unknown qdisc; there is pfifo_fast, with limit PACKETS";
-
-/// The limit of a `pfifo_fast [limit PACKETS]`.
-fn pfifo_fast(text: &str) -> Option<usize> {
-    match text.split_whitespace().collect::<Vec<_>>().as_slice() {
-        ["pfifo_fast"] => Some(PfifoFast::TXQUEUELEN),
-        ["pfifo_fast", "limit", limit] => limit.parse().ok().filter(|&limit| limit > 0),
-        _ => None,
     }
 }
 

@@ -404,6 +404,8 @@ apps! {
     rcvbuf: Size, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// `TCP_NOTSENT_LOWAT`.
     notsent_lowat: Size, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
+    /// The same as a time at the pacing rate, in microseconds.
+    notsent_lowat_us: u32, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// `SO_MAX_PACING_RATE`.
     pacing_rate: Speed, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// `SO_PRIORITY`.

@@ -14,11 +14,10 @@ pub(super) enum Agent {
 }
 
 /// The next turn of each agent. A turn that became earlier is filed anew; what was filed before is
-/// skipped when its time comes. At one instant, who was filed first comes first.
+/// skipped when its time comes. At one instant hosts come before links, each in the order of their ids.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    heap: BinaryHeap<Reverse<(Instant, u64, Agent)>>,
-    filed: u64,
+    heap: BinaryHeap<Reverse<(Instant, Agent)>>,
     hosts: Vec<Instant>,
     ways: Vec<[Instant; 2]>,
 }
@@ -44,14 +43,13 @@ impl Events {
         let turn = self.turn(agent);
         if at < *turn {
             *turn = at;
-            self.filed += 1;
-            self.heap.push(Reverse((at, self.filed, agent)));
+            self.heap.push(Reverse((at, agent)));
         }
     }
 
     /// Whose turn is next, if it is no later than `until`.
     pub(super) fn pop(&mut self, until: Instant) -> Option<(Instant, Agent)> {
-        while let Some(&Reverse((at, _, agent))) = self.heap.peek() {
+        while let Some(&Reverse((at, agent))) = self.heap.peek() {
             if at > until {
                 return None;
             }
@@ -84,7 +82,7 @@ mod tests {
         events.file(way, at(3));
         events.file(way, at(7));
         let order: Vec<_> = core::iter::from_fn(|| events.pop(at(20))).collect();
-        assert_eq!(order, [(at(3), way), (at(5), b), (at(5), a)]);
+        assert_eq!(order, [(at(3), way), (at(5), a), (at(5), b)]);
         events.file(a, at(30));
         assert_eq!(events.pop(at(29)), None);
         assert_eq!(events.pop(at(30)), Some((at(30), a)));

@@ -72,7 +72,6 @@ pub(super) struct Host {
     woken: Woken,
     turn: Vec<usize>,
     running: Running,
-    rng: Rng,
     /// What the last poll answered, and what the applications want.
     due: Instant,
     /// The stack's own part of it is a timer.
@@ -84,7 +83,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(stack: Stack, cpu: Cpu, rng: Rng) -> Self {
+    pub(super) fn new(stack: Stack, cpu: Cpu) -> Self {
         Self {
             stack,
             ports: Vec::new(),
@@ -95,7 +94,6 @@ impl Host {
             woken: Woken::default(),
             turn: Vec::new(),
             running: Running::default(),
-            rng,
             due: Instant::FAR_FUTURE,
             stack_timer: Instant::FAR_FUTURE,
             aim: Instant::FAR_FUTURE,
@@ -129,11 +127,11 @@ impl Host {
     }
 
     /// Draws when this host notices its next event, if that has become earlier. When it has its turn.
-    pub(super) fn plan(&mut self, now: Instant, links: &[Link]) -> Instant {
+    pub(super) fn plan(&mut self, now: Instant, links: &[Link], rng: &mut Rng) -> Instant {
         let event = self.next_event(links).max(now);
         if event < self.aim {
             self.aim = event;
-            let notices = event + self.cpu.lateness.draw(&mut self.rng);
+            let notices = event + self.cpu.lateness.draw(rng);
             self.wake = self.wake.min(notices).max(self.busy_until);
         }
         self.wake

@@ -9,4 +9,6 @@ mod datagrams;
 mod errors;
 mod lifecycle;
 mod links;
+mod polling;
+mod qdiscs;
 mod waiting;

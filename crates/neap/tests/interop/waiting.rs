@@ -1,4 +1,4 @@
-//! Ways to wait: several threads, non-blocking mode, timeouts, the poller.
+//! Ways to wait: several threads, non-blocking mode, timeouts.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use neap::stack::stack::ConnectOptions;
 use neap::tcp::options::SocketOption;
-use neap::{Event, Interest, Poller};
+use neap::{Event, Events, Poller};
 
-use crate::common::{Family, Pattern, expect_end, expect_nothing_left, in_namespace};
+use crate::common::{Family, Pattern, expect_end, in_namespace};
 
 /// Sends all that comes back until the end.
 fn echo(stream: &TcpStream) {
@@ -133,14 +133,14 @@ fn a_connection_is_opened_without_waiting() {
         let open = |address, options| {
             let stream = neap::TcpStream::connect_nonblocking(&stack, address, options);
             let stream = stream.expect("a SYN on its way");
-            let mut poller = Poller::new();
-            poller.add(&stream, 7, Interest::Writable);
+            let poller = Poller::new().expect("a poller");
+            poller.add(&stream, 7, Events::OUT).expect("a socket");
             let mut events = Vec::new();
             poller.wait(&mut events, None).expect("events");
             (stream, events)
         };
         let (mut stream, events) = open(address, options.clone());
-        let ready = Event { token: 7, readable: false, writable: true, error: false };
+        let ready = Event { token: 7, events: Events::OUT };
         assert_eq!(events, [ready]);
         assert!(stream.take_error().expect("a state").is_none());
         stream.write_all(b"x").expect("a byte");
@@ -148,7 +148,7 @@ fn a_connection_is_opened_without_waiting() {
         theirs.read_exact(&mut [0]).expect("a byte");
         drop(listener);
         let (stream, events) = open(address, options);
-        assert!(events[0].error, "{events:?}");
+        assert!(events[0].events.contains(Events::ERR | Events::HUP | Events::OUT), "{events:?}");
         let error = stream.take_error().expect("a state").expect("an error");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     });
@@ -192,139 +192,5 @@ fn timeouts_of_reads_and_writes() {
             ours.read_exact(&mut reply).expect("a reply");
             assert_eq!(&reply, b"thanks");
         });
-    });
-}
-
-#[test]
-fn a_poller_keeps_no_socket_that_was_removed() {
-    in_namespace(|| {
-        let stack = Family::V4.stack();
-        let mut events = Vec::new();
-        // Never waited for, or waited for in vain; removed, or left to the end of the poller.
-        for (waits, removes) in [(false, false), (false, true), (true, false), (true, true)] {
-            let (ours, mut theirs) = Family::V4.pair(&stack);
-            let mut poller = Poller::new();
-            poller.add(&ours, 1, Interest::Readable);
-            if waits {
-                poller.wait(&mut events, Some(Duration::from_millis(1))).expect("events");
-                assert!(events.is_empty());
-            }
-            drop(ours);
-            if removes {
-                poller.remove(1);
-            } else {
-                drop(poller);
-            }
-            expect_end(&mut theirs);
-        }
-    });
-}
-
-/// One client of the poller's echo, with what it got and could not give back yet.
-struct Client {
-    stream: neap::TcpStream,
-    pending: Vec<u8>,
-    at_end: bool,
-}
-
-impl Client {
-    /// Reads or writes what can be; whether the client is done.
-    fn go_on(&mut self) -> bool {
-        loop {
-            if self.pending.is_empty() {
-                if self.at_end {
-                    return true;
-                }
-                let mut buf = [0; 20_000];
-                match self.stream.read(&mut buf) {
-                    Ok(0) => self.at_end = true,
-                    Ok(len) => self.pending.extend_from_slice(&buf[..len]),
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                        return false;
-                    }
-                }
-            } else {
-                match self.stream.write(&self.pending) {
-                    Ok(len) => drop(self.pending.drain(..len)),
-                    Err(error) => {
-                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                        return false;
-                    }
-                }
-            }
-        }
-    }
-
-    fn interest(&self) -> Interest {
-        if self.pending.is_empty() { Interest::Readable } else { Interest::Writable }
-    }
-}
-
-/// Echoes to `expected` clients from one thread.
-fn serve(listener: &neap::TcpListener, expected: usize) {
-    let mut poller = Poller::new();
-    let mut clients: Vec<Option<Client>> = Vec::new();
-    let mut served = 0;
-    listener.set_nonblocking(true).expect("a mode");
-    poller.add(listener, u64::MAX, Interest::Readable);
-    let mut events = Vec::new();
-    while served < expected {
-        poller.wait(&mut events, None).expect("events");
-        assert!(!events.is_empty());
-        for event in &events {
-            if event.token == u64::MAX {
-                while let Ok((stream, _)) = listener.accept() {
-                    stream.set_nonblocking(true).expect("a mode");
-                    poller.add(&stream, clients.len() as u64, Interest::Readable);
-                    clients.push(Some(Client { stream, pending: Vec::new(), at_end: false }));
-                }
-                continue;
-            }
-            let client = &mut clients[event.token as usize];
-            let Some(current) = client else { continue };
-            let before = current.interest();
-            let is_done = current.go_on();
-            if is_done || current.interest() != before {
-                poller.remove(event.token);
-            }
-            if is_done {
-                *client = None;
-                served += 1;
-            } else if current.interest() != before {
-                poller.add(&current.stream, event.token, current.interest());
-            }
-        }
-    }
-    poller.wait(&mut events, Some(Duration::from_millis(1))).expect("events");
-    assert!(events.is_empty(), "{events:?}");
-}
-
-#[test]
-fn one_thread_serves_fifty_sockets_with_a_poller() {
-    const CLIENTS: u64 = 50;
-    const LEN: u64 = 300_000;
-    in_namespace(|| {
-        for family in Family::BOTH {
-            let stack = family.stack();
-            let (listener, address) = family.listener(&stack);
-            thread::scope(|scope| {
-                for seed in 0..CLIENTS {
-                    scope.spawn(move || {
-                        let stream = TcpStream::connect(address).expect("connect");
-                        thread::scope(|scope| {
-                            scope.spawn(|| {
-                                Pattern(seed).send(&mut &stream, LEN);
-                                stream.shutdown(Shutdown::Write).expect("shutdown");
-                            });
-                            Pattern(seed).receive(&mut &stream, LEN);
-                            expect_end(&mut &stream);
-                        });
-                    });
-                }
-                serve(&listener, CLIENTS as usize);
-            });
-            expect_nothing_left(&stack, 1);
-        }
     });
 }

@@ -1,13 +1,15 @@
 //! Readiness: a word of bits and a generation, and the waiters that sleep on it.
 //!
 //! A waiter reads the word, tries its call, and registers with the generation that it read before
-//! the try; a change in between makes the registration fail, so no change is lost.
+//! the try; a change in between makes the registration fail, so no change is lost. It is woken only by
+//! a gain of what it waits for: data that arrives does not wake a writer.
 //!
-//! Cost: one load to look, one compare-exchange when the bits change, a mutex only when they change
-//! or somebody waits. 32 bytes while nobody waits.
+//! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex only when
+//! somebody waits. 32 bytes while nobody waits.
 
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicU64, Ordering};
+use smallvec::SmallVec;
 use std::task::Waker;
 
 /// What a socket is ready for (`EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR`).
@@ -25,15 +27,26 @@ impl ReadyState {
 
     /// Counts the gains of bits.
     pub fn generation(self) -> u64 {
-        self.0 >> 8
+        self.0 >> GENERATION
     }
 }
+
+/// In the word: somebody has registered since the list of waiters was last emptied.
+const WAITED_FOR: u64 = 1 << 8;
+/// Where the generation begins in the word.
+const GENERATION: u32 = 9;
 
 /// The readiness of one socket.
 #[derive(Debug, Default)]
 pub struct Readiness {
     word: AtomicU64,
-    waiters: Mutex<Vec<Waker>>,
+    waiters: Mutex<Vec<Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    interest: Ready,
+    waker: Waker,
 }
 
 impl Readiness {
@@ -47,56 +60,72 @@ impl Readiness {
         ReadyState(self.word.load(Ordering::Acquire))
     }
 
-    /// Replaces the bits. If one was gained, the generation advances and all waiters are woken;
-    /// what is lost concerns nobody who waits.
-    pub fn set(&self, bits: Ready) {
-        if self.state().bits() != bits {
-            self.change(|before| (bits, !(bits - before).is_empty()));
+    /// Replaces the bits. What was gained, and those of `edges` that are set, advance the generation
+    /// and wake who waits for them; what is lost concerns nobody who waits.
+    pub fn set(&self, bits: Ready, edges: Ready) {
+        let edges = edges & bits;
+        if !edges.is_empty() || self.state().bits() != bits {
+            self.change(|before| (bits, (bits - before) | edges));
         }
     }
 
-    /// Adds bits, and wakes the waiters even if they were there before: something new came.
+    /// Adds bits, and wakes their waiters even if they were there before: something new came.
     pub fn signal(&self, bits: Ready) {
-        self.change(|before| (before | bits, true));
+        self.change(|before| (before | bits, bits));
     }
 
     /// Removes bits.
     pub fn clear(&self, bits: Ready) {
-        self.change(|before| (before - bits, false));
+        self.change(|before| (before - bits, Ready::empty()));
     }
 
-    fn change(&self, next: impl Fn(Ready) -> (Ready, bool)) {
-        let mut wakes = false;
+    /// `next` says for the bits before what they are afterwards, and what was gained.
+    fn change(&self, next: impl Fn(Ready) -> (Ready, Ready)) {
+        let mut gained = Ready::empty();
         let advance = |word: u64| {
-            let (bits, gained) = next(Ready::from_bits_truncate(word as u8));
-            wakes = gained;
-            let generation = (word >> 8).wrapping_add(u64::from(gained));
-            Some((generation << 8) | u64::from(bits.bits()))
+            let (bits, gains) = next(Ready::from_bits_truncate(word as u8));
+            gained = gains;
+            let generation = (word >> GENERATION).wrapping_add(u64::from(!gains.is_empty()));
+            Some((generation << GENERATION) | (word & WAITED_FOR) | u64::from(bits.bits()))
         };
-        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance);
-        if !wakes {
+        let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, advance);
+        let (Ok(before) | Err(before)) = before;
+        if gained.is_empty() || before & WAITED_FOR == 0 {
             return;
         }
-        let waiters = core::mem::take(&mut *lock(&self.waiters));
-        for waiter in waiters {
-            waiter.wake();
+        let mut waiters = lock(&self.waiters);
+        let woken: SmallVec<[Waiter; 2]> =
+            waiters.extract_if(.., |waiter| waiter.interest.intersects(gained)).collect();
+        if waiters.is_empty() {
+            *waiters = Vec::new();
+            self.word.fetch_and(!WAITED_FOR, Ordering::AcqRel);
         }
+        drop(waiters);
+        woken.into_iter().for_each(|waiter| waiter.waker.wake());
     }
 
-    /// Wakes `waker` at the next gain, unless one happened since `seen`: then nothing is
-    /// registered and the answer is false. A waiter that is registered already is kept once.
+    /// Wakes `waker` at the next gain of any of `interest`, unless something was gained since `seen`:
+    /// then nothing is registered and the answer is false. A waiter that is registered already is kept
+    /// once, with both interests.
     #[must_use = "false means that the state changed: look again"]
-    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         let mut waiters = lock(&self.waiters);
-        // The word changes before the list is emptied, so under this lock either the change is
-        // visible or its wake-up is still to come.
-        if self.state().generation() != seen.generation() {
+        // Mark and generation are one word: either the change that follows sees the mark, and waits for
+        // this lock, or this look sees the change.
+        let now = ReadyState(self.word.fetch_or(WAITED_FOR, Ordering::AcqRel));
+        if now.generation() != seen.generation() {
             return false;
         }
-        if !waiters.iter().any(|known| known.will_wake(waker)) {
-            waiters.push(waker.clone());
+        match waiters.iter_mut().find(|known| known.waker.will_wake(waker)) {
+            Some(known) => known.interest |= interest,
+            None => waiters.push(Waiter { interest, waker: waker.clone() }),
         }
         true
+    }
+
+    /// Forgets a waiter that was registered and not woken. O(waiters of this socket).
+    pub fn unregister(&self, waker: &Waker) {
+        lock(&self.waiters).retain(|waiter| !waiter.waker.will_wake(waker));
     }
 }
 
@@ -118,13 +147,14 @@ mod tests {
     fn a_change_since_the_look_refuses_the_waiter() {
         let readiness = Readiness::new();
         let seen = readiness.state();
-        readiness.set(Ready::READABLE);
+        readiness.set(Ready::READABLE, Ready::empty());
         let wakes = Arc::new(Wakes::default());
         let waker = wakes.clone().into();
-        assert!(!readiness.register(seen, &waker));
-        assert!(readiness.register(readiness.state(), &waker));
-        assert!(readiness.register(readiness.state(), &waker), "kept once");
-        readiness.set(Ready::READABLE);
+        let any = Ready::all();
+        assert!(!readiness.register(seen, any, &waker));
+        assert!(readiness.register(readiness.state(), any, &waker));
+        assert!(readiness.register(readiness.state(), any, &waker), "kept once");
+        readiness.set(Ready::READABLE, Ready::empty());
         assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "no change, no wake-up");
         readiness.signal(Ready::READABLE);
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
@@ -133,5 +163,28 @@ mod tests {
         readiness.clear(Ready::READABLE);
         assert_eq!(readiness.state().bits(), Ready::empty());
         assert_eq!(readiness.state().generation(), 2, "a loss wakes nobody");
+    }
+
+    #[test]
+    fn only_a_gain_of_what_it_waits_for_wakes_a_waiter() {
+        let readiness = Readiness::new();
+        let (reader, writer) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        let count = |wakes: &Arc<Wakes>| wakes.0.load(Ordering::SeqCst);
+        let wait = |interest, wakes: &Arc<Wakes>| {
+            assert!(readiness.register(readiness.state(), interest, &wakes.clone().into()));
+        };
+        wait(Ready::READABLE, &reader);
+        wait(Ready::WRITABLE, &writer);
+        readiness.set(Ready::WRITABLE, Ready::empty());
+        assert_eq!((count(&reader), count(&writer)), (0, 1));
+        readiness.set(Ready::WRITABLE | Ready::READABLE, Ready::empty());
+        assert_eq!((count(&reader), count(&writer)), (1, 1));
+        // The level stayed, but room came anew.
+        wait(Ready::WRITABLE, &writer);
+        readiness.set(Ready::WRITABLE, Ready::WRITABLE);
+        assert_eq!((count(&reader), count(&writer)), (1, 2));
+        wait(Ready::WRITABLE, &writer);
+        readiness.set(Ready::empty(), Ready::WRITABLE);
+        assert_eq!(count(&writer), 2, "an edge to nothing is none");
     }
 }

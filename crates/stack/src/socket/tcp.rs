@@ -1,6 +1,6 @@
 //! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
 
-use super::readiness::{Readiness, ReadyState};
+use super::readiness::{Readiness, Ready, ReadyState};
 use crate::demux::FourTuple;
 use crate::drop_reason::DropReason;
 use crate::egress::{Lower, SocketPath};
@@ -19,8 +19,7 @@ use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::transmit::small_queue::TxAccount;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 /// Memory that a segment in the backlog counts besides its payload.
@@ -62,7 +61,6 @@ impl Debt {
 pub(crate) struct TcpState {
     connection: Connection,
     path: SocketPath,
-    account: Arc<TxAccount>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -121,7 +119,8 @@ impl TcpState {
             self.retire(cx);
         }
         cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
-        cx.socket.readiness.set(self.connection.readiness());
+        let edges = self.connection.take_edges();
+        cx.socket.readiness.set(self.connection.readiness(), edges);
         cx.socket.cell.publish(self.connection.deadline());
     }
 
@@ -180,13 +179,12 @@ impl TcpSocket {
         tuple: FourTuple,
         connection: Connection,
         path: SocketPath,
-        account: Arc<TxAccount>,
         cell: Arc<RunCell>,
     ) -> Self {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
         Self {
             tuple,
-            state: HandOff::new(TcpState { connection, path, account, is_retired: false }),
+            state: HandOff::new(TcpState { connection, path, is_retired: false }),
             readiness: Readiness::new(),
             cell,
             backlog_limit,
@@ -301,7 +299,6 @@ impl TcpSocket {
             remote,
             state: owner.connection.state(),
             info: owner.connection.info(now),
-            device_bytes: owner.account.device_bytes(),
         };
         self.release(owner, &mut Cx { now, host, socket: self });
         flow
@@ -324,8 +321,6 @@ pub struct FlowInfo {
     pub state: State,
     /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
     pub info: TcpInfo,
-    /// Of the memory below TCP, what the device has; the rest waits in the qdisc.
-    pub device_bytes: u64,
 }
 
 /// The application's reference to a TCP socket; clones share it. When the last one is dropped, the
@@ -346,6 +341,22 @@ impl Drop for Held {
             // Dropping knows no time: the driver of the shard closes.
             self.socket.cell.request(Work::CLOSE);
         }
+    }
+}
+
+/// A reference to a TCP socket that does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakTcpHandle(Weak<Held>);
+
+impl WeakTcpHandle {
+    /// The socket, while an application holds it.
+    pub fn upgrade(&self) -> Option<TcpHandle> {
+        self.0.upgrade().map(TcpHandle)
+    }
+
+    /// Tells sockets apart, as long as this reference is held.
+    pub fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
     }
 }
 
@@ -429,11 +440,31 @@ impl TcpHandle {
         self.0.socket.readiness.state()
     }
 
-    /// Wakes `waker` when the socket becomes ready for something more than it was at `seen`; false,
-    /// and nothing registered, if it already did.
+    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew; false,
+    /// and nothing registered, if the socket has become ready for something since `seen`.
     #[must_use = "false means: look again"]
-    pub fn register(&self, seen: ReadyState, waker: &Waker) -> bool {
-        self.0.socket.readiness.register(seen, waker)
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.0.socket.readiness.register(seen, interest, waker)
+    }
+
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.socket.readiness.unregister(waker);
+    }
+
+    /// A reference that does not keep the socket open.
+    pub fn downgrade(&self) -> WeakTcpHandle {
+        WeakTcpHandle(Arc::downgrade(&self.0))
+    }
+
+    /// `SIOCOUTQ`: bytes written and not acknowledged.
+    pub fn outq(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.outq())
+    }
+
+    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    pub fn outq_nsd(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.outq_nsd())
     }
 
     /// State of the connection.
@@ -443,7 +474,7 @@ impl TcpHandle {
 
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self, now: Instant) -> Option<ConnectionError> {
-        self.look(now, Connection::take_error)
+        self.with(now, Connection::take_error)
     }
 
     /// The options as they are.
@@ -483,9 +514,9 @@ impl TcpHandle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::socket::readiness::Ready;
     use crate::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
     use neap_tcp::time::Nanos;
+    use neap_tcp::transmit::small_queue::TxAccount;
 
     /// A host that is connected to itself.
     struct Pair {

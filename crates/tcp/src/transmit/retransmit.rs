@@ -90,9 +90,9 @@ impl Connection {
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
@@ -100,7 +100,8 @@ impl Connection {
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(path, bytes, segments, offer);
-        let snapshot = self.sender.rate.on_transmit(departure, false);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
         self.sender.board.retransmitted(index, departure, ticket, snapshot);
         let clock = self.timestamp(path.now);
         self.sender.recovery.count_retransmitted(segments, clock);

@@ -1,0 +1,307 @@
+//! TCP under tokio.
+
+use super::drive;
+use super::wait::Direction;
+use crate::blocking::{self, READ_READY, WRITE_READY};
+use crate::running::Stack;
+use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use core::net::SocketAddr;
+use neap_stack::stack::{ConnectOptions, ListenOptions};
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// A TCP connection, as [`tokio::net::TcpStream`](::tokio::net::TcpStream). Options and figures are
+/// those of [`get_ref`](Self::get_ref).
+#[derive(Debug)]
+pub struct TcpStream {
+    socket: blocking::TcpStream,
+    reads: Direction,
+    writes: Direction,
+}
+
+impl TcpStream {
+    /// Opens a connection. Dropped before it is established, the future closes it.
+    ///
+    /// # Errors
+    /// What the peer or the network answered, with std's kinds; no runtime.
+    pub async fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(stack, remote, ConnectOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> io::Result<Self> {
+        let stream =
+            Self::from_blocking(blocking::TcpStream::connect_nonblocking(stack, remote, options)?)?;
+        stream.writable().await?;
+        match stream.socket.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(stream),
+        }
+    }
+
+    /// Goes on under tokio with a stream that nobody else holds; it becomes non-blocking.
+    ///
+    /// # Errors
+    /// There is no runtime here, or one without I/O.
+    pub fn from_blocking(socket: blocking::TcpStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        drive::ensure(socket.running(), socket.handle().shard())?;
+        let (reads, writes) = (Direction::new(READ_READY), Direction::new(WRITE_READY));
+        Ok(Self { socket, reads, writes })
+    }
+
+    /// The socket itself, in non-blocking mode: options, addresses, figures.
+    pub fn get_ref(&self) -> &blocking::TcpStream {
+        &self.socket
+    }
+
+    /// Waits until there is data, the end of the stream, or an error.
+    ///
+    /// # Errors
+    /// None today; tokio's signature.
+    pub async fn readable(&self) -> io::Result<()> {
+        let handle = self.socket.handle();
+        self.reads.wait(handle, || self.reads.is_ready(handle)).await
+    }
+
+    /// Waits until a writer may be woken: a third of the send buffer is free, and less than half of
+    /// the low-water mark is unsent.
+    ///
+    /// # Errors
+    /// None today; tokio's signature.
+    pub async fn writable(&self) -> io::Result<()> {
+        let handle = self.socket.handle();
+        self.writes.wait(handle, || self.writes.is_ready(handle)).await
+    }
+
+    /// As [`readable`](Self::readable), for `poll` functions; the last task that asked is woken.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let handle = self.socket.handle();
+        self.reads.poll(cx, handle, || self.reads.is_ready(handle))
+    }
+
+    /// As [`writable`](Self::writable), for `poll` functions; the last task that asked is woken.
+    pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let handle = self.socket.handle();
+        self.writes.poll(cx, handle, || self.writes.is_ready(handle))
+    }
+
+    /// Copies received bytes and leaves them.
+    ///
+    /// # Errors
+    /// Why the connection failed.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
+    }
+
+    /// A reader and a writer that borrow the stream.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf(self), WriteHalf(self))
+    }
+
+    /// A reader and a writer for two tasks. When the writer is dropped, writing is shut down.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let stream = Arc::new(self);
+        (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shuts_down: true })
+    }
+
+    fn read_some(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let room = buf.initialize_unfilled();
+        let read = self.reads.poll(cx, self.socket.handle(), || self.socket.try_read(room));
+        let read = ready!(read)?;
+        buf.advance(read);
+        Poll::Ready(Ok(()))
+    }
+
+    fn write_some(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.writes.poll(cx, self.socket.handle(), || self.socket.try_write(data))
+    }
+
+    fn shut_down(&self) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket.shutdown(Shutdown::Write))
+    }
+}
+
+/// The reader of [`TcpStream::split`].
+#[derive(Debug)]
+pub struct ReadHalf<'a>(&'a TcpStream);
+
+/// The writer of [`TcpStream::split`].
+#[derive(Debug)]
+pub struct WriteHalf<'a>(&'a TcpStream);
+
+/// The reader of [`TcpStream::into_split`].
+#[derive(Debug)]
+pub struct OwnedReadHalf(Arc<TcpStream>);
+
+/// The writer of [`TcpStream::into_split`]; shuts writing down when it is dropped.
+#[derive(Debug)]
+pub struct OwnedWriteHalf {
+    stream: Arc<TcpStream>,
+    shuts_down: bool,
+}
+
+/// Two halves that are not of one stream.
+#[derive(Debug, thiserror::Error)]
+#[error("the halves are not of one stream")]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl OwnedReadHalf {
+    /// The stream again.
+    ///
+    /// # Errors
+    /// Both halves, if they are not of one stream.
+    pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+        if !Arc::ptr_eq(&self.0, &other.stream) {
+            return Err(ReuniteError(self, other));
+        }
+        other.shuts_down = false;
+        drop(other);
+        Ok(Arc::into_inner(self.0).expect("there are two halves"))
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.shuts_down {
+            let _ = self.stream.shut_down();
+        }
+    }
+}
+
+/// The traits of tokio for what refers to a stream.
+macro_rules! reads {
+    ($($type:ty)+) => {$(
+        impl AsyncRead for $type {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                (*self).as_ref().read_some(cx, buf)
+            }
+        }
+    )+};
+}
+
+macro_rules! writes {
+    ($($type:ty)+) => {$(
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                data: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                (*self).as_ref().write_some(cx, data)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                (*self).as_ref().shut_down()
+            }
+        }
+    )+};
+}
+
+reads!(TcpStream ReadHalf<'_> OwnedReadHalf);
+writes!(TcpStream WriteHalf<'_> OwnedWriteHalf);
+
+impl AsRef<Self> for TcpStream {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl AsRef<TcpStream> for ReadHalf<'_> {
+    fn as_ref(&self) -> &TcpStream {
+        self.0
+    }
+}
+
+impl AsRef<TcpStream> for WriteHalf<'_> {
+    fn as_ref(&self) -> &TcpStream {
+        self.0
+    }
+}
+
+impl AsRef<TcpStream> for OwnedReadHalf {
+    fn as_ref(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl AsRef<TcpStream> for OwnedWriteHalf {
+    fn as_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+/// A listening socket, as [`tokio::net::TcpListener`](::tokio::net::TcpListener).
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: blocking::TcpListener,
+    accepts: Direction,
+}
+
+impl TcpListener {
+    /// Listens on an address of the stack; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; no runtime.
+    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(stack, local, ListenOptions::default())
+    }
+
+    /// As [`bind`](Self::bind), with a backlog and options that accepted sockets inherit.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
+        let socket = blocking::TcpListener::bind_with(stack, local, options)?;
+        socket.set_nonblocking(true)?;
+        drive::ensure(socket.running(), 0)?;
+        Ok(Self { socket, accepts: Direction::new(READ_READY) })
+    }
+
+    /// The next connection. Dropped, the future has accepted none.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` when the stack was dropped.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let handle = self.socket.handle();
+        let (stream, remote) = self.accepts.wait(handle, || self.socket.try_accept()).await?;
+        Ok((TcpStream::from_blocking(stream)?, remote))
+    }
+
+    /// As [`accept`](Self::accept), for `poll` functions; the last task that asked is woken.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let handle = self.socket.handle();
+        let accepted = self.accepts.poll(cx, handle, || self.socket.try_accept());
+        let (stream, remote) = ready!(accepted)?;
+        Poll::Ready(TcpStream::from_blocking(stream).map(|stream| (stream, remote)))
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}

@@ -1,0 +1,139 @@
+//! Tasks that wait for one direction of a socket.
+//!
+//! A direction is one waiter of the socket, however many tasks wait for it. Tasks that come through
+//! `poll` methods share a place, as tokio's sockets have it: the last one is woken. Futures have a place
+//! each, given back when they are dropped. Cost: a mutex and, at first, an allocation per wait.
+
+use crate::blocking::Source;
+use neap_stack::socket::readiness::Ready;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+/// One direction.
+#[derive(Debug)]
+pub(super) struct Direction {
+    interest: Ready,
+    tasks: Arc<Tasks>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks(Mutex<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    polling: Option<Waker>,
+    waiting: Slab<Waker>,
+}
+
+impl Tasks {
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        let mut places = self.lock();
+        let mut woken: SmallVec<[Waker; 2]> = places.polling.take().into_iter().collect();
+        woken.extend(places.waiting.iter().map(|(_, waker)| waker.clone()));
+        drop(places);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The place of one future.
+struct Place<'a> {
+    tasks: &'a Tasks,
+    key: Option<usize>,
+}
+
+impl Place<'_> {
+    fn take(&mut self, waker: &Waker) {
+        let mut places = self.tasks.lock();
+        match self.key {
+            Some(key) => places.waiting[key].clone_from(waker),
+            None => self.key = Some(places.waiting.insert(waker.clone())),
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.tasks.lock().waiting.remove(key);
+        }
+    }
+}
+
+/// What a call that would not wait says.
+pub(super) trait Outcome {
+    fn must_wait(&self) -> bool;
+}
+
+impl Direction {
+    /// Waits for `interest`, and for errors.
+    pub(super) fn new(interest: Ready) -> Self {
+        Self { interest, tasks: Arc::default() }
+    }
+
+    fn attempt<T: Outcome>(
+        &self,
+        cx: &mut Context<'_>,
+        source: &impl Source,
+        attempt: &mut impl FnMut() -> T,
+        mut take_place: impl FnMut(&Waker),
+    ) -> Poll<T> {
+        let budget = ready!(::tokio::task::coop::poll_proceed(cx));
+        loop {
+            let seen = source.readiness();
+            let outcome = attempt();
+            if !outcome.must_wait() {
+                budget.made_progress();
+                return Poll::Ready(outcome);
+            }
+            take_place(cx.waker());
+            if source.register(seen, self.interest, &self.tasks.clone().into()) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Tries; where that would wait, the task is woken when it is worth another try.
+    pub(super) fn poll<T: Outcome>(
+        &self,
+        cx: &mut Context<'_>,
+        source: &impl Source,
+        mut attempt: impl FnMut() -> T,
+    ) -> Poll<T> {
+        self.attempt(cx, source, &mut attempt, |waker| {
+            self.tasks.lock().polling = Some(waker.clone());
+        })
+    }
+
+    /// Tries until it need not wait. Cancel-safe if `attempt` is.
+    pub(super) async fn wait<T: Outcome>(
+        &self,
+        source: &impl Source,
+        mut attempt: impl FnMut() -> T,
+    ) -> T {
+        let mut place = Place { tasks: &self.tasks, key: None };
+        poll_fn(|cx| self.attempt(cx, source, &mut attempt, |waker| place.take(waker))).await
+    }
+
+    /// Whether it is ready now; a readiness that is not there is refused as a call would be.
+    pub(super) fn is_ready(&self, source: &impl Source) -> std::io::Result<()> {
+        match source.readiness().bits().intersects(self.interest) {
+            true => Ok(()),
+            false => Err(std::io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl<T> Outcome for std::io::Result<T> {
+    fn must_wait(&self) -> bool {
+        matches!(self, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+}

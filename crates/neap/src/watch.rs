@@ -1,0 +1,131 @@
+//! What a [`Poller`](crate::Poller) can wait for, and how it names it.
+
+use crate::blocking::{Source, TcpListener, TcpStream, UdpSocket};
+use crate::running::Running;
+use neap_stack::listener::{ListenerHandle, WeakListenerHandle};
+use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
+use neap_stack::socket::udp::{UdpHandle, WeakUdpHandle};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::Waker;
+
+/// What a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`] and [`UdpSocket`] of
+/// any stack, and whatever the kernel has a descriptor for.
+pub trait Pollable: sealed::Watch {}
+
+impl<T: sealed::Watch> Pollable for T {}
+
+mod sealed {
+    pub trait Watch {
+        fn target(&self) -> super::Target<'_>;
+    }
+}
+
+pub(crate) use sealed::Watch;
+
+/// Where a [`Pollable`] is to be waited for.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// In a stack.
+    Socket(WeakSocket, Arc<Running>),
+    /// In the kernel.
+    File(BorrowedFd<'a>),
+}
+
+impl<T: AsFd> Watch for T {
+    fn target(&self) -> Target<'_> {
+        Target::File(self.as_fd())
+    }
+}
+
+impl Watch for TcpStream {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Tcp(self.handle().downgrade()), self.running().clone())
+    }
+}
+
+impl Watch for TcpListener {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Listener(self.handle().downgrade()), self.running().clone())
+    }
+}
+
+impl Watch for UdpSocket {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.running().clone())
+    }
+}
+
+/// A socket that is not kept open.
+#[derive(Clone, Debug)]
+pub enum WeakSocket {
+    /// A connection.
+    Tcp(WeakTcpHandle),
+    /// A listener.
+    Listener(WeakListenerHandle),
+    /// A UDP socket.
+    Udp(WeakUdpHandle),
+}
+
+impl WeakSocket {
+    /// The socket, while an application has it open.
+    pub(crate) fn upgrade(&self) -> Option<Socket> {
+        Some(match self {
+            Self::Tcp(weak) => Socket::Tcp(weak.upgrade()?),
+            Self::Listener(weak) => Socket::Listener(weak.upgrade()?),
+            Self::Udp(weak) => Socket::Udp(weak.upgrade()?),
+        })
+    }
+
+    /// Tells sockets apart, as long as one of these is held.
+    pub(crate) fn identity(&self) -> usize {
+        match self {
+            Self::Tcp(weak) => weak.identity(),
+            Self::Listener(weak) => weak.identity(),
+            Self::Udp(weak) => weak.identity(),
+        }
+    }
+}
+
+/// A socket of any kind.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpHandle),
+    Listener(ListenerHandle),
+    Udp(UdpHandle),
+}
+
+impl Source for Socket {
+    fn readiness(&self) -> ReadyState {
+        match self {
+            Self::Tcp(handle) => handle.readiness(),
+            Self::Listener(handle) => handle.readiness(),
+            Self::Udp(handle) => handle.readiness(),
+        }
+    }
+
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        match self {
+            Self::Tcp(handle) => handle.register(seen, interest, waker),
+            Self::Listener(handle) => handle.register(seen, interest, waker),
+            Self::Udp(handle) => handle.register(seen, interest, waker),
+        }
+    }
+
+    fn unregister(&self, waker: &Waker) {
+        match self {
+            Self::Tcp(handle) => handle.unregister(waker),
+            Self::Listener(handle) => handle.unregister(waker),
+            Self::Udp(handle) => handle.unregister(waker),
+        }
+    }
+
+    fn shard(&self) -> usize {
+        match self {
+            Self::Tcp(handle) => Source::shard(handle),
+            Self::Listener(handle) => Source::shard(handle),
+            Self::Udp(handle) => Source::shard(handle),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! TCP and UDP under tokio.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use neap::tcp::options::SocketOption;
+use neap::tokio::{TcpListener, TcpStream, UdpSocket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::common::{
+    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
+};
+use crate::on_runtime;
+
+/// A stream of the stack under tokio, and the kernel's end.
+async fn pair(stack: &neap::Stack) -> (TcpStream, std::net::TcpStream) {
+    let (listener, address) = Family::V4.kernel_listener();
+    let ours = TcpStream::connect(stack, address).await.expect("connect");
+    (ours, listener.accept().expect("accept").0)
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn streams_carry_data_both_ways_in_two_tasks() {
+    const LEN: u64 = 8 << 20;
+    in_namespace(|| {
+        for threads in [1, 2] {
+            let stack = Family::V4.stack();
+            on_runtime(threads, async {
+                let (ours, theirs) = pair(&stack).await;
+                let echo = thread::spawn(move || {
+                    std::io::copy(&mut &theirs, &mut &theirs).expect("an echo");
+                    theirs.shutdown(Shutdown::Write).expect("shutdown");
+                });
+                let (mut reader, mut writer) = ours.into_split();
+                let write = tokio::spawn(async move {
+                    writer.write_all(&Pattern(1).bytes(LEN as usize)).await.expect("a write");
+                    // The writer's end says that it was all.
+                });
+                let mut all = Vec::new();
+                reader.read_to_end(&mut all).await.expect("the echo");
+                assert_eq!(all.len() as u64, LEN);
+                Pattern(1).check(0, &all);
+                write.await.expect("a task");
+                echo.join().expect("a thread");
+            });
+            drop(stack);
+        }
+    });
+}
+
+#[test]
+fn copy_bidirectional_makes_a_proxy() {
+    const LEN: u64 = 4 << 20;
+    const CLIENTS: u64 = 8;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (echo, to) = family.kernel_listener();
+        on_runtime(1, async {
+            let listener = TcpListener::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let address = listener.local_addr().expect("an address");
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|seed| {
+                    thread::spawn(move || {
+                        let stream = std::net::TcpStream::connect(address).expect("connect");
+                        thread::scope(|scope| {
+                            scope.spawn(|| {
+                                Pattern(seed).send(&mut &stream, LEN);
+                                stream.shutdown(Shutdown::Write).expect("shutdown");
+                            });
+                            Pattern(seed).receive(&mut &stream, LEN);
+                            expect_end(&mut &stream);
+                        });
+                    })
+                })
+                .collect();
+            thread::spawn(move || {
+                for stream in echo.incoming().take(CLIENTS as usize) {
+                    let stream = stream.expect("accept");
+                    thread::spawn(move || {
+                        std::io::copy(&mut &stream, &mut &stream).expect("an echo");
+                        stream.shutdown(Shutdown::Write).expect("shutdown");
+                    });
+                }
+            });
+            let mut proxied = Vec::new();
+            for _ in 0..CLIENTS {
+                let (mut near, _) = listener.accept().await.expect("accept");
+                let mut far = TcpStream::connect(&stack, to).await.expect("connect");
+                proxied.push(tokio::spawn(async move {
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await.expect("a copy")
+                }));
+            }
+            for copy in proxied {
+                assert_eq!(copy.await.expect("a task"), (LEN, LEN));
+            }
+            for client in clients {
+                client.join().expect("a thread");
+            }
+        });
+        expect_nothing_below(&stack);
+    });
+}
+
+#[test]
+fn writers_are_woken_below_half_of_the_mark() {
+    const LEN: usize = 2 << 20;
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        for mark in [1, 10_000, 200_000] {
+            on_runtime(1, async {
+                let (mut ours, theirs) = pair(&stack).await;
+                ours.get_ref().set_option(SocketOption::NotSentLowat(mark)).expect("an option");
+                let reader = thread::spawn(move || {
+                    Pattern(2).receive(&mut &theirs, LEN as u64);
+                    expect_end(&mut &theirs);
+                });
+                let data = Pattern(2).bytes(LEN);
+                let mut sent = 0;
+                while sent < data.len() {
+                    ours.writable().await.expect("room");
+                    let unsent = ours.get_ref().outq_nsd();
+                    assert!(2 * unsent < mark.max(2), "{unsent} of {mark}");
+                    sent += ours.write(&data[sent..]).await.expect("a write");
+                }
+                ours.shutdown().await.expect("shutdown");
+                reader.join().expect("a thread");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_dropped_future_has_done_nothing() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        on_runtime(1, async {
+            let listener = TcpListener::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let address = listener.local_addr().expect("an address");
+            let udp = UdpSocket::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let (ours, mut theirs) = pair(&stack).await;
+            for _ in 0..1000 {
+                assert!(poll_once(listener.accept()).is_pending());
+                assert!(poll_once(udp.recv_from(&mut [0; 10])).is_pending());
+                assert!(poll_once(ours.readable()).is_pending());
+                assert!(poll_once(ours.peek(&mut [0; 10])).is_pending());
+            }
+            let client = thread::spawn(move || std::net::TcpStream::connect(address));
+            theirs.write_all(b"abc").expect("bytes");
+            let sender = std::net::UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            let to = udp.local_addr().expect("an address");
+            sender.send_to(b"datagram", to).expect("a datagram");
+            let (stream, _) = listener.accept().await.expect("the client");
+            drop((stream, client.join().expect("a thread")));
+            assert_eq!(udp.recv(&mut [0; 10]).await.expect("the datagram"), 8);
+            assert_eq!(ours.peek(&mut [0; 10]).await.expect("the bytes"), 3);
+            // A connect that is given up closes what it began.
+            let nobody = (family.text("10.9.0.77", "::"), 9).into();
+            for _ in 0..10 {
+                assert!(poll_once(TcpStream::connect(&stack, nobody)).is_pending());
+            }
+            drop((listener, udp, ours));
+        });
+        expect_nothing_left(&stack, 0);
+    });
+}
+
+#[test]
+fn errors_come_as_they_do_from_std() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let (listener, address) = Family::V4.kernel_listener();
+            drop(listener);
+            let error = TcpStream::connect(&stack, address).await.expect_err("nobody listens");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+            let (mut ours, theirs) = pair(&stack).await;
+            rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).expect("linger");
+            drop(theirs);
+            let error = ours.read(&mut [0; 10]).await.expect_err("a reset");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        });
+        let outside = TcpListener::bind(&stack, (Family::V4.ours(), 0).into());
+        outside.expect_err("there is no runtime here");
+    });
+}
+
+#[test]
+fn datagrams_are_echoed() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        on_runtime(2, async {
+            let ours = UdpSocket::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let to = ours.local_addr().expect("an address");
+            let echo = tokio::spawn(async move {
+                let mut buf = [0; 2000];
+                for _ in 0..100 {
+                    let (len, from) = ours.recv_from(&mut buf).await.expect("a datagram");
+                    ours.send_to(&buf[..len], from).await.expect("room");
+                }
+            });
+            let client = tokio::task::spawn_blocking(move || {
+                let theirs = std::net::UdpSocket::bind((Family::V4.kernel(), 0)).expect("bind");
+                for size in 1..=100 {
+                    theirs.send_to(&Pattern(3).bytes(size * 10), to).expect("a datagram");
+                    let mut buf = [0; 2000];
+                    assert_eq!(theirs.recv(&mut buf).expect("the echo"), size * 10);
+                    Pattern(3).check(0, &buf[..size * 10]);
+                }
+            });
+            client.await.expect("the client");
+            echo.await.expect("the echo");
+        });
+    });
+}
+
+#[test]
+fn the_worker_drives_while_a_runtime_is_busy_and_after_it_ended() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let (ours, theirs) = on_runtime(1, async {
+            let (mut ours, mut theirs) = pair(&stack).await;
+            ours.write_all(b"x").await.expect("a byte");
+            theirs.read_exact(&mut [0]).expect("a byte");
+            // The runtime's only thread waits here for what only the stack's worker can bring.
+            let received = || ours.get_ref().info().bytes_received;
+            theirs.write_all(b"y").expect("a byte");
+            crate::common::eventually(received, |bytes| *bytes == 1);
+            (ours, theirs)
+        });
+        let taken = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut ours = ours.get_ref();
+                ours.set_nonblocking(false).expect("a mode");
+                Pattern(4).send(&mut ours, 4 << 20);
+                taken.store(1, Ordering::SeqCst);
+                ours.shutdown(Shutdown::Write).expect("shutdown");
+            });
+            Pattern(4).receive(&mut &theirs, 4 << 20);
+            expect_end(&mut &theirs);
+        });
+        assert_eq!(taken.load(Ordering::SeqCst), 1);
+    });
+}
