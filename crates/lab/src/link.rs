@@ -21,7 +21,7 @@ mod service;
 pub use accident::{GilbertElliott, ScriptedLoss};
 use direction::Direction;
 pub(crate) use direction::Packet;
-pub use direction::{Departed, LinkStats};
+pub use direction::{Captured, Departed, LinkStats};
 pub use queue::{CoDel, Discipline, Policer, Red, Wifi};
 pub use service::{Trace, TraceError};
 
@@ -251,6 +251,11 @@ impl Link {
     /// on.
     pub fn trace(&self, end: usize) -> Vec<Departed> {
         self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Packets that left from `end` since the last call; they are kept from the first call on.
+    pub fn capture(&self, end: usize) -> Vec<Captured> {
+        self.wires().0[end].capture.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Forgets all figures but the digests.
