@@ -2,6 +2,7 @@
 
 mod files;
 mod parquet;
+mod report;
 mod run;
 mod sweep;
 
