@@ -1,5 +1,6 @@
 //! `neap lab`: what small queues change, in virtual time.
 
+mod compare;
 mod files;
 mod parquet;
 mod report;
@@ -31,6 +32,7 @@ pub(crate) struct Args {
 enum Command {
     Run(run::Args),
     Sweep(sweep::Args),
+    Compare(compare::Args),
     /// List the scenarios that neap brings along
     List,
 }
@@ -65,6 +67,7 @@ fn print(args: &Args) -> Result<bool, Failure> {
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::Compare(args)) => return compare::main(args, &mut out),
         Some(Command::List) => return list(&mut out),
         None => {}
     }

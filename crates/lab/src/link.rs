@@ -301,6 +301,11 @@ impl Link {
         self.wires().0[end].path.backlog(now)
     }
 
+    /// Bytes of the frames that have not yet left the NIC at `end`. Costs O(n) of them.
+    pub fn in_ring(&self, end: usize, now: Instant) -> u64 {
+        self.wires().0[end].in_ring(now)
+    }
+
     /// When the hop from `end` on, or the router where it leads, wants a turn.
     pub(crate) fn next_turn(&self, end: usize, leads_to_router: bool) -> Instant {
         let path = &self.wires().0[end].path;

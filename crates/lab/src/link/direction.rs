@@ -289,6 +289,12 @@ impl Direction {
         is_there.then(|| self.path.arrivals.pop_front()).flatten()
     }
 
+    pub(super) fn in_ring(&self, now: Instant) -> u64 {
+        let is_there = |frame: &&InRing| frame.done > now + self.completion_delay;
+        let posted = self.posted.iter().map(|(_, frame)| frame.len() as u64);
+        posted.chain(self.ring.iter().filter(is_there).map(|frame| frame.bytes)).sum()
+    }
+
     pub(super) fn is_sending(&self, now: Instant) -> bool {
         self.wire.free > now || !self.posted.is_empty()
     }

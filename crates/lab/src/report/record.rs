@@ -29,6 +29,8 @@ pub enum Quantity {
     Below,
     /// Of one way of a link: frames with data per second, super-frames counted once.
     Frames,
+    /// Of one way of a link: bytes that have not yet left the NIC.
+    Ring,
     /// Of one way of a link: bytes in the queue of its hop.
     Backlog,
     /// Of a host: wake-ups of applications per second.
@@ -190,6 +192,7 @@ impl<'a> Recorder<'a> {
             let values = [
                 (Quantity::Below, longest.0 as f64 / 1e6),
                 (Quantity::Frames, departed.len() as f64 / seconds),
+                (Quantity::Ring, world.link(*id).in_ring(end, world.now()) as f64),
                 (Quantity::Backlog, backlog as f64),
             ];
             for (quantity, value) in values {
