@@ -205,6 +205,11 @@ fn value<'a, T>(at: *mut T) -> Option<&'a mut T> {
     unsafe { at.as_mut() }
 }
 
+/// Whether a pointer is null that the call needs.
+fn is_bad(data: *const c_void, len: usize) -> bool {
+    data.is_null() && len > 0
+}
+
 fn set_errno(Errno(number): Errno) {
     // SAFETY: the C library gives each thread a place for its errno.
     unsafe { *libc::__errno_location() = number };
@@ -317,6 +322,9 @@ extern "C" fn read(user: *mut c_void, fd: c_int, buf: *mut c_void, len: size_t) 
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::read(fd, buf, len) };
     }
+    if is_bad(buf, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
     let buf = bytes_mut(buf, len);
     answer(host(user).call(|posix, now, call| posix.read(now, call, fd, buf)))
 }
@@ -376,6 +384,9 @@ extern "C" fn recvfrom(
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::recvfrom(fd, buf, len, flags, from, from_len) };
     }
+    if is_bad(buf, len) && flags & MSG_TRUNC == 0 {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
     // With MSG_TRUNC there may be no buffer: the length says how much is dropped.
     let mut scratch = vec![0; if buf.is_null() { len.min(SCRATCH_MOST) } else { 0 }];
     let buf = if buf.is_null() { &mut scratch[..] } else { bytes_mut(buf, len) };
@@ -421,6 +432,9 @@ extern "C" fn write(user: *mut c_void, fd: c_int, data: *const c_void, len: size
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::write(fd, data, len) };
     }
+    if is_bad(data, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
     let data = bytes(data, len);
     answer(host(user).call(|posix, now, call| posix.write(now, call, fd, data)))
 }
@@ -461,6 +475,9 @@ extern "C" fn sendto(
     if !host(user).owns(fd) {
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::sendto(fd, data, len, flags, to, to_len) };
+    }
+    if is_bad(data, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
     }
     let (data, to) = (bytes(data, len), optional(to.cast(), to_len));
     answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, data, flags, to)))

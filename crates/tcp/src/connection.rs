@@ -421,7 +421,7 @@ impl Connection {
     // Application.
 
     /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    pub(crate) fn size_goal(&self) -> u32 {
+    pub fn size_goal(&self) -> u32 {
         let mss = self.sender.mss.max(1);
         if self.gso.max_segs <= 1 {
             return mss;
