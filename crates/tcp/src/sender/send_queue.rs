@@ -7,6 +7,7 @@
 
 use super::pages::PagePool;
 use crate::segment::Payload;
+use crate::seq::SeqNumber;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +29,11 @@ pub struct SendQueue {
     /// Pages whose bytes may still be referred to, oldest first.
     #[expect(clippy::box_collection, reason = "an idle socket pays for a pointer only")]
     retired: Option<Box<VecDeque<BytesMut>>>,
+    /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
+    #[expect(clippy::box_collection, reason = "few sockets have records")]
+    records: Option<Box<VecDeque<SeqNumber>>>,
+    /// A record ends with the last byte, so that a new buffer must be granted.
+    is_record_ended: bool,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
@@ -54,18 +60,51 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
-        len.saturating_add(len.div_ceil(goal.max(1)).saturating_mul(BUFFER_OVERHEAD))
+        let records = self.records.as_ref().map_or(0, |records| records.len() as u32);
+        let buffers = len.div_ceil(goal.max(1)).saturating_add(records);
+        len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
 
     /// Bytes that still fit the last buffer before a new one must be granted; `goal` is the size at
     /// which a buffer is full.
     pub fn room_in_last(&self, goal: u32) -> u32 {
-        if self.is_empty() { 0 } else { goal.saturating_sub(self.last_len) }
+        if self.is_empty() || self.is_record_ended {
+            return 0;
+        }
+        goal.saturating_sub(self.last_len)
     }
 
     /// Notes that a new buffer begins with the next byte.
     pub fn begin_buffer(&mut self) {
         self.last_len = 0;
+        self.is_record_ended = false;
+    }
+
+    /// A record ends with the last byte (`MSG_EOR`); `nxt` is the sequence number of the first.
+    pub fn end_record(&mut self, nxt: SeqNumber) {
+        let end = nxt + self.len();
+        self.records.get_or_insert_default().push_back(end);
+        self.is_record_ended = true;
+    }
+
+    /// Bytes of the first record, and whether it ends with them: all that waits if it does not.
+    /// `nxt` is the sequence number of the first byte.
+    pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
+        match self.records.as_ref().and_then(|records| records.front()) {
+            Some(end) => (end.bytes_since(nxt), true),
+            None => (self.len(), false),
+        }
+    }
+
+    /// Forgets the records that end at `nxt` or before: they were sent.
+    pub fn pass_records(&mut self, nxt: SeqNumber) {
+        let Some(records) = &mut self.records else { return };
+        while records.front().is_some_and(|end| end.at_or_before(nxt)) {
+            records.pop_front();
+        }
+        if records.is_empty() {
+            self.records = None;
+        }
     }
 
     /// Copies `data` behind what is there.

@@ -16,6 +16,7 @@ use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+use neap_tcp::write::WriteFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -345,6 +346,24 @@ impl Peer {
         let wrote = self.connection.write(self.now, &pattern(self.written, len)).unwrap_or(0);
         self.written += wrote;
         wrote
+    }
+
+    /// Writes `len` bytes with `flags`, and transmits.
+    pub(crate) fn write_with(&mut self, len: usize, flags: WriteFlags) -> TxBlocked {
+        let data = pattern(self.written, len);
+        assert_eq!(self.connection.write_with(self.now, &data, flags), Ok(len));
+        self.written += len;
+        self.transmit()
+    }
+
+    /// Writes `len` bytes, of which large parts leave on the way; how many were taken.
+    pub(crate) fn send(&mut self, len: usize, flags: WriteFlags) -> usize {
+        let data = pattern(self.written, len);
+        self.wire.now = self.now;
+        let sent = self.connection.send(self.now, &data, flags, &mut self.wire).unwrap_or(0);
+        self.written += sent;
+        self.transmit();
+        sent
     }
 
     /// Reads all there is.
