@@ -82,6 +82,8 @@ pub(crate) struct Path<'a> {
     sizes: Sizes,
     /// Payload bytes of the largest frame that the path takes.
     pub gso_bytes: u32,
+    /// Segments of the largest frame.
+    pub gso_segs: u32,
 }
 
 impl Connection {
@@ -162,7 +164,7 @@ impl Connection {
             (false, false) => Executor::Nobody,
         };
         self.sender.pacer.set_executor(executor);
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes };
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, gso_segs };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
