@@ -347,6 +347,9 @@ impl Connection {
     /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
     pub(crate) fn syn_segment(&mut self, now: Instant) -> Segment {
         let mut segment = self.offer().syn(now, self.iss, self.ts_offset);
+        if self.syn_retransmits > 0 && self.config.tcp_ecn_fallback {
+            segment.flags.remove(Flags::ECE | Flags::CWR);
+        }
         if self.state == State::SynReceived {
             segment.flags = Flags::SYN | Flags::ACK;
             segment.ack = self.receiver.nxt();

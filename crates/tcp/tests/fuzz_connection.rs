@@ -458,7 +458,13 @@ impl World {
         let wrote = match source.byte() % 3 {
             0 => self.connection.write_with(now, &data, flags),
             1 => self.connection.write_bytes_with(now, &mut Bytes::from(data), flags),
-            _ => self.connection.send(now, &data, flags, &mut self.wire),
+            _ => {
+                // It sends any number of times; what leaves at one time is counted elsewhere.
+                let sent = self.wire.sent;
+                let wrote = self.connection.send(now, &data, flags, &mut self.wire);
+                self.wire.sent = sent;
+                wrote
+            }
         };
         if flags.contains(WriteFlags::EOR) && len > 0 && wrote == Ok(len) {
             self.wire.records.insert(self.written.wrapping_add(len as u32));

@@ -26,12 +26,8 @@ pub struct SendQueue {
     tail: BytesMut,
     /// `tail` is a page of the pool.
     is_page: bool,
-    /// Pages whose bytes may still be referred to, oldest first.
-    #[expect(clippy::box_collection, reason = "an idle socket pays for a pointer only")]
-    retired: Option<Box<VecDeque<BytesMut>>>,
-    /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
-    #[expect(clippy::box_collection, reason = "few sockets have records")]
-    records: Option<Box<VecDeque<SeqNumber>>>,
+    /// What an idle socket has not.
+    aside: Option<Box<Aside>>,
     /// A record ends with the last byte, so that a new buffer must be granted.
     is_record_ended: bool,
     /// Bytes in `ready`.
@@ -39,6 +35,15 @@ pub struct SendQueue {
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
     pool: Arc<PagePool>,
+}
+
+/// Lists that only a socket with data has.
+#[derive(Debug, Default)]
+struct Aside {
+    /// Pages whose bytes may still be referred to, oldest first.
+    retired: VecDeque<BytesMut>,
+    /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
+    records: VecDeque<SeqNumber>,
 }
 
 impl SendQueue {
@@ -60,7 +65,7 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
-        let records = self.records.as_ref().map_or(0, |records| records.len() as u32);
+        let records = self.aside.as_ref().map_or(0, |aside| aside.records.len() as u32);
         let buffers = len.div_ceil(goal.max(1)).saturating_add(records);
         len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
@@ -83,14 +88,14 @@ impl SendQueue {
     /// A record ends with the last byte (`MSG_EOR`); `nxt` is the sequence number of the first.
     pub fn end_record(&mut self, nxt: SeqNumber) {
         let end = nxt + self.len();
-        self.records.get_or_insert_default().push_back(end);
+        self.aside.get_or_insert_default().records.push_back(end);
         self.is_record_ended = true;
     }
 
     /// Bytes of the first record, and whether it ends with them: all that waits if it does not.
     /// `nxt` is the sequence number of the first byte.
     pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
-        match self.records.as_ref().and_then(|records| records.front()) {
+        match self.aside.as_ref().and_then(|aside| aside.records.front()) {
             Some(end) => (end.bytes_since(nxt), true),
             None => (self.len(), false),
         }
@@ -98,12 +103,9 @@ impl SendQueue {
 
     /// Forgets the records that end at `nxt` or before: they were sent.
     pub fn pass_records(&mut self, nxt: SeqNumber) {
-        let Some(records) = &mut self.records else { return };
+        let Some(Aside { records, .. }) = self.aside.as_deref_mut() else { return };
         while records.front().is_some_and(|end| end.at_or_before(nxt)) {
             records.pop_front();
-        }
-        if records.is_empty() {
-            self.records = None;
         }
     }
 
@@ -170,7 +172,7 @@ impl SendQueue {
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
             self.reclaim();
-            self.retired = None;
+            self.aside = None;
             self.ready = VecDeque::new();
             let tail = std::mem::take(&mut self.tail);
             if std::mem::take(&mut self.is_page) {
@@ -190,7 +192,7 @@ impl SendQueue {
 
     /// Gives pages back to which nothing refers any more. O(1) per page.
     pub fn reclaim(&mut self) {
-        if let Some(retired) = &mut self.retired {
+        if let Some(Aside { retired, .. }) = self.aside.as_deref_mut() {
             while let Some(page) = retired.pop_front() {
                 if let Some(page) = self.pool.give(page) {
                     retired.push_front(page);
@@ -214,7 +216,7 @@ impl SendQueue {
         let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pool.take() };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
-            self.retired.get_or_insert_default().push_back(former);
+            self.aside.get_or_insert_default().retired.push_back(former);
         }
         self.is_page = !is_small;
     }

@@ -468,7 +468,8 @@ impl Peer {
     /// The end of what was sent, relative.
     pub(crate) fn end(&self) -> i32 {
         let info = self.info();
-        (info.bytes_acked as u32 + info.unacked_bytes) as i32
+        // The SYN counts.
+        (info.bytes_acked as u32 + info.unacked_bytes) as i32 - 1
     }
 
     pub(crate) fn count(&self, counter: Counter) -> u64 {
