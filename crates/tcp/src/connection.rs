@@ -25,7 +25,6 @@ use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
 use crate::transmit::late::LateQueue;
 use crate::transmit::small_queue::TxAccount;
-use crate::write::More;
 use bytes::Bytes;
 use std::sync::Arc;
 use thiserror::Error;
@@ -188,8 +187,6 @@ pub struct Connection {
     pub(crate) push_override: bool,
     /// The last event was a write: autocorking may apply.
     pub(crate) wrote: bool,
-    /// Whether the last write said that more follows.
-    pub(crate) more: More,
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
     pub(crate) no_space: bool,
     /// Edges since they were last taken, whether or not the level was there before.
@@ -291,7 +288,6 @@ impl Connection {
             blocked_by_cwnd: false,
             push_override: false,
             wrote: false,
-            more: More::Unknown,
             no_space: false,
             edges: Readiness::empty(),
             frame_segments: 1,
@@ -534,14 +530,14 @@ impl Connection {
                 options.nodelay = on;
                 self.push_override |= on;
                 if on {
-                    self.more.end_hold();
+                    self.sender.queue.more.end_hold();
                 }
             }
             SocketOption::Cork(on) => {
                 self.push_override |= options.cork && !on && options.nodelay;
                 options.cork = on;
                 if !on {
-                    self.more.end_hold();
+                    self.sender.queue.more.end_hold();
                 }
             }
             SocketOption::QuickAck(on) => {

@@ -236,7 +236,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn take_ack(&mut self, now: Instant, segment: &Segment) -> bool {
-        self.more.end_hold();
+        self.sender.queue.more.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,

@@ -26,7 +26,7 @@ impl Connection {
                 Deadline::LossProbe => self.on_loss_probe(now),
                 Deadline::Reorder => self.on_reorder_timeout(now),
                 Deadline::Probe => self.on_probe_timeout(now),
-                Deadline::Pacing => self.more.end_hold(),
+                Deadline::Pacing => self.sender.queue.more.end_hold(),
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
                 Deadline::IdleMemory => self.sender.release_idle_memory(),

@@ -24,9 +24,10 @@ bitflags::bitflags! {
 }
 
 /// What the last write said of what follows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum More {
     /// Nothing: it may have been the last.
+    #[default]
     Unknown,
     /// More follows, but what is there goes by the ordinary rules by now.
     Follows,
@@ -44,6 +45,13 @@ impl More {
 }
 
 impl Connection {
+    /// Whether a write of `len` bytes is more than one buffer, so that [`send`](Self::send) pushes on
+    /// the way.
+    #[inline]
+    pub fn is_large_write(&self, len: usize) -> bool {
+        len > self.sender.mss as usize && len > self.size_goal() as usize
+    }
+
     /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
     pub fn size_goal(&self) -> u32 {
         let mss = self.sender.mss.max(1);
@@ -127,7 +135,7 @@ impl Connection {
                 return self.after_write(done, done < data.len(), flags);
             }
             // The rest completes the last segment.
-            self.more = More::Held;
+            self.sender.queue.more = More::Held;
             may_push = self.transmit(now, egress) != TxBlocked::Yield;
         }
     }
@@ -140,6 +148,7 @@ impl Connection {
     }
 
     /// Copies from the front of `data` what there is room for.
+    #[inline]
     fn append(&mut self, data: &[u8]) -> usize {
         let goal = self.size_goal();
         let mut done = 0;
@@ -197,6 +206,7 @@ impl Connection {
         true
     }
 
+    #[inline]
     fn after_write(
         &mut self,
         done: usize,
@@ -207,14 +217,14 @@ impl Connection {
         // for it in Linux. Without that its buffer would not grow.
         self.no_space |= short || !self.is_writable();
         if done == 0 && short {
-            self.more.end_hold();
+            self.sender.queue.more.end_hold();
             return Err(WriteError::WouldBlock);
         }
         self.wrote = done > 0;
         // A full tail is no short write: the small-segment rules see the whole queue.
         self.push_override &= done == 0;
         let is_held = flags.contains(WriteFlags::MORE) && !short;
-        self.more = if is_held { More::Held } else { More::Unknown };
+        self.sender.queue.more = if is_held { More::Held } else { More::Unknown };
         if flags.contains(WriteFlags::EOR) && !short && done > 0 {
             self.sender.queue.end_record(self.sender.nxt);
         }

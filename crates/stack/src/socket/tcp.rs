@@ -131,7 +131,7 @@ impl TcpState {
 
     /// Writes; what is more than one buffer leaves as it is copied.
     fn send(&mut self, cx: &Cx<'_>, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
-        if data.len() <= self.connection.size_goal() as usize {
+        if !self.connection.is_large_write(data.len()) {
             return self.connection.write_with(cx.now, data, flags);
         }
         self.refresh_path(cx);

@@ -8,6 +8,7 @@
 use super::pages::PagePool;
 use crate::segment::Payload;
 use crate::seq::SeqNumber;
+use crate::write::More;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub struct SendQueue {
     aside: Option<Box<Aside>>,
     /// A record ends with the last byte, so that a new buffer must be granted.
     is_record_ended: bool,
+    /// Whether the last write said that more follows.
+    pub(crate) more: More,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
@@ -94,6 +97,7 @@ impl SendQueue {
 
     /// Bytes of the first record, and whether it ends with them: all that waits if it does not.
     /// `nxt` is the sequence number of the first byte.
+    #[inline]
     pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
         match self.aside.as_ref().and_then(|aside| aside.records.front()) {
             Some(end) => (end.bytes_since(nxt), true),
@@ -102,6 +106,7 @@ impl SendQueue {
     }
 
     /// Forgets the records that end at `nxt` or before: they were sent.
+    #[inline]
     pub fn pass_records(&mut self, nxt: SeqNumber) {
         let Some(Aside { records, .. }) = self.aside.as_deref_mut() else { return };
         while records.front().is_some_and(|end| end.at_or_before(nxt)) {

@@ -297,7 +297,7 @@ impl Connection {
         if push == Push::Probe || self.fin == Fin::Queued {
             return true;
         }
-        if self.more == More::Held {
+        if self.sender.queue.more == More::Held {
             return false;
         }
         if self.push_override {
@@ -386,14 +386,15 @@ impl Connection {
         if self.sender.board.is_empty() {
             self.sender.restart_after_idle(path.now, &self.config);
         }
-        let ends_record = self.sender.queue.first_record(self.sender.nxt) == (bytes, true);
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let ends_record = is_ended && record == bytes;
         let payload = self.sender.queue.take(bytes);
         let empties = self.sender.queue.is_empty();
         let with_fin = empties && self.fin == Fin::Queued;
         let seq = self.sender.nxt;
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        let ends_write = empties && (with_fin || self.more == More::Unknown);
+        let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
         let is_pushed = bytes > path.mss || ends_record || ends_write;
         flags.set(Flags::PSH, is_pushed && bytes > 0);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
@@ -423,7 +424,9 @@ impl Connection {
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
-        self.sender.queue.pass_records(self.sender.nxt);
+        if ends_record {
+            self.sender.queue.pass_records(self.sender.nxt);
+        }
         self.sender.board.push(sent);
         if with_fin {
             self.fin = Fin::Sent;
