@@ -5,6 +5,7 @@ use super::errno::Errno;
 use super::sockaddr::{self, Domain};
 use super::socket::{Kind, Socket};
 use super::{Fd, Posix, tcp_info};
+use crate::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
