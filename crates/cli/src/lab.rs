@@ -11,6 +11,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
 use neap_lab::library;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// One bulk flow over an emulated link, small queues off and on, at four speeds; or scenarios
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Write a page with tables and plots that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -39,7 +43,7 @@ enum Command {
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1 }
+        Self { command: None, json: false, seed: 1, html: None }
     }
 }
 
@@ -73,6 +77,7 @@ fn print(args: &Args) -> Result<bool, Failure> {
     }
     if args.json {
         let report = run_all(args.seed, |_| Ok(()))?;
+        write_page(args, &report)?;
         serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
         writeln!(out)?;
         return Ok(report.holds);
@@ -80,7 +85,39 @@ fn print(args: &Args) -> Result<bool, Failure> {
     writeln!(out, "{INTRODUCTION}\n\n{HEADER}")?;
     let report = run_all(args.seed, |run| print_run(&mut out, run))?;
     print_verdicts(&mut out, &report)?;
+    write_page(args, &report)?;
     Ok(report.holds)
+}
+
+/// The page, if it was asked for.
+fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
+    let Some(path) = &args.html else { return Ok(()) };
+    let rows = report.runs.iter().map(|run| format!("\n{run}"));
+    let choice = |rate: &str, on: i64| {
+        [
+            ("link.wire.rate", rate.into()),
+            ("host.a.sysctl.neap.tcp_small_queues", on.into()),
+        ]
+    };
+    let (slow_off, slow_on) = (choice("100mbit", 0), choice("100mbit", 1));
+    let (fast_off, fast_on) = (choice("1gbit", 0), choice("1gbit", 1));
+    let section = report::Section {
+        title: "Small queues",
+        introduction: INTRODUCTION,
+        table: format!("{HEADER}{}", rows.collect::<String>()),
+        verdicts: &report.verdicts,
+        holds: report.holds,
+        scenario: "small-queues",
+        cases: &[
+            ("100 Mbit/s, off", &slow_off),
+            ("100 Mbit/s, on", &slow_on),
+            ("1 Gbit/s, off", &fast_off),
+            ("1 Gbit/s, on", &fast_on),
+        ],
+    };
+    let page = report::front_page(&[section])?;
+    std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(())
 }
 
 fn list(out: &mut impl Write) -> Result<bool, Failure> {

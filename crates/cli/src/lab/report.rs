@@ -1,8 +1,9 @@
 //! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark (`--pcapng`).
 
 use neap_lab::link::ENDS;
-use neap_lab::report::{Case, Observed, Page};
-use neap_lab::scenario::{Experiment, Figures, Run, Verdict};
+use super::files::find;
+use neap_lab::report::{Case, Observed, Page, Watch};
+use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -15,6 +16,49 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// One experiment on the page of plain `neap lab`.
+pub(super) struct Section<'a> {
+    pub(super) title: &'a str,
+    pub(super) introduction: &'a str,
+    /// As the terminal shows it.
+    pub(super) table: String,
+    pub(super) verdicts: &'a [String],
+    pub(super) holds: bool,
+    /// A scenario that neap brings along, and the combinations of its parameters that are drawn.
+    pub(super) scenario: &'a str,
+    pub(super) cases: &'a [(&'a str, &'a [(&'a str, toml::Value)])],
+}
+
+/// One page about experiments; runs the combinations that it draws.
+pub(super) fn front_page(sections: &[Section<'_>]) -> Result<String, Box<dyn Error>> {
+    let mut page = Page::new("neap lab: TCP without the queue");
+    for section in sections {
+        page.heading(section.title);
+        page.text(section.introduction);
+        page.preformatted(&section.table);
+        page.verdicts(section.verdicts.iter().map(|text| (text.as_str(), section.holds)));
+        let found = find(section.scenario)?;
+        let files = |name: &str| found.read(name);
+        let experiment = Experiment::parse(&found.name, &found.text, &files)?;
+        let mut runs = Vec::new();
+        for (name, values) in section.cases {
+            let choice: Choice =
+                values.iter().map(|(path, value)| ((*path).to_owned(), value.clone())).collect();
+            let watch = Watch { record: true, packets: None };
+            let run = experiment.run_watched(&choice, &|_| {}, watch).map_err(|e| e.to_string())?;
+            runs.push((*name, run));
+        }
+        let case = |(name, run): &'_ (&str, Run)| {
+            let recording = run.recording.clone()?;
+            Some(((*name).to_owned(), recording))
+        };
+        let recordings: Vec<_> = runs.iter().filter_map(case).collect();
+        let cases = recordings.iter().map(|(name, recording)| Case { name: name.clone(), recording });
+        page.cases(&cases.collect::<Vec<_>>());
+    }
+    Ok(page.finish())
+}
 
 /// One page about one run.
 pub(super) fn page(experiment: &Experiment<'_>, name: &str, run: &Run, verdicts: &[Verdict]) -> String {

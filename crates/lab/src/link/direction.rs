@@ -212,10 +212,12 @@ impl Direction {
             self.stats.frames += 1;
             self.stats.super_frames += u64::from(is_super);
             self.stats.segments += segments;
-            self.stats.below.record(done.since(departure));
+            // Datagrams have no stamp: the NIC is the first place that knows them.
+            let departure = if departure == Instant::ZERO { posted } else { departure };
+            let below = done.since(departure);
+            self.stats.below.record(below);
             self.stats.in_ring.record(done.since(posted));
             if let Some(trace) = &mut self.trace {
-                let below = done.since(departure);
                 trace.push(Departed { at: posted, flow, bytes: payload, below });
             }
         }

@@ -152,9 +152,10 @@ impl Page {
     }
 }
 
-const OVER_TIME: [(&str, Quantity, &str, Shape); 7] = [
+const OVER_TIME: [(&str, Quantity, &str, Shape); 8] = [
     ("Queue delay below the socket, from TCP to the wire", Quantity::Below, "ms", Shape::Peaks),
     ("Smoothed round-trip time", Quantity::Srtt, "ms", Shape::Lines),
+    ("Congestion windows", Quantity::Cwnd, "segments", Shape::Lines),
     ("Queue at the hop", Quantity::Backlog, "bytes", Shape::Lines),
     ("Frames with data, super-frames once", Quantity::Frames, "per second", Shape::Lines),
     ("Goodput", Quantity::Goodput, "Mbit/s", Shape::Lines),

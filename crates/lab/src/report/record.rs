@@ -23,6 +23,8 @@ pub enum Quantity {
     InFlight,
     /// Of an application: the mean of its smoothed round-trip times, milliseconds.
     Srtt,
+    /// Of an application: the sum of its congestion windows, segments.
+    Cwnd,
     /// Of an application: payload that its receivers read, Mbit/s.
     Goodput,
     /// Of one way of a link: the longest time that a frame took from TCP to the wire, milliseconds.
@@ -154,7 +156,8 @@ impl<'a> Recorder<'a> {
 
     fn sample_app(&mut self, index: usize, now: Instant, seconds: f64) {
         let (name, log) = &self.groups[index];
-        let (mut unsent, mut qdisc, mut device, mut in_flight, mut srtt) = (0, 0, 0, 0, 0);
+        let (mut unsent, mut qdisc, mut device, mut in_flight) = (0, 0, 0, 0);
+        let (mut srtt, mut cwnd) = (0, 0);
         let mut count: u32 = 0;
         let log = log.borrow();
         for handle in log.clients.iter().filter_map(|client| client.handle.as_ref()) {
@@ -164,6 +167,7 @@ impl<'a> Recorder<'a> {
             device += info.device_bytes;
             in_flight += u64::from(info.unacked_bytes).saturating_sub(info.below_bytes);
             srtt += info.rtt.0;
+            cwnd += u64::from(info.snd_cwnd);
             count += u32::from(info.rtt > Nanos::ZERO);
         }
         let delivered = log.delivered();
@@ -175,6 +179,7 @@ impl<'a> Recorder<'a> {
             (Quantity::Device, device as f64),
             (Quantity::InFlight, in_flight as f64),
             (Quantity::Srtt, srtt as f64 / 1e6 / f64::from(count.max(1))),
+            (Quantity::Cwnd, cwnd as f64),
             (Quantity::Goodput, goodput),
         ];
         for (quantity, value) in values {

@@ -1,7 +1,7 @@
 //! One flow over real devices.
 
 use super::network::{DEVICE, Network, RECEIVER, Running, SENDER, run};
-use super::{Link, Outcome, Sender};
+use super::{Link, Outcome, Samples, Sender};
 use crate::perf::interrupt::Interrupt;
 use serde_json::Value;
 use std::error::Error;
@@ -54,8 +54,7 @@ pub(super) fn measure(
         let errors = flow.0.stderr.take().map_or(String::new(), read);
         return Err(format!("the flow failed: {} {}", errors.trim(), output.trim()).into());
     }
-    let (goodput, rtt) = figures(&output)?;
-    Ok(Outcome::of(link, goodput, queue, rtt))
+    Ok(Outcome::of(link, Samples { queue_bytes: queue, ..samples(&output)? }))
 }
 
 fn read(mut from: impl Read) -> String {
@@ -107,16 +106,22 @@ fn backlog(network: &Network) -> Result<f64, Box<dyn Error>> {
     Ok(tbf.and_then(|tbf| tbf["backlog"].as_f64()).ok_or("tc shows no backlog of tbf")?)
 }
 
-/// Goodput in Mbit/s and round-trip times in milliseconds of an iperf3 report.
-fn figures(output: &str) -> Result<(f64, Vec<f64>), Box<dyn Error>> {
+/// Payload of a full segment with timestamps, bytes: `iperf3` tells the window in bytes.
+const MSS: f64 = 1448.0;
+
+/// What an iperf3 report says, without what is omitted.
+fn samples(output: &str) -> Result<Samples, Box<dyn Error>> {
     let report: Value = serde_json::from_str(output)?;
     let received = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    let goodput = received.ok_or("iperf3's report has no goodput")? / 1e6;
+    let goodput_mbit = received.ok_or("iperf3's report has no goodput")? / 1e6;
     let counts = |interval: &&Value| interval["sum"]["omitted"] != Value::Bool(true);
     let intervals = report["intervals"].as_array().into_iter().flatten().filter(counts);
-    let streams = intervals.flat_map(|interval| interval["streams"].as_array().into_iter().flatten());
-    let rtt = streams.filter_map(|stream| stream["rtt"].as_f64()).map(|micros| micros / 1e3);
-    Ok((goodput, rtt.collect()))
+    let mut samples = Samples { goodput_mbit, ..Samples::default() };
+    for stream in intervals.flat_map(|one| one["streams"].as_array().into_iter().flatten()) {
+        samples.rtt_ms.extend(stream["rtt"].as_f64().map(|micros| micros / 1e3));
+        samples.cwnd.extend(stream["snd_cwnd"].as_f64().map(|bytes| bytes / MSS));
+    }
+    Ok(samples)
 }
 
 #[cfg(test)]
@@ -133,7 +138,8 @@ mod tests {
             interval(9000, true),
             interval(1500, false),
         );
-        assert_eq!(figures(&report).expect("a report"), (95.0, vec![1.5]));
-        assert!(figures("{}").is_err());
+        let found = samples(&report).expect("a report");
+        assert_eq!((found.goodput_mbit, found.rtt_ms), (95.0, vec![1.5]));
+        assert!(samples("{}").is_err());
     }
 }
