@@ -93,14 +93,16 @@ fn print(args: &Args) -> Result<bool, Failure> {
 fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
     let Some(path) = &args.html else { return Ok(()) };
     let rows = report.runs.iter().map(|run| format!("\n{run}"));
-    let choice = |rate: &str, on: i64| {
-        [
-            ("link.wire.rate", rate.into()),
+    let case = |rate: &str, on: i64| {
+        let values = [
             ("host.a.sysctl.neap.tcp_small_queues", on.into()),
-        ]
+            ("link.wire.rate", rate.into()),
+            ("seed", (args.seed as i64).into()),
+        ];
+        let name = format!("{rate}, {}", if on == 1 { "on" } else { "off" });
+        (name, values.map(|(path, value)| (path.to_owned(), value)).to_vec())
     };
-    let (slow_off, slow_on) = (choice("100mbit", 0), choice("100mbit", 1));
-    let (fast_off, fast_on) = (choice("1gbit", 0), choice("1gbit", 1));
+    let rates = ["100mbit", "1gbit"];
     let section = report::Section {
         title: "Small queues",
         introduction: INTRODUCTION,
@@ -108,12 +110,7 @@ fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
         verdicts: &report.verdicts,
         holds: report.holds,
         scenario: "small-queues",
-        cases: &[
-            ("100 Mbit/s, off", &slow_off),
-            ("100 Mbit/s, on", &slow_on),
-            ("1 Gbit/s, off", &fast_off),
-            ("1 Gbit/s, on", &fast_on),
-        ],
+        cases: rates.iter().flat_map(|rate| [case(rate, 0), case(rate, 1)]).collect(),
     };
     let page = report::front_page(&[section])?;
     std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -182,8 +182,16 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
             writeln!(
                 out,
                 "{} Mbit/s, super-frames of at most {} bytes, {} s each\n{:<34}{:>10}{:>12}{:>10}{:>10}{:>10}{:>7}",
-                link.mbit, link.gso_max, args.seconds, "", "Mbit/s", "queue bytes", "p50 ms", "p99 ms",
-                "RTT ms", "cwnd"
+                link.mbit,
+                link.gso_max,
+                args.seconds,
+                "",
+                "Mbit/s",
+                "queue bytes",
+                "p50 ms",
+                "p99 ms",
+                "RTT ms",
+                "cwnd"
             )?;
         }
         for sender in [Sender::Neap, Sender::Kernel] {
@@ -220,10 +228,12 @@ mod tests {
     #[test]
     fn agreement_is_of_goodput_and_queue() {
         let measured = outcome(95.0, &[12_500.0, 10_000.0, 30_000.0]);
-        assert_eq!((measured.queue_bytes, measured.queue_ms, measured.rtt_ms), (12_500.0, 1.0, 2.0));
-        let agrees = |predicted| {
-            Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees
-        };
+        assert_eq!(
+            (measured.queue_bytes, measured.queue_ms, measured.rtt_ms),
+            (12_500.0, 1.0, 2.0)
+        );
+        let agrees =
+            |predicted| Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees;
         assert!(agrees(outcome(94.0, &[14_900.0])));
         assert!(!agrees(outcome(94.0, &[15_100.0])));
         assert!(!agrees(outcome(70.0, &[12_500.0])));

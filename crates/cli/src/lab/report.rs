@@ -1,7 +1,7 @@
 //! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark (`--pcapng`).
 
-use neap_lab::link::ENDS;
 use super::files::find;
+use neap_lab::link::ENDS;
 use neap_lab::report::{Case, Observed, Page, Watch};
 use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
 use pcap_file::pcapng::PcapNgWriter;
@@ -27,7 +27,7 @@ pub(super) struct Section<'a> {
     pub(super) holds: bool,
     /// A scenario that neap brings along, and the combinations of its parameters that are drawn.
     pub(super) scenario: &'a str,
-    pub(super) cases: &'a [(&'a str, &'a [(&'a str, toml::Value)])],
+    pub(super) cases: Vec<(String, Choice)>,
 }
 
 /// One page about experiments; runs the combinations that it draws.
@@ -42,26 +42,24 @@ pub(super) fn front_page(sections: &[Section<'_>]) -> Result<String, Box<dyn Err
         let files = |name: &str| found.read(name);
         let experiment = Experiment::parse(&found.name, &found.text, &files)?;
         let mut runs = Vec::new();
-        for (name, values) in section.cases {
-            let choice: Choice =
-                values.iter().map(|(path, value)| ((*path).to_owned(), value.clone())).collect();
+        for (name, choice) in &section.cases {
             let watch = Watch { record: true, packets: None };
-            let run = experiment.run_watched(&choice, &|_| {}, watch).map_err(|e| e.to_string())?;
-            runs.push((*name, run));
+            let run = experiment.run_watched(choice, &|_| {}, watch).map_err(|e| e.to_string())?;
+            runs.extend(run.recording.map(|recording| (name, recording)));
         }
-        let case = |(name, run): &'_ (&str, Run)| {
-            let recording = run.recording.clone()?;
-            Some(((*name).to_owned(), recording))
-        };
-        let recordings: Vec<_> = runs.iter().filter_map(case).collect();
-        let cases = recordings.iter().map(|(name, recording)| Case { name: name.clone(), recording });
+        let cases = runs.iter().map(|(name, recording)| Case { name: (*name).clone(), recording });
         page.cases(&cases.collect::<Vec<_>>());
     }
     Ok(page.finish())
 }
 
 /// One page about one run.
-pub(super) fn page(experiment: &Experiment<'_>, name: &str, run: &Run, verdicts: &[Verdict]) -> String {
+pub(super) fn page(
+    experiment: &Experiment<'_>,
+    name: &str,
+    run: &Run,
+    verdicts: &[Verdict],
+) -> String {
     let scenario = experiment.scenario();
     let mut page = Page::new(&scenario.about);
     page.text(&format!("{name}; hash of the run {}", run.hash));
@@ -124,7 +122,11 @@ impl Packets {
                     InterfaceDescriptionOption::IfTsResol(9),
                 ];
                 let linktype = DataLink::RAW;
-                writer.write_pcapng_block(InterfaceDescriptionBlock { linktype, snaplen: 0, options })?;
+                writer.write_pcapng_block(InterfaceDescriptionBlock {
+                    linktype,
+                    snaplen: 0,
+                    options,
+                })?;
             }
             writers.insert(name.clone(), writer);
         }
@@ -152,7 +154,7 @@ impl Packets {
     /// The first error, if there was one.
     pub(super) fn finish(self) -> Result<(), Box<dyn Error>> {
         for writer in self.writers.into_values() {
-            writer.into_inner().into_inner().map_err(|error| error.into_error())?;
+            writer.into_inner().into_inner().map_err(std::io::IntoInnerError::into_error)?;
         }
         self.failure.map_or(Ok(()), Err)
     }

@@ -99,9 +99,7 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
 fn run(args: &Args, experiment: &Experiment<'_>, choice: &Choice) -> Result<Run, Box<dyn Error>> {
     let mut packets =
         args.pcapng.as_ref().map(|path| Packets::create(path, experiment)).transpose()?;
-    let mut write = packets
-        .as_mut()
-        .map(|packets| |packet: &Observed<'_>| packets.write(packet));
+    let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
         record: args.html.is_some(),
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),

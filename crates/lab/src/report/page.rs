@@ -120,9 +120,9 @@ impl Page {
     pub fn cases(&mut self, cases: &[Case<'_>]) {
         self.html.push_str("<div class=\"p\">");
         for (title, quantity, unit, shape) in OVER_TIME {
-            let tracks = cases.iter().flat_map(|case| {
-                case.recording.of(quantity).map(move |track| (case, track))
-            });
+            let tracks = cases
+                .iter()
+                .flat_map(|case| case.recording.of(quantity).map(move |track| (case, track)));
             let lines = largest(tracks.collect());
             self.plot(&Plot { title: title.to_owned(), x: "ms", y: unit, shape, lines });
         }
@@ -179,9 +179,9 @@ fn largest(mut tracks: Vec<(&Case<'_>, &Track)>) -> Vec<Line> {
         tracks.retain(|(_, track)| sum(track) >= sums[LINES - 1]);
         tracks.truncate(LINES);
     }
-    let lines = tracks.into_iter().map(|(case, track)| {
-        line(label(case, &track.subject), &case.recording.ms, track)
-    });
+    let lines = tracks
+        .into_iter()
+        .map(|(case, track)| line(label(case, &track.subject), &case.recording.ms, track));
     lines.collect()
 }
 

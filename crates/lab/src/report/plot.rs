@@ -202,7 +202,8 @@ impl Plot {
             if self.shape == Shape::Stacked {
                 let under = index.checked_sub(1).map(|under| &lines[under].points);
                 for (step, &(x, _)) in line.points.iter().enumerate().rev() {
-                    let floor = under.and_then(|under| under.get(step)).map_or(0.0, |point| point.1);
+                    let floor =
+                        under.and_then(|under| under.get(step)).map_or(0.0, |point| point.1);
                     put(&mut path, format_args!("L{:.1} {:.1}", frame.x(x), frame.y(floor)));
                 }
                 put(&mut svg, format_args!("<path class=\"a c{colour}\" d=\"{path}Z\"/>"));
@@ -250,7 +251,9 @@ impl Plot {
         let y = TOP.midpoint(floor);
         put(
             svg,
-            format_args!("<text class=\"m\" transform=\"translate(11 {y})rotate(-90)\">{unit}</text>"),
+            format_args!(
+                "<text class=\"m\" transform=\"translate(11 {y})rotate(-90)\">{unit}</text>"
+            ),
         );
     }
 }
@@ -293,7 +296,10 @@ mod tests {
             let count = length / tick(length);
             assert!((1.9..=5.1).contains(&count), "{length}: {count} ticks");
         }
-        assert_eq!((number(0.5), number(20.0), number(0.0)), ("0.5".into(), "20".into(), "0".into()));
+        assert_eq!(
+            (number(0.5), number(20.0), number(0.0)),
+            ("0.5".into(), "20".into(), "0".into())
+        );
     }
 
     #[test]
@@ -302,7 +308,10 @@ mod tests {
             for shape in [Shape::Lines, Shape::Peaks, Shape::Stacked, Shape::Cdf] {
                 let lines = vec![Line { name: String::new(), points: points.clone() }];
                 let svg = Plot { title: String::new(), x: "ms", y: "", shape, lines }.to_svg();
-                assert!(!svg.contains("NaN") && !svg.contains("inf"), "{shape:?} {points:?}: {svg}");
+                assert!(
+                    !svg.contains("NaN") && !svg.contains("inf"),
+                    "{shape:?} {points:?}: {svg}"
+                );
             }
         }
     }

@@ -48,7 +48,8 @@ impl Built {
     ) -> Result<Run, RunError> {
         let Self { mut world, start, hosts, links, groups, events } = self;
         let mut events = events.into_iter().peekable();
-        let logs: Vec<_> = groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
+        let logs: Vec<_> =
+            groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
         let mut capture =
             watch.packets.map(|listener| Capture::begin(&world, &links, &logs, listener));
         let mut advance = |world: &mut World, until: Instant| match &mut capture {

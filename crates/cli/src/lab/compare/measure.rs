@@ -26,7 +26,8 @@ pub(super) fn measure(
     interrupt: &Interrupt,
 ) -> Result<Outcome, Box<dyn Error>> {
     let network = Network::new(link, sender)?;
-    let server = Network::start(&network.receiver, ["iperf3", "--server", "--one-off", "--forceflush"])?;
+    let server =
+        Network::start(&network.receiver, ["iperf3", "--server", "--one-off", "--forceflush"])?;
     let _server = listening(server)?;
     let mut flow = Network::start(&network.sender, command(link, sender, seconds)?)?;
     let begin = Instant::now();

@@ -107,11 +107,14 @@ impl Network {
         made?;
         let (a, b) = (network.sender.as_str(), network.receiver.as_str());
         for name in [a, b] {
-            let settings = ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+            let settings =
+                ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
             let words = ["ip", "netns", "exec", name, "sysctl", "-qw"];
             run(words.into_iter().chain(settings))?;
         }
-        run(["ip", "-n", a, "link", "add", DEVICE, "type", "veth", "peer", "name", "vr", "netns", b])?;
+        run([
+            "ip", "-n", a, "link", "add", DEVICE, "type", "veth", "peer", "name", "vr", "netns", b,
+        ])?;
         run(["ip", "-n", b, "address", "add", &format!("{RECEIVER}/24"), "dev", "vr"])?;
         run(["ip", "-n", b, "link", "set", "vr", "up"])?;
         if sender == Sender::Kernel {
