@@ -1,6 +1,7 @@
 //! `neap lab`: what small queues change, in virtual time.
 
-use clap::Args as ClapArgs;
+use crate::script;
+use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -14,16 +15,27 @@ pub(crate) struct Args {
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Instead of the experiment
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    Script(script::Args),
 }
 
 impl Default for Args {
     fn default() -> Self {
-        Self { json: false, seed: 1 }
+        Self { json: false, seed: 1, command: None }
     }
 }
 
 /// Runs the experiment; fails if the small queues do not keep what they promise.
 pub(crate) fn main(args: &Args) -> ExitCode {
+    if let Some(Command::Script(args)) = &args.command {
+        return script::main(args);
+    }
     match print(args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -18,4 +18,5 @@ pub mod link;
 pub mod oracle;
 pub mod pattern;
 pub mod rng;
+pub mod script;
 pub mod world;
