@@ -29,11 +29,6 @@ use bytes::Bytes;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// `SOCK_MIN_SNDBUF`.
-const MIN_SNDBUF: u32 = 4608;
-/// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
-const MIN_RCVBUF: u32 = 2304;
-
 /// The way to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -187,6 +182,8 @@ pub struct Connection {
     pub(crate) push_override: bool,
     /// The last event was a write: autocorking may apply.
     pub(crate) wrote: bool,
+    /// The last write said that more follows (`MSG_MORE`).
+    pub(crate) more_follows: bool,
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
     pub(crate) no_space: bool,
     /// Edges since they were last taken, whether or not the level was there before.
@@ -288,6 +285,7 @@ impl Connection {
             blocked_by_cwnd: false,
             push_override: false,
             wrote: false,
+            more_follows: false,
             no_space: false,
             edges: Readiness::empty(),
             frame_segments: 1,
@@ -473,6 +471,17 @@ impl Connection {
         self.after_write(now, done, done < data.len())
     }
 
+    /// As [`write`](Self::write), saying that more follows at once: a segment that is not full waits for
+    /// it at the [`transmit`](Self::transmit) of this write (`MSG_MORE`).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_more(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
+        let written = self.write(now, data)?;
+        self.more_follows = true;
+        Ok(written)
+    }
+
     /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
     pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
         self.may_write()?;
@@ -620,64 +629,32 @@ impl Connection {
     }
 
     /// Sets one option.
+    ///
+    /// # Errors
+    /// As [`SocketOptions::set`].
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
+        let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);
+        options.set(&option, &self.config)?;
         match option {
-            SocketOption::NoDelay(on) => {
-                options.nodelay = on;
-                self.push_override |= on;
-            }
+            SocketOption::NoDelay(on) => self.push_override |= on,
             SocketOption::Cork(on) => {
-                self.push_override |= options.cork && !on && options.nodelay;
-                options.cork = on;
+                self.push_override |= was_corked && !on && options.nodelay;
             }
-            SocketOption::QuickAck(on) => {
-                options.quickack = Some(on);
-                self.receiver.set_quickack(i32::from(on));
-            }
-            SocketOption::KeepAlive(on) => {
-                options.keepalive = on;
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveIdle(idle) => {
-                options.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveInterval(interval) => {
-                options.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
-            }
-            SocketOption::KeepAliveCount(count @ 1..=127) => options.keepalive_count = Some(count),
-            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
-            SocketOption::UserTimeout(time) => {
-                options.user_timeout = (time > Nanos::ZERO).then_some(time);
-            }
-            SocketOption::Linger(time) => options.linger = time,
-            SocketOption::SendBuffer(bytes) => {
-                let bytes = bytes.min(self.config.wmem_max).saturating_mul(2).max(MIN_SNDBUF);
-                options.send_buffer = Some(bytes);
-                self.sndbuf = bytes;
+            SocketOption::QuickAck(on) => self.receiver.set_quickack(i32::from(on)),
+            SocketOption::KeepAlive(_) | SocketOption::KeepAliveIdle(_) => self.arm_keepalive(now),
+            SocketOption::SendBuffer(_) => {
+                self.sndbuf = options.send_buffer.unwrap_or(self.sndbuf);
                 self.check_space();
             }
-            SocketOption::ReceiveBuffer(bytes) => {
-                let bytes = bytes.min(self.config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
-                options.receive_buffer = Some(bytes);
-                self.receiver.set_rcvbuf(bytes);
+            SocketOption::ReceiveBuffer(_) => {
+                if let Some(bytes) = options.receive_buffer {
+                    self.receiver.set_rcvbuf(bytes);
+                }
             }
-            SocketOption::MaxSegment(mss @ 88..=32767) => {
-                options.max_segment = Some(mss);
-                self.refresh_mss();
-            }
-            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
-            SocketOption::MaxPacingRate(rate) => {
-                options.max_pacing_rate = rate;
-                self.sender.pacer.set_max_rate(rate);
-            }
-            SocketOption::NotSentLowat(bytes) => {
-                options.notsent_lowat = bytes;
-                self.check_space();
-            }
-            SocketOption::NotSentLowatMicros(micros) => {
-                options.notsent_lowat_us = micros;
+            SocketOption::MaxSegment(_) => self.refresh_mss(),
+            SocketOption::MaxPacingRate(rate) => self.sender.pacer.set_max_rate(rate),
+            SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
             }
             SocketOption::Congestion(name) => {
@@ -685,8 +662,11 @@ impl Connection {
                 self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
                 self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
             }
-            SocketOption::Priority(band @ 0..=15) => options.priority = band,
-            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+            SocketOption::KeepAliveInterval(_)
+            | SocketOption::KeepAliveCount(_)
+            | SocketOption::UserTimeout(_)
+            | SocketOption::Linger(_)
+            | SocketOption::Priority(_) => {}
         }
         Ok(())
     }
@@ -804,11 +784,6 @@ impl Connection {
     pub fn is_armed(&self, kind: Deadline) -> bool {
         self.deadlines.is_armed(kind)
     }
-}
-
-fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
-    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
-    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
 }
 
 /// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.

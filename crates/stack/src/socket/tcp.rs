@@ -381,6 +381,14 @@ impl TcpHandle {
         self.with(now, |connection| connection.write(now, data))
     }
 
+    /// As [`write`](Self::write), saying that more follows at once (`MSG_MORE`).
+    ///
+    /// # Errors
+    /// As [`Connection::write_more`].
+    pub fn write_more(&self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
+        self.with(now, |connection| connection.write_more(now, data))
+    }
+
     /// As [`write`](Self::write) without a copy: takes the front of `data`.
     ///
     /// # Errors
@@ -455,6 +463,11 @@ impl TcpHandle {
     /// A reference that does not keep the socket open.
     pub fn downgrade(&self) -> WeakTcpHandle {
         WeakTcpHandle(Arc::downgrade(&self.0))
+    }
+
+    /// `FIONREAD`: bytes that can be read.
+    pub fn unread(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.unread())
     }
 
     /// `SIOCOUTQ`: bytes written and not acknowledged.

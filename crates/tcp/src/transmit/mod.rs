@@ -109,6 +109,7 @@ impl Connection {
             _ => self.transmit_open(now, egress),
         };
         self.blocked = blocked;
+        self.more_follows = false;
         match blocked {
             TxBlocked::Pacing(at) => self.deadlines.set(Deadline::Pacing, at),
             _ => self.deadlines.clear(Deadline::Pacing),
@@ -287,7 +288,13 @@ impl Connection {
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
     fn short_may_go(&self, push: Push) -> bool {
-        if push == Push::Probe || self.fin == Fin::Queued || self.push_override {
+        if push == Push::Probe || self.fin == Fin::Queued {
+            return true;
+        }
+        if self.more_follows {
+            return false;
+        }
+        if self.push_override {
             return true;
         }
         if self.options.cork {
