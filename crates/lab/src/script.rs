@@ -18,6 +18,7 @@ pub mod constants;
 pub mod cursor;
 pub mod expression;
 pub mod host;
+pub mod neap_host;
 pub mod parser;
 pub mod report;
 pub mod runner;

@@ -22,7 +22,7 @@ const INTERFACE: &str = "tun0";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ticks of the kernel's timers and what a busy machine adds.
-const SLACK: Nanos = Nanos::from_millis(12);
+const SLACK: Nanos = Nanos::from_millis(16);
 
 /// This machine's Linux, in the network namespace of this process.
 pub(super) struct Kernel {
@@ -179,6 +179,11 @@ impl Host for Kernel {
     fn take_reply(&mut self) -> Option<(Nanos, Reply)> {
         self.receive();
         self.reply.take()
+    }
+
+    fn set_back(&mut self, at: Nanos) {
+        let late = self.now().saturating_sub(at);
+        self.begin += Duration::from_nanos(late.0);
     }
 
     fn slack(&self) -> Nanos {

@@ -101,6 +101,7 @@ impl Runner<'_> {
         let at = span.nominal.unwrap_or(self.base);
         self.reach(at)?;
         self.nothing_pending(event, at)?;
+        self.host.set_back(at);
         let begin = self.base;
         self.base = at;
         match &event.kind {
