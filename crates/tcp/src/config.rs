@@ -73,6 +73,9 @@ pub struct Config {
     pub tcp_notsent_lowat_us: u32,
     /// `net.ipv4.tcp_syn_retries`.
     pub tcp_syn_retries: u32,
+    /// `net.ipv4.tcp_syn_linear_timeouts`: further SYNs, a second apart, before the time between them
+    /// doubles.
+    pub tcp_syn_linear_timeouts: u32,
     /// `net.ipv4.tcp_synack_retries`.
     pub tcp_synack_retries: u32,
     /// `net.ipv4.tcp_retries2`: timeouts of an established connection before it is given up.
@@ -148,6 +151,7 @@ impl Default for Config {
             tcp_notsent_lowat: u32::MAX,
             tcp_notsent_lowat_us: 0,
             tcp_syn_retries: 6,
+            tcp_syn_linear_timeouts: 4,
             tcp_synack_retries: 5,
             tcp_retries2: 15,
             tcp_orphan_retries: 0,

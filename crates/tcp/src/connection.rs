@@ -70,6 +70,9 @@ pub enum ConnectionError {
     /// The peer reset the connection (ECONNRESET).
     #[error("connection reset by peer")]
     Reset,
+    /// The peer reset the connection after its FIN (EPIPE).
+    #[error("broken pipe")]
+    BrokenPipe,
     /// The peer stopped answering (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,

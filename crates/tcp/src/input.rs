@@ -194,6 +194,7 @@ impl Connection {
         }
         let error = match self.state {
             State::SynReceived => ConnectionError::Refused,
+            State::CloseWait => ConnectionError::BrokenPipe,
             _ => ConnectionError::Reset,
         };
         self.fail(error);
@@ -305,7 +306,8 @@ impl Connection {
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
-            self.abort(now);
+            self.stray_reset = Some(segment.ack);
+            self.fail(ConnectionError::Reset);
             return;
         }
         let estimates = self.estimates(now);

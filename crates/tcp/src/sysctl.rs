@@ -87,6 +87,7 @@ sysctls! {
     "net.ipv4.tcp_rto_min_us" tcp_rto_min_us: int 1..2147483647;
     "net.ipv4.tcp_sack" tcp_sack: switch;
     "net.ipv4.tcp_slow_start_after_idle" tcp_slow_start_after_idle: switch;
+    "net.ipv4.tcp_syn_linear_timeouts" tcp_syn_linear_timeouts: int 0..127;
     "net.ipv4.tcp_syn_retries" tcp_syn_retries: int 1..127;
     "net.ipv4.tcp_synack_retries" tcp_synack_retries: int 0..255;
     "net.ipv4.tcp_syncookies" tcp_syncookies: int 0..2;

@@ -83,9 +83,16 @@ impl Connection {
     }
 
     pub(crate) fn arm_syn(&mut self, now: Instant) {
-        let wait = SYN_TIMEOUT.saturating_mul(1 << self.syn_retransmits.min(32));
+        let linear = self.linear_syn_timeouts();
+        let doublings = u32::from(self.syn_retransmits).saturating_sub(linear);
+        let wait = SYN_TIMEOUT.saturating_mul(1 << doublings.min(32));
         let at = now + wait.min(self.sender.rtt.rto_max());
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
+    }
+
+    /// Timeouts of a SYN that do not double (`tcp_retransmit_timer`).
+    fn linear_syn_timeouts(&self) -> u32 {
+        if self.state == State::SynSent { self.config.tcp_syn_linear_timeouts } else { 0 }
     }
 
     fn on_retransmit_timeout(&mut self, now: Instant) {
@@ -117,7 +124,7 @@ impl Connection {
 
     fn on_syn_timeout(&mut self, now: Instant) {
         let limit = if self.state == State::SynSent {
-            self.config.tcp_syn_retries
+            self.config.tcp_syn_retries + self.linear_syn_timeouts()
         } else {
             self.config.tcp_synack_retries
         };

@@ -181,12 +181,15 @@ impl Host for Kernel {
         self.reply.take()
     }
 
-    fn set_back(&mut self, at: Nanos) {
-        let late = self.now().saturating_sub(at);
-        self.begin += Duration::from_nanos(late.0);
+    fn set_back(&mut self, by: Nanos) {
+        self.begin += Duration::from_nanos(by.0);
+        for sent in &mut self.sent {
+            sent.at = sent.at.saturating_sub(by);
+        }
     }
 
-    fn slack(&self) -> Nanos {
-        SLACK
+    fn slack(&self, span: Nanos) -> Nanos {
+        // The wheel of the kernel's timers is the coarser the longer they run.
+        SLACK + Nanos(span.0 / 8)
     }
 }

@@ -185,12 +185,7 @@ impl Connections {
 
     /// The application connects there.
     pub(crate) fn connect(&mut self, local: Option<SocketAddr>, remote: SocketAddr) {
-        let pending = self.list.last().is_some_and(|last| {
-            last.remote == remote && last.local_isn.is_none() && last.awaits_isn
-        });
-        if !pending {
-            self.list.push(Connection::new(local, remote));
-        }
+        self.list.push(Connection::new(local, remote));
         self.fresh = false;
     }
 

@@ -148,10 +148,10 @@ pub trait Host {
     /// The reply of the call that blocked, and when it returned.
     fn take_reply(&mut self) -> Option<(Nanos, Reply)>;
 
-    /// What was to happen at `at` happens only now: a clock that cannot be stopped is set back, so that
+    /// What was to happen at some time happened so much later: a clock that cannot be stopped is set back, so that
     /// the times that follow keep their distance.
-    fn set_back(&mut self, at: Nanos);
+    fn set_back(&mut self, by: Nanos);
 
-    /// How late events may be beyond a script's tolerance.
-    fn slack(&self) -> Nanos;
+    /// How late something that takes `span` may be, beyond a script's tolerance.
+    fn slack(&self, span: Nanos) -> Nanos;
 }

@@ -361,9 +361,9 @@ impl Host for Neap {
         self.reply.take()
     }
 
-    fn set_back(&mut self, _at: Nanos) {}
+    fn set_back(&mut self, _by: Nanos) {}
 
-    fn slack(&self) -> Nanos {
+    fn slack(&self, _span: Nanos) -> Nanos {
         Nanos::ZERO
     }
 }

@@ -1,6 +1,6 @@
 //! Runs the events of a script on a host and stops at the first difference.
 
-use super::ast::{Body, CallSpec, Event, EventKind, IcmpSpec, PacketSpec, Script, TcpSpec, When};
+use super::ast::{Body, CallSpec, Event, EventKind, IcmpSpec, PacketSpec, Script, TcpSpec, ValueKind, When};
 use super::calls::{Descriptors, Meaning, Prepared};
 use super::compare;
 use super::connections::Connections;
@@ -13,18 +13,22 @@ use super::wire::{self, Packet, Tcp};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_tcp::time::Nanos;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bytes of `TCP_INFO` that are asked for.
 const INFO_LEN: usize = 512;
 const IPPROTO_TCP: i32 = 6;
 const TCP_INFO: i32 = 11;
+const EISCONN: i32 = 106;
+const EALREADY: i32 = 114;
+const EINPROGRESS: i32 = 115;
 
 /// A call that has not returned.
 struct Blocked {
     event: Event,
     spec: CallSpec,
     prepared: Prepared,
+    begin: Nanos,
     /// When it is to return.
     end: Nanos,
 }
@@ -36,6 +40,8 @@ struct Runner<'a> {
     descriptors: Descriptors,
     /// Addresses that sockets are bound to.
     bound: BTreeMap<i64, SocketAddr>,
+    /// Sockets that are connecting or connected.
+    connecting: BTreeSet<i64>,
     /// Left and not yet expected.
     pending: VecDeque<Sent>,
     blocked: Option<Blocked>,
@@ -57,6 +63,7 @@ pub fn run(script: &Script, settings: &Settings, host: &mut dyn Host) -> Result<
         connections: Connections::new(settings.clone()),
         descriptors: Descriptors::default(),
         bound: BTreeMap::new(),
+        connecting: BTreeSet::new(),
         pending: VecDeque::new(),
         blocked: None,
         watched: None,
@@ -78,7 +85,18 @@ struct Span {
 
 impl Runner<'_> {
     fn tolerance(&self) -> Nanos {
-        self.settings.tolerance + self.host.slack()
+        self.settings.tolerance + self.host.slack(Nanos::ZERO)
+    }
+
+    /// What happened later than the script says moves all that follows.
+    fn set_back(&mut self, nominal: Nanos, at: Nanos) {
+        let late = at.saturating_sub(nominal);
+        if late > Nanos::ZERO {
+            self.host.set_back(late);
+            for sent in &mut self.pending {
+                sent.at = sent.at.saturating_sub(late);
+            }
+        }
     }
 
     fn span(&self, when: When) -> Span {
@@ -90,7 +108,7 @@ impl Runner<'_> {
             When::AfterBetween(from, to) => (self.base + from, self.base + to, None),
             When::Any => return Span { first: Nanos::ZERO, last: Nanos::MAX, nominal: None },
         };
-        Span { first: from.saturating_sub(tolerance), last: to + tolerance, nominal }
+        Span { first: from.saturating_sub(tolerance), last: to + tolerance + self.host.slack(to.saturating_sub(self.base)), nominal }
     }
 
     fn event(&mut self, event: &Event) -> Result<(), Failure> {
@@ -101,7 +119,7 @@ impl Runner<'_> {
         let at = span.nominal.unwrap_or(self.base);
         self.reach(at)?;
         self.nothing_pending(event, at)?;
-        self.host.set_back(at);
+        self.set_back(at, self.host.now());
         let begin = self.base;
         self.base = at;
         match &event.kind {
@@ -123,7 +141,8 @@ impl Runner<'_> {
         {
             let tolerance = self.tolerance();
             let result = format!("{} = {}", blocked.event.text, show(&reply));
-            if at + tolerance < blocked.end || at > blocked.end + tolerance {
+            let late = tolerance + self.host.slack(blocked.end.saturating_sub(blocked.begin));
+            if at + tolerance < blocked.end || at > blocked.end + late {
                 let what = format!("the call returned at {}, not {}", Clock(at), Clock(blocked.end));
                 return Err(self.difference(&blocked.event, what, Some((at, result))));
             }
@@ -146,7 +165,8 @@ impl Runner<'_> {
     }
 
     fn still_blocked(&mut self) -> Result<(), Failure> {
-        let late = self.tolerance();
+        let slack = |blocked: &Blocked| blocked.end.saturating_sub(blocked.begin);
+        let late = self.tolerance() + self.blocked.as_ref().map_or(Nanos::ZERO, |b| self.host.slack(slack(b)));
         match &self.blocked {
             Some(blocked) if self.host.now() > blocked.end + late => {
                 let event = blocked.event.clone();
@@ -159,7 +179,8 @@ impl Runner<'_> {
     /// Waits until no call blocks.
     fn settle(&mut self) -> Result<(), Failure> {
         while let Some(blocked) = &self.blocked {
-            let until = blocked.end + self.tolerance() + Nanos::from_micros(1);
+            let span = blocked.end.saturating_sub(blocked.begin);
+            let until = blocked.end + self.tolerance() + self.host.slack(span) + Nanos::from_micros(1);
             if self.host.now() < until {
                 self.host.wait(until)?;
             }
@@ -218,7 +239,7 @@ impl Runner<'_> {
 
     fn finish(&mut self, script: &Script) -> Result<(), Failure> {
         self.settle()?;
-        let end = self.host.now() + self.host.slack();
+        let end = self.host.now() + self.host.slack(Nanos::ZERO);
         self.reach(end)?;
         match script.events.last() {
             Some(event) if !self.pending.is_empty() => self.unexpected(event),
@@ -275,6 +296,7 @@ impl Runner<'_> {
         };
         self.packet(event, spec, span, &sent)?;
         self.base = span.nominal.unwrap_or(sent.at);
+        self.set_back(self.base, sent.at);
         Ok(())
     }
 
@@ -334,7 +356,9 @@ impl Runner<'_> {
                 self.bound.insert(*fd, *address);
             }
             Meaning::Listens(fd) => self.connections.listen(self.bound.get(fd).copied()),
+            Meaning::Connects(fd, _) if self.connecting.contains(fd) => {}
             Meaning::Connects(fd, to) => {
+                self.connecting.insert(*fd);
                 let local = self.bound.get(fd).copied().filter(|local| local.port() != 0);
                 self.connections.connect(local, *to);
                 self.watched = Some(*fd);
@@ -365,7 +389,7 @@ impl Runner<'_> {
             }
             (None, Some(end)) => {
                 let (event, spec) = (event.clone(), spec.clone());
-                self.blocked = Some(Blocked { event, spec, prepared, end });
+                self.blocked = Some(Blocked { event, spec, prepared, begin: self.base, end });
                 Ok(())
             }
         }
@@ -382,18 +406,31 @@ impl Runner<'_> {
         if let Err(what) = prepared.check.reply(reply) {
             return Err(self.difference(event, what, is));
         }
+        let goes_on = [None, Some(EINPROGRESS), Some(EALREADY), Some(EISCONN)];
+        if let Meaning::Connects(fd, _) = &prepared.meaning
+            && !goes_on.contains(&reply.errno)
+        {
+            self.connecting.remove(fd);
+        }
         if let Err(what) = self.descriptors.finish(prepared, reply, spec.result.as_ref()) {
             return Err(self.difference(event, what, is));
         }
+        if let (Call::Socket(..), Some(fd)) = (&prepared.call, self.opened(spec, reply)) {
+            self.bound.remove(&fd);
+            self.connecting.remove(&fd);
+        }
         if prepared.meaning == Meaning::Accepts && reply.errno.is_none() {
-            self.watched = spec.result.as_ref().map_or(Some(reply.result), |result| {
-                match result.kind {
-                    super::ast::ValueKind::Integer(fd) => Some(fd),
-                    _ => Some(reply.result),
-                }
-            });
+            self.watched = self.opened(spec, reply);
         }
         Ok(())
+    }
+
+    /// The script's number of the descriptor that a call opened.
+    fn opened(&self, spec: &CallSpec, reply: &Reply) -> Option<i64> {
+        match spec.result.as_ref().map(|result| &result.kind) {
+            Some(ValueKind::Integer(fd)) => Some(*fd),
+            _ => Some(reply.result),
+        }
     }
 
     fn assert(&mut self, event: &Event, assertions: &[Assertion]) -> Result<(), Failure> {

@@ -18,14 +18,14 @@ fn established(hello: Hello) -> Peer {
 }
 
 #[test]
-fn a_syn_is_repeated_after_1_3_7_15_31_63_seconds_and_given_up_after_127() {
+fn a_syn_is_repeated_every_second_at_first_then_with_doublings_and_given_up_after_131() {
     let mut peer = opening(Hello::default());
     let start = peer.now;
     peer.transmit();
     peer.one();
-    peer.advance_ms(126_999);
+    peer.advance_ms(130_999);
     let times: Vec<_> = peer.take().iter().map(|out| out.at.since(start).as_millis()).collect();
-    assert_eq!(times, [1000, 3000, 7000, 15_000, 31_000, 63_000]);
+    assert_eq!(times, [1000, 2000, 3000, 4000, 5000, 7000, 11_000, 19_000, 35_000, 67_000]);
     assert_eq!(peer.connection.state(), State::SynSent);
     peer.advance_ms(1);
     assert_eq!(peer.connection.state(), State::Closed);
@@ -41,7 +41,7 @@ fn the_user_timeout_ends_an_open() {
     let mut peer = Peer::opening(Config::default(), options, Hello::default());
     peer.transmit();
     peer.advance_ms(10_000);
-    assert_eq!(peer.take().len(), 3);
+    assert_eq!(peer.take().len(), 5);
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
 }
 
