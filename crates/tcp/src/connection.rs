@@ -38,6 +38,9 @@ pub struct Path {
     pub ip_header: u32,
 }
 
+/// `TCP_MSS_DEFAULT`: a largest window up to this is used whole.
+const DEFAULT_MSS: u32 = 536;
+
 /// Everything that a new connection needs from its host.
 #[derive(Debug)]
 pub struct Setup {
@@ -330,6 +333,7 @@ impl Connection {
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
         self.sender.establish(window, seq, now);
+        self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -384,7 +388,15 @@ impl Connection {
         let header = 20 + if self.timestamps { 12 } else { 0 };
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
-        self.sender.mss = mss.min(limit);
+        self.sender.mss = self.half_window(mss.min(limit), 68 - header);
+    }
+
+    /// `bytes`, but no more than half of the largest window that the peer had, so that it need not wait
+    /// for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
+    pub(crate) fn half_window(&self, bytes: u32, least: u32) -> u32 {
+        let window = self.sender.max_wnd;
+        let half = if window > DEFAULT_MSS { window / 2 } else { window };
+        if half == 0 { bytes } else { bytes.min(half.max(least)) }
     }
 
     /// `TSval` at `now`.
@@ -430,8 +442,7 @@ impl Connection {
             return mss;
         }
         let header = self.path.ip_header + 60;
-        let half_window = (self.sender.max_wnd / 2).max(mss);
-        let bytes = self.gso.max_size.saturating_sub(header).min(half_window);
+        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
         (bytes / mss).clamp(1, self.gso.max_segs) * mss
     }
 

@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 /// The interface that a namespace of its own gets.
 const INTERFACE: &str = "tun0";
 
+const CONGESTION_SYSCTL: &str = "net.ipv4.tcp_congestion_control";
+const IPPROTO_TCP: i32 = 6;
+const TCP_CONGESTION: i32 = 13;
+
 /// How long a call that should not wait may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -29,6 +33,8 @@ pub(super) struct Kernel {
     begin: Instant,
     queue: QueuePair,
     calls: Calls,
+    /// Not every controller may be a namespace's default, so each socket is told.
+    congestion: String,
     sent: VecDeque<Sent>,
     reply: Option<(Nanos, Reply)>,
 }
@@ -65,7 +71,8 @@ fn set_sysctls(settings: &Settings) -> Result<(), HostFailure> {
     let with_v6 = if settings.is_v6 { "0" } else { "1" };
     // A kernel without IPv6 has nothing to turn off.
     let _ = write_sysctl("net.ipv6.conf.all.disable_ipv6", with_v6);
-    for sysctl in settings.sysctls.iter().filter(|sysctl| sysctl.name.starts_with("net.")) {
+    let of_linux = |name: &str| name.starts_with("net.") && name != CONGESTION_SYSCTL;
+    for sysctl in settings.sysctls.iter().filter(|sysctl| of_linux(&sysctl.name)) {
         write_sysctl(&sysctl.name, &sysctl.value).map_err(|error| failure(&sysctl.name, error))?;
     }
     Ok(())
@@ -90,7 +97,12 @@ impl Kernel {
         let queue = device.queues.pop().ok_or_else(|| failure("tun", "no queue"))?;
         let calls = Calls::new().map_err(|error| failure("eventfd", error))?;
         let sent = VecDeque::new();
-        Ok(Self { begin: Instant::now(), queue, calls, sent, reply: None })
+        let named = settings.sysctls.iter().rfind(|one| one.name == CONGESTION_SYSCTL);
+        let congestion = match named {
+            Some(sysctl) => sysctl.value.clone(),
+            None => Config::default().tcp_congestion_control,
+        };
+        Ok(Self { begin: Instant::now(), queue, calls, congestion, sent, reply: None })
     }
 
     fn since(&self, at: Instant) -> Nanos {
@@ -173,7 +185,17 @@ impl Host for Kernel {
 
     fn call(&mut self, call: Call, lasts: bool) -> Result<Option<Reply>, HostFailure> {
         let patience = if lasts { Duration::ZERO } else { PATIENCE };
-        Ok(self.calls.begin(call, patience).map(|(_, reply)| reply))
+        let opens = matches!(call, Call::Socket(..));
+        let reply = self.calls.begin(call, patience).map(|(_, reply)| reply);
+        if let Some(Reply { result, errno: None, .. }) = &reply
+            && opens
+        {
+            let name = self.congestion.clone().into_bytes();
+            let set = Call::SetOption(*result as i32, IPPROTO_TCP, TCP_CONGESTION, name);
+            // A socket of another protocol has none.
+            let _ = self.calls.begin(set, PATIENCE);
+        }
+        Ok(reply)
     }
 
     fn take_reply(&mut self) -> Option<(Nanos, Reply)> {

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 /// A descriptor that no host has open.
 const NOT_OPEN: Descriptor = 999_999;
 
+const MSG_PEEK: i32 = 0x2;
+const MSG_TRUNC: i32 = 0x20;
+
 /// What the script's number of a descriptor stands for.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -53,6 +56,8 @@ enum Effect {
     Closes(i64),
     Writes(i64),
     Reads(i64),
+    /// Takes bytes off the stream unseen.
+    Drops(i64),
 }
 
 /// A call ready to be made, and what is known of its answer.
@@ -152,8 +157,11 @@ impl Descriptors {
             }
             _ => (vec![arguments.size(2)?], Some(arguments.int(3)?)),
         };
-        let peeks = flags.is_some_and(|flags| flags & 0x2 != 0);
-        let effect = if peeks { Effect::None } else { Effect::Reads(script) };
+        let effect = match flags.unwrap_or(0) {
+            flags if flags & MSG_PEEK != 0 => Effect::None,
+            flags if flags & MSG_TRUNC != 0 => Effect::Drops(script),
+            _ => Effect::Reads(script),
+        };
         Ok((Call::Receive(fd, sizes, flags), Meaning::None, effect))
     }
 
@@ -270,6 +278,11 @@ impl Descriptors {
             Effect::Writes(script) => {
                 if let Some(open) = self.0.get_mut(&script) {
                     open.written += reply.result.max(0) as u64;
+                }
+            }
+            Effect::Drops(script) => {
+                if let Some(open) = self.0.get_mut(&script) {
+                    open.read += reply.result.max(0) as u64;
                 }
             }
             Effect::Reads(script) => {

@@ -79,8 +79,16 @@ impl RxQueue for Shared {
 #[derive(Debug)]
 struct Waiting {
     call: Call,
-    progress: posix::Call,
+    progress: Progress,
     until: Instant,
+}
+
+/// What a call has done so far.
+#[derive(Debug, Default)]
+struct Progress {
+    call: posix::Call,
+    /// What it has received.
+    buffer: Vec<u8>,
 }
 
 /// neap in virtual time.
@@ -171,7 +179,7 @@ impl Neap {
     }
 
     /// Makes a call. `Err` says until when it waits.
-    fn perform(&mut self, call: &Call, progress: &mut posix::Call) -> Result<Reply, Instant> {
+    fn perform(&mut self, call: &Call, progress: &mut Progress) -> Result<Reply, Instant> {
         match self.try_call(call, progress) {
             Ok(Outcome::Done(reply)) => Ok(reply),
             Ok(Outcome::Wait(wait)) => Err(wait.until),
@@ -182,7 +190,7 @@ impl Neap {
     fn try_call(
         &mut self,
         call: &Call,
-        progress: &mut posix::Call,
+        progress: &mut Progress,
     ) -> Result<Outcome<Reply>, Errno> {
         let (posix, now) = (&mut self.posix, self.now);
         let value = |value: i32| Ok(Outcome::Done(Reply::ok(value.into())));
@@ -196,26 +204,26 @@ impl Neap {
                 posix.listen(now, *fd, *backlog)?;
                 value(0)
             }
-            Call::Accept(fd, flags) => Ok(map(posix.accept(now, progress, *fd, *flags)?, |accepted| {
+            Call::Accept(fd, flags) => Ok(map(posix.accept(now, &mut progress.call, *fd, *flags)?, |accepted| {
                 Reply::ok(accepted.fd.into())
             })),
             Call::Connect(fd, address) => {
                 let address = sockaddr::encode(*address);
-                Ok(map(posix.connect(now, progress, *fd, &address)?, |()| Reply::ok(0)))
+                Ok(map(posix.connect(now, &mut progress.call, *fd, &address)?, |()| Reply::ok(0)))
             }
             Call::Shutdown(fd, how) => {
                 posix.shutdown(now, *fd, *how)?;
                 value(0)
             }
-            Call::Close(fd) => Ok(map(posix.close(now, progress, *fd)?, |()| Reply::ok(0))),
+            Call::Close(fd) => Ok(map(posix.close(now, &mut progress.call, *fd)?, |()| Reply::ok(0))),
             Call::Receive(fd, sizes, flags) => self.receive(*fd, sizes, *flags, progress),
             Call::Send(fd, pieces, flags, address) => {
                 let data = pieces.concat();
                 let to = address.map(sockaddr::encode);
                 let sent = match flags {
-                    None => posix.write(now, progress, *fd, &data)?,
+                    None => posix.write(now, &mut progress.call, *fd, &data)?,
                     Some(flags) => {
-                        posix.send_to(now, progress, *fd, &data, *flags, to.as_deref())?
+                        posix.send_to(now, &mut progress.call, *fd, &data, *flags, to.as_deref())?
                     }
                 };
                 Ok(map(sent, |len| Reply::ok(len as i64)))
@@ -229,26 +237,28 @@ impl Neap {
         fd: i32,
         sizes: &[usize],
         flags: Option<i32>,
-        progress: &mut posix::Call,
+        progress: &mut Progress,
     ) -> Result<Outcome<Reply>, Errno> {
-        let mut buffer = vec![0; sizes.iter().sum()];
+        let Progress { call, buffer } = progress;
+        buffer.resize(sizes.iter().sum(), 0);
         let received = match flags {
-            None => map(self.posix.read(self.now, progress, fd, &mut buffer)?, |len| (len, 0)),
+            None => map(self.posix.read(self.now, call, fd, buffer)?, |len| (len, 0)),
             Some(flags) => {
-                let received = self.posix.recv_from(self.now, progress, fd, &mut buffer, flags)?;
+                let received = self.posix.recv_from(self.now, call, fd, buffer, flags)?;
                 map(received, |received| (received.len, received.flags))
             }
         };
         Ok(map(received, |(len, flags)| {
-            buffer.truncate(len);
-            Reply { flags, ..Reply::data(len as i64, buffer) }
+            let mut data = core::mem::take(buffer);
+            data.truncate(len);
+            Reply { flags, ..Reply::data(len as i64, data) }
         }))
     }
 
     fn try_other(
         &mut self,
         call: &Call,
-        progress: &mut posix::Call,
+        progress: &mut Progress,
     ) -> Result<Outcome<Reply>, Errno> {
         let (posix, now) = (&mut self.posix, self.now);
         Ok(Outcome::Done(match call {
@@ -277,7 +287,7 @@ impl Neap {
             }
             Call::EpollWait(epoll, most, timeout) => {
                 let most = i32::try_from(*most).unwrap_or(i32::MAX);
-                let events = posix.epoll_wait(now, progress, *epoll, most, *timeout)?;
+                let events = posix.epoll_wait(now, &mut progress.call, *epoll, most, *timeout)?;
                 return Ok(map(events, |events| {
                     let count = events.len() as i64;
                     let event = |event: posix::EpollEvent| EpollEvent {
@@ -294,7 +304,7 @@ impl Neap {
                     revents: 0,
                 };
                 let mut fds: Vec<_> = entries.iter().map(to).collect();
-                let ready = posix.poll(now, progress, &mut fds, *timeout)?;
+                let ready = posix.poll(now, &mut progress.call, &mut fds, *timeout)?;
                 let from = |one: posix::PollFd| PollEntry {
                     fd: one.fd,
                     events: one.events,
@@ -345,7 +355,7 @@ impl Host for Neap {
     }
 
     fn call(&mut self, call: Call, _lasts: bool) -> Result<Option<Reply>, HostFailure> {
-        let mut progress = posix::Call::new();
+        let mut progress = Progress::default();
         let reply = match self.perform(&call, &mut progress) {
             Ok(reply) => Some(reply),
             Err(until) => {
