@@ -15,6 +15,9 @@ use crate::timers::IDLE_RELEASE;
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
 
+/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
+const SOON: Nanos = Nanos::from_millis(8);
+
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
     pub fn on_segment(&mut self, now: Instant, segment: Segment) {
@@ -41,6 +44,10 @@ impl Connection {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
                 self.stray_reset = Some(segment.ack);
+            }
+            if self.syn_retransmits == 0 {
+                // The reset may be lost; the next SYN asks again soon (`tcp_rcv_synsent_state_process`).
+                self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
             }
             return;
         }
