@@ -50,6 +50,8 @@ struct Runner<'a> {
     history: History,
     /// Time of the event before.
     base: Nanos,
+    /// By how much the clock was set back so far.
+    late: Nanos,
 }
 
 /// Runs a script.
@@ -69,6 +71,7 @@ pub fn run(script: &Script, settings: &Settings, host: &mut dyn Host) -> Result<
         watched: None,
         history: History::default(),
         base: Nanos::ZERO,
+        late: Nanos::ZERO,
     };
     for event in &script.events {
         runner.event(event)?;
@@ -92,6 +95,7 @@ impl Runner<'_> {
     fn set_back(&mut self, nominal: Nanos, at: Nanos) {
         let late = at.saturating_sub(nominal);
         if late > Nanos::ZERO {
+            self.late = self.late + late;
             self.host.set_back(late);
             for sent in &mut self.pending {
                 sent.at = sent.at.saturating_sub(late);
@@ -342,7 +346,7 @@ impl Runner<'_> {
         index: usize,
         (ecn, segment): (neap_tcp::segment::Ecn, &Tcp),
     ) -> Vec<String> {
-        let ticking = (self.settings.timestamp_tick, self.tolerance());
+        let ticking = (self.settings.timestamp_tick, self.tolerance() + self.late);
         let connection = self.connections.get(index);
         let segment = connection.relative(segment);
         compare::differences(spec, expected, (ecn, &segment), connection, ticking)

@@ -84,6 +84,8 @@ pub(crate) struct Path<'a> {
     pub is_paced: bool,
     /// The qdisc holds frames until they depart, so the connection need not.
     pub is_delegated: bool,
+    /// The frame asks the peer for an answer (`tcp_write_wakeup`).
+    pub is_probe: bool,
 }
 
 impl Connection {
@@ -161,7 +163,7 @@ impl Connection {
         self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
         let is_paced = self.sender.pacer.is_needed();
         let is_delegated = egress.holds_until_departure();
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated };
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated, is_probe: false };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -384,7 +386,7 @@ impl Connection {
         let seq = self.sender.nxt;
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        flags.set(Flags::PSH, bytes > path.mss || (empties && bytes > 0));
+        flags.set(Flags::PSH, bytes > path.mss || (bytes > 0 && (empties || path.is_probe)));
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload.clone();
@@ -407,7 +409,7 @@ impl Connection {
         let was_empty = self.sender.board.is_empty();
         self.commit_departure(path, bytes, segments, offer);
         let snapshot = self.sender.rate.on_transmit(departure, was_empty);
-        let marks = flags & Flags::FIN;
+        let marks = flags & (Flags::FIN | Flags::PSH);
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
@@ -533,7 +535,9 @@ impl Connection {
         let unsent = self.sender.queue.len();
         let closing = unsent == 0 && self.fin == Fin::Queued;
         if (unsent > 0 && window > 0) || closing {
+            path.is_probe = true;
             let _ = self.send_frame(path, unsent.min(window).min(path.mss));
+            path.is_probe = false;
         } else {
             self.counters.add(Counter::KeepAlive, 1);
             self.send_bare(path, self.sender.una - 1, Flags::ACK);
