@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Scripts of the kernel that run at the same time: most of the time they wait.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 6;
 
 /// How often a script may fail on the kernel before it counts.
 const TRIES: u32 = 3;

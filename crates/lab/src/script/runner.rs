@@ -23,6 +23,9 @@ const EISCONN: i32 = 106;
 const EALREADY: i32 = 114;
 const EINPROGRESS: i32 = 115;
 
+/// Timers that delay timestamps last up to so long.
+const TICKING: Nanos = Nanos::from_secs(1);
+
 /// A call that has not returned.
 struct Blocked {
     event: Event,
@@ -346,7 +349,7 @@ impl Runner<'_> {
         index: usize,
         (ecn, segment): (neap_tcp::segment::Ecn, &Tcp),
     ) -> Vec<String> {
-        let ticking = (self.settings.timestamp_tick, self.tolerance() + self.late);
+        let ticking = (self.settings.timestamp_tick, self.tolerance() + self.late + self.host.slack(TICKING));
         let connection = self.connections.get(index);
         let segment = connection.relative(segment);
         compare::differences(spec, expected, (ecn, &segment), connection, ticking)

@@ -386,7 +386,8 @@ impl Connection {
         let seq = self.sender.nxt;
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        flags.set(Flags::PSH, bytes > path.mss || (bytes > 0 && (empties || path.is_probe)));
+        let pushes = bytes > 0 && (empties || path.is_probe);
+        flags.set(Flags::PSH, pushes || bytes > path.mss);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload.clone();
@@ -409,7 +410,9 @@ impl Connection {
         let was_empty = self.sender.board.is_empty();
         self.commit_departure(path, bytes, segments, offer);
         let snapshot = self.sender.rate.on_transmit(departure, was_empty);
-        let marks = flags & (Flags::FIN | Flags::PSH);
+        let mut marks = flags & (Flags::FIN | Flags::PSH);
+        // That of a super-frame is for its receiver's GRO, not for the stream (`__tcp_transmit_skb`).
+        marks.set(Flags::PSH, pushes);
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();

@@ -85,6 +85,7 @@ impl Connection {
         segment.payload = payload;
         let unit = u32::from(unit).min(path.mss);
         if bytes > unit {
+            segment.flags |= Flags::PSH;
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();
