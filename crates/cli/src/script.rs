@@ -11,6 +11,7 @@ use neap_lab::script::neap_host::Neap;
 use neap_lab::script::report::Failure;
 use neap_lab::script::settings::Settings;
 use neap_lab::script::{parser, runner};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
@@ -73,19 +74,28 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     });
     let ends = ends.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let count = |test: fn(&End) -> bool| ends.iter().filter(|end| test(end)).count();
-    let (passed, failed) = (count(|end| matches!(end, End::Passed)), count(|end| matches!(end, End::Failed(_))));
-    let (differs, skipped) = (count(|end| matches!(end, End::Differs)), count(|end| matches!(end, End::Skipped(_))));
-    println!("{passed} passed, {failed} failed, {differs} differ as they say, {skipped} skipped");
+    let (passed, failed) =
+        (count(|end| matches!(end, End::Passed)), count(|end| matches!(end, End::Failed(_))));
+    let (differs, skipped) =
+        (count(|end| matches!(end, End::Differs)), count(|end| matches!(end, End::Skipped(_))));
+    print(&format!(
+        "{passed} passed, {failed} failed, {differs} differ as they say, {skipped} skipped"
+    ));
     if failed == 0 && !ends.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A line for whoever reads; if nobody does, the exit status still tells.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{}", line.trim_end());
 }
 
 fn say(args: &Args, file: &Path, end: &End) {
     match end {
-        End::Failed(why) => println!("FAILED {why}"),
+        End::Failed(why) => print(&format!("FAILED {why}")),
         _ if args.quiet => {}
-        End::Passed => println!("ok {}", file.display()),
-        End::Differs => println!("differs {}", file.display()),
-        End::Skipped(why) => println!("skipped {}: {why}", file.display()),
+        End::Passed => print(&format!("ok {}", file.display())),
+        End::Differs => print(&format!("differs {}", file.display())),
+        End::Skipped(why) => print(&format!("skipped {}: {why}", file.display())),
     }
 }
 
@@ -135,7 +145,7 @@ fn on_kernel(script: &Script, settings: &Settings) -> Result<(), Failure> {
 fn inside(files: &[PathBuf]) -> ExitCode {
     for file in files {
         if let End::Failed(why) = run(file, on_kernel) {
-            print!("{why}");
+            print(&why);
             return ExitCode::FAILURE;
         }
     }

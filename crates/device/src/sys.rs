@@ -181,9 +181,7 @@ pub(crate) fn set_option_bytes(
 ) -> Result<()> {
     let len = value.len().try_into().unwrap_or(libc::socklen_t::MAX);
     // SAFETY: the kernel reads at most `len` bytes, which is no more than `value` has.
-    check(unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len)
-    })
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) })
 }
 
 /// `SIOCINQ` and its like: a request that writes one int.

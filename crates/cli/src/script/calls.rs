@@ -277,8 +277,7 @@ fn request_int(fd: &OwnedFd, request: u32) -> Reply {
 
 fn timespec(millis: i32) -> Option<Timespec> {
     let millis = i64::from(millis);
-    (millis >= 0)
-        .then(|| Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 })
+    (millis >= 0).then(|| Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 })
 }
 
 fn poll(entries: &[PollEntry], fds: Vec<Option<Arc<OwnedFd>>>, timeout: i32) -> Reply {
@@ -286,7 +285,9 @@ fn poll(entries: &[PollEntry], fds: Vec<Option<Arc<OwnedFd>>>, timeout: i32) -> 
     let mut entries = entries.to_vec();
     for (entry, fd) in entries.iter_mut().zip(&fds) {
         match fd {
-            Some(fd) => known.push(PollFd::new(fd, PollFlags::from_bits_retain(entry.events as u16))),
+            Some(fd) => {
+                known.push(PollFd::new(fd, PollFlags::from_bits_retain(entry.events as u16)))
+            }
             None if entry.fd >= 0 => entry.revents = PollFlags::NVAL.bits() as i16,
             None => {}
         }
@@ -317,7 +318,11 @@ fn control(epoll: &OwnedFd, operation: i32, fd: &OwnedFd, event: EpollEvent) -> 
 }
 
 fn wait(epoll: &OwnedFd, most: usize, timeout: i32) -> Result<Reply> {
-    let mut events = vec![epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; most];
+    let mut events =
+        vec![
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+            most
+        ];
     let timeout = timespec(timeout);
     let count = epoll::wait(epoll, &mut events[..], timeout.as_ref())?;
     let events = events[..count]

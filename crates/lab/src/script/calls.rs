@@ -103,7 +103,11 @@ impl Descriptors {
         Ok(Prepared { call, meaning, check, effect })
     }
 
-    fn fd(&self, arguments: &Arguments<'_>, index: usize) -> Result<(i64, Descriptor), SyntaxError> {
+    fn fd(
+        &self,
+        arguments: &Arguments<'_>,
+        index: usize,
+    ) -> Result<(i64, Descriptor), SyntaxError> {
         let script = arguments.integer(index)?;
         Ok((script, self.real(script)))
     }
@@ -238,7 +242,8 @@ impl Descriptors {
             }
             "epoll_create" | "epoll_create1" => {
                 effect = Effect::Opens;
-                let flags = if arguments.spec.name == "epoll_create" { 0 } else { arguments.int(0)? };
+                let flags =
+                    if arguments.spec.name == "epoll_create" { 0 } else { arguments.int(0)? };
                 Call::EpollCreate(flags)
             }
             "epoll_ctl" => {

@@ -227,7 +227,11 @@ impl Connections {
     }
 
     /// The host's flow and the wire's number of a byte that the script names, for a quote of it.
-    pub(crate) fn quoted(&mut self, wanted: Option<usize>, seq: u32) -> Result<(Flow, u32), String> {
+    pub(crate) fn quoted(
+        &mut self,
+        wanted: Option<usize>,
+        seq: u32,
+    ) -> Result<(Flow, u32), String> {
         let index = self.choose(wanted)?;
         let connection = &self.list[index];
         let Flow { from, to } = connection.inbound(&self.settings);

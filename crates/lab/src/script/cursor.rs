@@ -62,7 +62,8 @@ impl<'a> Cursor<'a> {
     /// An error that says what should come next and what does.
     pub fn expected(&mut self, what: &str) -> SyntaxError {
         self.skip_blanks();
-        let next: String = self.rest.chars().take_while(|char| !char.is_whitespace()).take(20).collect();
+        let next: String =
+            self.rest.chars().take_while(|char| !char.is_whitespace()).take(20).collect();
         let next = if next.is_empty() { "the end".into() } else { format!("{next:?}") };
         self.error(format!("expected {what}, not {next}"))
     }
@@ -149,7 +150,9 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// If `end` does not come.
     pub fn take_until(&mut self, end: &str) -> Parsed<&'a str> {
-        let Some(len) = self.rest.find(end) else { return Err(self.error(format!("no {end:?} follows"))) };
+        let Some(len) = self.rest.find(end) else {
+            return Err(self.error(format!("no {end:?} follows")));
+        };
         let taken = &self.rest[..len];
         self.pass(len + end.len());
         Ok(taken)

@@ -147,7 +147,16 @@ impl Neap {
             IpAddr::V6(_) => [0; 16].into(),
         };
         let everything = Prefix::new(any, 0).map_err(failure)?;
-        if !stack.add_route(Entry { prefix: everything, metric: 0, route: Route { interface: interface.0, gateway: None, mtu: None, pref_src: Some(settings.local_ip) } }) {
+        if !stack.add_route(Entry {
+            prefix: everything,
+            metric: 0,
+            route: Route {
+                interface: interface.0,
+                gateway: None,
+                mtu: None,
+                pref_src: Some(settings.local_ip),
+            },
+        }) {
             return Err(failure("route"));
         }
         let posix = Posix::new(stack, FIRST_DESCRIPTOR);
@@ -187,11 +196,7 @@ impl Neap {
         }
     }
 
-    fn try_call(
-        &mut self,
-        call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Outcome<Reply>, Errno> {
+    fn try_call(&mut self, call: &Call, progress: &mut Progress) -> Result<Outcome<Reply>, Errno> {
         let (posix, now) = (&mut self.posix, self.now);
         let value = |value: i32| Ok(Outcome::Done(Reply::ok(value.into())));
         match call {
@@ -204,9 +209,11 @@ impl Neap {
                 posix.listen(now, *fd, *backlog)?;
                 value(0)
             }
-            Call::Accept(fd, flags) => Ok(map(posix.accept(now, &mut progress.call, *fd, *flags)?, |accepted| {
-                Reply::ok(accepted.fd.into())
-            })),
+            Call::Accept(fd, flags) => {
+                Ok(map(posix.accept(now, &mut progress.call, *fd, *flags)?, |accepted| {
+                    Reply::ok(accepted.fd.into())
+                }))
+            }
             Call::Connect(fd, address) => {
                 let address = sockaddr::encode(*address);
                 Ok(map(posix.connect(now, &mut progress.call, *fd, &address)?, |()| Reply::ok(0)))
@@ -215,7 +222,9 @@ impl Neap {
                 posix.shutdown(now, *fd, *how)?;
                 value(0)
             }
-            Call::Close(fd) => Ok(map(posix.close(now, &mut progress.call, *fd)?, |()| Reply::ok(0))),
+            Call::Close(fd) => {
+                Ok(map(posix.close(now, &mut progress.call, *fd)?, |()| Reply::ok(0)))
+            }
             Call::Receive(fd, sizes, flags) => self.receive(*fd, sizes, *flags, progress),
             Call::Send(fd, pieces, flags, address) => {
                 let data = pieces.concat();
@@ -255,11 +264,7 @@ impl Neap {
         }))
     }
 
-    fn try_other(
-        &mut self,
-        call: &Call,
-        progress: &mut Progress,
-    ) -> Result<Outcome<Reply>, Errno> {
+    fn try_other(&mut self, call: &Call, progress: &mut Progress) -> Result<Outcome<Reply>, Errno> {
         let (posix, now) = (&mut self.posix, self.now);
         Ok(Outcome::Done(match call {
             Call::GetOption(fd, level, name, len) => {

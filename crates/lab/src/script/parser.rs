@@ -103,7 +103,10 @@ fn event(cursor: &mut Cursor<'_>) -> Parsed<Event> {
     if matches!(when, When::Any | When::Between(..) | When::AfterBetween(..))
         && !matches!(kind, EventKind::Expect(_))
     {
-        return Err(SyntaxError { at, what: "only an outbound packet may come at any time".into() });
+        return Err(SyntaxError {
+            at,
+            what: "only an outbound packet may come at any time".into(),
+        });
     }
     let text = cursor.since(&start).split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(Event { at, when, until, text, kind })
@@ -131,7 +134,10 @@ fn when(cursor: &mut Cursor<'_>) -> Parsed<(When, Option<Nanos>)> {
         if to < from {
             return Err(cursor.error("a range that ends before it begins"));
         }
-        return Ok((if relative { When::AfterBetween(from, to) } else { When::Between(from, to) }, None));
+        return Ok((
+            if relative { When::AfterBetween(from, to) } else { When::Between(from, to) },
+            None,
+        ));
     }
     if until.is_some_and(|until| until < from) {
         return Err(cursor.error("a call that ends before it begins"));

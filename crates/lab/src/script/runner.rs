@@ -1,6 +1,8 @@
 //! Runs the events of a script on a host and stops at the first difference.
 
-use super::ast::{Body, CallSpec, Event, EventKind, IcmpSpec, PacketSpec, Script, TcpSpec, ValueKind, When};
+use super::ast::{
+    Body, CallSpec, Event, EventKind, IcmpSpec, PacketSpec, Script, TcpSpec, ValueKind, When,
+};
 use super::calls::{Descriptors, Meaning, Prepared};
 use super::compare;
 use super::connections::Connections;
@@ -115,7 +117,11 @@ impl Runner<'_> {
             When::AfterBetween(from, to) => (self.base + from, self.base + to, None),
             When::Any => return Span { first: Nanos::ZERO, last: Nanos::MAX, nominal: None },
         };
-        Span { first: from.saturating_sub(tolerance), last: to + tolerance + self.host.slack(to.saturating_sub(self.base)), nominal }
+        Span {
+            first: from.saturating_sub(tolerance),
+            last: to + tolerance + self.host.slack(to.saturating_sub(self.base)),
+            nominal,
+        }
     }
 
     fn event(&mut self, event: &Event) -> Result<(), Failure> {
@@ -150,7 +156,8 @@ impl Runner<'_> {
             let result = format!("{} = {}", blocked.event.text, show(&reply));
             let late = tolerance + self.host.slack(blocked.end.saturating_sub(blocked.begin));
             if at + tolerance < blocked.end || at > blocked.end + late {
-                let what = format!("the call returned at {}, not {}", Clock(at), Clock(blocked.end));
+                let what =
+                    format!("the call returned at {}, not {}", Clock(at), Clock(blocked.end));
                 return Err(self.difference(&blocked.event, what, Some((at, result))));
             }
             self.history.add(at, format!("... {}", blocked.event.text));
@@ -173,7 +180,8 @@ impl Runner<'_> {
 
     fn still_blocked(&mut self) -> Result<(), Failure> {
         let slack = |blocked: &Blocked| blocked.end.saturating_sub(blocked.begin);
-        let late = self.tolerance() + self.blocked.as_ref().map_or(Nanos::ZERO, |b| self.host.slack(slack(b)));
+        let late = self.tolerance()
+            + self.blocked.as_ref().map_or(Nanos::ZERO, |b| self.host.slack(slack(b)));
         match &self.blocked {
             Some(blocked) if self.host.now() > blocked.end + late => {
                 let event = blocked.event.clone();
@@ -187,7 +195,8 @@ impl Runner<'_> {
     fn settle(&mut self) -> Result<(), Failure> {
         while let Some(blocked) = &self.blocked {
             let span = blocked.end.saturating_sub(blocked.begin);
-            let until = blocked.end + self.tolerance() + self.host.slack(span) + Nanos::from_micros(1);
+            let until =
+                blocked.end + self.tolerance() + self.host.slack(span) + Nanos::from_micros(1);
             if self.host.now() < until {
                 self.host.wait(until)?;
             }
@@ -241,7 +250,11 @@ impl Runner<'_> {
     fn unexpected(&mut self, event: &Event) -> Result<(), Failure> {
         let Some(sent) = self.pending.pop_front() else { return Ok(()) };
         let is = (sent.at, self.show(&sent));
-        Err(self.difference(event, "a packet left that the script does not expect".into(), Some(is)))
+        Err(self.difference(
+            event,
+            "a packet left that the script does not expect".into(),
+            Some(is),
+        ))
     }
 
     fn finish(&mut self, script: &Script) -> Result<(), Failure> {
@@ -257,9 +270,10 @@ impl Runner<'_> {
     fn inject(&mut self, event: &Event, spec: &PacketSpec) -> Result<(), Failure> {
         self.history.add(self.host.now(), event.text.clone());
         let packet = match &spec.body {
-            Body::Tcp(tcp) => self.connections.segment(spec.connection, tcp).map(|(flow, segment)| {
-                segment.packet(flow, spec.ecn.unwrap_or_default())
-            }),
+            Body::Tcp(tcp) => self
+                .connections
+                .segment(spec.connection, tcp)
+                .map(|(flow, segment)| segment.packet(flow, spec.ecn.unwrap_or_default())),
             Body::Icmp(icmp) => self.icmp(spec, icmp),
         };
         match packet {
@@ -318,7 +332,8 @@ impl Runner<'_> {
         let is = Some((sent.at, shown.clone()));
         if sent.at < span.first || sent.at > span.last {
             let when = if sent.at < span.first { "early" } else { "late" };
-            let nominal = span.nominal.map_or(String::new(), |at| format!(", not at {}", Clock(at)));
+            let nominal =
+                span.nominal.map_or(String::new(), |at| format!(", not at {}", Clock(at)));
             let what = format!("the packet left too {when}, at {}{nominal}", Clock(sent.at));
             return Err(self.difference(event, what, is));
         }
@@ -349,7 +364,8 @@ impl Runner<'_> {
         index: usize,
         (ecn, segment): (neap_tcp::segment::Ecn, &Tcp),
     ) -> Vec<String> {
-        let ticking = (self.settings.timestamp_tick, self.tolerance() + self.late + self.host.slack(TICKING));
+        let ticking =
+            (self.settings.timestamp_tick, self.tolerance() + self.late + self.host.slack(TICKING));
         let connection = self.connections.get(index);
         let segment = connection.relative(segment);
         compare::differences(spec, expected, (ecn, &segment), connection, ticking)
@@ -380,9 +396,7 @@ impl Runner<'_> {
             (_, Some(until)) => Some(begin + until),
         };
         match (reply, end) {
-            (Some(reply), None) => {
-                self.returned(event, spec, &prepared, (self.host.now(), &reply))
-            }
+            (Some(reply), None) => self.returned(event, spec, &prepared, (self.host.now(), &reply)),
             (Some(reply), Some(end)) => {
                 let now = self.host.now();
                 if now + self.tolerance() < end {
@@ -391,9 +405,11 @@ impl Runner<'_> {
                 }
                 self.returned(event, spec, &prepared, (now, &reply))
             }
-            (None, None) => {
-                Err(self.difference(event, "the call blocks; the script does not say so".into(), None))
-            }
+            (None, None) => Err(self.difference(
+                event,
+                "the call blocks; the script does not say so".into(),
+                None,
+            )),
             (None, Some(end)) => {
                 let (event, spec) = (event.clone(), spec.clone());
                 self.blocked = Some(Blocked { event, spec, prepared, begin: self.base, end });

@@ -37,7 +37,8 @@ impl Settings {
     /// # Errors
     /// An option that does not exist, or a bad value.
     pub fn new(options: &[Setting], sysctls: &[Setting]) -> Result<Self, SyntaxError> {
-        let is_v6 = options.iter().any(|option| option.name == "ip_version" && option.value == "ipv6");
+        let is_v6 =
+            options.iter().any(|option| option.name == "ip_version" && option.value == "ipv6");
         let (local_ip, remote_ip): (IpAddr, IpAddr) = if is_v6 {
             let local = Ipv6Addr::new(0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1);
             (local.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
@@ -74,7 +75,8 @@ impl Settings {
                 self.tolerance = Nanos::from_micros(micros.ok_or_else(bad)?);
             }
             "tcp_ts_tick_usecs" => {
-                let micros = value.parse().ok().filter(|micros| (1..=MAX_TOLERANCE).contains(micros));
+                let micros =
+                    value.parse().ok().filter(|micros| (1..=MAX_TOLERANCE).contains(micros));
                 self.timestamp_tick = Some(Nanos::from_micros(micros.ok_or_else(bad)?));
             }
             "mtu" => self.mtu = value.parse().ok().filter(|&mtu| mtu >= 576).ok_or_else(bad)?,

@@ -1,10 +1,10 @@
 //! Packets of a script to and from bytes, at any flags and options, sensible or not.
 
 use super::ast::{IcmpSpec, OptionSpec};
-use core::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
-use neap_stack::wire::checksum::{self, Pseudo};
+use core::net::{IpAddr, SocketAddr};
 use neap_stack::wire::Protocol;
+use neap_stack::wire::checksum::{self, Pseudo};
 use neap_tcp::segment::Ecn;
 
 const IPV4_LEN: usize = 20;
@@ -62,9 +62,9 @@ fn options_bytes(options: &[OptionSpec]) -> Vec<u8> {
             OptionSpec::WindowScale(shift) => (3, vec![*shift]),
             OptionSpec::SackPermitted => (4, Vec::new()),
             OptionSpec::Sack(blocks) => {
-                let bytes = blocks.iter().flat_map(|&(left, right)| {
-                    [left.to_be_bytes(), right.to_be_bytes()].concat()
-                });
+                let bytes = blocks
+                    .iter()
+                    .flat_map(|&(left, right)| [left.to_be_bytes(), right.to_be_bytes()].concat());
                 (5, bytes.collect())
             }
             OptionSpec::Timestamps(value, echo) => {
@@ -230,7 +230,8 @@ pub(crate) fn parse(packet: &Bytes) -> Result<Packet, Malformed> {
         }
         6 => {
             let header = packet.first_chunk::<IPV6_LEN>().ok_or(Malformed("short IPv6 header"))?;
-            let octets = |at: usize| header[at..].first_chunk::<16>().map_or([0; 16], |found| *found);
+            let octets =
+                |at: usize| header[at..].first_chunk::<16>().map_or([0; 16], |found| *found);
             let ecn = (header[1] >> 4) & 3;
             (octets(8).into(), octets(24).into(), Protocol(header[6]), ecn, IPV6_LEN)
         }
@@ -267,4 +268,3 @@ fn parse_tcp(bytes: &Bytes) -> Result<((u16, u16), Tcp), Malformed> {
     };
     Ok(((be16(header, 0), be16(header, 2)), tcp))
 }
-

@@ -163,7 +163,17 @@ impl Connection {
         self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
         let is_paced = self.sender.pacer.is_needed();
         let is_delegated = egress.holds_until_departure();
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_paced, is_delegated, is_probe: false };
+        let mut path = Path {
+            egress,
+            now,
+            mss,
+            options,
+            sizes,
+            gso_bytes,
+            is_paced,
+            is_delegated,
+            is_probe: false,
+        };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);

@@ -144,7 +144,9 @@ impl Arguments<'_> {
 
     /// Sizes of `[{..., 100}, {..., 200}]`.
     pub(super) fn pieces(&self, value: &Value) -> Result<Vec<usize>, SyntaxError> {
-        let ValueKind::List(pieces) = &value.kind else { return Err(wrong(value, "[{..., size}]")) };
+        let ValueKind::List(pieces) = &value.kind else {
+            return Err(wrong(value, "[{..., size}]"));
+        };
         let size = |piece: &Value| match &piece.kind {
             ValueKind::Fields(fields) => fields
                 .last()
@@ -226,7 +228,10 @@ impl Arguments<'_> {
             let expected = field(fields, &["revents"]).and_then(plain_integer);
             Some((PollEntry { fd, events, revents: 0 }, expected))
         };
-        entries.iter().map(|value| entry(value).ok_or_else(|| wrong(value, "fd and events"))).collect()
+        entries
+            .iter()
+            .map(|value| entry(value).ok_or_else(|| wrong(value, "fd and events")))
+            .collect()
     }
 
     /// `{events=EPOLLIN, fd=4}`; nothing for `...`.
@@ -240,11 +245,16 @@ impl Arguments<'_> {
     }
 
     /// The events that an `epoll_wait` is to report; `None` for any.
-    pub(super) fn epoll_events(&self, index: usize) -> Result<Option<Vec<EpollEvent>>, SyntaxError> {
+    pub(super) fn epoll_events(
+        &self,
+        index: usize,
+    ) -> Result<Option<Vec<EpollEvent>>, SyntaxError> {
         let value = self.value(index)?;
         match &value.kind {
             ValueKind::Any => Ok(None),
-            ValueKind::List(events) => events.iter().map(one_event).collect::<Result<_, _>>().map(Some),
+            ValueKind::List(events) => {
+                events.iter().map(one_event).collect::<Result<_, _>>().map(Some)
+            }
             _ => Ok(Some(vec![one_event(value)?])),
         }
     }

@@ -36,7 +36,10 @@ impl Check {
             if let Some(name) = &spec.errno {
                 check.errno = constants::errno(name);
                 if check.errno.is_none() {
-                    return Err(SyntaxError { at: result.at, what: format!("unknown error {name}") });
+                    return Err(SyntaxError {
+                        at: result.at,
+                        what: format!("unknown error {name}"),
+                    });
                 }
             }
         }
@@ -158,7 +161,8 @@ fn same_value(expected: &Value, data: &[u8]) -> Result<(), String> {
 fn same_fields(fields: &[Field], data: &[u8]) -> Result<(), String> {
     let size = (data.len() / fields.len().max(1)).max(1);
     for (field, bytes) in fields.iter().zip(data.chunks(size)) {
-        if let Some(expected) = plain_integer(&field.value).filter(|&value| value != integer(bytes)) {
+        if let Some(expected) = plain_integer(&field.value).filter(|&value| value != integer(bytes))
+        {
             let name = field.name.as_deref().unwrap_or("a field");
             return Err(format!("{name} is {}, expected {expected}", integer(bytes)));
         }

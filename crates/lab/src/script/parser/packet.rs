@@ -98,8 +98,15 @@ fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
 fn tcp(cursor: &mut Cursor<'_>) -> Parsed<TcpSpec> {
     let flags = flags(cursor)?;
     let (seq, len) = range(cursor)?;
-    let mut spec =
-        TcpSpec { flags, seq, len, ack: None, window: None, urgent: None, options: Some(Vec::new()) };
+    let mut spec = TcpSpec {
+        flags,
+        seq,
+        len,
+        ack: None,
+        window: None,
+        urgent: None,
+        options: Some(Vec::new()),
+    };
     if cursor.eat_name("ack") {
         spec.ack = Some(cursor.word()?);
     }
@@ -176,7 +183,10 @@ fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     let mut start = *cursor;
     let digits = cursor.take_while(|char| char.is_ascii_hexdigit());
     let byte = |pair: &[u8]| {
-        core::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2).and_then(|pair| u8::from_str_radix(pair, 16).ok())
+        core::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
     };
     let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
     bytes.ok_or_else(|| start.expected("bytes in hexadecimal"))
@@ -195,12 +205,8 @@ const UNREACHABLE: [(&str, u8); 8] = [
 ];
 
 /// The same in IPv6.
-const UNREACHABLE_V6: [(&str, u8); 4] = [
-    ("no_route", 0),
-    ("admin_prohibited", 1),
-    ("address_unreachable", 3),
-    ("port_unreachable", 4),
-];
+const UNREACHABLE_V6: [(&str, u8); 4] =
+    [("no_route", 0), ("admin_prohibited", 1), ("address_unreachable", 3), ("port_unreachable", 4)];
 
 fn icmp(cursor: &mut Cursor<'_>, protocol: Protocol) -> Parsed<IcmpSpec> {
     let v4 = protocol == Protocol::ICMP;
