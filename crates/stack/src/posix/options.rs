@@ -5,6 +5,7 @@ use super::errno::Errno;
 use super::sockaddr::{self, Domain};
 use super::socket::{Kind, Socket};
 use super::{Fd, Posix, tcp_info};
+use crate::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
@@ -467,7 +468,7 @@ impl Socket {
             Kind::Stream { handle, .. } => tcp_info::connection(&handle.info(now)),
             Kind::Listening(handles) => {
                 let queued = handles.iter().map(|handle| handle.queued().1).sum();
-                let most = handles.iter().map(|handle| handle.max_queued()).max().unwrap_or(0);
+                let most = handles.iter().map(ListenerHandle::max_queued).max().unwrap_or(0);
                 tcp_info::listener(config, self.options.max_pacing_rate, (queued, most))
             }
             Kind::Fresh | Kind::Datagram(_) => {

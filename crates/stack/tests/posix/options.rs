@@ -251,7 +251,7 @@ fn tcp_info_of_a_connection_has_its_figures_where_linux_has_them() {
     let (out, peer) = (info(&mut p, client), info(&mut p, server));
     assert_eq!(out[0], TCP_ESTABLISHED);
     assert_eq!(out[5], TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
-    assert_eq!(out[6], peer[6] >> 4 | peer[6] << 4, "shifts of both");
+    assert_eq!(out[6], peer[6].rotate_left(4), "shifts of both");
     assert_eq!(word(&out, 8) / 1000, 200, "rto in microseconds");
     assert_eq!(word(&out, 60), 65535, "pmtu of the loopback");
     assert_eq!(word(&out, 76), 0x7fff_ffff, "ssthresh");

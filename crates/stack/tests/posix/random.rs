@@ -111,7 +111,7 @@ fn control(p: &mut Process, rng: &mut Rng) {
             let events = rng.of(&[POLLIN, POLLOUT | EPOLLET, POLLIN | POLLOUT | EPOLLONESHOT]);
             let operation = rng.of(&[EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL]);
             let event = EpollEvent { events, data: 1 };
-            drop(posix.epoll_ctl(fd, operation, other, event));
+            let _ = posix.epoll_ctl(fd, operation, other, event);
         }
         7 => drop(posix.epoll_wait(now, &mut Call::new(), fd, 5, rng.of(&[0, 10, -1]))),
         _ => {
