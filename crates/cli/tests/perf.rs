@@ -591,6 +591,8 @@ fn errors_of_the_command_line_say_what_to_do() {
             (&["-c", KERNEL, "-l", "2M"], "at most"),
             (&["-c", KERNEL, "-n", "0"], "a number above 0"),
             (&["-c", KERNEL, "-i", "100"], "0.1 to 60"),
+            (&["-c", KERNEL, "--qdisc", "htb"], "there are pfifo_fast, fq"),
+            (&["-c", KERNEL, "--qdisc", "fq horizon soon"], "a time, such as 5ms"),
         ] {
             let output = Running::start(&mut world.neap(args)).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use neap_stack::frame::{Gso, Headers};
     use neap_tcp::segment::{Ecn, Payload};
-    use neap_tcp::time::Instant;
+    use neap_tcp::time::{Instant, Rate};
 
     fn frame(tcp_flags: u8) -> Frame {
         let mut headers = Headers::default();
@@ -120,6 +120,7 @@ mod tests {
             gso: Some(Gso { size: 1460, kind: GsoKind::Tcp4 }),
             checksum: Some(PartialChecksum { start: 20, offset: 16 }),
             departure: Instant::ZERO,
+            pacing_rate: Rate::UNLIMITED,
             priority: 0,
             flow: 0,
             ecn: Ecn::NotEct,

@@ -1,3 +1,4 @@
 //! Experiments: worlds whose figures are worth printing.
 
+pub mod bottleneck;
 pub mod small_queues;

@@ -820,4 +820,14 @@ impl UdpSocket {
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         Waiting::set(&self.waiting.write_timeout, timeout)
     }
+
+    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc, as
+    /// in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        self.handle.set_max_pacing_rate(bytes_per_second.map_or(Rate::UNLIMITED, Rate));
+        Ok(())
+    }
 }

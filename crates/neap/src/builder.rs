@@ -8,10 +8,12 @@ use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
 ///
@@ -29,8 +31,10 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<IpAddr>,
     sysctls: Vec<(String, String)>,
+    qdisc: Option<String>,
     config: Config,
     seed: Option<u64>,
+    spin: Duration,
 }
 
 #[derive(Debug)]
@@ -87,6 +91,15 @@ impl Builder {
         self
     }
 
+    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`, in the
+    /// words of `tc`, for instance `fq quantum 3028 flow_limit 200`; checked by
+    /// [`build`](Self::build). It can be replaced while the stack runs: [`Stack::set_qdisc`].
+    #[must_use]
+    pub fn qdisc(mut self, qdisc: &str) -> Self {
+        self.qdisc = Some(qdisc.to_owned());
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -101,6 +114,15 @@ impl Builder {
         self
     }
 
+    /// Whoever drives the stack stays awake for the last part of a sleep, at most so long, and looks
+    /// for packets meanwhile: paced frames then leave on time even where timers are late, for up to
+    /// a whole processor. None by default.
+    #[must_use]
+    pub fn spin(mut self, budget: Duration) -> Self {
+        self.spin = budget;
+        self
+    }
+
     /// Opens the device and starts one worker thread per queue.
     ///
     /// # Errors
@@ -110,6 +132,7 @@ impl Builder {
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
+        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let device = match self.way.ok_or(BuildError::NoDevice)? {
@@ -126,6 +149,10 @@ impl Builder {
         let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
+        if let Some(qdisc) = qdisc {
+            let is_there = stack.set_qdisc(clock::now(), interface, &qdisc);
+            debug_assert!(is_there, "the interface was just made");
+        }
         for gateway in self.gateways {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
@@ -140,12 +167,12 @@ impl Builder {
         let drivers = descriptors
             .iter()
             .enumerate()
-            .map(|(shard, devices)| Driver::new(shard, devices))
+            .map(|(shard, devices)| Driver::new(shard, devices, self.spin.into()))
             .collect::<Result<Vec<_>, _>>()?;
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Arc::new(Running::new(stack, drivers)))?)
+        Ok(Stack::start(Arc::new(Running::new(stack, drivers, interface)))?)
     }
 }
 

@@ -15,6 +15,9 @@ use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -101,10 +104,17 @@ impl Wake for CallLeader {
     }
 }
 
-/// An epoll set over the devices' descriptors and the kick.
+/// An epoll set over the devices' descriptors, the kick and a timer. A timeout of `epoll_wait` may be
+/// late by the thread's timer slack (50 us); a timerfd is not.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than a
+    /// look that was too early.
+    armed: AtomicU64,
+    /// The last part of a sleep that is spent awake.
+    spin: Nanos,
 }
 
 /// The time from `now` to `until` as `epoll_pwait2(2)` takes it.
@@ -117,10 +127,21 @@ pub(crate) fn timeout(until: Instant, now: Instant) -> Option<Timespec> {
 
 /// Token of the kick in a sleeper.
 const KICK: u64 = u64::MAX;
+/// Token of its timer.
+const TIMER: u64 = u64::MAX - 1;
+
+fn timespec(nanos: u64) -> Timespec {
+    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+}
 
 impl Sleeper {
-    fn new(devices: &[Arc<OwnedFd>], kick: &Kick) -> io::Result<Self> {
+    fn new(devices: &[Arc<OwnedFd>], kick: &Kick, spin: Nanos) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // An edge for each expiry: it need not be read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&set, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&set, &kick.0, data, epoll::EventFlags::IN)?;
         for (index, device) in devices.iter().enumerate() {
@@ -129,7 +150,7 @@ impl Sleeper {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&set, device.as_fd(), data, flags)?;
         }
-        Ok(Self { epoll: set })
+        Ok(Self { epoll: set, timer, armed: AtomicU64::new(u64::MAX), spin })
     }
 
     /// Its descriptor, to be slept on together with others: readable when there is an event.
@@ -139,37 +160,79 @@ impl Sleeper {
 
     /// Sleeps until an event or `until`. Returns whether the kick was set.
     fn sleep(&self, until: Instant, now: Instant) -> bool {
-        self.take(timeout(until, now)).1
+        let mut seen = Seen::default();
+        if until == Instant::FAR_FUTURE {
+            seen = self.wait(None);
+        } else if until.since(now) > self.spin {
+            let at = until - self.spin;
+            let timeout = self.arm(at, now).err().map(|_| timespec(at.since(now).0));
+            seen = self.wait(timeout.as_ref());
+        }
+        if self.spin > Nanos::ZERO {
+            // Only the timer ends a sleep early.
+            while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
+                seen = self.wait(Some(&timespec(0)));
+                core::hint::spin_loop();
+            }
+        }
+        seen.kick
     }
 
-    /// Waits for events. Returns whether there were any, and whether the kick was among them.
-    fn take(&self, timeout: Option<Timespec>) -> (bool, bool) {
+    /// Has the timer fire at `at` or earlier; never for the far future.
+    pub(crate) fn arm(&self, at: Instant, now: Instant) -> rustix::io::Result<()> {
+        if at == Instant::FAR_FUTURE {
+            return Ok(());
+        }
+        let armed = Instant::from_nanos(self.armed.load(Ordering::Relaxed));
+        if armed > now && armed <= at {
+            return Ok(());
+        }
+        let it_value = timespec(at.as_nanos().max(1));
+        let time = Itimerspec { it_interval: timespec(0), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
+        self.armed.store(at.as_nanos(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn wait(&self, timeout: Option<&Timespec>) -> Seen {
         let mut events: [epoll::Event; 8] = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 8];
-        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(count) => (count > 0, events[..count].iter().any(|event| event.data.u64() == KICK)),
-            Err(_) => (false, false),
+        let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
+        let tokens = || events[..count].iter().map(|event| event.data.u64());
+        Seen {
+            any: count > 0,
+            event: tokens().any(|token| token != TIMER),
+            kick: tokens().any(|token| token == KICK),
         }
     }
 }
 
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    any: bool,
+    /// Something else than the timer.
+    event: bool,
+    kick: bool,
+}
+
 impl Driver {
-    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>]) -> io::Result<Self> {
+    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>], spin: Nanos) -> io::Result<Self> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let kick = Arc::new(Kick(kick));
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, kick: kick.clone() });
         Ok(Self {
             shard,
-            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick)? }),
+            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick, spin)? }),
             is_led: AtomicBool::new(false),
             last_led: AtomicU64::new(0),
             has_task: AtomicBool::new(false),
             task_due: AtomicU64::new(u64::MAX),
             worker_sleeps: AtomicBool::new(false),
-            worker: Sleeper::new(devices, &kick)?,
+            worker: Sleeper::new(devices, &kick, spin)?,
             devices: devices.iter().map(Arc::downgrade).collect(),
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
@@ -322,17 +385,16 @@ impl Driver {
     /// The process has no descriptors left.
     pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
         let devices: Vec<_> = self.devices.iter().filter_map(Weak::upgrade).collect();
-        Sleeper::new(&devices, &self.kick)
+        Sleeper::new(&devices, &self.kick, Nanos::ZERO)
     }
 
     /// Takes the events of a [`sleeper`](Self::sleeper); whether there were any.
     pub(crate) fn drain(&self, sleeper: &Sleeper) -> bool {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let (any, is_kicked) = sleeper.take(Some(at_once));
-        if is_kicked {
+        let seen = sleeper.wait(Some(&timespec(0)));
+        if seen.kick {
             self.kick.clear();
         }
-        any
+        seen.any
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -393,8 +455,7 @@ impl Driver {
     fn is_task_late(&self, now: Instant) -> bool {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         let due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let has_event = self.worker.take(Some(at_once)).0;
+        let has_event = self.worker.wait(Some(&timespec(0))).event;
         now.since(last) >= TASK_STANDBY && (has_event || now.since(due) >= TASK_STANDBY)
     }
 
@@ -427,60 +488,6 @@ impl Driver {
     pub(crate) fn end_task(&self) {
         self.has_task.store(false, Ordering::SeqCst);
         self.kick.set();
-    }
-
-    /// A [`sleeper`](Self::sleeper) with a timer in it.
-    ///
-    /// # Errors
-    /// The process has no descriptors left.
-    pub(crate) fn timed_sleeper(&self) -> io::Result<(Sleeper, Timer)> {
-        let sleeper = self.sleeper()?;
-        let timer = Timer::new()?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&sleeper.epoll, &timer.descriptor, epoll::EventData::new_u64(TIMER), flags)?;
-        Ok((sleeper, timer))
-    }
-}
-
-/// Token of a timer in a sleeper.
-#[cfg(feature = "tokio")]
-const TIMER: u64 = u64::MAX - 1;
-
-/// A timer that wakes whoever sleeps on a set of descriptors. One system call when it is set to earlier
-/// than it was; none when it is set to later.
-#[cfg(feature = "tokio")]
-#[derive(Debug)]
-pub(crate) struct Timer {
-    descriptor: OwnedFd,
-    armed: Instant,
-}
-
-#[cfg(feature = "tokio")]
-impl Timer {
-    fn new() -> io::Result<Self> {
-        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let descriptor = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { descriptor, armed: Instant::FAR_FUTURE })
-    }
-
-    /// Fires at `due` or earlier.
-    pub(crate) fn set(&mut self, due: Instant, now: Instant) {
-        use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
-        let has_fired = self.armed <= now;
-        if due == Instant::FAR_FUTURE && has_fired {
-            self.armed = due;
-        }
-        if due >= self.armed && !has_fired || due == Instant::FAR_FUTURE {
-            return;
-        }
-        // Zero would disarm it.
-        let it_value = timeout(due.max(now + Nanos(1)), now).unwrap_or_default();
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval, it_value };
-        // It fails only for times that are none.
-        let _ = timerfd_settime(&self.descriptor, TimerfdTimerFlags::empty(), &spec);
-        self.armed = due;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a stack could not be made, and the std errors of its sockets.
 
+use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
 use neap_stack::stack::StackError;
 use neap_tcp::config::SysctlError;
@@ -23,6 +24,9 @@ pub enum BuildError {
     /// A sysctl that cannot be set.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
+    /// A qdisc that there is not, or not with these parameters.
+    #[error(transparent)]
+    Qdisc(#[from] QdiscError),
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] neap_device::Error),

@@ -3,6 +3,9 @@
 use crate::builder::Builder;
 use crate::clock;
 use crate::driver::Driver;
+use neap_stack::interface::InterfaceId;
+use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
+use neap_stack::qdisc::report::Report;
 use neap_stack::stack;
 use neap_tcp::time::Instant;
 use std::io;
@@ -23,12 +26,13 @@ pub struct Stack {
 pub struct Running {
     pub(crate) stack: stack::Stack,
     drivers: Vec<Driver>,
+    interface: InterfaceId,
     is_over: AtomicBool,
 }
 
 impl Running {
-    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>) -> Self {
-        Self { stack, drivers, is_over: AtomicBool::new(false) }
+    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, interface: InterfaceId) -> Self {
+        Self { stack, drivers, interface, is_over: AtomicBool::new(false) }
     }
 
     /// The driver of a shard.
@@ -73,6 +77,26 @@ impl Stack {
     /// The host, for figures: counters, flows, interfaces, qdiscs.
     pub fn host(&self) -> &stack::Stack {
         &self.running.stack
+    }
+
+    /// Replaces the queueing discipline of the device, in the words of `tc`. What waits moves into
+    /// the new one, or leaves at its time where that would not hold it; no socket's account
+    /// changes.
+    ///
+    /// # Errors
+    /// [`QdiscError`], and nothing is replaced.
+    pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
+        let config: QdiscConfig = qdisc.parse()?;
+        let Running { stack, interface, .. } = &*self.running;
+        let is_there = stack.set_qdisc(clock::now(), *interface, &config);
+        debug_assert!(is_there, "the device's interface stays as long as the stack");
+        Ok(())
+    }
+
+    /// The queueing discipline with its figures, one for each queue of the device; each prints as
+    /// `tc -s qdisc` does.
+    pub fn qdiscs(&self) -> Vec<Report> {
+        self.running.stack.qdiscs(clock::now(), self.running.interface)
     }
 
     /// The clock of this stack now, for calls of [`host`](Self::host) that take a time.

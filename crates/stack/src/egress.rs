@@ -8,7 +8,7 @@ use crate::demux::FourTuple;
 use crate::device::{Capabilities, Completion};
 use crate::drop_reason::DropReason;
 use crate::fragment::fragment;
-use crate::frame::{Frame, Gso, GsoKind, Headers};
+use crate::frame::{DATAGRAM, Frame, Gso, GsoKind, Headers, ORPHAN};
 use crate::interface::{Interface, Lookup};
 use crate::shard::RunList;
 use crate::socket::SocketError;
@@ -20,7 +20,7 @@ use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp
 use core::net::IpAddr;
 use neap_tcp::connection::Path;
 use neap_tcp::segment::{Ecn, Payload, Segment};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 use std::sync::Arc;
@@ -148,11 +148,12 @@ impl<'a> Lower<'a> {
                 let capabilities = port.capabilities();
                 gso = gso_limits(capabilities);
                 holds = port.holds_until_departure();
-                completes_on_enqueue = !holds && capabilities.completion == Completion::OnSubmit;
+                completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
                 pacing_shift = u32::from(capabilities.pacing_shift);
             }
         }
-        let (host, now, flow) = (cx.host, cx.now, cx.socket.cell.id().0);
+        let (host, now) = (cx.host, cx.now);
+        let flow = cx.socket.cell.id().0 & (DATAGRAM - 1);
         Self {
             path,
             host,
@@ -251,6 +252,7 @@ fn tcp_frame(tuple: &FourTuple, found: &Found, segment: Segment, identification:
         gso: is_super.then_some(Gso { size: segment.gso_size, kind }),
         checksum,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
         flow: 0,
         ecn: segment.ecn,
@@ -323,8 +325,10 @@ pub(crate) struct Datagram {
     protocol: Protocol,
     headers: Headers,
     payload: Payload,
-    /// Identifies the flow for fair queueing.
+    /// As [`Frame::flow`].
     pub(crate) flow: u64,
+    /// As [`Frame::pacing_rate`].
+    pub(crate) pacing_rate: Rate,
     /// The share of the socket's account.
     pub(crate) credit: Option<TxCredit>,
     /// Hops that it may make.
@@ -339,8 +343,17 @@ impl Datagram {
         headers: Headers,
         payload: Payload,
     ) -> Self {
-        let hop_limit = HOP_LIMIT;
-        Self { local, remote, protocol, headers, payload, flow: 0, credit: None, hop_limit }
+        Self {
+            local,
+            remote,
+            protocol,
+            headers,
+            payload,
+            flow: 0,
+            pacing_rate: Rate::UNLIMITED,
+            credit: None,
+            hop_limit: HOP_LIMIT,
+        }
     }
 
     /// The packet with its IP header.
@@ -363,6 +376,7 @@ impl Datagram {
             gso: None,
             checksum: None,
             departure: Instant::ZERO,
+            pacing_rate: self.pacing_rate,
             priority: 0,
             flow: self.flow,
             ecn: Ecn::NotEct,
@@ -371,13 +385,20 @@ impl Datagram {
     }
 }
 
+/// The flow of what no connected socket sends (`skb_get_hash`).
+pub(crate) fn orphan(host: &Host, tuple: &FourTuple) -> u64 {
+    ORPHAN | host.hash_key.flow(tuple)
+}
+
 /// Sends a datagram of no socket.
 pub(crate) fn send_datagram(
     host: &Host,
     now: Instant,
     shard: usize,
-    datagram: Datagram,
+    mut datagram: Datagram,
 ) -> Result<(), SocketError> {
+    let Datagram { local, remote, .. } = datagram;
+    datagram.flow = orphan(host, &FourTuple { local, remote, local_port: 0, remote_port: 0 });
     send_datagram_on(host, now, shard, &mut SocketPath::default(), datagram)
 }
 
@@ -429,6 +450,7 @@ pub(crate) fn send_segment(
         host.drops.count(DropReason::NoRoute);
         return Verdict::Dropped;
     };
-    let frame = tcp_frame(tuple, found, segment, 0);
+    let mut frame = tcp_frame(tuple, found, segment, 0);
+    frame.flow = orphan(host, tuple);
     output(host, now, shard, &found.way, frame)
 }

@@ -135,7 +135,7 @@ mod tests {
     use crate::wire::{self, ChecksumBy, Ports, Protocol, udp};
     use bytes::Bytes;
     use neap_tcp::segment::Ecn;
-    use neap_tcp::time::Instant;
+    use neap_tcp::time::{Instant, Rate};
     use neap_tcp::transmit::small_queue::TxCredit;
 
     const PORTS: Ports = Ports { source: 1, destination: 2 };
@@ -165,6 +165,7 @@ mod tests {
             gso: None,
             checksum: (by == ChecksumBy::Device).then_some(mark),
             departure: Instant::ZERO,
+            pacing_rate: Rate::UNLIMITED,
             priority: 0,
             flow: 0,
             ecn: Ecn::NotEct,

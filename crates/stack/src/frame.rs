@@ -1,8 +1,9 @@
 //! One super-packet on its way down: headers, payload slices, and what the device must still do.
 
+use crate::wire::{checksum, ipv4};
 use bytes::Bytes;
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::TxCredit;
 
 /// Room for the headers of a frame: Ethernet 14, IPv6 40 with a fragment header 8, TCP 60.
@@ -59,6 +60,14 @@ impl core::fmt::Debug for Headers {
     }
 }
 
+/// Set in [`Frame::flow`] where no connected socket stands behind the frame: resets, SYN-ACKs, ICMP,
+/// and datagrams of an unconnected socket. The rest is a keyed hash.
+pub const ORPHAN: u64 = 1 << 63;
+
+/// Set in [`Frame::flow`] of a connected UDP socket, whose numbers are counted apart from those of
+/// TCP sockets.
+pub const DATAGRAM: u64 = 1 << 62;
+
 /// The kind of a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
@@ -105,7 +114,9 @@ pub struct Frame {
     pub departure: Instant,
     /// `skb->priority`, 0 to 15: the band of `pfifo_fast` and `fq`.
     pub priority: u8,
-    /// Identifies the flow for fair queueing: socket id, or a keyed hash for what has no socket.
+    /// `sk_pacing_rate` for the qdisc that spaces frames without a stamp (`fq`, UDP).
+    pub pacing_rate: Rate,
+    /// Identifies the flow for fair queueing: the socket's number, or [`ORPHAN`] and a keyed hash.
     pub flow: u64,
     /// ECN codepoint of the IP header.
     pub ecn: Ecn,
@@ -134,6 +145,33 @@ impl Frame {
         self.payload.len() as usize + self.segments() as usize * self.headers.len()
     }
 
+    /// Memory that it holds: what the socket's account counts, or its bytes (`skb->truesize`).
+    pub fn memory(&self) -> usize {
+        self.credit.as_ref().map_or(self.len(), |credit| credit.bytes() as usize)
+    }
+
+    /// Marks that it met congestion, if its sender said that it may be (RFC 3168); whether it is
+    /// marked now (`INET_ECN_set_ce`).
+    pub fn set_ce(&mut self) -> bool {
+        let Some(ip) = self.headers.as_mut_slice().get_mut(usize::from(self.link_len)..) else {
+            return false;
+        };
+        match ip {
+            [version, tos, ..] if *version >> 4 == 4 && *tos & 3 != 0 => {
+                *tos |= 3;
+                let len = usize::from(*version & 15) * 4;
+                let Some(header) = ip.get_mut(..len.max(ipv4::HEADER_LEN)) else { return false };
+                header[10..12].fill(0);
+                let sum = checksum::of(header);
+                header[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            [version, class, ..] if *version >> 4 == 6 && *class & 0x30 != 0 => *class |= 0x30,
+            _ => return false,
+        }
+        self.ecn = Ecn::Ce;
+        true
+    }
+
     /// All bytes in one buffer, for captures and devices that need them contiguous.
     pub fn to_bytes(&self) -> Bytes {
         let mut all = bytes::BytesMut::with_capacity(self.len());
@@ -157,6 +195,7 @@ pub(crate) fn test_frame(payload: usize) -> Frame {
         gso: None,
         checksum: None,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
         flow: 0,
         ecn: Ecn::NotEct,

@@ -135,6 +135,7 @@ pub(crate) fn share(rest: &mut Frame, bytes: u32) -> Frame {
         gso: None,
         checksum: rest.checksum,
         departure: rest.departure,
+        pacing_rate: rest.pacing_rate,
         priority: rest.priority,
         flow: rest.flow,
         ecn: rest.ecn,
@@ -276,7 +277,7 @@ pub(crate) mod tests {
     use crate::wire::{self, Ports, ethernet};
     use neap_tcp::segment::{Ecn, Options, Segment, Timestamps};
     use neap_tcp::seq::SeqNumber;
-    use neap_tcp::time::Instant;
+    use neap_tcp::time::{Instant, Rate};
     use neap_tcp::transmit::small_queue::TxAccount;
     use std::sync::Arc;
     use std::task::Waker;
@@ -344,6 +345,7 @@ pub(crate) mod tests {
             gso: Some(Gso { size: 1448, kind }),
             checksum: Some(checksum),
             departure: Instant::from_nanos(77),
+            pacing_rate: Rate::UNLIMITED,
             priority: 3,
             flow: 5,
             ecn: Ecn::Ect0,

@@ -3,7 +3,7 @@
 use crate::device::{Capabilities, Medium};
 use crate::drop_reason::DropReason;
 use crate::egress::Way;
-use crate::frame::{Frame, Headers};
+use crate::frame::{Frame, Headers, ORPHAN};
 use crate::icmp::{self, Context};
 use crate::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use crate::port::{Port, PortStats};
@@ -15,8 +15,9 @@ use crate::wire::{Protocol, arp, ethernet, icmpv6, ipv6};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use neap_tcp::lateness::Departures;
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::egress::Verdict;
 use std::sync::Arc;
 
@@ -329,8 +330,9 @@ fn link_frame(headers: Headers) -> Frame {
         gso: None,
         checksum: None,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
-        flow: 0,
+        flow: ORPHAN,
         ecn: Ecn::NotEct,
         credit: None,
     }
@@ -503,6 +505,13 @@ impl Topology {
 
     fn interfaces(&self) -> Vec<Arc<Interface>> {
         lock(&self.net).interfaces.clone()
+    }
+
+    /// Adds how late the qdiscs let frames go that they held until their departure.
+    pub(crate) fn add_departures(&self, departures: &mut Departures) {
+        for interface in self.interfaces() {
+            interface.ports.iter().for_each(|port| port.add_departures(departures));
+        }
     }
 
     /// Figures of all interfaces.

@@ -6,7 +6,7 @@
 //! dequeue, never while the device works, and frames are dropped outside it.
 //!
 //! Order from the qdisc to the wire is kept: what the device gives back goes in front of the
-//! qdisc, the pieces of a super-frame that was cut in software go in front of that.
+//! qdisc (`gso_skb`), the pieces of a super-frame that was cut in software go in front of that.
 //!
 //! Cost per frame: two uncontended mutexes when the empty qdisc is passed by, two more otherwise;
 //! no allocation except for cutting.
@@ -16,12 +16,14 @@ use crate::device::{Capabilities, Completion, TxQueue};
 use crate::frame::Frame;
 use crate::gso;
 use crate::hand_off::{HandOff, Posted, Released, Settle};
+use crate::qdisc::report::Report;
 use crate::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
 use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
+use neap_tcp::lateness::Departures;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -84,38 +86,70 @@ pub struct Port {
     capabilities: Capabilities,
 }
 
-/// The qdisc and those that it replaced, until they are empty.
+/// The qdisc, and what is in front of it.
 struct Queue {
-    retiring: VecDeque<Box<dyn Qdisc>>,
+    /// Frames that the device gave back, ahead of everything (`gso_skb`).
+    requeued: VecDeque<Frame>,
+    requeues: u64,
+    /// A replaced qdisc whose frames have departures that its successor would not wait for. They
+    /// leave when they may, and hold back nothing.
+    retiring: Option<Box<dyn Qdisc>>,
     qdisc: Box<dyn Qdisc>,
-    backlog: usize,
 }
 
 impl Queue {
-    fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
-        let verdict = self.qdisc.enqueue(frame, now, dropped);
-        self.backlog = (self.backlog + 1).saturating_sub(dropped.len());
-        verdict
-    }
-
     fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
-        let dequeued = loop {
-            let Some(old) = self.retiring.front_mut() else {
-                break self.qdisc.dequeue(now, dropped);
-            };
-            match old.dequeue(now, dropped) {
-                Dequeued::Empty => drop(self.retiring.pop_front()),
-                other => break other,
+        if let Some(frame) = self.requeued.pop_front() {
+            return Dequeued::Frame(frame);
+        }
+        let held = match self.retiring.as_mut().map(|old| old.dequeue(now, dropped)) {
+            Some(Dequeued::Frame(frame)) => return Dequeued::Frame(frame),
+            Some(Dequeued::NotBefore(at)) => Some(at),
+            Some(Dequeued::Empty) | None => {
+                self.retiring = None;
+                None
             }
         };
-        let gone = dropped.len() + usize::from(matches!(dequeued, Dequeued::Frame(_)));
-        self.backlog = self.backlog.saturating_sub(gone);
-        dequeued
+        match (self.qdisc.dequeue(now, dropped), held) {
+            (Dequeued::NotBefore(at), Some(held)) => Dequeued::NotBefore(at.min(held)),
+            (Dequeued::Empty, Some(held)) => Dequeued::NotBefore(held),
+            (dequeued, _) => dequeued,
+        }
     }
 
-    fn requeue(&mut self, frame: Frame) {
-        self.backlog += 1;
-        self.retiring.front_mut().unwrap_or(&mut self.qdisc).requeue(frame);
+    fn len(&self) -> usize {
+        let retiring = self.retiring.as_ref().map_or(0, |old| old.len());
+        self.requeued.len() + retiring + self.qdisc.len()
+    }
+
+    /// Puts `qdisc` in the place of the present one. Its frames move over, in their order, except
+    /// those whose departures the new one would ignore.
+    fn replace(&mut self, qdisc: Box<dyn Qdisc>, now: Instant, dropped: &mut Dropped) {
+        let old = core::mem::replace(&mut self.qdisc, qdisc);
+        let mut moving = Vec::new();
+        if self.qdisc.holds_until_departure() {
+            moving = self.retiring.take().map_or(moving, Qdisc::into_frames);
+        } else if old.holds_until_departure() {
+            self.retiring = Some(old);
+            return;
+        }
+        moving.extend(old.into_frames());
+        for frame in moving {
+            self.qdisc.enqueue(frame, now, dropped);
+        }
+    }
+
+    fn stats(&self) -> QdiscStats {
+        let mut stats = self.qdisc.stats();
+        stats.requeues += self.requeues;
+        let retiring = self.retiring.as_ref().map(|old| old.stats()).unwrap_or_default();
+        stats.backlog_bytes += retiring.backlog_bytes;
+        stats.backlog_packets += retiring.backlog_packets;
+        for frame in &self.requeued {
+            stats.backlog_bytes += frame.wire_len() as u64;
+            stats.backlog_packets += 1;
+        }
+        stats
     }
 }
 
@@ -136,6 +170,8 @@ struct Round<'a> {
     is_driver: bool,
     /// The driver has more to do, or sooner, than it knows; told when the device is free again.
     kick: bool,
+    /// The device had completed frames.
+    had_completed: bool,
 }
 
 /// The device's sending half, and what is on its way into it.
@@ -175,7 +211,12 @@ impl Port {
             next: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             waits_for_device: AtomicBool::new(false),
-            queue: Mutex::new(Queue { retiring: VecDeque::new(), qdisc, backlog: 0 }),
+            queue: Mutex::new(Queue {
+                requeued: VecDeque::new(),
+                requeues: 0,
+                retiring: None,
+                qdisc,
+            }),
             device: HandOff::new(Transmitter {
                 tx,
                 capabilities,
@@ -198,7 +239,7 @@ impl Port {
     pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
         let Some(mut device) = self.device.try_own() else {
             let verdict = self.queue(frame, now);
-            self.visit(now, false, |debt| {
+            self.visit(now, |debt| {
                 debt.run = true;
                 debt.deferred += 1;
             });
@@ -224,16 +265,21 @@ impl Port {
     }
 
     /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
-    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready.
-    pub fn run(&self, now: Instant) {
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether the
+    /// device had completed frames.
+    pub fn run(&self, now: Instant) -> bool {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        self.visit(now, true, |debt| debt.reap = true);
+        let mut round = Round::new(self, now, true);
+        let posted = self.device.post(|debt| debt.reap = true, &mut round);
+        let had_completed = round.had_completed;
+        round.end(posted == Posted::DebtLeft);
+        had_completed
     }
 
-    fn visit(&self, now: Instant, is_driver: bool, add: impl FnOnce(&mut Debt)) {
-        let mut round = Round::new(self, now, is_driver);
+    fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
+        let mut round = Round::new(self, now, false);
         let posted = self.device.post(add, &mut round);
         round.end(posted == Posted::DebtLeft);
     }
@@ -250,16 +296,23 @@ impl Port {
         self.waits_for_device.load(Acquire)
     }
 
-    /// Replaces the qdisc. Frames that wait in the old one leave first; none is lost.
-    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) {
+    /// Replaces the qdisc (`tc qdisc replace`, which in Linux drops what waits in the old one).
+    /// Here the frames move into the new one, in the order of each flow; those that it has no room
+    /// for are dropped, counted by it, and their number is returned. Where the old qdisc holds
+    /// frames until their departure and the new one does not, they stay and leave at their time.
+    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) -> usize {
+        let mut dropped = Dropped::new();
         {
             let mut queue = lock(&self.queue);
             self.can_bypass.store(qdisc.can_bypass(), Release);
             self.holds_until_departure.store(qdisc.holds_until_departure(), Release);
-            let old = core::mem::replace(&mut queue.qdisc, qdisc);
-            queue.retiring.push_back(old);
+            queue.replace(qdisc, now, &mut dropped);
+            self.backlog.store(queue.len(), Release);
         }
-        self.visit(now, false, |debt| debt.run = true);
+        let lost = dropped.len();
+        drop(dropped);
+        self.visit(now, |debt| debt.run = true);
+        lost
     }
 
     /// Keeps the byte queue limit within `min..=max` (`limit_min`, `limit_max`).
@@ -269,7 +322,7 @@ impl Port {
             bql.set_bounds(min, max);
         }
         drop(device);
-        self.visit(now, false, |debt| debt.run = true);
+        self.visit(now, |debt| debt.run = true);
     }
 
     /// Whether the qdisc holds frames until their departure (`fq`).
@@ -277,14 +330,21 @@ impl Port {
         self.holds_until_departure.load(Acquire)
     }
 
+    /// Adds how late the qdisc let frames go that it held until their departure.
+    pub fn add_departures(&self, departures: &mut Departures) {
+        lock(&self.queue).qdisc.add_departures(departures);
+    }
+
     /// What the device can do.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// Name of the qdisc.
-    pub fn qdisc_kind(&self) -> &'static str {
-        lock(&self.queue).qdisc.kind()
+    /// What `tc -s qdisc` prints. Waits for a thread that drains.
+    pub fn qdisc(&self, now: Instant) -> Report {
+        let stats = self.stats(now).qdisc;
+        let queue = lock(&self.queue);
+        Report { config: queue.qdisc.config(), stats, xstats: queue.qdisc.xstats(now) }
     }
 
     /// Figures since the start and now. Waits for a thread that drains.
@@ -296,30 +356,19 @@ impl Port {
         stats.ring_frames = device.ring_frames;
         stats.ring_bytes = device.bql.as_ref().map_or(0, ByteQueueLimits::in_flight);
         stats.ring_limit = device.bql.as_ref().map(ByteQueueLimits::limit);
-        stats.qdisc = self.qdisc_stats();
+        stats.qdisc = lock(&self.queue).stats();
         stats.qdisc.packets += stats.bypassed;
         stats.qdisc.bytes += device.bypassed_bytes;
         drop(device);
-        self.visit(now, false, |_| {});
-        stats
-    }
-
-    fn qdisc_stats(&self) -> QdiscStats {
-        let queue = lock(&self.queue);
-        let mut stats = queue.qdisc.stats();
-        for old in &queue.retiring {
-            let old = old.stats();
-            stats.backlog_bytes += old.backlog_bytes;
-            stats.backlog_packets += old.backlog_packets;
-        }
+        self.visit(now, |_| {});
         stats
     }
 
     fn queue(&self, frame: Frame, now: Instant) -> Verdict {
         let mut dropped = Dropped::new();
         let mut queue = lock(&self.queue);
-        let verdict = queue.enqueue(frame, now, &mut dropped);
-        self.backlog.store(queue.backlog, Release);
+        let verdict = queue.qdisc.enqueue(frame, now, &mut dropped);
+        self.backlog.store(queue.len(), Release);
         drop(queue);
         verdict
     }
@@ -328,15 +377,16 @@ impl Port {
         let mut dropped = Dropped::new();
         let mut queue = lock(&self.queue);
         let dequeued = queue.dequeue(now, &mut dropped);
-        self.backlog.store(queue.backlog, Release);
+        self.backlog.store(queue.len(), Release);
         drop(queue);
         dequeued
     }
 
     fn requeue(&self, frame: Frame) {
         let mut queue = lock(&self.queue);
-        queue.requeue(frame);
-        self.backlog.store(queue.backlog, Release);
+        queue.requeues += 1;
+        queue.requeued.push_front(frame);
+        self.backlog.store(queue.len(), Release);
     }
 }
 
@@ -348,7 +398,7 @@ impl core::fmt::Debug for Port {
 
 impl<'a> Round<'a> {
     fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
-        Self { port, now, quota: QUOTA, is_driver, kick: false }
+        Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
     }
 
     /// Publishes what there is to wait for.
@@ -387,7 +437,7 @@ impl Settle for Transmitter {
     fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
         self.stats.deferred += debt.deferred;
         if debt.reap {
-            self.reap(round.now);
+            round.had_completed |= self.reap(round.now);
         }
         self.drain(round);
     }
@@ -398,12 +448,12 @@ impl Transmitter {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
 
-    /// One completion round.
-    fn reap(&mut self, now: Instant) {
+    /// One completion round. Whether there were any.
+    fn reap(&mut self, now: Instant) -> bool {
         let done = self.tx.reap(now);
         self.is_full = false;
         let Some(bql) = &mut self.bql else {
-            return;
+            return done.frames > 0;
         };
         if done.frames > 0 {
             bql.on_completed(now, done.bytes);
@@ -416,6 +466,7 @@ impl Transmitter {
             self.stats.tx_timeouts += 1;
             self.last_progress = now;
         }
+        done.frames > 0
     }
 
     /// Sends what may go, then tells the driver what is left to wait for.

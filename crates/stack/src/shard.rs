@@ -17,7 +17,7 @@ use crate::stack::Host;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wheel::Wheel;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use neap_tcp::counters::Counters;
+use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::segment::Segment;
 use neap_tcp::sender::pages::PagePool;
 use neap_tcp::time::{Instant, Nanos};
@@ -84,13 +84,16 @@ pub(crate) struct RunList {
     is_kicked: AtomicBool,
     /// When the driver comes by itself.
     wakes_at: AtomicU64,
+    /// A timer may wait so long for others, so that one wake-up serves all that are due together.
+    slack: Nanos,
     kick: Mutex<Option<Waker>>,
 }
 
 impl RunList {
-    pub(crate) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize, slack: Nanos) -> Self {
         Self {
             index,
+            slack,
             counters: Arc::new(Counters::default()),
             queue: Mutex::new(Vec::new()),
             sent: AtomicU32::new(0),
@@ -187,7 +190,7 @@ impl RunCell {
             && due < self.filed.fetch_min(due, Ordering::AcqRel)
         {
             self.enqueue();
-            self.list.kick(deadline);
+            self.list.kick(deadline + self.list.slack);
         }
     }
 
@@ -258,6 +261,14 @@ impl Batch {
     }
 }
 
+/// What one round found.
+struct Round {
+    /// Work is left.
+    more: bool,
+    /// A packet had come, or a frame was completed.
+    had_event: bool,
+}
+
 /// What belongs to the driver.
 struct Driver {
     wheel: Wheel,
@@ -271,6 +282,8 @@ struct Driver {
     generation: u64,
     running: Vec<SocketId>,
     due: Vec<u64>,
+    /// What the last poll answered, if only time brings the next.
+    planned: Instant,
 }
 
 /// One driver's part of a host.
@@ -281,7 +294,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize, slack: Nanos) -> Self {
         let driver = Driver {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
@@ -292,8 +305,9 @@ impl Shard {
             generation: 0,
             running: Vec::new(),
             due: Vec::new(),
+            planned: Instant::FAR_FUTURE,
         };
-        let (list, pages) = (Arc::new(RunList::new(index)), Arc::default());
+        let (list, pages) = (Arc::new(RunList::new(index, slack)), Arc::default());
         Self { list, pages, driver: Mutex::new(driver) }
     }
 
@@ -351,8 +365,11 @@ impl Shard {
         };
         let list = &self.list;
         list.is_driven.store(true, Ordering::SeqCst);
-        list.is_kicked.store(false, Ordering::SeqCst);
-        let mut more = self.work(&mut driver, host, now);
+        let was_kicked = list.is_kicked.swap(false, Ordering::SeqCst);
+        let Round { mut more, had_event } = self.work(&mut driver, host, now);
+        if driver.planned <= now && !was_kicked && !had_event {
+            list.counters.add(Counter::TimerWakeups, 1);
+        }
         // What was marked up to here is seen below; what comes later marks again.
         list.is_marked.swap(false, Ordering::SeqCst);
         more |= self.has_work() || (list.index == 0 && !host.loopback.is_empty());
@@ -360,20 +377,22 @@ impl Shard {
         list.wakes_at.store(due.as_nanos(), Ordering::SeqCst);
         list.is_driven.store(false, Ordering::SeqCst);
         more |= list.is_marked.load(Ordering::SeqCst);
+        driver.planned = if more { Instant::FAR_FUTURE } else { due };
         if more { (now, Why::MoreWork) } else { (due, why) }
     }
 
-    /// One round; whether work is left.
-    fn work(&self, driver: &mut MutexGuard<'_, Driver>, host: &Host, now: Instant) -> bool {
+    /// One round.
+    fn work(&self, driver: &mut MutexGuard<'_, Driver>, host: &Host, now: Instant) -> Round {
         let driver = &mut **driver;
+        let mut had_event = false;
         for queue in &driver.queues {
-            queue.port.run(now);
+            had_event |= queue.port.run(now);
         }
         if driver.generation != host.topology.generation() {
             driver.generation = host.topology.generation();
             driver.locals = host.topology.locals();
         }
-        let mut more = driver.receive(host, now, &self.list);
+        let (mut more, received) = driver.receive(host, now, &self.list);
         if self.list.index == 0 {
             more |= driver.receive_loopback(host, now);
             host.expire(now);
@@ -384,12 +403,12 @@ impl Shard {
         for queue in driver.queues.iter().filter(|queue| queue.port.next_event() <= now) {
             queue.port.run(now);
         }
-        more
+        Round { more, had_event: had_event | received }
     }
 
     /// The earliest of what is planned.
     fn next(&self, driver: &Driver, host: &Host) -> (Instant, Why) {
-        let mut timer = driver.wheel.next();
+        let mut timer = driver.wheel.next() + self.list.slack;
         if self.list.index == 0 {
             timer = timer.min(host.next_deadline());
         }
@@ -409,8 +428,8 @@ impl Shard {
 
 impl Driver {
     /// Takes at most a budget of packets from the devices and gives each touched connection its
-    /// segments. Whether the budget was used up.
-    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> bool {
+    /// segments. Whether the budget was used up, and whether anything had come.
+    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> (bool, bool) {
         let shard = list.index;
         let count = self.queues.len();
         let (mut budget, mut bytes) = (RECEIVE_BUDGET, RECEIVE_BYTES);
@@ -437,7 +456,7 @@ impl Driver {
         if budget < RECEIVE_BUDGET {
             self.flush(host, now, shard);
         }
-        budget == 0 || bytes == 0
+        (budget == 0 || bytes == 0, budget < RECEIVE_BUDGET)
     }
 
     /// The same for what this host sent to itself.

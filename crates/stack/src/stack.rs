@@ -9,8 +9,9 @@ use crate::icmp::RateLimit;
 use crate::interface::{Address, Interface, InterfaceId, InterfaceInfo, Topology};
 use crate::listener::{ListenContext, Listener, ListenerHandle};
 use crate::port::Port;
-use crate::qdisc::fifo::PfifoFast;
-use crate::qdisc::{Qdisc, Verdict};
+use crate::qdisc::Verdict;
+use crate::qdisc::config::QdiscConfig;
+use crate::qdisc::report::Report;
 use crate::reassembly::{self, Reassembler};
 use crate::route::{Entry, Prefix};
 use crate::shard::{Shard, Why};
@@ -28,8 +29,9 @@ use neap_tcp::connection::{Connection, Setup};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::{Accepted, SynCookies};
 use neap_tcp::isn::Secrets;
+use neap_tcp::lateness::Departures;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::small_queue::TxAccount;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -133,7 +135,8 @@ pub(crate) struct Host {
     pub(crate) icmp_limit: RateLimit,
     pub(crate) reset_limit: RateLimit,
     identification: AtomicU32,
-    neighbor_seed: AtomicU64,
+    /// Of the parts that are made later: neighbours, qdiscs.
+    part_seed: AtomicU64,
     next_shard: AtomicUsize,
     /// Of sockets on which nothing was set.
     default_options: Arc<SocketOptions>,
@@ -162,7 +165,7 @@ fn fork(seed: u64, purpose: u64) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
-    #[error("unknown congestion control {0:?}; there are reno and cubic")]
+    #[error("unknown congestion control {0:?}; there are reno, cubic, bbr and bbr3")]
     UnknownCongestion(String),
     /// No shards.
     #[error("a stack needs at least one shard")]
@@ -183,6 +186,7 @@ impl Host {
         let seed = |purpose| fork(config.seed, purpose);
         let hash_key = HashKey::new(seed(1), seed(2));
         let ports = config.ip_local_port_range;
+        let slack = Nanos(config.config.timer_slack_ns.into());
         Self {
             config: Mutex::new(Arc::new(config.config)),
             secrets: Secrets::from_seed(seed(3)),
@@ -192,7 +196,7 @@ impl Host {
             udp: UdpTable::new(ports, seed(6)),
             registry: Registry::default(),
             topology: Topology::new(seed(7)),
-            shards: (0..config.shards).map(Shard::new).collect(),
+            shards: (0..config.shards).map(|index| Shard::new(index, slack)).collect(),
             reassembler: Mutex::new(Reassembler::new(config.reassembly, (seed(8), seed(9)))),
             loopback: Loopback::default(),
             ip: IpCounters::default(),
@@ -200,7 +204,7 @@ impl Host {
             icmp_limit: RateLimit::default(),
             reset_limit: RateLimit::default(),
             identification: AtomicU32::new(seed(10) as u32),
-            neighbor_seed: AtomicU64::new(seed(11)),
+            part_seed: AtomicU64::new(seed(11)),
             next_shard: AtomicUsize::new(0),
             default_options: Arc::default(),
             housekeeping: AtomicU64::new(u64::MAX),
@@ -360,6 +364,11 @@ impl Host {
         self.udp.shut_down();
     }
 
+    /// A secret for something that is made while the host runs.
+    fn fork_seed(&self) -> u64 {
+        fork(self.part_seed.fetch_add(1, Ordering::Relaxed), 1)
+    }
+
     /// An own address for a socket that asks for `wanted`.
     pub(crate) fn check_local(&self, wanted: IpAddr) -> Result<(), SocketError> {
         if wanted.is_unspecified() || self.topology.locals().contains(wanted) {
@@ -418,11 +427,11 @@ impl Stack {
         let mut receivers = Vec::new();
         for (index, pair) in queues.into_iter().enumerate() {
             let list = host.shards[index % host.shards.len()].list.clone();
-            let qdisc = Box::new(PfifoFast::default());
+            let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
             ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, list.into(), now)));
             receivers.push(pair.rx);
         }
-        let seed = fork(host.neighbor_seed.fetch_add(1, Ordering::Relaxed), 1);
+        let seed = host.fork_seed();
         let addresses = addresses.to_vec();
         let interface = Interface::new(name, capabilities, addresses, ports, seed);
         let interface = Arc::new(interface);
@@ -450,17 +459,33 @@ impl Stack {
         self.host.topology.routes()
     }
 
-    /// Puts a qdisc of its own at each queue of an interface (`tc qdisc replace`). What waits in the
-    /// old ones leaves first.
-    pub fn set_qdisc(
-        &self,
-        now: Instant,
-        interface: InterfaceId,
-        mut make: impl FnMut() -> Box<dyn Qdisc>,
-    ) {
+    /// Replaces the qdisc at each queue of an interface (`tc qdisc replace dev DEV root`, for
+    /// several queues under `mq`). What waits moves into the new ones, or leaves at its time where
+    /// they would not hold it; see [`Port::set_qdisc`]. False if there is no such interface.
+    #[must_use = "false means that there is no such interface"]
+    pub fn set_qdisc(&self, now: Instant, interface: InterfaceId, config: &QdiscConfig) -> bool {
+        let host = &self.host;
+        let Some(interface) = host.topology.interface(interface) else { return false };
+        for port in interface.ports() {
+            let qdisc = config.build(interface.capabilities(), host.fork_seed());
+            let lost = port.set_qdisc(qdisc, now);
+            host.drops.add(DropReason::QdiscDrop, lost as u64);
+        }
+        true
+    }
+
+    /// What `tc -s qdisc` prints, one for each queue of an interface. Waits for threads that drain.
+    pub fn qdiscs(&self, now: Instant, interface: InterfaceId) -> Vec<Report> {
+        let Some(interface) = self.host.topology.interface(interface) else { return Vec::new() };
+        interface.ports().iter().map(|port| port.qdisc(now)).collect()
+    }
+
+    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`); equal
+    /// to each other they are fixed.
+    pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
         let Some(interface) = self.host.topology.interface(interface) else { return };
         for port in interface.ports() {
-            port.set_qdisc(make(), now);
+            port.set_byte_queue_limits(min, max, now);
         }
     }
 
@@ -627,6 +652,16 @@ impl Stack {
     /// One counter of TCP, summed over the shards.
     pub fn tcp_counter(&self, counter: Counter) -> u64 {
         self.host.shards.iter().map(|shard| shard.counters().get(counter)).sum()
+    }
+
+    /// How late frames left that a connection or a qdisc in place held until they were due.
+    pub fn departures(&self) -> Departures {
+        let mut departures = Departures::default();
+        for shard in &self.host.shards {
+            departures.add(&shard.counters().lateness);
+        }
+        self.host.topology.add_departures(&mut departures);
+        departures
     }
 
     /// Counters of IP, ICMP and UDP.

@@ -15,7 +15,7 @@ use neap_stack::port::Port;
 use neap_stack::qdisc::fifo::PfifoFast;
 use neap_stack::qdisc::{QdiscStats, Verdict};
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::task::{Wake, Waker};
 
@@ -181,6 +181,7 @@ fn send(world: &World, flow: u64) {
         gso: None,
         checksum: None,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
         flow,
         ecn: Ecn::NotEct,

@@ -511,7 +511,6 @@ fn pings_are_answered() {
 
 #[test]
 fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
-    use neap_stack::qdisc::fifo::PfifoFast;
     use neap_stack::route::{Entry, Route};
     let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
     let entry = Entry {
@@ -527,7 +526,8 @@ fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
     assert!(world.a.add_route(entry));
     let nowhere = Entry { route: Route { interface: 7, ..entry.route }, ..entry };
     assert!(!world.a.add_route(nowhere));
-    world.a.set_qdisc(world.now, world.a_interface, || Box::new(PfifoFast::new(10)));
+    let qdisc = "pfifo_fast limit 10".parse().unwrap();
+    assert!(world.a.set_qdisc(world.now, world.a_interface, &qdisc));
     let to = address("192.0.2.1:80");
     let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
     assert_eq!(client.local_addr().ip(), address("10.0.0.1:0").ip());

@@ -1,5 +1,7 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
+use crate::sender::send_queue::BUFFER_OVERHEAD;
+use crate::time::Nanos;
 use thiserror::Error;
 
 /// `min default max` of a buffer, in bytes of memory.
@@ -16,10 +18,31 @@ pub struct BufferSizes {
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TsoBonus {
+    /// None, as before it.
+    Off,
     /// As Linux since 2022: up to a full super-frame on any short path.
     Linux,
     /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
     Bounded,
+}
+
+/// What the small-queue limit is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmallQueueRule {
+    /// `tcp_limit_output_bytes`, whatever the rate (Linux 46d3ceabd8d9, 2012).
+    Fixed,
+    /// Two frames or a time's worth of the rate, capped (Linux 605ad7f184b6, 2014).
+    Rate,
+}
+
+/// When the next ACK is too far away to wait for it with a frame that could grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TsoDefer {
+    /// When it is expected later than half a round trip or a millisecond from now (Linux
+    /// 295ce1eb36ae, 2025).
+    NextAck,
+    /// When less than half a round trip has passed since the oldest frame left (before it).
+    HalfRtt,
 }
 
 /// Settings of a connection: sysctls with Linux's names, units and defaults, and rule switches.
@@ -66,6 +89,15 @@ pub struct Config {
     pub tcp_pacing_ss_ratio: u32,
     /// `net.ipv4.tcp_pacing_ca_ratio`: percent.
     pub tcp_pacing_ca_ratio: u32,
+    /// `neap.tcp_internal_pacing`: connections pace themselves where no qdisc does it.
+    pub internal_pacing: bool,
+    /// `neap.tcp_pacing_credit`: a late departure shortens the gap behind it, by half at the most.
+    pub pacing_credit: bool,
+    /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that leave back to back.
+    pub pacing_free_segments: u32,
+    /// `neap.timer_slack_ns`: timers of a shard may wait so long for others, nanoseconds: twice
+    /// the `timer_slack` of `fq`, since less than half a gap late costs no rate.
+    pub timer_slack_ns: u32,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
     /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
@@ -96,8 +128,6 @@ pub struct Config {
     pub tcp_rto_max_ms: u32,
     /// `net.ipv4.tcp_invalid_ratelimit`: milliseconds between challenge ACKs of one connection.
     pub tcp_invalid_ratelimit: u32,
-    /// `net.ipv4.tcp_challenge_ack_limit`: challenge ACKs per second of the host.
-    pub tcp_challenge_ack_limit: u32,
     /// `net.ipv4.tcp_syncookies`: 0 never, 1 when the SYN queue overflows, 2 always.
     pub tcp_syncookies: u8,
     /// `net.ipv4.tcp_max_syn_backlog`: half-open connections per listener.
@@ -116,13 +146,38 @@ pub struct Config {
     pub tcp_min_snd_mss: u32,
     /// `neap.tcp_small_queues`: the small-queue check, on unless an experiment turns it off.
     pub small_queues: bool,
+    /// `neap.tcp_small_queue_rule`: `fixed` or `rate`.
+    pub small_queue_rule: SmallQueueRule,
+    /// `neap.tcp_small_queue_spare`: frames that may be unacknowledged whatever is below, the one that
+    /// leaves included.
+    pub small_queue_spare: u32,
+    /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` holds for paced flows too.
+    pub small_queue_cap_paced: bool,
+    /// `neap.tcp_late_completions`: the limit adapts to devices that complete late.
+    pub late_completions: bool,
+    /// `neap.tcp_skb_overhead`: bytes that a frame below counts beside its payload.
+    pub skb_overhead: u32,
+    /// `neap.tcp_half_cwnd`: a frame takes at most half of the window.
+    pub half_cwnd: bool,
+    /// `neap.tcp_tso_defer`: `next_ack` or `half_rtt`.
+    pub tso_defer: TsoDefer,
     /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
     pub tso_autosizing: bool,
-    /// `neap.tcp_tso_bonus`: `linux` or `bounded`.
+    /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
     /// frame may take at the flow's rate; the small-queue limit is twice that.
     pub tso_max_usecs: u32,
+}
+
+impl Config {
+    /// What a frame takes at the most at the rate of its flow: the bound, or Linux's millisecond.
+    pub fn frame_time(&self) -> Nanos {
+        match self.tso_bonus {
+            TsoBonus::Bounded => Nanos::from_micros(u64::from(self.tso_max_usecs)),
+            TsoBonus::Off | TsoBonus::Linux => Nanos::from_millis(1),
+        }
+    }
 }
 
 impl Default for Config {
@@ -148,6 +203,10 @@ impl Default for Config {
             tcp_slow_start_after_idle: true,
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
+            internal_pacing: true,
+            pacing_credit: true,
+            pacing_free_segments: 10,
+            timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,
             tcp_notsent_lowat_us: 0,
             tcp_syn_retries: 6,
@@ -162,7 +221,6 @@ impl Default for Config {
             tcp_rto_min_us: 200_000,
             tcp_rto_max_ms: 120_000,
             tcp_invalid_ratelimit: 500,
-            tcp_challenge_ack_limit: 1000,
             tcp_syncookies: 1,
             tcp_max_syn_backlog: 1024,
             somaxconn: 4096,
@@ -172,6 +230,13 @@ impl Default for Config {
             tcp_abort_on_overflow: false,
             tcp_min_snd_mss: 48,
             small_queues: true,
+            small_queue_rule: SmallQueueRule::Rate,
+            small_queue_spare: 2,
+            small_queue_cap_paced: true,
+            late_completions: true,
+            skb_overhead: BUFFER_OVERHEAD,
+            half_cwnd: true,
+            tso_defer: TsoDefer::NextAck,
             tso_autosizing: true,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,

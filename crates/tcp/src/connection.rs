@@ -332,7 +332,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
-        self.sender.establish(window, seq, now);
+        self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
@@ -436,7 +436,7 @@ impl Connection {
     // Application.
 
     /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    pub(crate) fn size_goal(&self) -> u32 {
+    pub fn size_goal(&self) -> u32 {
         let mss = self.sender.mss.max(1);
         if self.gso.max_segs <= 1 {
             return mss;
@@ -668,13 +668,14 @@ impl Connection {
             }
             SocketOption::MaxSegment(_) => self.refresh_mss(),
             SocketOption::MaxPacingRate(rate) => self.sender.pacer.set_max_rate(rate),
+            SocketOption::MaxPacingRate32(rate) => self.sender.pacer.set_max_rate(rate.into()),
             SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
             }
             SocketOption::Congestion(name) => {
                 let controller = congestion::by_name(&name);
-                self.sender.controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
-                self.sender.pacer.set_needed(self.sender.controller.pacing_rate().is_some());
+                let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
+                self.sender.set_controller(controller, now, &self.config);
             }
             SocketOption::KeepAliveInterval(_)
             | SocketOption::KeepAliveCount(_)

@@ -1,5 +1,6 @@
 //! Counters of what happened to segments, by the names `nstat` prints.
 
+use crate::lateness::Lateness;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
@@ -154,29 +155,37 @@ counters! {
     LocalCongestion = "NeapTCPLocalCongestion",
     /// Work left as a debt for the owner of the socket.
     Deferred = "NeapTCPDeferred",
+    /// Polls of a shard that nothing but a timer called for: no packet had come, no frame was
+    /// completed, nobody had asked.
+    TimerWakeups = "NeapTimerWakeups",
 }
 
 /// A set of counters, shared by the connections of one shard.
 ///
 /// Adding is one relaxed atomic add.
 #[derive(Debug)]
-pub struct Counters([AtomicU64; Counter::ALL.len()]);
+pub struct Counters {
+    values: [AtomicU64; Counter::ALL.len()],
+    /// How late frames left that a connection held until they were due.
+    pub lateness: Lateness,
+}
 
 impl Default for Counters {
     fn default() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+        let values = core::array::from_fn(|_| AtomicU64::new(0));
+        Self { values, lateness: Lateness::default() }
     }
 }
 
 impl Counters {
     /// Adds `n`.
     pub fn add(&self, counter: Counter, n: u64) {
-        self.0[counter as usize].fetch_add(n, Relaxed);
+        self.values[counter as usize].fetch_add(n, Relaxed);
     }
 
     /// The value now.
     pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize].load(Relaxed)
+        self.values[counter as usize].load(Relaxed)
     }
 
     /// Every counter with its value.

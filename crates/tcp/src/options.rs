@@ -91,6 +91,7 @@ impl SocketOptions {
             SocketOption::MaxSegment(mss @ 88..=32767) => self.max_segment = Some(mss),
             SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
             SocketOption::MaxPacingRate(rate) => self.max_pacing_rate = rate,
+            SocketOption::MaxPacingRate32(rate) => self.max_pacing_rate = rate.into(),
             SocketOption::NotSentLowat(bytes) => self.notsent_lowat = bytes,
             SocketOption::NotSentLowatMicros(micros) => self.notsent_lowat_us = micros,
             SocketOption::Congestion(ref name) => {
@@ -157,8 +158,10 @@ pub enum SocketOption {
     ReceiveBuffer(u32),
     /// `TCP_MAXSEG`, 88 to 32767; 0 ends the bound.
     MaxSegment(u16),
-    /// `SO_MAX_PACING_RATE`.
+    /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
     MaxPacingRate(Rate),
+    /// `SO_MAX_PACING_RATE` of four bytes, unlimited when all ones.
+    MaxPacingRate32(u32),
     /// `TCP_NOTSENT_LOWAT`.
     NotSentLowat(u32),
     /// `TCP_NEAP_NOTSENT_LOWAT_US`, microseconds.

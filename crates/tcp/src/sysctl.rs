@@ -1,6 +1,6 @@
 //! Settings by name: one table of every field of [`Config`] with Linux's name, unit and range.
 
-use crate::config::{BufferSizes, Config, SysctlError, TsoBonus};
+use crate::config::{BufferSizes, Config, SmallQueueRule, SysctlError, TsoBonus, TsoDefer};
 use crate::congestion;
 use core::str::FromStr;
 
@@ -25,7 +25,13 @@ macro_rules! expected {
         "three sizes in bytes, min default max, each from 1 to 2147483647"
     };
     (bonus) => {
-        "linux or bounded"
+        "off, linux or bounded"
+    };
+    (rule) => {
+        "fixed or rate"
+    };
+    (defer) => {
+        "next_ack or half_rtt"
     };
     (controller) => {
         "the name of a congestion controller"
@@ -59,7 +65,6 @@ sysctls! {
     "net.core.wmem_max" wmem_max: int 4608..2147483647;
     "net.ipv4.tcp_abort_on_overflow" tcp_abort_on_overflow: switch;
     "net.ipv4.tcp_autocorking" tcp_autocorking: switch;
-    "net.ipv4.tcp_challenge_ack_limit" tcp_challenge_ack_limit: int 0..2147483647;
     "net.ipv4.tcp_congestion_control" tcp_congestion_control: controller;
     "net.ipv4.tcp_dsack" tcp_dsack: switch;
     "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4;
@@ -96,16 +101,27 @@ sysctls! {
     "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255;
     "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch;
     "net.ipv4.tcp_wmem" tcp_wmem: sizes;
+    "neap.tcp_internal_pacing" internal_pacing: switch;
+    "neap.tcp_pacing_credit" pacing_credit: switch;
+    "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647;
+    "neap.tcp_half_cwnd" half_cwnd: switch;
+    "neap.tcp_late_completions" late_completions: switch;
+    "neap.tcp_skb_overhead" skb_overhead: int 0..65536;
+    "neap.tcp_small_queue_cap_paced" small_queue_cap_paced: switch;
+    "neap.tcp_small_queue_rule" small_queue_rule: rule;
+    "neap.tcp_small_queue_spare" small_queue_spare: int 0..64;
     "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000;
     "neap.tcp_small_queues" small_queues: switch;
     "neap.tcp_tso_autosizing" tso_autosizing: switch;
     "neap.tcp_tso_bonus" tso_bonus: bonus;
+    "neap.tcp_tso_defer" tso_defer: defer;
     "neap.tcp_tso_max_usecs" tso_max_usecs: int 1..1000000;
+    "neap.timer_slack_ns" timer_slack_ns: int 0..1000000000;
 }
 
 /// From text; `None` if it is not what is expected.
 mod parse {
-    use super::{BufferSizes, FromStr, TsoBonus, congestion};
+    use super::{BufferSizes, FromStr, SmallQueueRule, TsoBonus, TsoDefer, congestion};
 
     pub(super) fn int<T: TryFrom<u32>>(text: &str, low: u32, high: u32) -> Option<T> {
         let value = u32::from_str(text).ok().filter(|value| (low..=high).contains(value))?;
@@ -125,8 +141,25 @@ mod parse {
 
     pub(super) fn bonus(text: &str) -> Option<TsoBonus> {
         match text {
+            "off" => Some(TsoBonus::Off),
             "linux" => Some(TsoBonus::Linux),
             "bounded" => Some(TsoBonus::Bounded),
+            _ => None,
+        }
+    }
+
+    pub(super) fn rule(text: &str) -> Option<SmallQueueRule> {
+        match text {
+            "fixed" => Some(SmallQueueRule::Fixed),
+            "rate" => Some(SmallQueueRule::Rate),
+            _ => None,
+        }
+    }
+
+    pub(super) fn defer(text: &str) -> Option<TsoDefer> {
+        match text {
+            "next_ack" => Some(TsoDefer::NextAck),
+            "half_rtt" => Some(TsoDefer::HalfRtt),
             _ => None,
         }
     }
@@ -138,7 +171,7 @@ mod parse {
 
 /// To text, in the form that is parsed.
 mod show {
-    use super::{BufferSizes, TsoBonus};
+    use super::{BufferSizes, SmallQueueRule, TsoBonus, TsoDefer};
 
     pub(super) fn int(value: &impl ToString) -> String {
         value.to_string()
@@ -155,8 +188,23 @@ mod show {
 
     pub(super) fn bonus(value: &TsoBonus) -> String {
         match value {
+            TsoBonus::Off => "off".into(),
             TsoBonus::Linux => "linux".into(),
             TsoBonus::Bounded => "bounded".into(),
+        }
+    }
+
+    pub(super) fn rule(value: &SmallQueueRule) -> String {
+        match value {
+            SmallQueueRule::Fixed => "fixed".into(),
+            SmallQueueRule::Rate => "rate".into(),
+        }
+    }
+
+    pub(super) fn defer(value: &TsoDefer) -> String {
+        match value {
+            TsoDefer::NextAck => "next_ack".into(),
+            TsoDefer::HalfRtt => "half_rtt".into(),
         }
     }
 
@@ -226,7 +274,8 @@ mod tests {
     fn every_field_is_changed_by_its_own_name_alone() {
         for name in Config::names() {
             let default = Config::default();
-            let candidates = ["0", "1", "4", "1000", "5000", "reno", "linux", "1 2 3"];
+            let candidates =
+                ["0", "1", "4", "1000", "5000", "reno", "linux", "fixed", "half_rtt", "1 2 3"];
             let changed = candidates.iter().find_map(|value| {
                 let mut config = Config::default();
                 (config.set(name, value).is_ok() && config != default).then_some(config)

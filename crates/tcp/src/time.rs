@@ -128,8 +128,15 @@ impl From<Nanos> for core::time::Duration {
 }
 
 /// Bytes per second, as `SO_MAX_PACING_RATE` and `tcpi_pacing_rate` count.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(pub u64);
+
+impl From<u32> for Rate {
+    /// The four-byte form of `SO_MAX_PACING_RATE`: all ones are no limit.
+    fn from(rate: u32) -> Self {
+        if rate == u32::MAX { Self::UNLIMITED } else { Self(rate.into()) }
+    }
+}
 
 impl Rate {
     /// No limit: all ones, as in Linux.

@@ -55,8 +55,8 @@ impl Connection {
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
-    /// Arms the tail loss probe in place of the timeout, no later than that
-    /// (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
+    /// Arms the tail loss probe in place of the timeout, no later than that, plus what pacing still
+    /// holds (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
     pub(crate) fn arm_loss_probe(&mut self, now: Instant) {
         let sender = &self.sender;
         let counts = sender.board.counts();
@@ -77,9 +77,11 @@ impl Connection {
         } else {
             srtt.saturating_mul(2) + sender.recovery.probe_slack(PROBE_SLACK)
         };
-        let at = now + wait + sender.pacer.backlog(now);
-        let timeout = self.deadlines.get(Deadline::Retransmit);
-        self.deadlines.set_retransmit(Deadline::LossProbe, at.min(timeout));
+        // The timeout counts from the departure of the oldest frame (`tcp_rto_delta_us`).
+        let oldest = sender.board.front().map_or(now, |sent| sent.sent_at);
+        let timeout = (oldest + sender.rtt.rto()).since(now);
+        let at = now + wait.min(timeout) + sender.pacer.backlog(now);
+        self.deadlines.set_retransmit(Deadline::LossProbe, at);
     }
 
     pub(crate) fn arm_syn(&mut self, now: Instant) {

@@ -472,7 +472,7 @@ impl World {
 
     fn set_option(&mut self, source: &mut Source<'_>) {
         let span = Nanos(u64::from(source.word()));
-        let option = match source.byte() % 14 {
+        let option = match source.byte() % 15 {
             0 => SocketOption::NoDelay(source.bit()),
             1 => SocketOption::Cork(source.bit()),
             2 => SocketOption::QuickAck(source.bit()),
@@ -486,6 +486,9 @@ impl World {
             10 => SocketOption::ReceiveBuffer(source.word() >> (source.byte() % 32)),
             11 => SocketOption::MaxSegment(source.short() as u16),
             12 => SocketOption::MaxPacingRate(Rate(u64::from(source.word()))),
+            13 => {
+                SocketOption::Congestion(congestion::NAMES[usize::from(source.byte() % 4)].into())
+            }
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };
         let _ = self.connection.set_option(self.now, option);

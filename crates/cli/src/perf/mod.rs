@@ -77,6 +77,10 @@ pub(crate) struct Args {
     /// Socket buffers, bytes (suffixes K, M, G: powers of 1024)
     #[arg(short, long, value_name = "BYTES", conflicts_with = "server", value_parser = size_within::<{ MAX_WINDOW }>)]
     window: Option<u32>,
+    /// Pace each socket to at most so many bit/s, by fq if it is on the path (suffixes K, M, G: powers of
+    /// 1000)
+    #[arg(long, value_name = "RATE", conflicts_with = "server", value_parser = rate)]
+    fq_rate: Option<u64>,
     /// Unsent bytes that the stack takes at the most; a writer is woken below half of them
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "reverse"], value_parser = size_within::<{ u32::MAX }>)]
     notsent_lowat: Option<u32>,
@@ -170,6 +174,22 @@ fn size_within<const LIMIT: u32>(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A number of bit/s, with a suffix of iperf3's: for rates K, M, G, T are powers of 1000.
+fn rate(text: &str) -> Result<u64, String> {
+    let wrong =
+        || "expected a number of 8 or more, with K, M, G or T for powers of 1000".to_owned();
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        Some((at, 't' | 'T')) => (&text[..at], 1e12),
+        _ => (text, 1.0),
+    };
+    let value = digits.parse::<f64>().map_err(|_| wrong())? * unit;
+    // Less than a byte per second is nothing, and beyond 2^53 a count could not cross the wire.
+    if (8.0..=9e15).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
+}
+
 /// Seconds between reports.
 fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -200,6 +220,7 @@ impl Args {
                 congestion: self.congestion.clone(),
                 max_segment: self.mss,
                 buffer_size: self.window.map(|window| window as usize),
+                fq_rate: self.fq_rate,
                 notsent_lowat: self.notsent_lowat,
             },
         }
@@ -312,7 +333,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     exit_code(&result)
 }
 
-/// Counters of TCP, IP and the devices, and what was dropped why.
+/// Counters of TCP, IP, the devices and qdiscs, and what was dropped why.
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
@@ -321,10 +342,24 @@ fn nstat(stack: &Stack) {
     for (name, n) in tcp.chain(ip).chain(drops).filter(|&(_, n)| n > 0) {
         eprintln!("{name:<32} {n}");
     }
+    let late = host.departures();
+    if late.count() > 0 {
+        let micros = |percent| late.percentile(percent).0 as f64 / 1e3;
+        eprintln!(
+            "departures {} late us p50 {} p99 {} max {}",
+            late.count(),
+            micros(50.0),
+            micros(99.0),
+            late.max().0 as f64 / 1e3
+        );
+    }
     for interface in host.interfaces(stack.now()) {
         for (queue, port) in interface.ports.iter().enumerate() {
             eprintln!("{} queue {queue}: {port:?}", interface.name);
         }
+    }
+    for qdisc in stack.qdiscs() {
+        eprintln!("{qdisc}");
     }
 }
 

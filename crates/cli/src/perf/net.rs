@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use neap::stack::stack::ConnectOptions;
 use neap::tcp::options::{SocketOption, SocketOptions as TcpOptions};
+use neap::tcp::time::Rate;
 pub(crate) use neap::{Stack, TcpListener, TcpStream};
 
 /// What a test asks of its sockets.
@@ -18,6 +19,8 @@ pub(crate) struct SocketOptions {
     pub max_segment: Option<u32>,
     /// Both socket buffers, bytes; tuned by the stack if `None`.
     pub buffer_size: Option<usize>,
+    /// bit/s that the socket sends at the most, paced (`SO_MAX_PACING_RATE`).
+    pub fq_rate: Option<u64>,
     /// `TCP_NOTSENT_LOWAT` of what this end sends, bytes. The protocol has no word for it.
     pub notsent_lowat: Option<u32>,
 }
@@ -82,6 +85,9 @@ pub(crate) fn apply(socket: &TcpStream, options: &SocketOptions) -> io::Result<(
     if let Some(mss) = options.max_segment {
         let mss = u16::try_from(mss).map_err(|_| io::ErrorKind::InvalidInput)?;
         socket.set_option(SocketOption::MaxSegment(mss))?;
+    }
+    if let Some(bits) = options.fq_rate {
+        socket.set_option(SocketOption::MaxPacingRate(Rate::from_bits(bits)))?;
     }
     if let Some(size) = options.buffer_size {
         let size = u32::try_from(size).unwrap_or(u32::MAX);

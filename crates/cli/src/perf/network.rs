@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use neap::device::{Packet, PacketConfig, TunConfig};
+use neap::stack::qdisc::config::QdiscConfig;
+use neap::tcp::profile::Profile;
 
 use super::net::IpVersion;
 
@@ -26,9 +28,15 @@ pub(crate) struct NetworkArgs {
     /// Router for everything beyond the prefix
     #[arg(long, value_name = "IP", requires = "packet")]
     gateway: Option<IpAddr>,
-    /// Set a sysctl of the stack by Linux's name; may be repeated
+    /// Rules and settings of a year: linux-2012, linux-2014, linux-2017, linux-2018, linux-6.18, or neap
+    #[arg(long, value_name = "NAME", value_parser = profile)]
+    profile: Option<Profile>,
+    /// Set a sysctl of the stack by Linux's name, after those of the profile; may be repeated
     #[arg(long = "sysctl", value_name = "NAME=VALUE")]
     sysctls: Vec<Sysctl>,
+    /// Queueing discipline in the words of tc, for instance "fq flow_limit 200" [default: pfifo_fast]
+    #[arg(long, value_name = "QDISC")]
+    qdisc: Option<QdiscConfig>,
     /// Largest super-frame handed to the device, bytes
     #[arg(long, value_name = "BYTES")]
     gso_max: Option<u32>,
@@ -69,7 +77,9 @@ pub(crate) enum Way {
 pub(crate) struct Network {
     pub way: Way,
     pub address: Cidr,
+    pub profile: Profile,
     pub sysctls: Vec<Sysctl>,
+    pub qdisc: Option<QdiscConfig>,
     /// Bytes.
     pub gso_max: Option<u32>,
 }
@@ -98,7 +108,9 @@ impl Network {
             }
             (None, None) => return Err(NetworkError::NoDevice),
         };
-        Ok(Self { way, address, sysctls: args.sysctls.clone(), gso_max: args.gso_max })
+        let profile = args.profile.unwrap_or(Profile::Neap);
+        let (sysctls, qdisc) = (args.sysctls.clone(), args.qdisc.clone());
+        Ok(Self { way, address, profile, sysctls, qdisc, gso_max: args.gso_max })
     }
 
     /// Opens the device and starts the stack on it.
@@ -106,9 +118,13 @@ impl Network {
     /// # Errors
     /// A missing privilege or interface, or a sysctl that cannot be set; each says what to do.
     pub(crate) fn open(&self) -> Result<neap::Stack, neap::BuildError> {
-        let mut builder = neap::Stack::builder().address(&self.address.to_string());
+        let mut builder = neap::Stack::builder().config(self.profile.config());
+        builder = builder.address(&self.address.to_string());
         for sysctl in &self.sysctls {
             builder = builder.sysctl(&sysctl.name, &sysctl.value);
+        }
+        if let Some(qdisc) = &self.qdisc {
+            builder = builder.qdisc(&qdisc.to_string());
         }
         match &self.way {
             Way::Tun { name, host } => {
@@ -209,6 +225,14 @@ impl FromStr for Cidr {
     }
 }
 
+/// A profile by its name.
+fn profile(name: &str) -> Result<Profile, String> {
+    Profile::by_name(name).ok_or_else(|| {
+        let names = Profile::ALL.map(Profile::name).join(", ");
+        format!("no such profile; there are {names}")
+    })
+}
+
 /// A sysctl and its value; the stack knows which names there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sysctl {
@@ -255,7 +279,7 @@ mod tests {
     #[test]
     fn good_ways_out() {
         let tun = network(
-            "--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.1/24 --sysctl a.b=3 --sysctl c=",
+            "--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.1/24 --sysctl a.b=3 --sysctl c= --profile linux-2014",
         )
         .unwrap();
         assert_eq!(
@@ -263,7 +287,7 @@ mod tests {
             Way::Tun { name: "t0".to_owned(), host: "10.9.0.1/24".parse().unwrap() }
         );
         assert_eq!(tun.sysctls[0], Sysctl { name: "a.b".to_owned(), value: "3".to_owned() });
-        assert_eq!(tun.version(), IpVersion::V4);
+        assert_eq!((tun.version(), tun.profile), (IpVersion::V4, Profile::Linux2014));
         let packet =
             network("--packet v0 --address fd00::2/64 --gateway fe80::1 --gso-max 16384").unwrap();
         assert_eq!((packet.version(), packet.gso_max), (IpVersion::V6, Some(16_384)));
@@ -283,6 +307,7 @@ mod tests {
             ("--packet v0 --address 10.9.0.2/24 --gateway fd00::1", "different versions"),
             ("--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.2/24", "same address"),
             ("--packet v0 --address 10.9.0.2/24 --sysctl x", "NAME=VALUE"),
+            ("--packet v0 --address 10.9.0.2/24 --profile linux-2011", "linux-2012"),
         ] {
             let error = network(line).unwrap_err();
             assert!(error.contains(hint), "{line}: {error}");

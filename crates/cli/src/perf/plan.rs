@@ -116,6 +116,7 @@ impl Plan {
                 congestion: asked.congestion.clone(),
                 max_segment: (mss > 0).then_some(mss),
                 buffer_size: (window > 0).then_some(window as usize),
+                fq_rate: (asked.fqrate > 0).then_some(asked.fqrate),
                 notsent_lowat: None,
             },
         })
@@ -139,6 +140,7 @@ impl Plan {
             parallel: self.streams.into(),
             reverse: self.reverse,
             window: self.socket.buffer_size.unwrap_or(0) as u64,
+            fqrate: self.socket.fq_rate.unwrap_or(0),
             len: self.block.into(),
             congestion: self.socket.congestion.clone(),
             client_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -195,6 +197,7 @@ mod tests {
                     congestion: Some("cubic".to_owned()),
                     max_segment: Some(1400),
                     buffer_size: Some(1 << 20),
+                    fq_rate: Some(48_000_000),
                     notsent_lowat: None,
                 },
             };

@@ -425,6 +425,9 @@ pub(crate) struct Parameters {
     pub bidirectional: bool,
     #[serde(deserialize_with = "count", skip_serializing_if = "is_zero")]
     pub window: u64,
+    /// bit/s to which each sender's socket is paced; 0 is no limit.
+    #[serde(deserialize_with = "count", skip_serializing_if = "is_zero")]
+    pub fqrate: u64,
     #[serde(deserialize_with = "count")]
     pub len: u64,
     /// bit/s that each sender shall not exceed; 0 is no limit.

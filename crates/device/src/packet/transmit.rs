@@ -253,6 +253,7 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use neap_stack::frame::Headers;
     use neap_tcp::segment::{Ecn, Payload};
+    use neap_tcp::time::Rate;
     use neap_tcp::transmit::small_queue::TxAccount;
     use std::task::Waker;
 
@@ -274,6 +275,7 @@ mod tests {
             gso: None,
             checksum: None,
             departure: Instant::ZERO,
+            pacing_rate: Rate::UNLIMITED,
             priority: 0,
             flow: 0,
             ecn: Ecn::NotEct,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use neap_stack::device::{Received, RxQueue};
 use neap_stack::frame::{Frame, Gso, GsoKind, Headers, PartialChecksum};
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -69,6 +69,7 @@ pub(crate) fn frame(headers: &[u8], payload: Payload) -> Frame {
         gso: None,
         checksum: None,
         departure: Instant::ZERO,
+        pacing_rate: Rate::UNLIMITED,
         priority: 0,
         flow: 0,
         ecn: Ecn::NotEct,

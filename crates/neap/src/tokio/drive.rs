@@ -1,7 +1,7 @@
 //! The task that drives a shard.
 
 use crate::clock;
-use crate::driver::{Driver, Sleeper, Timer};
+use crate::driver::{Driver, Sleeper};
 use crate::running::Running;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
@@ -29,7 +29,6 @@ pub(super) fn ensure(running: &Arc<Running>, shard: usize) -> io::Result<()> {
 struct Task {
     running: Arc<Running>,
     shard: usize,
-    timer: Timer,
     set: AsyncFd<Set>,
 }
 
@@ -46,21 +45,21 @@ impl Task {
     /// `None` if another task was quicker.
     fn begin(running: &Arc<Running>, shard: usize) -> io::Result<Option<Self>> {
         let driver = running.driver(shard);
-        let (sleeper, timer) = driver.timed_sleeper()?;
+        let sleeper = driver.sleeper()?;
         #[expect(
             deprecated,
             reason = "its successor is unsafe: `Set` owns what it names to its end"
         )]
         let set = AsyncFd::with_interest(Set(sleeper), Interest::READABLE)?;
         let is_first = driver.begin_task();
-        Ok(is_first.then(|| Self { running: running.clone(), shard, timer, set }))
+        Ok(is_first.then(|| Self { running: running.clone(), shard, set }))
     }
 
     fn driver(&self) -> &Driver {
         self.running.driver(self.shard)
     }
 
-    async fn drive(mut self) {
+    async fn drive(self) {
         while !self.running.is_over() {
             let now = clock::now();
             let polled = self.driver().try_led(&self.running.stack).map(|led| led.poll(now));
@@ -70,7 +69,8 @@ impl Task {
                     continue;
                 }
                 Some((next, _)) => {
-                    self.timer.set(next, now);
+                    // It fails only for times that are none.
+                    let _ = self.set.get_ref().0.arm(next, now);
                     self.running.driver(self.shard).expect_task(next);
                     None
                 }

@@ -10,4 +10,5 @@ mod errors;
 mod lifecycle;
 mod links;
 mod polling;
+mod qdiscs;
 mod waiting;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::device::{Completed, Medium};
 use crate::frame::{Gso, GsoKind, PartialChecksum, test_frame};
+use crate::qdisc::config::QdiscConfig;
 use crate::qdisc::fifo::PfifoFast;
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, Weak};
@@ -322,30 +323,65 @@ fn the_quota_leaves_the_rest_to_the_driver() {
     assert_eq!(world.port.stats(ZERO).quota_exceeded, 2);
 }
 
+fn qdisc(text: &str) -> Box<dyn Qdisc> {
+    let config: QdiscConfig = text.parse().expect("well formed");
+    config.build(&capabilities(Completion::OnSubmit), 1)
+}
+
 #[test]
-fn a_replaced_qdisc_sends_what_it_has_first() {
+fn frames_move_from_a_replaced_qdisc_into_the_next_one() {
     let world = World::new(0, capabilities(Completion::OnSubmit));
-    world.enqueue(0..3);
-    world.port.set_qdisc(Box::<PfifoFast>::default(), ZERO);
-    world.enqueue(3..5);
-    world.port.set_qdisc(Box::new(PfifoFast::new(1)), ZERO);
-    world.enqueue([5]);
-    assert_eq!(world.port.enqueue(test_frame(1), ZERO), Verdict::Dropped);
+    let account = account();
+    for flow in 0..5 {
+        let credit = Some(TxCredit::charge(&account, 100));
+        world.port.enqueue(Frame { flow, credit, ..test_frame(100) }, ZERO);
+    }
+    for text in ["fq_codel", "codel", "tbf rate 1gbit burst 10k limit 10k", "pfifo_fast"] {
+        assert_eq!(world.port.set_qdisc(qdisc(text), ZERO), 0);
+        assert_eq!(world.port.qdisc(ZERO).config.kind(), text.split(' ').next().unwrap());
+        assert_eq!(world.port.stats(ZERO).qdisc.backlog_packets, 5);
+        assert_eq!(account.bytes(), 500);
+    }
+    assert_eq!(world.port.set_qdisc(qdisc("pfifo_fast limit 2"), ZERO), 2, "one was given back");
     let stats = world.port.stats(ZERO).qdisc;
-    assert_eq!((stats.backlog_packets, stats.drops), (6, 1));
+    assert_eq!((stats.backlog_packets, stats.drops, account.bytes()), (3, 2, 300));
     world.ring.lock().unwrap().slots = 10;
     world.port.run(ZERO);
-    assert_eq!(world.flows_taken(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!((world.flows_taken().len(), account.bytes()), (3, 0));
     world.enqueue([6]);
     assert_eq!(world.port.stats(ZERO).bypassed, 1 + 1, "the first try and the last frame");
+}
+
+#[test]
+fn a_replaced_fq_keeps_what_it_holds_and_holds_back_nothing_else() {
+    let world = World::new(10, capabilities(Completion::OnSubmit));
+    let account = account();
+    let frame = |flow, departure| {
+        let credit = Some(TxCredit::charge(&account, 100));
+        Frame { flow, departure, credit, ..test_frame(100) }
+    };
+    world.port.set_qdisc(qdisc("fq timer_slack 0ns"), ZERO);
+    for (flow, departure) in [(1, ms(5)), (2, ms(3)), (3, ms(9))] {
+        world.port.enqueue(frame(flow, departure), ms(1));
+    }
+    world.port.set_qdisc(qdisc("pfifo_fast"), ms(1));
+    assert_eq!((world.port.next_event(), world.port.holds_until_departure()), (ms(3), false));
+    world.port.enqueue(frame(4, ms(1)), ms(1));
+    assert_eq!((world.flows_taken(), account.bytes()), (vec![4], 300));
+    world.port.run(ms(3));
+    assert_eq!((world.flows_taken(), world.port.next_event()), (vec![4, 2], ms(5)));
+    // Another fq takes over what is held still.
+    world.port.set_qdisc(qdisc("fq timer_slack 0ns"), ms(3));
+    assert_eq!(world.port.qdisc(ms(3)).stats.backlog_packets, 2);
+    assert_eq!(world.port.next_event(), ms(5));
+    world.port.run(ms(9));
+    assert_eq!((world.flows_taken(), account.bytes()), (vec![4, 2, 1, 3], 0));
+    assert_eq!(world.port.next_event(), Instant::FAR_FUTURE);
 }
 
 /// One frame, held until its departure.
 struct Holding(Option<Frame>);
 impl Qdisc for Holding {
-    fn kind(&self) -> &'static str {
-        "holding"
-    }
     fn enqueue(&mut self, frame: Frame, _: Instant, dropped: &mut Dropped) -> Verdict {
         dropped.extend(self.0.replace(frame));
         Verdict::Congested
@@ -356,8 +392,14 @@ impl Qdisc for Holding {
             None => self.0.as_ref().map_or(Dequeued::Empty, |f| Dequeued::NotBefore(f.departure)),
         }
     }
-    fn requeue(&mut self, frame: Frame) {
-        self.0 = Some(frame);
+    fn len(&self) -> usize {
+        usize::from(self.0.is_some())
+    }
+    fn into_frames(self: Box<Self>) -> Vec<Frame> {
+        self.0.into_iter().collect()
+    }
+    fn config(&self) -> QdiscConfig {
+        QdiscConfig::default()
     }
     fn holds_until_departure(&self) -> bool {
         true
@@ -437,7 +479,7 @@ fn frames_are_dropped_outside_the_qdisc_lock() {
     impl Wake for Look {
         fn wake(self: Arc<Self>) {
             let port = self.0.get().and_then(Weak::upgrade).expect("set below");
-            assert_eq!(port.qdisc_kind(), "holding");
+            assert!(!port.holds_until_departure() || lock(&port.queue).qdisc.len() <= 1);
         }
     }
     let world = World::new(10, capabilities(Completion::OnSubmit));

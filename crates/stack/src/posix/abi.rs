@@ -146,6 +146,7 @@ pub const TCP_USER_TIMEOUT: i32 = 18;
 pub const TCP_REPAIR: i32 = 19;
 pub const TCP_FASTOPEN: i32 = 23;
 pub const TCP_NOTSENT_LOWAT: i32 = 25;
+pub const TCP_CC_INFO: i32 = 26;
 pub const TCP_SAVE_SYN: i32 = 27;
 pub const TCP_FASTOPEN_CONNECT: i32 = 30;
 pub const TCP_FASTOPEN_NO_COOKIE: i32 = 34;

@@ -5,6 +5,7 @@ use super::errno::Errno;
 use super::sockaddr::{self, Domain};
 use super::socket::{Kind, Socket};
 use super::{Fd, Posix, tcp_info};
+use crate::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
@@ -255,7 +256,7 @@ impl Socket {
                 SocketOption::Priority(band)
             }
             SO_LINGER if is_stream => SocketOption::Linger(linger(value)?),
-            SO_MAX_PACING_RATE if is_stream => SocketOption::MaxPacingRate(rate(value)?),
+            SO_MAX_PACING_RATE if is_stream => rate(value)?,
             SO_TYPE | SO_PROTOCOL | SO_DOMAIN | SO_ERROR => return Err(Errno::ENOPROTOOPT),
             _ => return Err(Errno::ENOPROTOOPT),
         };
@@ -365,11 +366,13 @@ impl Socket {
         let options = self.options(now);
         Ok(match name {
             TCP_INFO => give(&self.info(now, config), out),
+            TCP_CC_INFO => match self.controller(now, config).as_str() {
+                // These have no figures of their own to tell, in Linux too.
+                "reno" | "cubic" => 0,
+                _ => return Err(Errno::ENOPROTOOPT),
+            },
             TCP_CONGESTION => {
-                let name = match &self.kind {
-                    Kind::Stream { handle, .. } => handle.info(now).congestion,
-                    _ => options.congestion.unwrap_or(&config.tcp_congestion_control),
-                };
+                let name = self.controller(now, config);
                 let mut padded = [0; TCP_CA_NAME_MAX];
                 give(name.as_bytes(), &mut padded[..TCP_CA_NAME_MAX - 1]);
                 give(&padded, out)
@@ -398,6 +401,15 @@ impl Socket {
             TCP_SYNCNT | TCP_LINGER2 => give_int(tcp_default(name, config), out),
             _ => return Err(Errno::ENOPROTOOPT),
         })
+    }
+
+    /// `TCP_CONGESTION`
+    fn controller(&self, now: Instant, config: &Config) -> String {
+        let name = match &self.kind {
+            Kind::Stream { handle, .. } => handle.info(now).congestion,
+            _ => self.options.congestion.unwrap_or(&config.tcp_congestion_control),
+        };
+        name.to_owned()
     }
 
     /// `SO_ERROR`: the pending error, once.
@@ -456,7 +468,7 @@ impl Socket {
             Kind::Stream { handle, .. } => tcp_info::connection(&handle.info(now)),
             Kind::Listening(handles) => {
                 let queued = handles.iter().map(|handle| handle.queued().1).sum();
-                let most = handles.iter().map(|handle| handle.max_queued()).max().unwrap_or(0);
+                let most = handles.iter().map(ListenerHandle::max_queued).max().unwrap_or(0);
                 tcp_info::listener(config, self.options.max_pacing_rate, (queued, most))
             }
             Kind::Fresh | Kind::Datagram(_) => {
@@ -481,13 +493,10 @@ fn linger(value: &[u8]) -> Result<Option<Nanos>, Errno> {
     Ok((int(whole)? != 0).then_some(span))
 }
 
-/// `SO_MAX_PACING_RATE` in either size; all ones is no limit.
-fn rate(value: &[u8]) -> Result<Rate, Errno> {
-    if let Ok(bytes) = value.try_into() {
-        return Ok(Rate(u64::from_ne_bytes(bytes)));
-    }
-    match int(value)? as u32 {
-        u32::MAX => Ok(Rate::UNLIMITED),
-        rate => Ok(Rate(u64::from(rate))),
-    }
+/// `SO_MAX_PACING_RATE` in either size.
+fn rate(value: &[u8]) -> Result<SocketOption, Errno> {
+    Ok(match value.try_into() {
+        Ok(bytes) => SocketOption::MaxPacingRate(Rate(u64::from_ne_bytes(bytes))),
+        Err(_) => SocketOption::MaxPacingRate32(int(value)? as u32),
+    })
 }

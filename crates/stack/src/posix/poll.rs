@@ -5,6 +5,7 @@ use super::errno::Errno;
 use super::socket::{Kind, Socket};
 use super::table::Object;
 use super::{Call, Fd, Outcome, Posix, Wait};
+use crate::listener::ListenerHandle;
 use crate::socket::readiness::{Ready, ReadyState};
 use neap_tcp::time::{Instant, Nanos};
 use smallvec::SmallVec;
@@ -72,7 +73,7 @@ impl Socket {
     /// The words whose changes end a wait.
     pub(super) fn states(&self) -> SmallVec<[ReadyState; 2]> {
         match &self.kind {
-            Kind::Listening(handles) => handles.iter().map(|handle| handle.readiness()).collect(),
+            Kind::Listening(handles) => handles.iter().map(ListenerHandle::readiness).collect(),
             Kind::Stream { handle, .. } => [handle.readiness()].into_iter().collect(),
             Kind::Datagram(Some(handle)) => [handle.readiness()].into_iter().collect(),
             Kind::Fresh | Kind::Datagram(None) => SmallVec::new(),

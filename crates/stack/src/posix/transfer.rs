@@ -287,6 +287,31 @@ fn read_stream(
     }
 }
 
+/// Writes in steps of a full buffer, and sends after each as `tcp_push_one` does: what has left makes
+/// room in the buffer that it was in. Only the last step may send a short segment.
+fn write_steps(way: Way, handle: &TcpHandle, data: &[u8]) -> Result<usize, WriteError> {
+    let Way { now, flags, .. } = way;
+    let step = handle.write_goal(now).max(1) as usize;
+    let mut done = 0;
+    loop {
+        let rest = &data[done..];
+        let part = &rest[..rest.len().min(step)];
+        let is_last = part.len() == rest.len();
+        let written = match is_last && flags & MSG_MORE == 0 {
+            true => handle.write(now, part),
+            false => handle.write_more(now, part),
+        };
+        match written {
+            Ok(written) => done += written,
+            Err(WriteError::WouldBlock) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+        if is_last || written != Ok(part.len()) {
+            return Ok(done);
+        }
+    }
+}
+
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
 fn write_stream(
     way: Way,
@@ -295,7 +320,7 @@ fn write_stream(
     handle: &TcpHandle,
     data: &[u8],
 ) -> Result<Outcome<usize>, Errno> {
-    let Way { now, fd, flags, may_wait } = way;
+    let Way { now, fd, may_wait, .. } = way;
     let bits = handle.readiness().bits();
     let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
     if call.done > 0 && is_over {
@@ -303,11 +328,7 @@ fn write_stream(
     }
     // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
     if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {
-        let rest = &data[call.done.min(data.len())..];
-        let written = match flags & MSG_MORE {
-            0 => handle.write(now, rest),
-            _ => handle.write_more(now, rest),
-        };
+        let written = write_steps(way, handle, &data[call.done.min(data.len())..]);
         match written {
             Ok(written) => call.done += written,
             Err(WriteError::WouldBlock) => {}

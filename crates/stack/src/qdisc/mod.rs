@@ -1,8 +1,24 @@
 //! Queueing disciplines: where frames wait in front of a device.
+//!
+//! A [`QdiscConfig`](config::QdiscConfig) says which one, by `tc`'s names; a
+//! [`Report`](report::Report) is what `tc -s qdisc` prints. A port has one; a device of several
+//! queues has one at each, as `mq` arranges it.
 
+pub mod codel;
+pub mod config;
 pub mod fifo;
+pub mod fq;
+pub mod fq_codel;
+mod lists;
+mod param;
+pub mod report;
+pub mod tbf;
+
+#[cfg(all(test, not(loom)))]
+mod property_tests;
 
 use crate::frame::Frame;
+use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
 
@@ -31,7 +47,7 @@ pub struct QdiscStats {
     pub packets: u64,
     /// Super-frames dropped.
     pub drops: u64,
-    /// Dequeues that were put off (shaping, pacing).
+    /// Dequeues that were put off (shaping).
     pub overlimits: u64,
     /// Frames that the device gave back.
     pub requeues: u64,
@@ -41,25 +57,65 @@ pub struct QdiscStats {
     pub backlog_packets: u32,
 }
 
-/// A queueing discipline. O(1) per frame; owned by a port and called under its lock, so it must
-/// never call out.
-pub trait Qdisc: Send {
-    /// Its name as `tc` prints it.
-    fn kind(&self) -> &'static str;
+impl QdiscStats {
+    /// A frame came in.
+    fn on_queued(&mut self, bytes: u64) {
+        self.backlog_packets += 1;
+        self.backlog_bytes += bytes;
+    }
 
-    /// Takes the frame, or gives it (or another one) up and says so.
+    /// A frame left, whatever became of it.
+    fn on_left(&mut self, bytes: u64) {
+        self.backlog_packets -= 1;
+        self.backlog_bytes -= bytes;
+    }
+
+    /// A frame left for the device.
+    fn on_sent(&mut self, bytes: u64) {
+        self.on_left(bytes);
+        self.bytes += bytes;
+        self.packets += 1;
+    }
+
+    /// Adds the figures of another queue of the same device (`mq`).
+    pub fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
+        self.drops += other.drops;
+        self.overlimits += other.overlimits;
+        self.requeues += other.requeues;
+        self.backlog_bytes += other.backlog_bytes;
+        self.backlog_packets += other.backlog_packets;
+    }
+}
+
+/// A queueing discipline. O(1) per frame, O(log n) where it keeps times in order; owned by a port
+/// and called under its lock, so it must never call out.
+pub trait Qdisc: Send {
+    /// Takes the frame, or gives it (or others) up and says so.
     fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict;
 
     /// The next frame that may go at `now`; an AQM may give up others on the way.
     fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued;
 
-    /// Puts a frame that the device gave back in front of everything.
-    fn requeue(&mut self, frame: Frame);
+    /// Frames that wait.
+    fn len(&self) -> usize;
+
+    /// Whether none waits.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All frames, those of one flow in their order: for the qdisc that takes this one's place.
+    fn into_frames(self: Box<Self>) -> Vec<Frame>;
 
     /// Whether frames are held until their departure (`fq`).
     fn holds_until_departure(&self) -> bool {
         false
     }
+
+    /// Adds how late frames left that were held until their departure.
+    fn add_departures(&self, _: &mut Departures) {}
 
     /// Whether an empty queue may be passed by (`TCQ_F_CAN_BYPASS`).
     fn can_bypass(&self) -> bool {
@@ -68,4 +124,12 @@ pub trait Qdisc: Send {
 
     /// Figures since the start and now.
     fn stats(&self) -> QdiscStats;
+
+    /// Kind and parameters, the defaults filled in.
+    fn config(&self) -> config::QdiscConfig;
+
+    /// Figures of this kind alone. `now` is what times are told from.
+    fn xstats(&self, _now: Instant) -> report::Xstats {
+        report::Xstats::None
+    }
 }

@@ -465,6 +465,11 @@ impl TcpHandle {
         WeakTcpHandle(Arc::downgrade(&self.0))
     }
 
+    /// Payload bytes of a full buffer of the write queue (`tcp_send_mss`).
+    pub fn write_goal(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.size_goal())
+    }
+
     /// `FIONREAD`: bytes that can be read.
     pub fn unread(&self, now: Instant) -> u32 {
         self.look(now, |connection| connection.unread())

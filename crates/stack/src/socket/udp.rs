@@ -3,8 +3,8 @@
 use super::SocketError;
 use super::readiness::{Readiness, Ready, ReadyState};
 use crate::demux::{FourTuple, HashKey, overlap};
-use crate::egress::{Datagram, SocketPath, send_datagram_on};
-use crate::frame::Headers;
+use crate::egress::{Datagram, SocketPath, orphan, send_datagram_on};
+use crate::frame::{DATAGRAM, Headers};
 use crate::ports::Ephemeral;
 use crate::stack::Host;
 use crate::stats::IpCounter;
@@ -15,7 +15,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
 use neap_tcp::segment::Payload;
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -44,6 +44,7 @@ struct UdpState {
     queued_bytes: u32,
     receive_buffer: u32,
     send_buffer: u32,
+    max_pacing_rate: Rate,
     error: Option<SocketError>,
     /// Way to the connected peer.
     path: SocketPath,
@@ -52,6 +53,8 @@ struct UdpState {
 
 /// One UDP socket.
 pub(crate) struct UdpSocket {
+    /// Of all UDP sockets of the host, never used twice.
+    number: u64,
     local: SocketAddr,
     reuse: bool,
     readiness: Arc<UdpReadiness>,
@@ -76,7 +79,7 @@ impl core::fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    fn new(local: SocketAddr, reuse: bool) -> Self {
+    fn new(number: u64, local: SocketAddr, reuse: bool) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
@@ -86,11 +89,12 @@ impl UdpSocket {
             queued_bytes: 0,
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
+            max_pacing_rate: Rate::UNLIMITED,
             error: None,
             path: SocketPath::default(),
             is_closed: false,
         };
-        Self { local, reuse, readiness, account, state: Mutex::new(state) }
+        Self { number, local, reuse, readiness, account, state: Mutex::new(state) }
     }
 
     /// How well the socket fits a datagram: 0 not at all, more is better.
@@ -145,6 +149,7 @@ pub(crate) struct UdpTable(Mutex<UdpSockets>);
 struct UdpSockets {
     by_port: HashTable<Arc<UdpSocket>>,
     ephemeral: Ephemeral,
+    bound: u64,
     is_shut_down: bool,
 }
 
@@ -157,6 +162,7 @@ impl UdpTable {
         Self(Mutex::new(UdpSockets {
             by_port: HashTable::new(),
             ephemeral: Ephemeral::new(ports, seed),
+            bound: 0,
             is_shut_down: false,
         }))
     }
@@ -172,7 +178,7 @@ impl UdpTable {
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
         }
-        let UdpSockets { by_port, ephemeral, .. } = &mut *sockets;
+        let UdpSockets { by_port, ephemeral, bound, .. } = &mut *sockets;
         if local.port() == 0 {
             let any = FourTuple::new(local, local);
             let is_free = |port| by_port.find(hash(port), |one| one.local.port() == port).is_none();
@@ -185,7 +191,8 @@ impl UdpTable {
         if is_taken {
             return Err(SocketError::AddressInUse);
         }
-        let socket = Arc::new(UdpSocket::new(local, reuse));
+        *bound += 1;
+        let socket = Arc::new(UdpSocket::new(*bound, local, reuse));
         by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
         Ok(socket)
     }
@@ -306,8 +313,9 @@ impl UdpHandle {
     /// a whole.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer's worth of bytes is below: a completion makes the socket
-    /// writable; `NoBuffers` when the qdisc is full of others' frames; `MessageTooLong`;
+    /// `WouldBlock` when the send buffer's worth of bytes is below, or the qdisc takes no more while
+    /// frames of this socket wait in it: a completion makes the socket writable; `NoBuffers` when
+    /// the qdisc is full of others' frames; `MessageTooLong`;
     /// `DestinationRequired`; a pending ICMP error; no route.
     pub fn send_to(
         &self,
@@ -341,8 +349,10 @@ impl UdpHandle {
             true => core::mem::take(&mut state.path),
             false => SocketPath::default(),
         };
+        let rate = state.max_pacing_rate;
         drop(state);
-        let sent = socket.send(host, now, &mut path, remote, data);
+        let to = To { remote, is_connected, rate };
+        let sent = socket.send(host, now, &mut path, to, data);
         if is_connected {
             lock(&socket.state).path = path;
         }
@@ -406,6 +416,17 @@ impl UdpHandle {
         state.send_buffer = send.unwrap_or(state.send_buffer);
     }
 
+    /// `SO_MAX_PACING_RATE` in bytes per second, [`Rate::UNLIMITED`] for none. As in Linux it is
+    /// `fq` that spaces the datagrams, by their bytes on the wire; without `fq` nothing does.
+    pub fn set_max_pacing_rate(&self, rate: Rate) {
+        lock(&self.0.socket.state).max_pacing_rate = rate;
+    }
+
+    /// As it was set.
+    pub fn max_pacing_rate(&self) -> Rate {
+        lock(&self.0.socket.state).max_pacing_rate
+    }
+
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> Option<SocketError> {
         let error = lock(&self.0.socket.state).error.take();
@@ -440,6 +461,14 @@ impl UdpHandle {
     }
 }
 
+/// Where a datagram goes, and how.
+struct To {
+    remote: SocketAddr,
+    is_connected: bool,
+    /// `SO_MAX_PACING_RATE`.
+    rate: Rate,
+}
+
 impl UdpSocket {
     /// Whether there is room below; if not, a completion makes the socket writable.
     fn admit(&self, limit: u64) -> Result<(), SocketError> {
@@ -460,7 +489,7 @@ impl UdpSocket {
         host: &Host,
         now: Instant,
         path: &mut SocketPath,
-        remote: SocketAddr,
+        To { remote, is_connected, rate }: To,
         data: Bytes,
     ) -> Result<(), SocketError> {
         let local = match self.local.ip() {
@@ -476,11 +505,21 @@ impl UdpSocket {
         udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
         let mut datagram = Datagram::new(local, remote.ip(), Protocol::UDP, headers, payload);
         datagram.credit = Some(TxCredit::charge(&self.account, bytes));
-        datagram.flow = u64::from(self.local.port()) << 16 | u64::from(remote.port());
+        datagram.pacing_rate = rate;
+        datagram.flow = if is_connected {
+            DATAGRAM | self.number
+        } else {
+            orphan(host, &FourTuple::new(SocketAddr::new(local, self.local.port()), remote))
+        };
         host.ip.add(IpCounter::UdpOutDatagrams, 1);
         let sent = send_datagram_on(host, now, 0, path, datagram);
         if sent.is_err() {
             host.ip.add(IpCounter::UdpSndbufErrors, 1);
+        }
+        if sent == Err(SocketError::NoBuffers) {
+            // What was refused because of the socket's own frames may be tried again when one of
+            // them has left.
+            self.admit(0)?;
         }
         sent
     }

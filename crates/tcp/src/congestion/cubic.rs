@@ -160,7 +160,7 @@ impl CongestionControl for Cubic {
 
     fn on_event(&mut self, event: CongestionEvent, now: Instant, _window: &mut Window) {
         match event {
-            CongestionEvent::TxStart { last_sent } => {
+            CongestionEvent::TxStart { last_sent, .. } => {
                 if let Some(epoch) = &mut self.curve.epoch {
                     epoch.skip(now.since(last_sent), now);
                 }
@@ -326,7 +326,7 @@ mod tests {
         let (mut cubic, mut window) = reduced(1000, now);
         cubic.on_ack(&limited(now, 1, false), &mut window);
         let epoch_start = start(&cubic);
-        let event = CongestionEvent::TxStart { last_sent: now };
+        let event = CongestionEvent::TxStart { last_sent: now, is_app_limited: false };
         cubic.on_event(event, later, &mut window);
         assert_eq!(start(&cubic), epoch_start + Nanos::from_secs(1000));
         let unlimited = AckSample { is_cwnd_limited: false, ..limited(later, 1, false) };

@@ -13,9 +13,6 @@ const MIN_RTT_DIVISOR: u64 = 8;
 const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u32 = 5;
-/// Segments that one ACK may add when departures are not spaced.
-const L: u32 = 8;
-
 /// Conservative slow start: grow slowly until it is clear whether the rise was real.
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
@@ -85,12 +82,18 @@ impl HyStart {
 
     /// Grows a window in slow start; returns the acknowledged segments that are left for
     /// congestion avoidance.
+    ///
+    /// The limit `L` of section 4.2 on what one ACK adds is infinite, paced or not: an ACK stands
+    /// for whatever the peer's GRO has merged, so with 8 segments for an ACK of 45 the window would
+    /// grow by a fifth per round trip instead of doubling. What the limit is for, the size of a
+    /// burst, is bounded where bursts are made: frames by the time that they take, and how many are
+    /// below by their completions.
     pub(super) fn grow(&mut self, sample: &AckSample, window: &mut Window) -> u32 {
         let acked = sample.acked_sacked;
         if window.ssthresh != u32::MAX {
             return window.slow_start(acked);
         }
-        let mut growth = if sample.is_paced { acked } else { acked.min(L) };
+        let mut growth = acked;
         if let Some(css) = &mut self.css {
             let sum = css.rest.saturating_add(growth);
             growth = sum / CSS_GROWTH_DIVISOR;
@@ -105,12 +108,11 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    fn sample(rtt_ms: u64, is_round_start: bool, acked: u32, is_paced: bool) -> AckSample {
+    fn sample(rtt_ms: u64, is_round_start: bool, acked: u32) -> AckSample {
         AckSample {
             rtt: Some(Nanos::from_millis(rtt_ms)),
             is_round_start,
             acked_sacked: acked,
-            is_paced,
             ..AckSample::default()
         }
     }
@@ -118,7 +120,7 @@ mod tests {
     /// Ten ACKs of two segments with the given round-trip time.
     fn round(hystart: &mut HyStart, window: &mut Window, rtt_ms: u64) {
         for ack in 0..10 {
-            let sample = sample(rtt_ms, ack == 0, 2, false);
+            let sample = sample(rtt_ms, ack == 0, 2);
             hystart.observe(&sample, window);
             if window.in_slow_start() {
                 hystart.grow(&sample, window);
@@ -173,19 +175,21 @@ mod tests {
         let (mut hystart, mut window) = (HyStart::default(), Window::new(10));
         for rtt in [40, 90, 140] {
             for ack in 0..7 {
-                hystart.observe(&sample(rtt, ack == 0, 1, false), &mut window);
+                hystart.observe(&sample(rtt, ack == 0, 1), &mut window);
             }
         }
         assert!(hystart.css.is_none());
     }
 
     #[test]
-    fn one_ack_adds_at_most_eight_segments_unless_paced() {
-        let (mut hystart, mut window) = (HyStart::default(), Window::new(10));
-        hystart.grow(&sample(1, false, 45, false), &mut window);
-        assert_eq!(window.cwnd, 18);
-        hystart.grow(&sample(1, false, 45, true), &mut window);
-        assert_eq!(window.cwnd, 63);
+    fn a_merged_ack_adds_what_its_parts_would() {
+        let (mut hystart, mut window) = (HyStart::default(), Window::new(45));
+        hystart.grow(&sample(1, false, 45), &mut window);
+        assert_eq!(window.cwnd, 90);
+        hystart.css = Some(Conservative { baseline: Nanos::ZERO, rounds: 0, rest: 0 });
+        hystart.grow(&sample(1, false, 45), &mut window);
+        hystart.grow(&sample(1, false, 45), &mut window);
+        assert_eq!(window.cwnd, 90 + 90 / CSS_GROWTH_DIVISOR);
     }
 
     #[test]
@@ -193,7 +197,7 @@ mod tests {
         let (mut hystart, mut window) = (HyStart::default(), Window::new(10));
         window.ssthresh = 40;
         round(&mut hystart, &mut window, 10);
-        let far = sample(100, false, 45, false);
+        let far = sample(100, false, 45);
         hystart.observe(&far, &mut window);
         assert_eq!(hystart.grow(&far, &mut window), 35);
         assert_eq!((window.cwnd, window.ssthresh), (40, 40));

@@ -1,11 +1,15 @@
 //! Congestion control: one [`AckSample`] in, window and pacing rate out.
 
+pub mod bbr;
+pub mod bbr3;
 pub mod cubic;
 mod hystart;
+mod path_model;
 pub mod reno;
 #[cfg(test)]
 mod tests;
 
+pub use crate::sender::recovery::CaState;
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
@@ -19,8 +23,10 @@ pub struct AckSample {
     pub acked_sacked: u32,
     /// Newly acknowledged by the cumulative ACK alone.
     pub acked: u32,
-    /// Newly marked lost.
+    /// Newly marked lost, lost retransmissions included.
     pub losses: u32,
+    /// Marked lost since the connection began (`tp->lost`), modulo 2^32.
+    pub total_lost: u32,
     /// In flight just before this ACK was processed.
     pub prior_in_flight: u32,
     /// In flight now.
@@ -29,8 +35,12 @@ pub struct AckSample {
     pub delivered: u32,
     /// Of `delivered`, those that the receiver reported as marked.
     pub delivered_ce: u32,
-    /// `tcp delivered` of the connection when the sampled segment was sent.
+    /// `delivered` of the connection when the sampled segment was sent.
     pub prior_delivered: u64,
+    /// In flight when the sampled segment had left, its frame included; 0 without a sample.
+    pub tx_in_flight: u32,
+    /// Marked lost from the departure of the sampled segment until now.
+    pub lost: u32,
     /// `delivered` of the connection now.
     pub total_delivered: u64,
     /// The sampled interval; zero when there is no sample.
@@ -51,10 +61,16 @@ pub struct AckSample {
     pub is_round_start: bool,
     /// The ACK carried an ECN echo.
     pub is_ece: bool,
-    /// Departures are spaced, by the connection or by a qdisc.
-    pub is_paced: bool,
+    /// The peer understands SACK, so that several losses of one round trip are seen.
+    pub has_sack: bool,
+    /// The state of loss recovery after this ACK.
+    pub state: CaState,
+    /// The earliest departure of the next frame; later than `now` when frames wait for theirs.
+    pub next_departure: Instant,
     /// The segment size in bytes.
     pub mss: u32,
+    /// What a frame takes at the most at the rate of the flow.
+    pub frame_time: Nanos,
 }
 
 /// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
@@ -115,6 +131,8 @@ pub enum CongestionEvent {
     TxStart {
         /// When the connection last sent.
         last_sent: Instant,
+        /// It had nothing to send, so samples are marked.
+        is_app_limited: bool,
     },
     /// Fast recovery begins; [`CongestionControl::ssthresh`] was applied.
     Recovery,
@@ -128,11 +146,50 @@ pub enum CongestionEvent {
     Undo,
 }
 
+/// What a controller begins with: at the end of the handshake, or when it takes over from another.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Now.
+    pub now: Instant,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub srtt: Nanos,
+    /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
+    pub min_rtt: Nanos,
+    /// The segment size in bytes.
+    pub mss: u32,
+    /// What a frame takes at the most at the rate of the flow.
+    pub frame_time: Nanos,
+    /// Segments delivered so far.
+    pub delivered: u64,
+    /// Segments marked lost so far, modulo 2^32.
+    pub lost: u32,
+    /// Differs from connection to connection and cannot be guessed.
+    pub random: u64,
+}
+
+/// Segments of one frame that were just marked lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LostSegments {
+    /// How many.
+    pub segments: u32,
+    /// In flight when the frame had left, itself included.
+    pub tx_in_flight: u32,
+    /// Marked lost since the frame left, these included.
+    pub lost: u32,
+    /// It left while the application had nothing more to send.
+    pub is_app_limited: bool,
+    /// Delivered so far on the connection.
+    pub total_delivered: u64,
+}
+
 /// A congestion controller. The lab's users bring their own; BBR sets
 /// [`owns_window`](Self::owns_window).
 pub trait CongestionControl: fmt::Debug + Send {
     /// Its name as in `tcp_congestion_control`.
     fn name(&self) -> &'static str;
+
+    /// The connection is established, or this controller takes over.
+    fn init(&mut self, _start: &Start, _window: &mut Window) {}
 
     /// An ACK arrived. Called in every state where the window may move: outside recovery, and in all
     /// states when [`owns_window`](Self::owns_window).
@@ -143,6 +200,16 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// Something besides an ACK happened.
     fn on_event(&mut self, event: CongestionEvent, now: Instant, window: &mut Window);
+
+    /// Segments were marked lost, by an ACK or by a timer. Called before [`on_ack`](Self::on_ack) and
+    /// before the events of the recovery that they cause.
+    fn on_lost(&mut self, _now: Instant, _lost: &LostSegments, _window: &Window) {}
+
+    /// Whether what is sent now is slow on purpose, so that samples of it are marked as limited by
+    /// the application. Asked after each [`on_ack`](Self::on_ack).
+    fn marks_app_limited(&self) -> bool {
+        false
+    }
 
     /// Whether the controller sets window and rate in every state, so that PRR and the common
     /// pacing formula stay out (Linux's `cong_control`).
@@ -166,9 +233,14 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
 }
 
+/// All controllers, as `tcp_available_congestion_control` lists them.
+pub const NAMES: [&str; 4] = ["reno", "cubic", "bbr", "bbr3"];
+
 /// A new controller by its name in `tcp_congestion_control`; `None` if there is none of that name.
 pub fn by_name(name: &str) -> Option<Box<dyn CongestionControl>> {
     match name {
+        "bbr" => Some(Box::new(bbr::Bbr::default())),
+        "bbr3" => Some(Box::new(bbr3::Bbr3::default())),
         "cubic" => Some(Box::new(cubic::Cubic::default())),
         "reno" => Some(Box::new(reno::Reno)),
         _ => None,

@@ -3,10 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-const NAMES: [&str; 2] = ["reno", "cubic"];
+/// Those whose window only grows by ACKs.
+const LOSS_BASED: [&str; 2] = ["reno", "cubic"];
 
 fn controllers() -> impl Iterator<Item = Box<dyn CongestionControl>> {
-    NAMES.iter().map(|name| by_name(name).expect("a known name"))
+    LOSS_BASED.iter().map(|name| by_name(name).expect("a known name"))
 }
 
 fn limited(ms: u64, acked: u32) -> AckSample {
@@ -36,7 +37,7 @@ fn windows_saturate_instead_of_overflowing() {
             let mut window = Window::new(u32::MAX - 1);
             (window.clamp, window.ssthresh) = (u32::MAX, ssthresh);
             for ms in 0..10 {
-                let sample = AckSample { is_paced: true, ..limited(ms * 100_000, u32::MAX) };
+                let sample = limited(ms * 100_000, u32::MAX);
                 controller.on_ack(&sample, &mut window);
                 assert!(window.cwnd >= u32::MAX - 1);
             }
@@ -46,7 +47,7 @@ fn windows_saturate_instead_of_overflowing() {
 
 #[test]
 fn growth_counts_segments_acknowledged_and_not_acks() {
-    for name in NAMES {
+    for name in LOSS_BASED {
         let grow = |acks: u32, acked: u32| {
             let mut controller = by_name(name).expect("a known name");
             let mut window = Window::new(100);
@@ -98,6 +99,33 @@ enum Step {
     Event(CongestionEvent),
 }
 
+/// What may come with an ACK besides: rates, losses, states.
+fn model_sample() -> impl Strategy<Value = AckSample> {
+    let nanos = || prop_oneof![Just(0), 0..20_000_000_000u64, any::<u64>()];
+    let count = || prop_oneof![0..100u32, any::<u32>()];
+    let states = [CaState::Open, CaState::Cwr, CaState::Recovery, CaState::Loss];
+    let state = prop::sample::select(states.to_vec());
+    let counts = (count(), count(), count(), count(), count());
+    (sample(), nanos(), nanos(), counts, state, 0..70_000u32, any::<[u64; 2]>()).prop_map(
+        |(sample, interval, departure, counts, state, mss, totals)| AckSample {
+            interval: Nanos(interval),
+            next_departure: Instant::from_nanos(departure),
+            delivered: counts.0,
+            losses: counts.1,
+            lost: counts.2,
+            in_flight: counts.3,
+            tx_in_flight: counts.4,
+            prior_in_flight: counts.3,
+            state,
+            mss,
+            prior_delivered: totals[0],
+            total_delivered: totals[0].max(totals[1]),
+            total_lost: totals[1] as u32,
+            ..sample
+        },
+    )
+}
+
 fn sample() -> impl Strategy<Value = AckSample> {
     let nanos = prop_oneof![Just(u64::MAX), 0..20_000_000_000u64, any::<u64>()];
     let acked = prop_oneof![0..100u32, any::<u32>()];
@@ -108,7 +136,7 @@ fn sample() -> impl Strategy<Value = AckSample> {
             rtt: bits[0].then_some(Nanos(rtt)),
             is_cwnd_limited: bits[1],
             is_round_start: bits[2],
-            is_paced: bits[3],
+            has_sack: bits[3],
             ..AckSample::default()
         }
     })
@@ -121,14 +149,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::sample::select(vec![Recovery, Cwr, Loss]).prop_map(Step::Reduce),
         1 => prop::sample::select(vec![Open, Undo]).prop_map(Step::Event),
         1 => any::<u64>()
-            .prop_map(|at| Step::Event(TxStart { last_sent: Instant::from_nanos(at) })),
+            .prop_map(|at| Step::Event(TxStart { last_sent: Instant::from_nanos(at), is_app_limited: at & 1 == 0 })),
     ]
 }
 
 proptest! {
     #[test]
     fn acks_never_reduce_a_window_and_nothing_makes_it_zero(
-        name in prop::sample::select(NAMES.to_vec()),
+        name in prop::sample::select(LOSS_BASED.to_vec()),
         initial in prop_oneof![1..100u32, 1..=u32::MAX],
         clamp in prop_oneof![Just(1u32 << 20), 1..=u32::MAX],
         steps in prop::collection::vec((0..5_000_000_000u64, step()), 1..100),
@@ -157,6 +185,50 @@ proptest! {
                 Step::Event(event) => controller.on_event(event, now, &mut window),
             }
             prop_assert!(window.cwnd > 0);
+        }
+    }
+    /// Whatever ACKs say, even of counts that go back: no panic, no window of nothing, none above
+    /// the clamp, and a rate.
+    #[test]
+    fn a_model_of_nonsense_is_still_a_window_and_a_rate(
+        name in prop::sample::select(vec!["bbr", "bbr3"]),
+        clamp in prop_oneof![Just(1u32 << 20), 1..=u32::MAX],
+        steps in prop::collection::vec(
+            (0..5_000_000_000u64, model_sample(), prop::option::of(step())),
+            1..100,
+        ),
+    ) {
+        let mut controller = by_name(name).expect("a known name");
+        let mut window = Window { clamp, ..Window::new(10.min(clamp)) };
+        let mut now = Instant::ZERO;
+        let start = Start {
+            now, srtt: Nanos::ZERO, min_rtt: Nanos::MAX, mss: 1000, delivered: 0, lost: 0, random: 1,
+            frame_time: Nanos::from_millis(1),
+        };
+        controller.init(&start, &mut window);
+        for (gap, sample, step) in steps {
+            now += Nanos(gap);
+            if sample.losses > 0 {
+                let lost = LostSegments {
+                    segments: sample.losses,
+                    tx_in_flight: sample.tx_in_flight,
+                    lost: sample.lost,
+                    is_app_limited: false,
+                    total_delivered: sample.total_delivered,
+                };
+                controller.on_lost(now, &lost, &window);
+            }
+            match step {
+                Some(Step::Reduce(event)) => {
+                    prop_assert_eq!(controller.ssthresh(now, &window), window.ssthresh);
+                    controller.on_event(event, now, &mut window);
+                }
+                Some(Step::Event(event)) => controller.on_event(event, now, &mut window),
+                _ => {}
+            }
+            controller.on_ack(&AckSample { now, ..sample }, &mut window);
+            prop_assert!(window.cwnd > 0 && window.cwnd <= clamp);
+            prop_assert!(controller.pacing_rate().is_some_and(|rate| rate != Rate::UNLIMITED));
         }
     }
 }

@@ -339,12 +339,23 @@ impl Receiver {
     }
 
     /// Whether an ACK is owed. After `Now` was obeyed, ask again: duplicates are reported by one
-    /// ACK each.
+    /// ACK each, and ranges out of order by as many ACKs as it takes (Linux's
+    /// `tcp_sack_compress_send_ack`).
     pub fn ack_due(&self) -> AckDue {
         if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
             return AckDue::Now;
         }
+        let unreported = self.reassembly.as_ref().map_or(0, |holes| holes.unreported());
+        if self.is.contains(Is::SACK) && unreported > self.ranges_per_ack() {
+            return AckDue::Now;
+        }
         self.ack.due()
+    }
+
+    /// Ranges out of order that the next ACK reports beside a duplicate.
+    fn ranges_per_ack(&self) -> usize {
+        let room = if self.is.contains(Is::TIMESTAMPS) { 3 } else { 4 };
+        room - usize::from(!self.dsack.is_empty())
     }
 
     /// Owes an ACK at once, whatever the policy (handshake, window probe answered, challenge).
@@ -372,6 +383,10 @@ impl Receiver {
     pub fn on_ack_sent(&mut self, offer: Offer) {
         self.window.on_offered(self.nxt, offer);
         self.ack.on_ack_sent();
+        let reported = self.ranges_per_ack();
+        if let Some(holes) = &mut self.reassembly {
+            holes.on_reported(reported);
+        }
         if !self.dsack.is_empty() {
             self.dsack.remove(0);
         }

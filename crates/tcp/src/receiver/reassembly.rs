@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 
 /// Slices of out-of-order data up to this size are copied: they may stay for long.
 const COPY_BREAK_OFO: usize = 4 * COPY_BREAK;
-/// Ranges whose order of arrival is remembered: what one ACK can report.
+/// What one ACK can report.
 const RECENT: usize = 4;
+/// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK reports;
+/// those that no ACK ever reported would look lost to the sender.
+const REMEMBERED: usize = 64;
 
 /// A range of stream positions, `start..end`.
 pub(super) type Extent = core::ops::Range<u64>;
@@ -23,6 +26,8 @@ pub(super) struct Reassembly {
     ranges: BTreeMap<u64, ByteQueue>,
     /// Starts of the ranges that grew last, newest first; some may be gone.
     recent: SmallVec<[u64; RECENT]>,
+    /// The first so many of `recent` grew since they were last reported.
+    unreported: u16,
     charge: u32,
 }
 
@@ -124,9 +129,34 @@ impl Reassembly {
 
     fn touch(&mut self, key: u64) {
         let extent = self.extent(key).unwrap_or(key..key);
-        self.recent.retain(|start| !extent.contains(start));
-        self.recent.truncate(RECENT - 1);
+        self.forget(|start| extent.contains(&start));
+        self.recent.truncate(REMEMBERED - 1);
         self.recent.insert(0, key);
+        self.unreported = (self.unreported + 1).min(self.recent.len() as u16);
+    }
+
+    fn forget(&mut self, is_gone: impl Fn(u64) -> bool) {
+        let (mut index, new) = (0, usize::from(self.unreported));
+        self.recent.retain(|start| {
+            let gone = is_gone(*start);
+            self.unreported -= u16::from(gone && index < new);
+            index += 1;
+            !gone
+        });
+    }
+
+    /// Ranges that grew since they were last reported.
+    pub(super) fn unreported(&self) -> usize {
+        usize::from(self.unreported)
+    }
+
+    /// An ACK left with what [`report`](Self::report) says for `max`.
+    pub(super) fn on_reported(&mut self, max: usize) {
+        self.unreported = self.unreported.saturating_sub(max as u16);
+        if self.unreported == 0 && self.recent.len() > RECENT {
+            self.recent.truncate(RECENT);
+            self.recent.shrink_to_fit();
+        }
     }
 
     fn extent(&self, key: u64) -> Option<Extent> {
@@ -143,6 +173,7 @@ impl Reassembly {
             }
             let mut range = entry.remove();
             self.charge -= range.charge();
+            self.forget(|recent| recent == start);
             if self.ranges.is_empty() {
                 // An emptied map keeps a node.
                 self.ranges = BTreeMap::new();
@@ -176,6 +207,7 @@ impl Reassembly {
             pruned += slice;
             if range.is_empty() {
                 entry.remove();
+                self.forget(|recent| recent == start);
             } else {
                 self.charge += range.charge();
             }
@@ -186,10 +218,13 @@ impl Reassembly {
         pruned
     }
 
-    /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others.
+    /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others. Of more
+    /// than `max` that were not reported yet the oldest, so that the last of several ACKs has the
+    /// newest.
     pub(super) fn report(&self, max: usize) -> SmallVec<[Extent; RECENT]> {
+        let older = self.recent.iter().skip(self.unreported().saturating_sub(max));
         let mut blocks: SmallVec<[Extent; RECENT]> =
-            self.recent.iter().filter_map(|&key| self.extent(key)).take(max).collect();
+            older.filter_map(|&key| self.extent(key)).take(max).collect();
         for (&key, range) in self.ranges.iter().take(RECENT) {
             if blocks.len() >= max.min(RECENT) {
                 break;
@@ -245,6 +280,27 @@ mod tests {
     }
 
     #[test]
+    fn every_range_is_reported_however_many_come_at_once() {
+        let mut ofo = Reassembly::default();
+        for n in 1..=10 {
+            ofo.insert(n * 100, bytes(10, 1));
+        }
+        ofo.insert(310, bytes(10, 1));
+        assert_eq!(ofo.unreported(), 10, "a range that grew twice counts once");
+        let mut starts = Vec::new();
+        while ofo.unreported() > 0 {
+            starts.push(ofo.report(3).iter().map(|block| block.start / 100).collect::<Vec<_>>());
+            ofo.on_reported(3);
+        }
+        assert_eq!(starts, [vec![4, 2, 1], vec![7, 6, 5], vec![10, 9, 8], vec![3, 10, 9]]);
+        assert!(ofo.recent.len() <= RECENT && !ofo.recent.spilled());
+        ofo.insert(1100, bytes(10, 1));
+        ofo.insert(1200, bytes(10, 1));
+        ofo.take(1100);
+        assert_eq!(ofo.unreported(), 1, "what is in order needs no report");
+    }
+
+    #[test]
     fn first_bytes_win_in_every_overlap() {
         let mut ofo = Reassembly::default();
         ofo.insert(10, bytes(5, 1));
@@ -262,6 +318,7 @@ mod tests {
         for start in [100, 300, 200, 500, 400] {
             ofo.insert(start, bytes(10, 0));
         }
+        (0..2).for_each(|_| ofo.on_reported(4));
         let starts =
             |ofo: &Reassembly, n| ofo.report(n).iter().map(|e| e.start).collect::<Vec<_>>();
         assert_eq!(starts(&ofo, 4), [400, 500, 200, 300]);

@@ -2,7 +2,7 @@
 //!
 //! Each sent segment keeps a [`TxSnapshot`] of the connection's progress; when it is delivered, the
 //! difference to the progress by then is a sample over max(send interval, ACK interval).
-//! Cost: a 32-byte copy per sent frame and O(1) per delivered frame and per ACK.
+//! Cost: a 40-byte copy per sent frame and O(1) per delivered frame and per ACK.
 
 use crate::congestion::AckSample;
 use crate::seq::SeqNumber;
@@ -15,8 +15,23 @@ pub struct TxSnapshot {
     delivered_time: Instant,
     delivered: u64,
     delivered_ce: u32,
+    /// Modulo 2^32.
+    lost: u32,
+    in_flight: u32,
     is_app_limited: bool,
     is_used: bool,
+}
+
+impl TxSnapshot {
+    /// Segments in flight when it had left, itself included.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Whether it left while the application had nothing more to send.
+    pub fn is_app_limited(&self) -> bool {
+        self.is_app_limited
+    }
 }
 
 /// The newest segment among those that the ACK being processed delivered; one for each ACK.
@@ -45,6 +60,7 @@ pub struct RateSampler {
     delivered_time: Instant,
     delivered: u64,
     delivered_ce: u32,
+    lost: u32,
     /// `delivered` at which the application-limited phase has passed; `None` outside of one.
     app_limited_until: Option<u64>,
     /// A round ends when a segment sent after this many deliveries is delivered.
@@ -60,6 +76,7 @@ impl Default for RateSampler {
             delivered_time: Instant::ZERO,
             delivered: 0,
             delivered_ce: 0,
+            lost: 0,
             app_limited_until: Some(0),
             round_end: 0,
             reported: Reported { is_app_limited: true, ..Reported::default() },
@@ -68,9 +85,15 @@ impl Default for RateSampler {
 }
 
 impl RateSampler {
-    /// A segment leaves at `departure`. `is_first` when nothing was in flight: the send interval
-    /// then starts here, so that idle time does not count (`tcp_rate_skb_sent`).
-    pub fn on_transmit(&mut self, departure: Instant, is_first: bool) -> TxSnapshot {
+    /// A segment leaves at `departure`; with it, `in_flight` are. `is_first` when nothing was in
+    /// flight: the send interval then starts here, so that idle time does not count
+    /// (`tcp_rate_skb_sent`).
+    pub fn on_transmit(
+        &mut self,
+        departure: Instant,
+        is_first: bool,
+        in_flight: u32,
+    ) -> TxSnapshot {
         if is_first {
             self.first_tx = departure;
             self.delivered_time = departure;
@@ -80,6 +103,8 @@ impl RateSampler {
             delivered_time: self.delivered_time,
             delivered: self.delivered,
             delivered_ce: self.delivered_ce,
+            lost: self.lost,
+            in_flight,
             is_app_limited: self.app_limited_until.is_some(),
             is_used: false,
         }
@@ -92,6 +117,13 @@ impl RateSampler {
         if is_ece {
             self.delivered_ce = self.delivered_ce.wrapping_add(segments);
         }
+    }
+
+    /// Counts `segments` of a frame marked lost (`tp->lost`). Returns how many have been since the
+    /// frame left, these included.
+    pub fn count_lost(&mut self, snapshot: &TxSnapshot, segments: u32) -> u32 {
+        self.lost = self.lost.wrapping_add(segments);
+        self.lost.wrapping_sub(snapshot.lost)
     }
 
     /// The frame that left at `sent_at` was delivered by the ACK being processed
@@ -121,6 +153,16 @@ impl RateSampler {
         }
     }
 
+    /// Segments marked lost so far, those lost again counted again, modulo 2^32.
+    pub fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Segments marked lost since the newest delivered one left; 0 without a sample.
+    pub fn lost_since(&self, newest: &Newest) -> u32 {
+        newest.0.map_or(0, |prior| self.lost.wrapping_sub(prior.snapshot.lost))
+    }
+
     /// Ends the processing of an ACK and fills the rate fields of `sample` (`tcp_rate_gen`):
     /// `delivered`, `delivered_ce`, `interval`, `prior_delivered`, `total_delivered`,
     /// `is_app_limited` and `is_round_start`. `sample.now`, `sample.acked_sacked` and
@@ -142,6 +184,7 @@ impl RateSampler {
         let before = prior.snapshot;
         sample.prior_delivered = before.delivered;
         sample.is_app_limited = before.is_app_limited;
+        sample.tx_in_flight = before.in_flight;
         if before.delivered >= self.round_end {
             self.round_end = self.delivered;
             sample.is_round_start = true;
@@ -264,18 +307,18 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_small() {
-        assert!(size_of::<TxSnapshot>() <= 32);
+        assert!(size_of::<TxSnapshot>() <= 40);
     }
 
     #[test]
     fn rate_is_delivered_over_the_longer_interval() {
         let mut sampler = Sampler::default();
-        let mut first = sampler.on_transmit(ms(0), true);
-        let mut second = sampler.on_transmit(ms(5), false);
+        let mut first = sampler.on_transmit(ms(0), true, 1);
+        let mut second = sampler.on_transmit(ms(5), false, 1);
         sampler.on_delivered(&mut first, ms(0), SeqNumber(1000));
         let sample = ack(&mut sampler, ms(10), 1);
         assert_eq!((sample.delivered, sample.interval), (1, Nanos::from_millis(10)));
-        let mut third = sampler.on_transmit(ms(10), false);
+        let mut third = sampler.on_transmit(ms(10), false, 1);
         sampler.on_delivered(&mut second, ms(5), SeqNumber(2000));
         sampler.on_delivered(&mut third, ms(10), SeqNumber(3000));
         let sample = ack(&mut sampler, ms(30), 2);
@@ -287,7 +330,8 @@ mod tests {
     #[test]
     fn compressed_acks_do_not_inflate_the_rate() {
         let mut sampler = Sampler::default();
-        let mut shots: Vec<_> = (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0)).collect();
+        let mut shots: Vec<_> =
+            (0..10).map(|i| sampler.on_transmit(ms(i * 10), i == 0, 1)).collect();
         sampler.on_delivered(&mut shots[0], ms(0), SeqNumber(1));
         ack(&mut sampler, ms(100), 1);
         for (i, shot) in shots.iter_mut().enumerate().skip(1) {
@@ -300,7 +344,7 @@ mod tests {
     #[test]
     fn a_snapshot_counts_once() {
         let mut sampler = Sampler::default();
-        let mut shot = sampler.on_transmit(ms(0), true);
+        let mut shot = sampler.on_transmit(ms(0), true, 1);
         sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
         assert_eq!(ack(&mut sampler, ms(20), 1).delivered, 1);
         sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
@@ -310,10 +354,10 @@ mod tests {
     #[test]
     fn short_intervals_and_reneging_give_no_sample() {
         let mut sampler = Sampler::default();
-        let mut shot = sampler.on_transmit(ms(0), true);
+        let mut shot = sampler.on_transmit(ms(0), true, 1);
         sampler.on_delivered(&mut shot, ms(0), SeqNumber(1));
         assert_eq!(ack(&mut sampler, ms(9), 1).delivered, 0);
-        let mut shot = sampler.on_transmit(ms(10), true);
+        let mut shot = sampler.on_transmit(ms(10), true, 1);
         sampler.on_delivered(&mut shot, ms(10), SeqNumber(2));
         let mut sample = AckSample { now: ms(50), acked_sacked: 1, ..AckSample::default() };
         sampler.sample(&mut sample, true);
@@ -324,12 +368,12 @@ mod tests {
     #[test]
     fn application_limit_marks_what_is_sent_until_the_flight_is_delivered() {
         let mut sampler = Sampler::default();
-        let mut fresh = sampler.on_transmit(ms(0), true);
+        let mut fresh = sampler.on_transmit(ms(0), true, 1);
         sampler.on_delivered(&mut fresh, ms(0), SeqNumber(1));
         assert!(ack(&mut sampler, ms(10), 1).is_app_limited, "a new connection");
         assert!(!sampler.is_app_limited());
         sampler.mark_app_limited(2);
-        let mut marked = sampler.on_transmit(ms(20), true);
+        let mut marked = sampler.on_transmit(ms(20), true, 1);
         ack(&mut sampler, ms(25), 2);
         assert!(sampler.is_app_limited());
         sampler.on_delivered(&mut marked, ms(20), SeqNumber(4));
@@ -341,13 +385,13 @@ mod tests {
     fn a_round_starts_once_per_flight() {
         let mut sampler = Sampler::default();
         let mut starts = Vec::new();
-        let mut flight: Vec<_> = (0..4).map(|i| sampler.on_transmit(ms(0), i == 0)).collect();
+        let mut flight: Vec<_> = (0..4).map(|i| sampler.on_transmit(ms(0), i == 0, 1)).collect();
         for round in 1..4 {
             let mut next = Vec::new();
             for shot in &mut flight {
                 sampler.on_delivered(shot, ms(20 * (round - 1)), SeqNumber(0));
                 starts.push(ack(&mut sampler, ms(20 * round), 1).is_round_start);
-                next.push(sampler.on_transmit(ms(20 * round), false));
+                next.push(sampler.on_transmit(ms(20 * round), false, 1));
             }
             flight = next;
         }

@@ -10,7 +10,9 @@ pub mod steady_rate;
 pub mod windowed_min;
 
 use crate::config::Config;
-use crate::congestion::{AckSample, CongestionControl, CongestionEvent, Window};
+use crate::congestion::{
+    AckSample, CongestionControl, CongestionEvent, LostSegments, Start, Window,
+};
 use crate::counters::{Counter, Counters};
 use crate::segment::{SackBlock, Timestamps};
 use crate::seq::SeqNumber;
@@ -20,7 +22,7 @@ use delivery_rate::{Newest, RateSampler};
 use pages::PagePool;
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
-use scoreboard::{Delivered, Scoreboard};
+use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
@@ -30,6 +32,10 @@ pub const INITIAL_WINDOW: u32 = 10;
 
 /// A timestamp echo older than this many milliseconds is nonsense.
 const MAX_ECHO_AGE: u32 = 1 << 24;
+
+/// Frames in flight up to which a debug build counts them anew after each ACK.
+#[cfg(debug_assertions)]
+const RECOUNTED_FRAMES: usize = 256;
 
 /// What one ACK says, as the sender needs it.
 #[derive(Clone, Copy, Debug)]
@@ -201,15 +207,41 @@ impl Sender {
     }
 
     /// The handshake is complete: the peer's first window, from the segment at `seq`.
-    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant) {
+    pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant, config: &Config) {
         self.una = self.nxt;
         self.set_window(window);
         self.wl1 = seq;
         self.cwnd_usage_seq = self.nxt;
         self.cwnd_stamp = now;
         self.last_ack_at = now;
+        self.start_controller(now, config);
+        self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
+    }
+
+    /// Replaces the controller (`tcp_reinit_congestion_control`).
+    pub fn set_controller(
+        &mut self,
+        controller: Box<dyn CongestionControl>,
+        now: Instant,
+        config: &Config,
+    ) {
+        self.controller = controller;
+        self.start_controller(now, config);
+    }
+
+    fn start_controller(&mut self, now: Instant, config: &Config) {
+        let start = Start {
+            now,
+            srtt: self.rtt.srtt(),
+            min_rtt: self.rtt.min_rtt(),
+            mss: self.mss,
+            frame_time: config.frame_time(),
+            delivered: self.rate.delivered(),
+            lost: self.rate.lost(),
+            random: u64::from(self.nxt.0),
+        };
+        self.controller.init(&start, &mut self.window);
         self.pacer.set_needed(self.controller.pacing_rate().is_some());
-        self.update_pacing_rate(100, 100);
     }
 
     fn set_window(&mut self, window: u32) {
@@ -259,7 +291,7 @@ impl Sender {
             now,
             prior_in_flight: prior.in_flight(),
             is_ece: facts.ece,
-            is_paced: self.pacer.is_needed(),
+            has_sack: self.sack,
             mss: self.mss,
             ..AckSample::default()
         };
@@ -302,15 +334,18 @@ impl Sender {
         self.steady.on_ack(now, self.rate.delivered(), self.rate.is_app_limited());
         self.adapt_reordering_window(sample.prior_delivered);
         self.check_probe(now, &facts, counters);
-        let lost_before = self.board.counts().lost_out;
+        let lost_before = self.rate.lost();
         self.reorder_wait = Nanos::MAX;
         let after = self.react_if_needed(now, &facts, counters, &prior);
-        let lost_now = self.board.counts().lost_out;
-        sample.losses = lost_now.saturating_sub(lost_before);
+        sample.total_lost = self.rate.lost();
+        sample.losses = sample.total_lost.wrapping_sub(lost_before);
+        sample.lost = self.rate.lost_since(&rtts.newest);
         sample.in_flight = self.board.counts().in_flight();
         self.control(&mut sample, &facts, config, counters);
         #[cfg(debug_assertions)]
-        assert_eq!(self.board.counts(), self.board.recount(self.sack));
+        if self.board.frames() <= RECOUNTED_FRAMES {
+            assert_eq!(self.board.counts(), self.board.recount(self.sack));
+        }
         Ok(AckOutcome {
             advanced: facts.una_advanced,
             rearm: facts.una_advanced || facts.newly_sacked > 0,
@@ -522,8 +557,14 @@ impl Sender {
         counters: &Counters,
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
+        sample.state = self.recovery.state;
+        sample.frame_time = config.frame_time();
+        sample.next_departure = self.pacer.next_departure();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);
+            if self.controller.marks_app_limited() {
+                self.rate.mark_app_limited(sample.in_flight);
+            }
         } else if self.recovery.in_reduction() {
             self.reduce(sample.acked_sacked, sample.losses, facts.una_advanced);
         } else {
@@ -546,7 +587,7 @@ impl Sender {
     }
 
     /// The pacing rate (`tcp_update_pacing_rate`), unless the controller has one.
-    pub fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
+    fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
         if let Some(rate) = self.controller.pacing_rate() {
             self.pacer.set_rate(rate);
             return;
@@ -554,7 +595,10 @@ impl Sender {
         let ratio = if self.window.cwnd < self.window.ssthresh / 2 { ss_ratio } else { ca_ratio };
         let rate = match self.rate_of(self.window.cwnd) {
             Rate::UNLIMITED => Rate::UNLIMITED,
-            Rate(rate) => Rate((u128::from(rate) * u128::from(ratio) / 100) as u64),
+            Rate(rate) => {
+                let scaled = u128::from(rate) * u128::from(ratio) / 100;
+                Rate(u64::try_from(scaled).unwrap_or(u64::MAX - 1))
+            }
         };
         self.pacer.set_rate(rate);
     }
@@ -628,7 +672,8 @@ impl Sender {
         if last_sent == Instant::ZERO || !self.board.is_empty() {
             return;
         }
-        let event = CongestionEvent::TxStart { last_sent };
+        let is_app_limited = self.rate.is_app_limited();
+        let event = CongestionEvent::TxStart { last_sent, is_app_limited };
         self.controller.on_event(event, now, &mut self.window);
         let rto = self.rtt.rto();
         let mut idle = now.since(last_sent);
@@ -646,6 +691,24 @@ impl Sender {
         self.cwnd_used = 0;
         self.cwnd_stamp = now;
     }
+}
+
+/// Counts what is marked lost of one frame and tells the controller.
+fn note_lost(
+    now: Instant,
+    (rate, controller, window): (&mut RateSampler, &mut dyn CongestionControl, &Window),
+    sent: &Sent,
+    segments: u32,
+) {
+    let lost = rate.count_lost(&sent.snapshot, segments);
+    let lost = LostSegments {
+        segments,
+        tx_in_flight: sent.snapshot.in_flight(),
+        lost,
+        is_app_limited: sent.snapshot.is_app_limited(),
+        total_delivered: rate.delivered(),
+    };
+    controller.on_lost(now, &lost, window);
 }
 
 /// Round-trip samples of one ACK, and the newest segment that it delivered.

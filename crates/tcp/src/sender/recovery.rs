@@ -2,7 +2,7 @@
 //! timestamps (RFC 3708, RFC 4015), NewReno without SACK (RFC 6582), in Linux's arrangement.
 
 use super::scoreboard::Sent;
-use super::{AckFacts, Sender};
+use super::{AckFacts, Sender, note_lost};
 use crate::congestion::CongestionEvent;
 use crate::counters::{Counter, Counters};
 use crate::seq::SeqNumber;
@@ -153,8 +153,10 @@ impl Sender {
         if self.board.counts().lost_out > before.lost_out && self.recovery.state < CaState::Recovery
         {
             self.enter_recovery(now, false, counters);
-            let lost = self.board.counts().lost_out - before.lost_out;
-            self.reduce(1, lost, false);
+            if !self.controller.owns_window() {
+                let lost = self.board.counts().lost_out - before.lost_out;
+                self.reduce(1, lost, false);
+            }
         }
         wait
     }
@@ -223,7 +225,9 @@ impl Sender {
         let window = self.reordering_window();
         let rack = self.recovery.rack;
         let mut wait: Option<Nanos> = None;
-        self.board.mark_lost(|sent| {
+        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
+        let congestion_window = &self.window;
+        let rule = |sent: &Sent| {
             if !sent_after(rack.sent_at, rack.end, sent.sent_at, sent.seq) {
                 // Never-retransmitted frames are in order of departure: none behind is older.
                 return if sent.ever_retransmitted { Some(sent.seq) } else { None };
@@ -237,6 +241,9 @@ impl Sender {
             // Within one frame all segments left at once; those behind the delivered one wait.
             let same = sent.sent_at == rack.sent_at;
             Some(if same { rack.end } else { sent.end() })
+        };
+        self.board.mark_lost(rule, |sent, segments| {
+            note_lost(now, (rate, controller, congestion_window), sent, segments);
         });
         wait
     }
@@ -251,7 +258,11 @@ impl Sender {
         if (state < CaState::Recovery && duplicates >= self.recovery.reordering)
             || (state == CaState::Recovery && ack.una_advanced)
         {
-            self.board.mark_head_lost();
+            let (rate, controller) = (&mut self.rate, self.controller.as_mut());
+            let window = &self.window;
+            self.board.mark_head_lost(|sent, segments| {
+                note_lost(now, (rate, controller, window), sent, segments);
+            });
         }
         None
     }
@@ -429,7 +440,11 @@ impl Sender {
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }
-        self.board.mark_all_lost(reneged || !self.sack);
+        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
+        let window = &self.window;
+        self.board.mark_all_lost(reneged || !self.sack, |sent, segments| {
+            note_lost(now, (rate, controller, window), sent, segments);
+        });
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);
@@ -564,8 +579,10 @@ impl Sender {
             self.board.clear_lost();
         }
         if self.recovery.prior_ssthresh > 0 {
-            let prior = self.recovery.prior_cwnd;
-            self.window.cwnd = self.window.cwnd.max(prior).min(self.window.clamp);
+            if !self.controller.owns_window() {
+                let prior = self.recovery.prior_cwnd;
+                self.window.cwnd = self.window.cwnd.max(prior).min(self.window.clamp);
+            }
             self.window.ssthresh = self.window.ssthresh.max(self.recovery.prior_ssthresh);
             self.ecn_cwr_owed = false;
             self.controller.on_event(CongestionEvent::Undo, now, &mut self.window);

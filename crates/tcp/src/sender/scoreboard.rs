@@ -5,7 +5,7 @@
 //! part is retransmitted. Entries are ordered by sequence number in a deque: O(1) per cumulative
 //! ACK and frame sent, O(log n) to find a block, O(distance to the nearer end) to cut an entry.
 //!
-//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 176 bytes per frame in flight.
+//! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 184 bytes per frame in flight.
 
 use super::delivery_rate::TxSnapshot;
 use crate::segment::{Flags, Payload};
@@ -337,9 +337,13 @@ impl Scoreboard {
 
     /// Marks as lost, in sequence order, what `rule` says of each frame that still has segments
     /// neither SACKed nor lost. The rule returns the sequence number up to which the frame's
-    /// segments are lost, or `None` to end the search. Returns the number of segments marked.
-    pub fn mark_lost(&mut self, mut rule: impl FnMut(&Sent) -> Option<SeqNumber>) -> u32 {
-        let mut marked = 0;
+    /// segments are lost, or `None` to end the search. `marked` sees each frame and how many
+    /// segments of it.
+    pub fn mark_lost(
+        &mut self,
+        mut rule: impl FnMut(&Sent) -> Option<SeqNumber>,
+        mut marked: impl FnMut(&Sent, u32),
+    ) {
         for (index, sent) in self.sent.iter_mut().enumerate() {
             let open = sent.all() & !sent.sacked & (!sent.lost | sent.retransmitted);
             if open == 0 {
@@ -354,15 +358,14 @@ impl Scoreboard {
             self.counts.retrans_out -= (lost & sent.retransmitted).count_ones();
             sent.lost |= lost;
             sent.retransmitted &= !lost;
-            marked += lost.count_ones();
+            marked(sent, lost.count_ones());
             self.retransmit_hint = self.retransmit_hint.min(index);
         }
-        marked
     }
 
     /// Marks everything that is not SACKed as lost (RTO); with `forget_sacks` (reneging, or
-    /// duplicate ACKs without SACK) the SACKed too.
-    pub fn mark_all_lost(&mut self, forget_sacks: bool) {
+    /// duplicate ACKs without SACK) the SACKed too. `marked` sees what was not lost before.
+    pub fn mark_all_lost(&mut self, forget_sacks: bool, mut marked: impl FnMut(&Sent, u32)) {
         self.counts.lost_out = 0;
         self.counts.retrans_out = 0;
         if forget_sacks {
@@ -373,9 +376,14 @@ impl Scoreboard {
             if forget_sacks {
                 sent.sacked = 0;
             }
-            sent.lost = sent.all() & !sent.sacked;
+            let lost = sent.all() & !sent.sacked;
+            let new = lost & (!sent.lost | sent.retransmitted);
+            sent.lost = lost;
             sent.retransmitted = 0;
             self.counts.lost_out += sent.lost.count_ones();
+            if new != 0 {
+                marked(sent, new.count_ones());
+            }
         }
         self.retransmit_hint = 0;
     }
@@ -388,14 +396,16 @@ impl Scoreboard {
         self.counts.lost_out = 0;
     }
 
-    /// Marks the first segment lost once, where there is no SACK to tell (RFC 6582).
-    pub fn mark_head_lost(&mut self) {
+    /// Marks the first segment lost once, where there is no SACK to tell (RFC 6582); `marked` sees
+    /// it.
+    pub fn mark_head_lost(&mut self, mut marked: impl FnMut(&Sent, u32)) {
         if let Some(first) = self.sent.front_mut()
             && first.lost & 1 == 0
         {
             first.lost |= 1;
             self.counts.lost_out += 1;
             self.retransmit_hint = 0;
+            marked(first, 1);
         }
     }
 
@@ -603,12 +613,12 @@ mod tests {
         for i in 0..3 {
             let payload = Payload::from(Bytes::from_static(&[0; 100]));
             let (marks, now) = (Flags::empty(), Instant::ZERO);
-            let snapshot = RateSampler::default().on_transmit(now, true);
+            let snapshot = RateSampler::default().on_transmit(now, true, 1);
             let seq = SeqNumber(i * 100);
             board.push(Sent::new(seq, payload, marks, 100, now, Ticket::NONE, snapshot));
         }
         board.set_reno_sacked(3);
-        board.mark_head_lost();
+        board.mark_head_lost(|_, _| {});
         let counts = board.counts();
         assert_eq!((counts.sacked_out, counts.lost_out, counts.packets_out), (2, 1, 3));
         let acked = board.acknowledge(SeqNumber(200), |_| {});

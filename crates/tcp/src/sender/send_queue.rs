@@ -26,6 +26,7 @@ pub struct SendQueue {
     /// `tail` is a page of the pool.
     is_page: bool,
     /// Pages whose bytes may still be referred to, oldest first.
+    #[expect(clippy::box_collection, reason = "an idle socket pays for a pointer only")]
     retired: Option<Box<VecDeque<BytesMut>>>,
     /// Bytes in `ready`.
     ready_len: u32,

@@ -3,7 +3,7 @@
 //!
 //! Pure functions of a handful of numbers.
 
-use crate::config::{Config, TsoBonus};
+use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
 /// What the size of a frame depends on.
@@ -57,7 +57,7 @@ pub fn sizes(
     }
     let mut bytes = scaled.min(u64::from(gso_bytes));
     let steps = flow.min_rtt.as_micros().checked_shr(config.tcp_tso_rtt_log).unwrap_or(0);
-    if steps < 32 {
+    if steps < 32 && config.tso_bonus != TsoBonus::Off {
         bytes += u64::from(gso_bytes >> steps);
     }
     let mut queue_bytes = scaled;
@@ -77,9 +77,20 @@ pub fn sizes(
 /// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
 /// two frames or a time's worth of the rate, at most `tcp_limit_output_bytes`; doubled for
 /// retransmissions.
-pub fn small_queue_limit(config: &Config, queue_bytes: u64, truesize: u32, rtx: bool) -> u64 {
+pub fn small_queue_limit(
+    config: &Config,
+    queue_bytes: u64,
+    truesize: u32,
+    rtx: bool,
+    is_paced: bool,
+) -> u64 {
+    let cap = u64::from(config.tcp_limit_output_bytes);
+    if config.small_queue_rule == SmallQueueRule::Fixed {
+        return cap;
+    }
     let limit = queue_bytes.max(2 * u64::from(truesize));
-    limit.min(u64::from(config.tcp_limit_output_bytes)) << u32::from(rtx)
+    let is_capped = config.small_queue_cap_paced || !is_paced;
+    (if is_capped { limit.min(cap) } else { limit }) << u32::from(rtx)
 }
 
 /// What a deferral is decided by (`tcp_tso_should_defer`).
@@ -147,9 +158,12 @@ pub fn should_defer(config: &Config, d: &Deferral) -> Option<DeferredBy> {
     if enough {
         return None;
     }
-    // The ACK of the oldest frame is expected at its departure plus srtt.
-    let next_ack = (oldest + d.srtt).since(d.now);
-    if next_ack > Nanos((d.srtt.0 / 2).min(1_000_000)) {
+    let is_far = match config.tso_defer {
+        // The ACK of the oldest frame is expected at its departure plus srtt.
+        TsoDefer::NextAck => (oldest + d.srtt).since(d.now) > Nanos((d.srtt.0 / 2).min(1_000_000)),
+        TsoDefer::HalfRtt => d.now.since(oldest) < d.srtt / 2,
+    };
+    if is_far {
         return None;
     }
     if d.is_final {
@@ -243,11 +257,16 @@ mod tests {
     #[test]
     fn limit_is_two_frames_or_a_time_and_never_above_the_sysctl() {
         let config = Config::default();
-        assert_eq!(small_queue_limit(&config, 0, 66_056, false), 132_112);
-        assert_eq!(small_queue_limit(&config, 200_000, 66_056, false), 200_000);
-        assert_eq!(small_queue_limit(&config, 200_000, 66_056, true), 400_000);
+        assert_eq!(small_queue_limit(&config, 0, 66_056, false, false), 132_112);
+        assert_eq!(small_queue_limit(&config, 200_000, 66_056, false, false), 200_000);
+        assert_eq!(small_queue_limit(&config, 200_000, 66_056, true, false), 400_000);
         let tight = Config { tcp_limit_output_bytes: 40_000, ..config };
-        assert_eq!(small_queue_limit(&tight, 200_000, 66_056, false), 40_000);
+        assert_eq!(small_queue_limit(&tight, 200_000, 66_056, false, true), 40_000);
+        let old = Config { small_queue_cap_paced: false, ..tight.clone() };
+        assert_eq!(small_queue_limit(&old, 200_000, 66_056, false, true), 200_000);
+        assert_eq!(small_queue_limit(&old, 200_000, 66_056, false, false), 40_000);
+        let fixed = Config { small_queue_rule: SmallQueueRule::Fixed, ..tight };
+        assert_eq!(small_queue_limit(&fixed, 1000, 2000, true, false), 40_000);
     }
 
     fn deferral() -> Deferral {
@@ -277,6 +296,11 @@ mod tests {
         assert_eq!(should_defer(&config, &deferral()), None, "ACK a whole srtt away");
         let long = Deferral { srtt: Nanos::from_millis(50), ..near };
         assert_eq!(should_defer(&config, &long), None);
+        let late = Deferral { now: deferral().now + Nanos::from_millis(30), ..long };
+        let late = Deferral { last_departure: late.now, ..late };
+        assert_eq!(should_defer(&config, &late), None, "20 ms to go");
+        let old = Config { tso_defer: TsoDefer::HalfRtt, ..config };
+        assert_eq!(should_defer(&old, &late), Some(DeferredBy::Cwnd), "the flow that got stuck");
     }
 
     #[test]

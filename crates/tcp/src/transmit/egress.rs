@@ -43,8 +43,9 @@ pub trait Egress {
     /// connection itself waits (internal pacing) with the same stamps.
     fn holds_until_departure(&self) -> bool;
 
-    /// Whether frames are on the wire when [`enqueue`](Self::enqueue) returns, so that none ever
-    /// wait below (a TUN behind a plain FIFO): the size of a frame then costs no delay.
+    /// Whether frames are on the wire when [`enqueue`](Self::enqueue) returns (a TUN behind a plain
+    /// FIFO) or when they depart (behind `fq`), so that none ever waits for another one below: the
+    /// size of a frame then costs no delay.
     fn completes_on_enqueue(&self) -> bool {
         false
     }

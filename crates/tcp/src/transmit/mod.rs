@@ -19,13 +19,13 @@ use crate::receiver::{AckDue, Offer};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
 use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
-use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
 use late::{LateQueue, Visit};
+use pacer::Executor;
 use small_queue::TxCredit;
 
 /// Largest IP packet.
@@ -81,9 +81,6 @@ pub(crate) struct Path<'a> {
     sizes: Sizes,
     /// Payload bytes of the largest frame that the path takes.
     pub gso_bytes: u32,
-    pub is_paced: bool,
-    /// The qdisc holds frames until they depart, so the connection need not.
-    pub is_delegated: bool,
     /// The frame asks the peer for an answer (`tcp_write_wakeup`).
     pub is_probe: bool,
 }
@@ -127,7 +124,7 @@ impl Connection {
     fn adapt_queue(&mut self, now: Instant) {
         let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
         let idle = std::mem::take(&mut self.was_waived) || empty;
-        if self.late_queue.is_none() && !idle {
+        if !self.config.late_completions || (self.late_queue.is_none() && !idle) {
             return;
         }
         let delivered = self.sender.rate.delivered();
@@ -161,19 +158,13 @@ impl Connection {
             self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
         self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
-        let is_paced = self.sender.pacer.is_needed();
-        let is_delegated = egress.holds_until_departure();
-        let mut path = Path {
-            egress,
-            now,
-            mss,
-            options,
-            sizes,
-            gso_bytes,
-            is_paced,
-            is_delegated,
-            is_probe: false,
+        let executor = match (egress.holds_until_departure(), self.config.internal_pacing) {
+            (true, _) => Executor::Path,
+            (false, true) => Executor::Connection,
+            (false, false) => Executor::Nobody,
         };
+        self.sender.pacer.set_executor(executor);
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, is_probe: false };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -284,18 +275,18 @@ impl Connection {
 
     /// Internal pacing: nobody below holds frames, so the connection waits.
     fn pacing_gate(&self, path: &Path<'_>) -> Result<(), TxBlocked> {
-        let next = self.sender.pacer.next_departure();
-        if path.is_paced && !path.is_delegated && next > path.now {
-            return Err(TxBlocked::Pacing(next));
+        match self.sender.pacer.wait(path.now) {
+            Some(next) => Err(TxBlocked::Pacing(next)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
     fn cwnd_quota(&self) -> u32 {
         let in_flight = self.sender.board.counts().in_flight();
         let cwnd = self.sender.window.cwnd;
-        if in_flight >= cwnd { 0 } else { (cwnd / 2).max(1).min(cwnd - in_flight) }
+        let most = if self.config.half_cwnd { (cwnd / 2).max(1) } else { cwnd };
+        most.min(cwnd.saturating_sub(in_flight))
     }
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
@@ -323,7 +314,7 @@ impl Connection {
             && self.wrote
             && self.fin != Fin::Queued
             && !self.sender.board.is_empty();
-        if !may || self.account.admit(u64::from(short + BUFFER_OVERHEAD)) {
+        if !may || self.account.admit(u64::from(short + self.config.skb_overhead)) {
             return false;
         }
         self.counters.add(Counter::AutoCorking, 1);
@@ -370,10 +361,10 @@ impl Connection {
         if !self.config.small_queues {
             return Ok(());
         }
-        let truesize = bytes.saturating_add(BUFFER_OVERHEAD);
-        let queue_bytes = path.sizes.queue_bytes;
-        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx);
-        if self.sender.board.frames() <= 1 {
+        let truesize = bytes.saturating_add(self.config.skb_overhead);
+        let (queue_bytes, is_paced) = (path.sizes.queue_bytes, self.sender.pacer.is_spaced());
+        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx, is_paced);
+        if self.sender.board.frames() < self.config.small_queue_spare as usize {
             self.was_waived |= self.account.bytes() >= limit;
             return Ok(());
         }
@@ -408,9 +399,9 @@ impl Connection {
             segment.ecn = Ecn::Ect0;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.sender.queue.put_back(payload);
@@ -419,7 +410,8 @@ impl Connection {
         }
         let was_empty = self.sender.board.is_empty();
         self.commit_departure(path, bytes, segments, offer);
-        let snapshot = self.sender.rate.on_transmit(departure, was_empty);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
         let mut marks = flags & (Flags::FIN | Flags::PSH);
         // That of a super-frame is for its receiver's GRO, not for the stream (`__tcp_transmit_skb`).
         marks.set(Flags::PSH, pushes);
@@ -459,8 +451,13 @@ impl Connection {
         let sender = &mut self.sender;
         sender.data_segs_out += u64::from(segments);
         sender.bytes_sent += u64::from(bytes);
-        let spaced = path.is_paced || path.is_delegated;
-        sender.pacer.depart(path.now, bytes, spaced, sender.data_segs_out);
+        sender.pacer.depart(path.now, bytes, sender.data_segs_out, &self.config);
+        // Paced, one call sends one frame; `blocked` is still that of the call before.
+        if let TxBlocked::Pacing(at) = self.blocked
+            && at <= path.now
+        {
+            self.counters.lateness.record(path.now.since(at));
+        }
         sender.last_sent = path.now;
         sender.recovery.count_sent(segments);
         self.segs_out += u64::from(segments);
@@ -563,12 +560,16 @@ impl Connection {
         if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
             return;
         }
-        let before = self.sender.nxt;
-        if !self.sender.queue.is_empty() && self.sender.window_left() > 0 {
+        // New data that pacing or the small-queue limit holds back goes out by itself: it is no
+        // reason to send old data again.
+        let is_new = !self.sender.queue.is_empty() && self.sender.window_left() > 0;
+        let sent = if is_new {
+            let before = self.sender.nxt;
             let _ = self.send_new(path, Push::Probe);
-        }
-        let is_new = self.sender.nxt != before;
-        let sent = is_new || self.retransmit_tail(path);
+            self.sender.nxt != before
+        } else {
+            self.retransmit_tail(path)
+        };
         if sent {
             self.counters.add(Counter::LossProbes, 1);
             self.sender.on_probe_sent(!is_new);

@@ -1,9 +1,22 @@
 //! Departure times (Linux's `tcp_update_skb_after_send`, EDT).
+//!
+//! Each frame gets one stamp by one rate. Who executes the stamps is the path's affair: a qdisc that
+//! holds frames (`fq`), or the connection's own gate. The schedule is the same for both, so either
+//! may take over from the other between two frames.
 
+use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
 
-/// Segments at the start of a connection that leave back to back.
-const FREE_SEGMENTS: u64 = 10;
+/// Who sees to it that frames leave when they are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executor {
+    /// Nobody: `neap.tcp_internal_pacing` is off and no qdisc does it.
+    Nobody,
+    /// The connection, if it is asked for pacing.
+    Connection,
+    /// A qdisc of the path (`SK_PACING_FQ`, but of the path now), for every flow.
+    Path,
+}
 
 /// The schedule of one connection's departures.
 #[derive(Clone, Debug)]
@@ -14,8 +27,11 @@ pub struct Pacer {
     rate: Rate,
     /// `SO_MAX_PACING_RATE`.
     max_rate: Rate,
-    /// Whether the controller or the application asked for pacing.
-    is_needed: bool,
+    /// The controller asked for pacing.
+    is_asked: bool,
+    executor: Executor,
+    /// A qdisc was the executor until now and may still hold frames: what comes waits for them.
+    is_draining: bool,
 }
 
 impl Default for Pacer {
@@ -24,7 +40,9 @@ impl Default for Pacer {
             next: Instant::ZERO,
             rate: Rate::UNLIMITED,
             max_rate: Rate::UNLIMITED,
-            is_needed: false,
+            is_asked: false,
+            executor: Executor::Connection,
+            is_draining: false,
         }
     }
 }
@@ -41,12 +59,10 @@ impl Pacer {
     }
 
     /// Caps the rate; lowering takes effect at once, raising at the next [`set_rate`](Self::set_rate).
+    /// A limit asks for pacing, and [`Rate::UNLIMITED`] no longer does.
     pub fn set_max_rate(&mut self, max: Rate) {
         self.max_rate = max;
         self.rate = self.rate.min(max);
-        if max != Rate::UNLIMITED {
-            self.is_needed = true;
-        }
     }
 
     /// The rate by the controller or by the common formula.
@@ -56,12 +72,28 @@ impl Pacer {
 
     /// The controller asks for pacing, or no longer does.
     pub fn set_needed(&mut self, needed: bool) {
-        self.is_needed = needed || self.max_rate != Rate::UNLIMITED;
+        self.is_asked = needed;
     }
 
-    /// Whether departures are spaced.
+    /// Who executes the stamps from the next frame on.
+    pub fn set_executor(&mut self, executor: Executor) {
+        self.is_draining |= self.executor == Executor::Path;
+        self.is_draining &= executor != Executor::Path;
+        self.executor = executor;
+    }
+
+    /// Whether the controller or the application asked for pacing.
     pub fn is_needed(&self) -> bool {
-        self.is_needed
+        self.is_asked || self.max_rate != Rate::UNLIMITED
+    }
+
+    /// Whether departures are spaced: where a qdisc holds frames, those of every flow.
+    pub fn is_spaced(&self) -> bool {
+        match self.executor {
+            Executor::Nobody => false,
+            Executor::Connection => self.is_needed(),
+            Executor::Path => true,
+        }
     }
 
     /// Departure of the last frame, or the earliest of the next one.
@@ -71,23 +103,43 @@ impl Pacer {
 
     /// By how much the schedule runs ahead of `now`: what timers add to their delay.
     pub fn backlog(&self, now: Instant) -> Nanos {
-        self.next.since(now)
+        if self.is_spaced() { self.next.since(now) } else { Nanos::ZERO }
     }
 
-    /// A frame of `bytes` payload bytes leaves: returns its departure and moves the schedule.
-    /// `spaced` says whether somebody executes it, `segments_out` how many data segments the
-    /// connection has sent, this frame included. Lateness is made good by at most half a gap.
-    pub fn depart(&mut self, now: Instant, bytes: u32, spaced: bool, segments_out: u64) -> Instant {
-        let planned = self.next;
-        let departure = planned.max(now);
-        self.next = departure;
-        let has_rate = self.rate != Rate::UNLIMITED && self.rate.0 != 0;
-        if spaced && has_rate && segments_out >= FREE_SEGMENTS {
-            let gap = self.rate.time_for(u64::from(bytes));
-            let credit = departure.since(planned).0.min(gap.0 / 2);
-            self.next += Nanos(gap.0 - credit);
+    /// When the connection itself has to wait for its next frame, and until when
+    /// (`tcp_pacing_check`).
+    pub fn wait(&self, now: Instant) -> Option<Instant> {
+        let waits = match self.executor {
+            Executor::Nobody => false,
+            Executor::Connection => self.is_needed(),
+            Executor::Path => return None,
+        };
+        ((waits || self.is_draining) && self.next > now).then_some(self.next)
+    }
+
+    /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
+    /// a probe) leaves at once where nobody holds it.
+    pub fn departure(&self, now: Instant) -> Instant {
+        if self.executor == Executor::Path { self.next.max(now) } else { now }
+    }
+
+    /// A frame of `bytes` payload bytes was taken by the way down: moves the schedule by its time at
+    /// the rate. `segments_out` counts the data segments that the connection has sent, this frame
+    /// included; the first ones leave back to back. Lateness is made good by at most half a gap.
+    pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
+        self.is_draining = false;
+        if !self.is_spaced() {
+            self.next = now;
+            return;
         }
-        departure
+        let planned = self.next;
+        self.next = planned.max(now);
+        let has_rate = self.rate != Rate::UNLIMITED && self.rate.0 != 0;
+        if has_rate && segments_out >= u64::from(config.pacing_free_segments) {
+            let gap = self.rate.time_for(u64::from(bytes));
+            let late = if config.pacing_credit { self.next.since(planned).0 } else { 0 };
+            self.next += Nanos(gap.0 - late.min(gap.0 / 2));
+        }
     }
 }
 
@@ -104,14 +156,21 @@ mod tests {
         pacer
     }
 
+    fn send(pacer: &mut Pacer, now: Instant, segments_out: u64) -> Instant {
+        let departure = pacer.departure(now);
+        pacer.depart(now, 1000, segments_out, &Config::default());
+        departure
+    }
+
     #[test]
     fn first_ten_segments_leave_at_once_then_gaps() {
         let mut pacer = paced();
         let now = Instant::from_nanos(5 * MS);
-        assert_eq!(pacer.depart(now, 1000, true, 9), now);
-        assert_eq!(pacer.depart(now, 1000, true, 10), now);
+        pacer.set_executor(Executor::Path);
+        assert_eq!(send(&mut pacer, now, 9), now);
+        assert_eq!(send(&mut pacer, now, 10), now);
         assert_eq!(pacer.next_departure(), now + Nanos::from_millis(1));
-        assert_eq!(pacer.depart(now, 1000, true, 11), now + Nanos::from_millis(1));
+        assert_eq!(send(&mut pacer, now, 11), now + Nanos::from_millis(1));
         assert_eq!(pacer.backlog(now), Nanos::from_millis(2));
     }
 
@@ -119,15 +178,17 @@ mod tests {
     fn lateness_is_made_good_by_half_a_gap_at_most() {
         let mut pacer = paced();
         let start = Instant::from_nanos(100 * MS);
-        pacer.depart(start, 1000, true, 100);
-        pacer.depart(start, 1000, true, 100);
-        assert_eq!(pacer.next_departure(), start + Nanos(1_500_000));
-        let late = start + Nanos(1_700_000);
-        pacer.depart(late, 1000, true, 100);
+        send(&mut pacer, start, 100);
+        assert_eq!(pacer.next_departure(), start + Nanos(500_000), "as after a long rest");
+        let late = start + Nanos(700_000);
+        send(&mut pacer, late, 100);
         assert_eq!(pacer.next_departure(), late + Nanos(800_000));
         let later = late + Nanos(50 * MS);
-        pacer.depart(later, 1000, true, 100);
+        send(&mut pacer, later, 100);
         assert_eq!(pacer.next_departure(), later + Nanos(500_000));
+        let strict = Config { pacing_credit: false, ..Config::default() };
+        pacer.depart(later + Nanos(50 * MS), 1000, 100, &strict);
+        assert_eq!(pacer.next_departure(), later + Nanos(51 * MS));
     }
 
     #[test]
@@ -141,8 +202,65 @@ mod tests {
         assert_eq!(pacer.rate(), Rate(1000), "raised by the next update");
         pacer.set_rate(Rate(5000));
         assert_eq!(pacer.rate(), Rate(4000));
+        assert!(pacer.is_needed());
         pacer.set_max_rate(Rate::UNLIMITED);
-        pacer.set_needed(false);
         assert!(!pacer.is_needed());
+        pacer.set_needed(true);
+        assert!(pacer.is_needed());
+    }
+
+    #[test]
+    fn whoever_executes_the_schedule_takes_over_where_it_stands() {
+        let mut pacer = paced();
+        let now = Instant::from_nanos(100 * MS);
+        pacer.set_executor(Executor::Path);
+        let stamps: Vec<_> = (0..3).map(|_| send(&mut pacer, now, 100)).collect();
+        assert_eq!(stamps, [now, now + Nanos(500_000), now + Nanos(1_500_000)]);
+        assert_eq!(pacer.wait(now), None, "the qdisc waits");
+        let next = now + Nanos(2_500_000);
+        pacer.set_executor(Executor::Connection);
+        assert_eq!(pacer.wait(now), Some(next), "the connection does, where the qdisc stopped");
+        assert_eq!(pacer.wait(next), None);
+        pacer.set_executor(Executor::Path);
+        assert_eq!(send(&mut pacer, now, 100), next);
+    }
+
+    #[test]
+    fn what_passes_the_gate_is_stamped_when_it_leaves_and_counts() {
+        let mut pacer = paced();
+        let now = Instant::from_nanos(100 * MS);
+        send(&mut pacer, now, 100);
+        assert_eq!(send(&mut pacer, now, 101), now);
+        assert_eq!(pacer.next_departure(), now + Nanos(1_500_000));
+    }
+
+    #[test]
+    fn a_flow_that_nobody_paces_keeps_no_schedule() {
+        let mut pacer = Pacer::default();
+        let now = Instant::from_nanos(100 * MS);
+        pacer.set_rate(Rate(1_000_000));
+        pacer.set_executor(Executor::Path);
+        send(&mut pacer, now, 100);
+        assert_eq!(pacer.backlog(now), Nanos(500_000));
+        pacer.set_executor(Executor::Connection);
+        let next = now + Nanos(500_000);
+        assert_eq!(pacer.wait(now), Some(next), "the qdisc still holds a frame");
+        for _ in 0..3 {
+            assert_eq!((pacer.backlog(next), pacer.wait(next)), (Nanos::ZERO, None));
+            assert_eq!(send(&mut pacer, next, 101), next);
+            assert_eq!(pacer.next_departure(), next);
+        }
+    }
+
+    #[test]
+    fn no_rate_is_no_pacing() {
+        for rate in [Rate(0), Rate::UNLIMITED] {
+            let mut pacer = Pacer::default();
+            pacer.set_needed(true);
+            pacer.set_rate(rate);
+            let now = Instant::from_nanos(MS);
+            send(&mut pacer, now, 1000);
+            assert_eq!(pacer.wait(now), None);
+        }
     }
 }

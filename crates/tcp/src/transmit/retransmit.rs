@@ -17,8 +17,9 @@ const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
     pub(super) fn retransmit_lost(&mut self, path: &mut Path<'_>) -> Option<TxBlocked> {
-        if self.owed.retransmit_head {
-            self.owed.retransmit_head = false;
+        let timed_out = std::mem::take(&mut self.owed.retransmit_head);
+        // An ACK since then may have shown that nothing was lost.
+        if timed_out && self.sender.recovery.state == CaState::Loss {
             // The timeout's own retransmission passes pacing and small queues.
             if let Some(run) = self.sender.board.run_at(End::First) {
                 let first = self.sender.board.next_lost().unwrap_or(run);
@@ -89,9 +90,9 @@ impl Connection {
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();
-        let credit = TxCredit::charge(&self.account, bytes + BUFFER_OVERHEAD);
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = path.now.max(self.sender.pacer.next_departure());
+        let departure = self.sender.pacer.departure(path.now);
         let verdict = path.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
@@ -99,7 +100,8 @@ impl Connection {
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(path, bytes, segments, offer);
-        let snapshot = self.sender.rate.on_transmit(departure, false);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
         self.sender.board.retransmitted(index, departure, ticket, snapshot);
         let clock = self.timestamp(path.now);
         self.sender.recovery.count_retransmitted(segments, clock);

@@ -180,6 +180,25 @@ fn a_qdisc_that_holds_frames_gets_the_departures_at_once() {
 }
 
 #[test]
+fn a_controller_can_be_changed_and_brings_its_pacing() {
+    let mut peer = Peer::plain();
+    assert_eq!(peer.info().congestion, "cubic");
+    peer.set(SocketOption::Congestion("bbr3".into()));
+    assert_eq!(peer.info().congestion, "bbr3");
+    peer.write(60_000);
+    peer.advance_ms(10);
+    peer.ack(10_000);
+    let info = peer.info();
+    assert!(matches!(info.blocked, TxBlocked::Pacing(_)), "{:?}", info.blocked);
+    peer.set(SocketOption::Congestion("cubic".into()));
+    let info = peer.info();
+    assert!(!matches!(info.blocked, TxBlocked::Pacing(_)), "{:?}", info.blocked);
+    let unknown = SocketOption::Congestion("vegas".into());
+    assert!(peer.connection.set_option(peer.now, unknown).is_err());
+    assert_eq!(peer.info().congestion, "cubic");
+}
+
+#[test]
 fn lowering_the_rate_takes_effect_at_once() {
     let mut peer = Peer::plain();
     peer.set(SocketOption::MaxPacingRate(Rate(100_000)));

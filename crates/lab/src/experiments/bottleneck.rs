@@ -1,0 +1,383 @@
+//! Flows of chosen congestion controllers through one bottleneck: two hosts, a fast NIC, and behind
+//! it a slower hop with a queue that drops at its tail.
+
+use super::small_queues::Failure;
+use crate::app::{App, Step};
+use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig};
+use crate::rng::Ppm;
+use crate::world::{HostId, World, WorldConfig};
+use bytes::Bytes;
+use core::net::SocketAddr;
+use neap_stack::interface::Address;
+use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_tcp::config::{BufferSizes, Config};
+use neap_tcp::info::TcpInfo;
+use neap_tcp::options::SocketOption;
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What Ethernet adds to each IP packet on the wire, bytes.
+const ETHERNET: u64 = 38;
+/// Bytes of one write.
+const WRITE: usize = 256 << 10;
+/// Lateness of the hosts: that of a real one with high-resolution timers.
+const LATENESS: Nanos = Nanos::from_micros(10);
+
+/// The way through the bottleneck.
+#[derive(Clone, Debug)]
+pub struct Path {
+    /// Of the bottleneck, on the wire.
+    pub rate: Rate,
+    /// Round-trip time without any queue.
+    pub rtt: Nanos,
+    /// Of the queue in front of it, in thousandths of bandwidth times round-trip time.
+    pub buffer_permille: u64,
+    /// Segments lost at random.
+    pub loss: Ppm,
+    /// Segments marked CE at random.
+    pub marks: Ppm,
+    /// Largest IP packet.
+    pub mtu: u16,
+}
+
+impl Path {
+    /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
+    /// a round trip holds about a thousand, where they may be that large.
+    pub fn new(rate: Rate, rtt: Nanos) -> Self {
+        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 65_000) as u16;
+        let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
+        Self { rate, rtt, buffer_permille: 2000, loss, marks, mtu }
+    }
+
+    /// Bytes of payload per second at the most: headers and Ethernet's share subtracted.
+    pub fn payload_rate(&self) -> f64 {
+        let payload = f64::from(self.mtu) - 52.0;
+        self.rate.0 as f64 * payload / (f64::from(self.mtu) + ETHERNET as f64)
+    }
+
+    /// Round-trip time of a single segment.
+    pub fn base_rtt(&self) -> Nanos {
+        self.rtt + self.rate.time_for(u64::from(self.mtu) + ETHERNET)
+    }
+
+    fn link(&self) -> LinkConfig {
+        let bytes = (self.rate.bytes_in(self.rtt) * self.buffer_permille / 1000)
+            .max(u64::from(self.mtu) + ETHERNET);
+        let hop = Bottleneck { rate: self.rate, packets: usize::MAX, bytes };
+        let nic_rate = Rate(self.rate.0.saturating_mul(4).max(Rate::from_bits(1_000_000_000).0));
+        let there = PathConfig {
+            bottleneck: Some(hop),
+            loss: self.loss,
+            congestion_marks: self.marks,
+            ..PathConfig::clean(nic_rate, self.rtt / 2)
+        };
+        let back = PathConfig::clean(nic_rate, self.rtt / 2);
+        let nic = NicConfig { mtu: self.mtu, ..NicConfig::default() };
+        LinkConfig { nics: [nic.clone(), nic], paths: [there, back] }
+    }
+}
+
+/// One flow.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// Its congestion controller.
+    pub controller: &'static str,
+    /// When it begins.
+    pub begins: Nanos,
+    /// Its application writes no faster than this, every 10 ms.
+    pub at_most: Option<Rate>,
+    /// It writes nothing between these times.
+    pub pause: Option<(Nanos, Nanos)>,
+}
+
+impl Flow {
+    /// A flow that always has something to send.
+    pub fn bulk(controller: &'static str) -> Self {
+        Self { controller, begins: Nanos::ZERO, at_most: None, pause: None }
+    }
+}
+
+/// What one flow came to, over the measured time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Payload acknowledged, of what the bottleneck carries.
+    pub share: f64,
+    /// Mean smoothed round-trip time over that of a single segment.
+    pub rtt: f64,
+    /// Bytes sent again, of all sent.
+    pub resent: f64,
+}
+
+/// The application of one flow.
+struct Source {
+    remote: SocketAddr,
+    flow: Flow,
+    start: Instant,
+    handle: Rc<RefCell<Option<TcpHandle>>>,
+    page: Bytes,
+    written: u64,
+}
+
+/// Time between the writes of a slow application.
+const TICK: Nanos = Nanos::from_millis(10);
+
+impl Source {
+    /// How much may have been written by now, and when that changes.
+    fn allowed(&self, now: Instant) -> (u64, Instant) {
+        let elapsed = now.since(self.start);
+        if let Some((from, to)) = self.flow.pause
+            && elapsed >= from
+            && elapsed < to
+        {
+            return (0, self.start + to);
+        }
+        match self.flow.at_most {
+            None => (u64::MAX, self.flow.pause.map_or(Instant::FAR_FUTURE, |_| now + TICK)),
+            Some(rate) => {
+                let tick = Nanos(elapsed.0 / TICK.0 * TICK.0);
+                (rate.bytes_in(tick), self.start + tick + TICK)
+            }
+        }
+    }
+}
+
+impl App for Source {
+    fn step(&mut self, stack: &Stack, now: Instant) -> Step {
+        let begins = self.start + self.flow.begins;
+        if now < begins {
+            return Step { next: begins, did: false };
+        }
+        let mut did = false;
+        let mut held = self.handle.borrow_mut();
+        if held.is_none() {
+            let Ok(handle) = stack.connect(now, self.remote, ConnectOptions::default()) else {
+                return Step::IDLE;
+            };
+            let name = self.flow.controller.into();
+            let _ = handle.set_option(now, SocketOption::Congestion(name));
+            *held = Some(handle);
+            did = true;
+        }
+        let (allowed, next) = self.allowed(now);
+        let Some(handle) = held.as_ref() else { return Step::IDLE };
+        while self.written < allowed {
+            let most = (allowed - self.written).min(WRITE as u64) as usize;
+            match handle.write_bytes(now, &mut self.page.slice(..most)) {
+                Ok(taken) if taken > 0 => self.written += taken as u64,
+                _ => break,
+            }
+            did = true;
+        }
+        Step { next, did }
+    }
+}
+
+/// Reads all that comes on all connections.
+struct Sink {
+    listener: ListenerHandle,
+    open: Vec<TcpHandle>,
+}
+
+impl App for Sink {
+    fn step(&mut self, _: &Stack, now: Instant) -> Step {
+        let mut did = false;
+        while let Ok((handle, _)) = self.listener.accept() {
+            self.open.push(handle);
+            did = true;
+        }
+        for handle in &self.open {
+            while let Ok(Some(_)) = handle.read_bytes(now) {
+                did = true;
+            }
+        }
+        Step { did, ..Step::IDLE }
+    }
+}
+
+/// A world with flows through a bottleneck, which the caller runs.
+pub struct Experiment {
+    world: World,
+    link: Link,
+    path: Path,
+    start: Instant,
+    handles: Vec<Rc<RefCell<Option<TcpHandle>>>>,
+}
+
+impl Experiment {
+    /// Sets it up; nothing has run.
+    ///
+    /// # Errors
+    /// [`Failure`]: a configuration that the stack refuses.
+    pub fn new(path: &Path, flows: &[Flow], seed: u64) -> Result<Self, Failure> {
+        let mut world =
+            World::new(WorldConfig { seed, wake_jitter: LATENESS, ..WorldConfig::default() });
+        let config = host_config(path);
+        let mut host =
+            || world.add_host(StackConfig { config: config.clone(), ..Default::default() });
+        let (a, b): (HostId, HostId) = (host()?, host()?);
+        let link = world.add_link(
+            &path.link(),
+            [(a, &["10.0.0.1/24".parse::<Address>()?]), (b, &["10.0.0.2/24".parse()?])],
+        )?;
+        let remote: SocketAddr = "10.0.0.2:5201".parse()?;
+        let listener = listen(world.stack(b), remote)?;
+        world.add_app(b, Sink { listener, open: Vec::new() });
+        let start = world.now();
+        let page = Bytes::from(vec![0; WRITE]);
+        let mut handles = Vec::new();
+        for flow in flows {
+            let handle = Rc::new(RefCell::new(None));
+            handles.push(handle.clone());
+            let (flow, page) = (flow.clone(), page.clone());
+            world.add_app(a, Source { remote, flow, start, handle, page, written: 0 });
+        }
+        Ok(Self { world, link, path: path.clone(), start, handles })
+    }
+
+    /// Runs until so long after the start.
+    ///
+    /// # Errors
+    /// [`Failure`]: a host that spins.
+    pub fn run_until(&mut self, time: Nanos) -> Result<(), Failure> {
+        Ok(self.world.run_until(self.start + time)?)
+    }
+
+    /// What the sender of a flow knows; `None` before it begins.
+    pub fn info(&self, flow: usize) -> Option<TcpInfo> {
+        let handle = self.handles.get(flow)?.borrow();
+        handle.as_ref().map(|handle| handle.info(self.world.now()))
+    }
+
+    /// Segments that the bottleneck's queue has dropped.
+    pub fn dropped(&self) -> u64 {
+        self.link.stats(0).dropped
+    }
+
+    /// Runs from one time to another and measures each flow.
+    ///
+    /// # Errors
+    /// [`Failure`]: a host that spins.
+    pub fn measure(&mut self, from: Nanos, to: Nanos) -> Result<Vec<Figures>, Failure> {
+        /// Readings of the round-trip time.
+        const READINGS: u64 = 500;
+        self.run_until(from)?;
+        let flows = 0..self.handles.len();
+        let before: Vec<_> = flows.clone().map(|flow| self.info(flow)).collect();
+        let mut rtts = vec![0.0; before.len()];
+        for reading in 1..=READINGS {
+            self.run_until(from + Nanos((to.0 - from.0) / READINGS * reading))?;
+            for flow in flows.clone() {
+                rtts[flow] += self.info(flow).map_or(0.0, |info| info.rtt.0 as f64);
+            }
+        }
+        let (seconds, base) = (Nanos(to.0 - from.0).as_secs_f64(), self.path.base_rtt().0 as f64);
+        let figures = flows.map(|flow| {
+            let Some(after) = self.info(flow) else { return Figures::default() };
+            let (acked, sent, resent) = before[flow]
+                .as_ref()
+                .map_or((0, 0, 0), |info| (info.bytes_acked, info.bytes_sent, info.bytes_retrans));
+            let acked = (after.bytes_acked - acked) as f64;
+            Figures {
+                share: acked / seconds / self.path.payload_rate(),
+                rtt: rtts[flow] / READINGS as f64 / base,
+                resent: (after.bytes_retrans - resent) as f64
+                    / ((after.bytes_sent - sent) as f64).max(1.0),
+            }
+        });
+        Ok(figures.collect())
+    }
+}
+
+fn listen(stack: &Stack, local: SocketAddr) -> Result<ListenerHandle, SocketError> {
+    stack.listen(local, ListenOptions::default())
+}
+
+/// Buffers that never limit a flow.
+fn host_config(path: &Path) -> Config {
+    let needed = 8 * path.rate.bytes_in(path.rtt) + (16 << 20);
+    let max = u32::try_from(needed).unwrap_or(u32::MAX).min(i32::MAX as u32);
+    let buffers = BufferSizes { min: 4096, default: 1 << 20, max };
+    Config { tcp_wmem: buffers, tcp_rmem: buffers, tcp_ecn: 1, ..Config::default() }
+}
+
+/// One flow over one path of a grid.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// Its congestion controller.
+    pub controller: &'static str,
+    /// Rate of the bottleneck, Mbit/s.
+    pub mbit: u64,
+    /// Round-trip time, milliseconds.
+    pub rtt_ms: u64,
+    /// Buffer, in thousandths of the product.
+    pub buffer_permille: u64,
+    /// Random loss, parts per million.
+    pub loss: u32,
+}
+
+/// Head of a table of [`Cell::row`]s.
+pub const GRID_HEADER: &str = "\
+ Mbit/s  RTT ms  buffer  loss   measured  goodput    RTT  resent
+                    BDP     %          s        %  /base       %";
+
+/// Packets that a cell of a quick table may cost.
+const AFFORDABLE_PACKETS: u64 = 40_000;
+
+impl Cell {
+    fn path(&self) -> Path {
+        let rate = Rate::from_bits(self.mbit * 1_000_000);
+        let path = Path::new(rate, Nanos::from_millis(self.rtt_ms));
+        Path { buffer_permille: self.buffer_permille, loss: Ppm(self.loss), ..path }
+    }
+
+    /// How long to measure so that it costs little: at most 11 s, which is one PROBE_RTT of version
+    /// 1 and two of version 3. Shorter measurements have none or few of them.
+    pub fn affordable(&self) -> Nanos {
+        let path = self.path();
+        let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
+        let all = Nanos::from_secs(11);
+        // A PROBE_RTT of a long path is too much of less; and with loss, the rate falls from one
+        // probe to the next, 63 round trips apart.
+        let cycles = if self.loss > 0 { path.rtt.saturating_mul(200) } else { Nanos::ZERO };
+        if path.rtt >= Nanos::from_millis(100) { all } else { time.max(cycles).min(all) }
+    }
+
+    /// Whether three frames, which every window has on top, fit a fourth of the product. Where they
+    /// do not, a queue of that length is part of the algorithm.
+    pub fn has_room_for_frames(&self) -> bool {
+        let path = self.path();
+        let product = path.rate.bytes_in(path.rtt);
+        product >= 24 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
+    }
+
+    /// Runs it: start-up, and then so long.
+    ///
+    /// # Errors
+    /// [`Failure`]: a host that spins.
+    pub fn run(&self, measured: Nanos, seed: u64) -> Result<Figures, Failure> {
+        let path = self.path();
+        let from = path.rtt.saturating_mul(30).max(Nanos::from_millis(100));
+        let mut experiment = Experiment::new(&path, &[Flow::bulk(self.controller)], seed)?;
+        let figures = experiment.measure(from, from + measured)?;
+        figures.first().copied().ok_or_else(|| "no flow".into())
+    }
+
+    /// The figures as a line of a table.
+    pub fn row(&self, measured: Nanos, figures: &Figures) -> String {
+        format!(
+            "{:>7} {:>7} {:>7.1} {:>5.1} {:>10.2} {:>8.1} {:>6.2} {:>7.2}",
+            self.mbit,
+            self.rtt_ms,
+            self.buffer_permille as f64 / 1000.0,
+            f64::from(self.loss) / 10_000.0,
+            measured.as_secs_f64(),
+            figures.share * 100.0,
+            figures.rtt,
+            figures.resent * 100.0,
+        )
+    }
+}

@@ -1,0 +1,135 @@
+//! Departures: who executes the stamps, what passes the gate, and what waits longer because of them.
+
+use super::peer::{Hello, Out, Peer};
+use neap_tcp::config::Config;
+use neap_tcp::counters::Counter;
+use neap_tcp::lateness::Departures;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use neap_tcp::transmit::TxBlocked;
+
+/// A flow that moves a byte in a microsecond, its free segments spent.
+fn paced() -> Peer {
+    let max_pacing_rate = Rate(1_000_000);
+    let options = SocketOptions { max_pacing_rate, ..SocketOptions::default() };
+    let hello = Hello { window: 4_000_000, ..Hello::default() };
+    let mut peer = Peer::established(Config::default(), options, hello);
+    peer.write(10_000);
+    peer.advance_ms(15);
+    let end = peer.end();
+    peer.ack(end);
+    peer.take();
+    peer
+}
+
+/// When each frame leaves the host: a qdisc executes its stamp.
+fn leaves(out: &Out) -> Instant {
+    out.at.max(out.departure)
+}
+
+#[test]
+fn the_schedule_goes_on_when_a_qdisc_takes_over_and_when_it_is_gone() {
+    let mut peer = paced();
+    let mut frames = Vec::new();
+    let mut acked = peer.end();
+    peer.try_write(60_000);
+    peer.transmit();
+    for step in 0..3000 {
+        // Every 3 ms the qdisc comes or goes.
+        peer.wire.holds_until_departure = (step / 150) % 2 == 1;
+        frames.extend(peer.take());
+        peer.advance(Nanos::from_micros(20));
+        let due = peer.now - Nanos::from_millis(10);
+        let arrived = frames.iter().filter(|out| leaves(out) <= due);
+        let upto = arrived.map(|out| out.seq() + out.len() as i32).max().unwrap_or(acked);
+        if upto > acked {
+            acked = upto;
+            peer.ack(acked);
+        }
+    }
+    assert!(frames.iter().any(|out| out.departure > out.at), "the qdisc had its turns");
+    let total: u32 = frames.iter().map(Out::len).sum();
+    assert_eq!(total, 60_000);
+    let mut worst = 0;
+    for pair in frames.windows(2).skip(1) {
+        let gap = leaves(&pair[1]).since(leaves(&pair[0])).as_micros();
+        let want = u64::from(pair[0].len());
+        assert!(gap + 100 >= want / 2, "a burst: {gap} us behind {want} bytes");
+        worst = worst.max(gap.saturating_sub(want));
+    }
+    assert!(worst < 2000, "a gap of {worst} us more than planned: a frame takes 2000");
+    let span = leaves(&frames[frames.len() - 1]).since(leaves(&frames[0])).as_micros();
+    let planned = u64::from(total - frames[frames.len() - 1].len());
+    assert!(span.abs_diff(planned) < planned / 100 + 1000, "{span} us for {planned} bytes");
+}
+
+#[test]
+fn a_probe_for_a_paced_tail_sends_nothing_old_and_waits_for_the_new() {
+    let mut peer = paced();
+    // 2000 bytes in two seconds: far longer than a probe waits.
+    peer.set(SocketOption::MaxPacingRate(Rate(1000)));
+    assert!(matches!(peer.write(4000), TxBlocked::Pacing(_)));
+    let first = peer.sent();
+    assert_eq!(first.len(), 1, "{first:?}");
+    peer.advance_ms(600);
+    assert_eq!(peer.sent(), [], "the next frame is not due, and nothing is lost");
+    assert_eq!(peer.count(Counter::LossProbes), 0);
+    assert_eq!(peer.info().total_retrans, 0);
+}
+
+#[test]
+fn the_timeout_waits_for_what_pacing_holds_back() {
+    let mut peer = paced();
+    peer.wire.holds_until_departure = true;
+    peer.set(SocketOption::MaxPacingRate(Rate(10_000)));
+    let start = peer.now;
+    peer.write(8000);
+    let last = peer.take().last().map(leaves).expect("all of it is below");
+    assert!(last.since(start) > Nanos::from_millis(500));
+    while peer.count(Counter::Timeouts) + peer.count(Counter::LossProbes) == 0 {
+        peer.advance_ms(1);
+    }
+    assert!(peer.now > last, "{} ms", peer.ms_since(start));
+}
+
+#[test]
+fn lateness_is_recorded_where_frames_leave() {
+    let mut peer = paced();
+    peer.write(20_000);
+    let TxBlocked::Pacing(at) = peer.transmit() else { panic!("not paced") };
+    peer.now = at + Nanos::from_micros(70);
+    peer.connection.on_deadline(peer.now);
+    peer.transmit();
+    let mut departures = Departures::default();
+    departures.add(&peer.counters.lateness);
+    assert_eq!(departures.max(), Nanos::from_micros(70));
+}
+
+#[test]
+fn four_bytes_of_ones_are_no_limit() {
+    let mut peer = paced();
+    assert_eq!(peer.info().max_pacing_rate, Rate(1_000_000));
+    peer.set(SocketOption::MaxPacingRate32(5000));
+    assert_eq!((peer.info().max_pacing_rate, peer.info().pacing_rate), (Rate(5000), Rate(5000)));
+    peer.set(SocketOption::MaxPacingRate32(u32::MAX));
+    assert_eq!(peer.info().max_pacing_rate, Rate::UNLIMITED);
+    peer.advance_ms(1000);
+    let end = peer.end();
+    peer.write(5000);
+    assert_eq!(peer.sent().iter().map(|&(_, len)| len).sum::<u32>(), 5000, "all at once");
+    assert_eq!(peer.end(), end + 5000);
+    peer.set(SocketOption::MaxPacingRate(Rate(u64::from(u32::MAX))));
+    assert_eq!(peer.info().max_pacing_rate, Rate(u64::from(u32::MAX)), "eight bytes can say so");
+}
+
+#[test]
+fn without_internal_pacing_only_a_qdisc_paces() {
+    let config = Config { internal_pacing: false, ..Config::default() };
+    let options = SocketOptions { max_pacing_rate: Rate(100_000), ..SocketOptions::default() };
+    let mut peer = Peer::established(config, options, Hello::default());
+    peer.write(20_000);
+    assert_eq!(peer.sent_bytes(), 10_000);
+    peer.advance_ms(10);
+    peer.ack(10_000);
+    assert_eq!(peer.sent_bytes(), 10_000, "at once");
+}
