@@ -14,6 +14,9 @@ use crate::timers::IDLE_RELEASE;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
+/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
+/// acknowledged before there was a connection.
+const SYN_LEN: u64 = 1;
 
 /// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
 const SOON: Nanos = Nanos::from_millis(8);
@@ -79,6 +82,7 @@ impl Connection {
             self.sender.rtt.fall_back();
         }
         self.established(now, scaled_window(segment, None), segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         self.receiver.enter_quickack();
         self.receiver.owe_ack();
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
@@ -232,6 +236,7 @@ impl Connection {
         let window = scaled_window(segment, Some(self.snd_wscale));
         let closing = self.fin;
         self.established(now, window, segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         if closing != Fin::None {
             self.turn(Transition::Shutdown);
         }
@@ -239,6 +244,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn take_ack(&mut self, now: Instant, segment: &Segment) -> bool {
+        self.sender.queue.more.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,

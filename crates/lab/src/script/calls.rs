@@ -237,7 +237,7 @@ impl Descriptors {
             }
             "poll" => {
                 let entries = arguments.poll_entries(0, |fd| self.real(fd))?;
-                check.expect_revents(entries.iter().map(|(_, revents)| revents.clone()).collect());
+                check.expect_revents(entries.iter().map(|(_, revents)| *revents).collect());
                 Call::Poll(entries.into_iter().map(|(entry, _)| entry).collect(), arguments.int(2)?)
             }
             "epoll_create" | "epoll_create1" => {
