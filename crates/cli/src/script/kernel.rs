@@ -165,6 +165,7 @@ impl Host for Kernel {
             gso: None,
             checksum: None,
             departure: Moment::ZERO,
+            pacing_rate: neap::tcp::time::Rate::UNLIMITED,
             priority: 0,
             flow: 0,
             ecn: Ecn::NotEct,
