@@ -28,6 +28,8 @@ pub struct SocketOptions {
     pub send_buffer: Option<u32>,
     /// `SO_RCVBUF` doubled as Linux does; `None` is autotuned.
     pub receive_buffer: Option<u32>,
+    /// `SO_RCVLOWAT`: unread bytes from which on a reader is woken, at least 1.
+    pub receive_lowat: u32,
     /// `TCP_MAXSEG`: upper bound of the MSS.
     pub max_segment: Option<u16>,
     /// `SO_MAX_PACING_RATE`.
@@ -55,6 +57,7 @@ impl Default for SocketOptions {
             linger: None,
             send_buffer: None,
             receive_buffer: None,
+            receive_lowat: 1,
             max_segment: None,
             max_pacing_rate: Rate::UNLIMITED,
             notsent_lowat: 0,
@@ -89,6 +92,8 @@ pub enum SocketOption {
     SendBuffer(u32),
     /// `SO_RCVBUF`, bytes as asked (doubled inside).
     ReceiveBuffer(u32),
+    /// `SO_RCVLOWAT`, bytes; at most half the receive buffer, 0 is 1.
+    ReceiveLowat(u32),
     /// `TCP_MAXSEG`, 88 to 32767.
     MaxSegment(u16),
     /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
