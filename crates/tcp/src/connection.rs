@@ -460,6 +460,20 @@ impl Connection {
         }
     }
 
+    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are there
+    /// than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_low_water(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        let target = self.options.receive_lowat.min(len);
+        if self.receiver.unread() > 0 && !self.receiver.has_enough(target) && !self.is_at_end() {
+            return Err(ReadError::WouldBlock);
+        }
+        self.read(now, buf)
+    }
+
     /// Takes received bytes without a copy. `Ok(None)` is the end of the stream.
     pub fn read_bytes(&mut self, now: Instant) -> Result<Option<Bytes>, ReadError> {
         self.may_read()?;
@@ -564,6 +578,13 @@ impl Connection {
                     self.receiver.set_rcvbuf(bytes);
                 }
             }
+            SocketOption::ReceiveLowat(_) => {
+                let bytes = options.receive_lowat;
+                self.receiver.make_room_for(bytes);
+                if self.receiver.has_enough(bytes) {
+                    self.edges |= Readiness::READABLE;
+                }
+            }
             SocketOption::MaxSegment(_) => self.refresh_mss(),
             SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
                 self.sender.pacer.set_max_rate(options.max_pacing_rate);
@@ -633,7 +654,8 @@ impl Connection {
         let mut ready = Readiness::empty();
         let over = self.state == State::Closed;
         let at_end = self.receiver.is_finished() || self.read_shut || over;
-        ready.set(Readiness::READABLE, self.receiver.unread() > 0 || at_end);
+        let enough = self.receiver.has_enough(self.options.receive_lowat);
+        ready.set(Readiness::READABLE, enough || at_end);
         ready.set(Readiness::READ_CLOSED, at_end);
         let write_closed = over || self.fin != Fin::None;
         ready.set(Readiness::WRITE_CLOSED, write_closed);

@@ -35,7 +35,8 @@ impl Connection {
             State::SynSent => self.on_syn_sent(now, &mut segment),
             _ => self.on_synchronized(now, &mut segment),
         }
-        if self.receiver.unread() > unread {
+        let lowat = self.options.receive_lowat;
+        if self.receiver.unread() > unread && self.receiver.has_enough(lowat) {
             self.edges |= Readiness::READABLE;
         }
     }
