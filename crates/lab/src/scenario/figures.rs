@@ -13,7 +13,7 @@ use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
 
 /// Bytes of a page, in which Linux counts memory of sockets.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// All figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
@@ -40,7 +40,7 @@ fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats)
 }
 
 /// Memory of a host's sockets, in pages (`sockstat`).
-fn pages(world: &World, host: HostId, now: Instant) -> u64 {
+pub(crate) fn pages(world: &World, host: HostId, now: Instant) -> u64 {
     let flows = world.stack(host).flows(now);
     let memory = |info: &neap_tcp::info::TcpInfo| {
         u64::from(info.wmem_queued).div_ceil(PAGE) + u64::from(info.rmem_alloc).div_ceil(PAGE)
