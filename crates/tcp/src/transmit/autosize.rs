@@ -21,6 +21,8 @@ pub struct FlowRate {
     pub completes_at_once: bool,
     /// Doublings of the queued time, because what was below ran empty.
     pub queue_boost: u8,
+    /// Time that a frame counts as below after it has left.
+    pub lateness: Nanos,
 }
 
 /// Bytes of memory that may be below TCP whatever the frame size is, and the goal of one frame.
@@ -66,7 +68,9 @@ pub fn sizes(
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
         bytes = bytes.min(bound);
-        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
+        // What is acknowledged counts no longer.
+        let late = flow.moved.bytes_in(flow.lateness.min(flow.min_rtt));
+        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16)).saturating_add(late);
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
@@ -207,6 +211,7 @@ mod tests {
             shift: 10,
             completes_at_once: false,
             queue_boost: 0,
+            lateness: Nanos::ZERO,
         }
     }
 
