@@ -204,6 +204,54 @@ mod tests {
         dry
     }
 
+    /// A wire of a byte per nanosecond whose completions come one by one, each `late`; fed whenever
+    /// there is room for `millis`. The share of the last quarter in which the wire was busy.
+    fn use_of_a_wire(bql: &mut ByteQueueLimits, late: Nanos, begin: u64, millis: u64) -> f64 {
+        let begin = Instant::ZERO + Nanos::from_millis(begin);
+        let measured = begin + Nanos::from_millis(millis * 3 / 4);
+        let end = begin + Nanos::from_millis(millis);
+        let (mut now, mut free, mut sent) = (begin, begin, 0);
+        let mut ring = std::collections::VecDeque::new();
+        while now < end {
+            while bql.has_room() {
+                bql.on_queued(now, FRAME);
+                free = free.max(now) + Nanos(FRAME);
+                ring.push_back(free + late);
+                sent += if now >= measured { FRAME } else { 0 };
+            }
+            now = ring.pop_front().expect("a frame was let in");
+            bql.on_completed(now, FRAME);
+        }
+        for done in ring {
+            bql.on_completed(done, FRAME);
+        }
+        sent as f64 / end.since(measured).0 as f64
+    }
+
+    #[test]
+    fn completions_that_are_late_one_by_one_starve_no_wire() {
+        for late in [100, 1000, 4000].map(Nanos::from_micros) {
+            let mut bql = ByteQueueLimits::new(Instant::ZERO);
+            let used = use_of_a_wire(&mut bql, late, 0, 4000);
+            assert!(used > 0.97, "{late:?}: {used}");
+            let lateness = bql.lateness();
+            assert!(lateness <= late && lateness > Nanos(late.0 - late.0 / 8), "{late:?}: {lateness:?}");
+            assert!(bql.limit() < 3 * late.0 + 4 * FRAME, "{late:?}: {}", bql.limit());
+        }
+    }
+
+    #[test]
+    fn lateness_is_learnt_anew() {
+        let (late, prompt) = (Nanos::from_millis(2), Nanos::ZERO);
+        let mut bql = ByteQueueLimits::new(Instant::ZERO);
+        use_of_a_wire(&mut bql, prompt, 0, 5000);
+        assert!(bql.lateness() == Nanos::ZERO && bql.limit() <= 4 * FRAME, "{}", bql.limit());
+        assert!(use_of_a_wire(&mut bql, late, 6000, 14_000) > 0.95);
+        assert!(bql.lateness() > Nanos(late.0 - late.0 / 8));
+        use_of_a_wire(&mut bql, prompt, 30_000, 14_000);
+        assert!(bql.lateness() < late / 8 && bql.limit() < late.0 / 4, "{}", bql.limit());
+    }
+
     #[test]
     fn the_first_frame_passes_and_the_second_waits() {
         let mut bql = ByteQueueLimits::new(Instant::ZERO);

@@ -68,14 +68,27 @@ pub fn sizes(
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
         bytes = bytes.min(bound);
-        // What is acknowledged counts no longer.
-        let late = flow.moved.bytes_in(flow.lateness.min(flow.min_rtt));
-        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16)).saturating_add(late);
+        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
     let most = (gso_bytes / mss).min(gso_segs).max(1);
-    Sizes { segments: segments.max(min_segs).clamp(1, most), queue_bytes }
+    let segments = segments.max(min_segs).clamp(1, most);
+    let late = late_bytes(config, flow, segments.saturating_mul(mss));
+    Sizes { segments, queue_bytes: queue_bytes.saturating_add(late) }
+}
+
+/// Memory of what has left and still counts as below, in frames of so many bytes; with an eighth more,
+/// since a flow that is held back moves less than it could.
+fn late_bytes(config: &Config, flow: &FlowRate, frame: u32) -> u64 {
+    if flow.lateness == Nanos::ZERO {
+        return 0;
+    }
+    // What is acknowledged counts no longer.
+    let bytes = flow.moved.bytes_in(flow.lateness.min(flow.min_rtt));
+    let frames = bytes / u64::from(frame.max(1));
+    let truesize = bytes.saturating_add(frames.saturating_mul(config.skb_overhead.into()));
+    truesize.saturating_add(truesize / 8)
 }
 
 /// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
