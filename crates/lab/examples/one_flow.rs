@@ -46,7 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let clock = std::time::Instant::now();
     let run = experiment.run(&Vec::new(), &|_| {})?;
     let wall = clock.elapsed().as_secs_f64();
-    let column = |name: &str| run.series.names.iter().position(|one| one == name).ok_or("no such column");
+    let column =
+        |name: &str| run.series.names.iter().position(|one| one == name).ok_or("no such column");
     let (time, cwnd) = (column("ms")?, column("app.bulk.cwnd_bytes")?);
     let queue = column("link.wan.there.backlog_bytes")?;
     if let Some(path) = rest.first() {

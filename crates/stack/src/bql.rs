@@ -193,7 +193,7 @@ mod tests {
     fn feed(bql: &mut ByteQueueLimits, start: u64, rounds: u64, rate: u64) -> u64 {
         let mut dry = 0;
         for round in start..start + rounds {
-            let begin = Instant::ZERO + Nanos::from_millis(round - 1);
+            let begin = Instant::ZERO + Nanos::from_millis(round.saturating_sub(1));
             while bql.has_room() {
                 bql.on_queued(begin, FRAME);
             }
@@ -235,7 +235,10 @@ mod tests {
             let used = use_of_a_wire(&mut bql, late, 0, 4000);
             assert!(used > 0.97, "{late:?}: {used}");
             let lateness = bql.lateness();
-            assert!(lateness <= late && lateness > Nanos(late.0 - late.0 / 8), "{late:?}: {lateness:?}");
+            assert!(
+                lateness <= late && lateness > Nanos(late.0 - late.0 / 8),
+                "{late:?}: {lateness:?}"
+            );
             assert!(bql.limit() < 3 * late.0 + 4 * FRAME, "{late:?}: {}", bql.limit());
         }
     }
