@@ -153,6 +153,10 @@ impl Connection {
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
             queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
+            lateness: match self.config.late_completions {
+                true => egress.completion_lateness(),
+                false => Nanos::ZERO,
+            },
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -374,6 +378,10 @@ impl Connection {
         let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx, is_paced);
         if self.sender.board.frames() < self.config.small_queue_spare as usize {
             self.was_waived |= self.account.bytes() >= limit;
+            return Ok(());
+        }
+        // What is acknowledged has left, whether it is known to be complete or not.
+        if self.config.late_completions && u64::from(self.sender.board.memory()) < limit {
             return Ok(());
         }
         // Linux compares a count that is one too high with ">": a full limit refuses.
