@@ -120,7 +120,7 @@ impl Calls {
             }
             Call::Poll(entries, timeout) => {
                 let fds = entries.iter().map(|entry| self.open.get(&entry.fd).cloned()).collect();
-                Box::new(move || (poll(&entries, fds, timeout), None))
+                Box::new(move || (poll(&entries, &fds, timeout), None))
             }
             Call::EpollControl(epoll, operation, fd, event) => {
                 let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
@@ -280,13 +280,13 @@ fn timespec(millis: i32) -> Option<Timespec> {
     (millis >= 0).then(|| Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 })
 }
 
-fn poll(entries: &[PollEntry], fds: Vec<Option<Arc<OwnedFd>>>, timeout: i32) -> Reply {
+fn poll(entries: &[PollEntry], fds: &[Option<Arc<OwnedFd>>], timeout: i32) -> Reply {
     let mut known = Vec::new();
     let mut entries = entries.to_vec();
-    for (entry, fd) in entries.iter_mut().zip(&fds) {
+    for (entry, fd) in entries.iter_mut().zip(fds) {
         match fd {
             Some(fd) => {
-                known.push(PollFd::new(fd, PollFlags::from_bits_retain(entry.events as u16)))
+                known.push(PollFd::new(fd, PollFlags::from_bits_retain(entry.events as u16)));
             }
             None if entry.fd >= 0 => entry.revents = PollFlags::NVAL.bits() as i16,
             None => {}
@@ -297,7 +297,7 @@ fn poll(entries: &[PollEntry], fds: Vec<Option<Arc<OwnedFd>>>, timeout: i32) -> 
         return failed(errno);
     }
     let mut known = known.iter();
-    for (entry, fd) in entries.iter_mut().zip(&fds) {
+    for (entry, fd) in entries.iter_mut().zip(fds) {
         if fd.is_some() {
             entry.revents = known.next().map_or(0, |found| found.revents().bits() as i16);
         }
