@@ -119,7 +119,8 @@ impl Calls {
                 })
             }
             Call::Poll(entries, timeout) => {
-                let fds = entries.iter().map(|entry| self.open.get(&entry.fd).cloned()).collect();
+                let fds: Vec<_> =
+                    entries.iter().map(|entry| self.open.get(&entry.fd).cloned()).collect();
                 Box::new(move || (poll(&entries, &fds, timeout), None))
             }
             Call::EpollControl(epoll, operation, fd, event) => {
