@@ -474,6 +474,15 @@ impl Stack {
         interface.ports().iter().map(|port| port.qdisc(now)).collect()
     }
 
+    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`); equal
+    /// to each other they are fixed.
+    pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
+        let Some(interface) = self.host.topology.interface(interface) else { return };
+        for port in interface.ports() {
+            port.set_byte_queue_limits(min, max, now);
+        }
+    }
+
     /// Does what is due at `now` on one shard, in one order: reap, receive (at most 256 packets or 128 KiB),
     /// expired deadlines, run list, drain. The answer is when to come back, and why; an event of a
     /// device's descriptor or a wake-up of [`set_kick`](Self::set_kick)'s waker comes first. Returns
