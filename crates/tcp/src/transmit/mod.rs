@@ -112,7 +112,11 @@ impl Connection {
         };
         self.blocked = blocked;
         match blocked {
-            TxBlocked::Pacing(at) => self.deadlines.set(Deadline::Pacing, at),
+            TxBlocked::Pacing(_) => {
+                let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss);
+                let slack = Nanos(self.config.timer_slack_ns.into());
+                self.deadlines.set(Deadline::Pacing, self.sender.pacer.deadline(frame, slack));
+            }
             _ => self.deadlines.clear(Deadline::Pacing),
         }
         self.check_space();
