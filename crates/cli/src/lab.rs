@@ -1,13 +1,23 @@
 //! `neap lab`: what small queues change, in virtual time.
 
-use clap::Args as ClapArgs;
+mod files;
+mod parquet;
+mod run;
+mod sweep;
+
+use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
+use neap_lab::library;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// One bulk flow over an emulated link, small queues off and on, at four speeds
+/// One bulk flow over an emulated link, small queues off and on, at four speeds; or scenarios
 #[derive(ClapArgs, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    /// Without a command: the small queues
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -16,9 +26,17 @@ pub(crate) struct Args {
     seed: u64,
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Sweep(sweep::Args),
+    /// List the scenarios that neap brings along
+    List,
+}
+
 impl Default for Args {
     fn default() -> Self {
-        Self { json: false, seed: 1 }
+        Self { command: None, json: false, seed: 1 }
     }
 }
 
@@ -43,6 +61,12 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 /// Whether all that is promised holds.
 fn print(args: &Args) -> Result<bool, Failure> {
     let mut out = std::io::stdout();
+    match &args.command {
+        Some(Command::Run(args)) => return run::main(args, &mut out),
+        Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::List) => return list(&mut out),
+        None => {}
+    }
     if args.json {
         let report = run_all(args.seed, |_| Ok(()))?;
         serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
@@ -53,6 +77,16 @@ fn print(args: &Args) -> Result<bool, Failure> {
     let report = run_all(args.seed, |run| print_run(&mut out, run))?;
     print_verdicts(&mut out, &report)?;
     Ok(report.holds)
+}
+
+fn list(out: &mut impl Write) -> Result<bool, Failure> {
+    for scenario in library::SCENARIOS {
+        let about = scenario.text.lines().find_map(|line| line.strip_prefix("about = "));
+        let about = about.unwrap_or_default().trim_matches('"');
+        writeln!(out, "{:<20} {about}", scenario.name)?;
+    }
+    writeln!(out, "\nneap lab run NAME, or a file of your own")?;
+    Ok(true)
 }
 
 /// Rows appear as they are measured.

@@ -1,6 +1,16 @@
 //! Applications: state machines that write and read as a plan says, and check what they read.
 
+mod page;
+mod sink;
+mod source;
+pub mod traffic;
+mod udp;
+mod wire;
 pub mod writer;
+
+pub use sink::Sink;
+pub use source::Source;
+pub use udp::{Listener, Talker};
 
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
@@ -15,6 +25,7 @@ use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::time::{Instant, Nanos};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::task::Waker;
 
 /// What an application did in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +41,18 @@ impl Step {
     pub const IDLE: Self = Self { next: Instant::FAR_FUTURE, did: false };
 }
 
-/// An application. It gets a turn after everything that happens on its host and must do all it can.
+/// An application. It gets a turn after everything that happens on its host, unless it
+/// [sleeps](Self::sleeps), and must do all it can.
 pub trait App {
     /// One turn.
     fn step(&mut self, stack: &Stack, now: Instant) -> Step;
+
+    /// Whether it promises to call `waker` when it has something to do, or to say when in
+    /// [`Step::next`]; then it gets a turn only at the start and at these times. Asked once.
+    fn sleeps(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        false
+    }
 }
 
 /// How an application writes.

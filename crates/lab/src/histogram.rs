@@ -3,43 +3,40 @@
 use hdrhistogram::Histogram;
 use neap_tcp::time::Nanos;
 
-/// Times between 1 ns and an hour, to three digits. About 270 KiB.
-#[derive(Clone, Debug)]
-pub struct Times(Histogram<u64>);
+/// Times between 1 ns and an hour, to three digits. Nothing while it is empty, then 16 KiB and more
+/// for each doubling of the longest time, at most about 270 KiB.
+#[derive(Clone, Debug, Default)]
+pub struct Times(Option<Box<Histogram<u64>>>);
 
 /// An hour in nanoseconds: what lies above counts as this.
 const LONGEST: u64 = 3_600_000_000_000;
 
-impl Default for Times {
-    fn default() -> Self {
-        Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("sound bounds"))
-    }
-}
-
 impl Times {
     /// Counts one time.
     pub fn record(&mut self, time: Nanos) {
-        self.0.saturating_record(time.0);
+        let grows = || Box::new(Histogram::new(3).expect("three digits are few enough"));
+        let histogram = self.0.get_or_insert_with(grows);
+        histogram.record(time.0.min(LONGEST)).expect("it grows");
     }
 
     /// The time that `percent` of all do not exceed; zero when there are none.
     pub fn percentile(&self, percent: f64) -> Nanos {
-        Nanos(self.0.value_at_quantile(percent / 100.0))
+        Nanos(self.0.as_ref().map_or(0, |times| times.value_at_quantile(percent / 100.0)))
     }
 
     /// The longest time.
     pub fn max(&self) -> Nanos {
-        Nanos(self.0.max())
+        Nanos(self.0.as_ref().map_or(0, |times| times.max()))
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.0.len()
+        self.0.as_ref().map_or(0, |times| times.len())
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.0 = None;
     }
 }
 

@@ -14,8 +14,10 @@
 pub mod app;
 pub mod experiments;
 pub mod histogram;
+pub mod library;
 pub mod link;
 pub mod oracle;
 pub mod pattern;
 pub mod rng;
+pub mod scenario;
 pub mod world;

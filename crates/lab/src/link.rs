@@ -7,14 +7,24 @@
 //! over at the receive interrupt, joined by the NIC where they follow each other.
 //!
 //! All this is computed when the doorbell rings: nothing that happens later changes when a frame in
-//! the ring leaves. Cost: per wire segment one copy of its headers and one entry of a B-tree.
+//! the ring leaves. Only queues that decide at departure ([`queue`]) and routers want events of
+//! their own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
+mod accident;
 mod direction;
+pub(crate) mod forward;
 mod offload;
-mod router;
+mod path;
+mod queue;
+mod service;
 
+pub use accident::{GilbertElliott, ScriptedLoss};
 use direction::Direction;
+pub(crate) use direction::Packet;
 pub use direction::{Departed, LinkStats};
+pub use queue::{CoDel, Discipline, Policer, Red, Wifi};
+pub use service::{Trace, TraceError};
+
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
 };
@@ -54,6 +64,12 @@ pub struct NicConfig {
     pub checksums: bool,
     /// Received segments that follow each other become one packet; needs `checksums`.
     pub gro: bool,
+    /// Packets that may wait for the host in the receive ring.
+    pub rx_descriptors: usize,
+    /// `sk_pacing_shift` that the device asks for: 10, or less where it must aggregate.
+    pub pacing_shift: u8,
+    /// From a frame's last bit on the wire to its completion.
+    pub completion_delay: Nanos,
     /// Of transmit completions.
     pub tx_coalescing: Coalescing,
     /// Of receptions.
@@ -69,6 +85,9 @@ impl Default for NicConfig {
             gso_max_segs: 65_535,
             checksums: true,
             gro: true,
+            rx_descriptors: 4096,
+            pacing_shift: 10,
+            completion_delay: Nanos::ZERO,
             tx_coalescing: Coalescing::NONE,
             rx_coalescing: Coalescing::NONE,
         }
@@ -95,10 +114,22 @@ pub struct PathConfig {
     pub delay: Nanos,
     /// A slower hop.
     pub bottleneck: Option<Bottleneck>,
+    /// How its queue is managed.
+    pub discipline: Discipline,
+    /// A recorded rate in place of the hop's.
+    pub trace: Option<Trace>,
+    /// The hop is a wifi station.
+    pub wifi: Option<Wifi>,
+    /// A token bucket in front of the hop.
+    pub policer: Option<Policer>,
     /// Largest packet of a hop on the way, where a router says so by ICMP.
     pub mtu: Option<u16>,
     /// Segments that vanish.
     pub loss: Ppm,
+    /// Segments that vanish in bursts.
+    pub bursts: Option<GilbertElliott>,
+    /// Segments that vanish as written down.
+    pub scripted: ScriptedLoss,
     /// Segments of which one bit is flipped.
     pub corruption: Ppm,
     /// Segments that arrive twice, the second time up to `reorder_delay` later.
@@ -120,8 +151,14 @@ impl PathConfig {
             rate,
             delay,
             bottleneck: None,
+            discipline: Discipline::DropTail,
+            trace: None,
+            wifi: None,
+            policer: None,
             mtu: None,
             loss: Ppm::NEVER,
+            bursts: None,
+            scripted: ScriptedLoss { packets: Vec::new(), outages: Vec::new() },
             corruption: Ppm::NEVER,
             duplication: Ppm::NEVER,
             reordering: Ppm::NEVER,
@@ -153,11 +190,22 @@ struct Wires([Direction; ENDS]);
 pub struct Link(Arc<Mutex<Wires>>);
 
 impl Link {
-    /// A link and the devices at its two ends.
-    pub fn new(config: &LinkConfig, rng: &Rng) -> (Self, [Device; ENDS]) {
+    /// A link between hosts in a world that begins at `start`, and the devices at its two ends.
+    pub fn new(config: &LinkConfig, rng: &Rng, start: Instant) -> (Self, [Device; ENDS]) {
+        Self::between(config, rng, start, [false; ENDS])
+    }
+
+    /// As [`new`](Self::new), with routers at these ends, which want no device.
+    pub(crate) fn between(
+        config: &LinkConfig,
+        rng: &Rng,
+        start: Instant,
+        is_router: [bool; ENDS],
+    ) -> (Self, [Device; ENDS]) {
         let direction = |from: usize| {
             let (nic, peer) = (&config.nics[from], &config.nics[1 - from]);
-            Direction::new(nic, peer, &config.paths[from], &rng.fork(from as u64))
+            let (rng, path) = (rng.fork(from as u64), &config.paths[from]);
+            Direction::new(nic, peer, path, &rng, (start, is_router[from]))
         };
         let link = Self(Arc::new(Mutex::new(Wires([direction(0), direction(1)]))));
         let devices = [0, 1].map(|end| link.device(end, &config.nics[end]));
@@ -173,7 +221,7 @@ impl Link {
             checksum_tx: nic.checksums,
             checksum_rx: nic.checksums,
             completion: Completion::OnWire,
-            pacing_shift: 10,
+            pacing_shift: nic.pacing_shift,
         };
         let pair = QueuePair {
             tx: Box::new(Transmit { link: self.clone(), end }),
@@ -199,17 +247,17 @@ impl Link {
         self.wires().0[end].stats.clone()
     }
 
+    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first call
+    /// on.
+    pub fn trace(&self, end: usize) -> Vec<Departed> {
+        self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
+    }
+
     /// Forgets all figures but the digests.
     pub fn clear_stats(&self) {
         for direction in &mut self.wires().0 {
             direction.stats.clear();
         }
-    }
-
-    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first call
-    /// on.
-    pub fn trace(&self, end: usize) -> Vec<Departed> {
-        self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Whether the wire from `end` carries or will carry something.
@@ -222,11 +270,56 @@ impl Link {
         self.wires().0.iter().map(Direction::contents).sum()
     }
 
-    /// Loses everything from now on, or no longer.
-    pub fn set_down(&self, is_down: bool) {
-        for direction in &mut self.wires().0 {
-            direction.is_down = is_down;
-        }
+    /// Loses everything from `end` on, or no longer.
+    pub fn set_down(&self, end: usize, is_down: bool) {
+        self.wires().0[end].path.is_down = is_down;
+    }
+
+    /// Another rate from `end` on, for what has not been queued yet: of the hop behind the NIC, or of
+    /// the NIC's wire where there is none. A trace goes on as it is.
+    pub fn set_rate(&self, end: usize, rate: Rate) {
+        self.wires().0[end].set_rate(rate);
+    }
+
+    /// Another propagation delay from `end` on. Order is kept.
+    pub fn set_delay(&self, end: usize, delay: Nanos) {
+        self.wires().0[end].path.config.delay = delay;
+    }
+
+    /// Another random loss from `end` on.
+    pub fn set_loss(&self, end: usize, loss: Ppm) {
+        self.wires().0[end].path.config.loss = loss;
+    }
+
+    /// Packets and bytes in the queue of the hop from `end` on.
+    pub fn backlog(&self, end: usize, now: Instant) -> (usize, u64) {
+        self.wires().0[end].path.backlog(now)
+    }
+
+    /// When the hop from `end` on, or the router where it leads, wants a turn.
+    pub(crate) fn next_turn(&self, end: usize, leads_to_router: bool) -> Instant {
+        let path = &self.wires().0[end].path;
+        let arrival = if leads_to_router { path.next_arrival() } else { Instant::FAR_FUTURE };
+        path.next_event().min(arrival)
+    }
+
+    /// The turn of the hop from `end` on.
+    pub(crate) fn advance(&self, end: usize, now: Instant) {
+        let direction = &mut self.wires().0[end];
+        direction.path.advance(now, &mut direction.stats);
+    }
+
+    /// The next packet from `end` that has reached the router by `now`.
+    pub(crate) fn take_arrived(&self, end: usize, now: Instant) -> Option<(Instant, Box<Packet>)> {
+        self.wires().0[end].take_arrived(now)
+    }
+
+    /// Sends a packet from the router at `end`.
+    pub(crate) fn forward(&self, end: usize, now: Instant, packet: Box<Packet>) {
+        let mut wires = self.wires();
+        let [first, second] = &mut wires.0;
+        let (there, back) = if end == 0 { (first, second) } else { (second, first) };
+        there.forward(now, packet, back);
     }
 }
 

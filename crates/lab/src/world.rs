@@ -1,24 +1,30 @@
-//! Virtual time: hosts, links and applications, and whose turn it is.
+//! Virtual time: hosts, routers, links and applications, and whose turn it is.
+
+mod cpu;
+mod events;
+mod host;
+mod router;
 
 use crate::app::App;
 use crate::link::{ENDS, Link, LinkConfig};
 use crate::rng::Rng;
-use neap_stack::interface::Address;
+pub use cpu::{Cpu, CpuStats, Lateness};
+use events::{Agent, Events};
+use host::{Host, Port};
+use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::route::Prefix;
 use neap_stack::stack::{Stack, StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
-
-/// Calls of [`Stack::poll`] at one instant after which a host is thought to spin.
-const MAX_POLLS: u32 = 20_000;
-
-/// Rounds of applications and host at one instant, likewise.
-const MAX_ROUNDS: u32 = 2_000;
+use router::Router;
+pub use router::RouterStats;
 
 /// How a world runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
     /// All randomness comes from here.
     pub seed: u64,
-    /// A host notices an event up to so much late, as a real one does (timer slack, scheduling).
+    /// A host notices an event up to so much late, as a real one does (timer slack, scheduling),
+    /// unless [`World::set_cpu`] says more.
     pub wake_jitter: Nanos,
     /// When the world begins.
     pub start: Instant,
@@ -34,6 +40,29 @@ impl Default for WorldConfig {
 /// Names a host of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub usize);
+
+/// Names a router of one world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouterId(pub usize);
+
+/// Names a link of one world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId(pub usize);
+
+/// Where a link ends.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    /// At an interface of a host, with these addresses.
+    Host(HostId, &'a [Address]),
+    /// At a router. The queue of the router's port is the bottleneck of the path that begins here.
+    Router(RouterId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    Host(usize),
+    Router(usize),
+}
 
 /// A world that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,76 +80,40 @@ impl core::fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-struct Host {
-    stack: Stack,
-    links: Vec<(Link, usize)>,
-    apps: Vec<Box<dyn App>>,
-    /// What the last poll answered, and what the applications want.
-    due: Instant,
-    /// What `wake` was drawn for.
-    aim: Instant,
-    wake: Instant,
-}
-
-impl Host {
-    /// The earliest event of this host.
-    fn next_event(&self) -> Instant {
-        let interrupts = self.links.iter().map(|(link, end)| link.next_interrupt(*end));
-        interrupts.fold(self.due, Instant::min)
-    }
-
-    /// Draws when this host notices its next event, if that has become earlier.
-    fn plan(&mut self, now: Instant, jitter: Nanos, rng: &mut Rng) {
-        let event = self.next_event().max(now);
-        if event < self.aim {
-            self.aim = event;
-            self.wake = self.wake.min(event + rng.time(jitter));
-        }
-    }
-
-    /// Does all that is due.
-    fn run(&mut self, id: HostId, now: Instant) -> Result<(), Fault> {
-        for _ in 0..MAX_ROUNDS {
-            let stack_due = self.poll(id, now)?;
-            let (mut did, mut due) = (false, Instant::FAR_FUTURE);
-            for app in &mut self.apps {
-                let step = app.step(&self.stack, now);
-                did |= step.did;
-                due = due.min(step.next);
-            }
-            if !did {
-                self.due = due.min(stack_due);
-                return Ok(());
-            }
-        }
-        Err(Fault::Spinning(id))
-    }
-
-    fn poll(&self, id: HostId, now: Instant) -> Result<Instant, Fault> {
-        for _ in 0..MAX_POLLS {
-            let (due, _) = self.stack.poll(0, now);
-            if due > now {
-                return Ok(due);
-            }
-        }
-        Err(Fault::Spinning(id))
-    }
-}
-
-/// Hosts in virtual time. Equal configurations run equally, to the byte.
+/// Hosts and routers in virtual time. Equal configurations run equally, to the byte. An event costs
+/// O(log n) of all hosts and links, and what its host has to do.
 pub struct World {
     config: WorldConfig,
     now: Instant,
     hosts: Vec<Host>,
-    links: u64,
-    jitter: Rng,
+    routers: Vec<Router>,
+    links: Vec<Link>,
+    /// Where each link ends.
+    ends: Vec<[Node; ENDS]>,
+    events: Events,
+    /// How late hosts are: drawn by them in the order of their ids.
+    lateness: Rng,
+    /// Hosts that may want another turn than they said.
+    touched: Vec<usize>,
+    /// Something was changed from outside.
+    is_stale: bool,
 }
 
 impl World {
     /// An empty world.
     pub fn new(config: WorldConfig) -> Self {
-        let jitter = Rng::new(config.seed).fork(1);
-        Self { now: config.start, hosts: Vec::new(), links: 0, jitter, config }
+        Self {
+            now: config.start,
+            hosts: Vec::new(),
+            routers: Vec::new(),
+            links: Vec::new(),
+            ends: Vec::new(),
+            events: Events::default(),
+            lateness: Rng::new(config.seed).fork(1),
+            touched: Vec::new(),
+            is_stale: true,
+            config,
+        }
     }
 
     /// Adds a host; its seed is derived from the world's.
@@ -129,16 +122,23 @@ impl World {
     /// As [`Stack::new`].
     pub fn add_host(&mut self, mut config: StackConfig) -> Result<HostId, StackError> {
         let id = HostId(self.hosts.len());
-        config.seed = Rng::new(self.config.seed).fork(2).fork(id.0 as u64).next_u64();
-        self.hosts.push(Host {
-            stack: Stack::new(config)?,
-            links: Vec::new(),
-            apps: Vec::new(),
-            due: Instant::FAR_FUTURE,
-            aim: Instant::FAR_FUTURE,
-            wake: Instant::FAR_FUTURE,
-        });
+        let seed = Rng::new(self.config.seed);
+        config.seed = seed.fork(2).fork(id.0 as u64).next_u64();
+        let cpu = Cpu::up_to(self.config.wake_jitter);
+        self.hosts.push(Host::new(Stack::new(config)?, cpu));
+        self.events.add_host();
         Ok(id)
+    }
+
+    /// Gives a host another processor.
+    pub fn set_cpu(&mut self, HostId(host): HostId, cpu: Cpu) {
+        self.hosts[host].cpu = cpu;
+    }
+
+    /// Adds a router without routes.
+    pub fn add_router(&mut self) -> RouterId {
+        self.routers.push(Router::default());
+        RouterId(self.routers.len() - 1)
     }
 
     /// Connects two hosts; each gets an interface with its addresses.
@@ -148,25 +148,71 @@ impl World {
     pub fn add_link(
         &mut self,
         config: &LinkConfig,
-        ends: [(HostId, &[Address]); ENDS],
+        [(a, at_a), (b, at_b)]: [(HostId, &[Address]); ENDS],
     ) -> Result<Link, StackError> {
-        self.links += 1;
-        let rng = Rng::new(self.config.seed).fork(3).fork(self.links);
-        let (link, devices) = Link::new(config, &rng);
-        for (end, (device, (HostId(host), addresses))) in devices.into_iter().zip(ends).enumerate()
-        {
-            let host = &mut self.hosts[host];
-            host.stack.add_interface(self.now, device, addresses)?;
-            host.links.push((link.clone(), end));
-            host.due = self.now;
-        }
-        Ok(link)
+        let LinkId(link) = self.connect(config, [End::Host(a, at_a), End::Host(b, at_b)])?;
+        Ok(self.links[link].clone())
     }
 
-    /// Starts an application on a host.
-    pub fn add_app(&mut self, HostId(host): HostId, app: impl App + 'static) {
-        self.hosts[host].apps.push(Box::new(app));
-        self.hosts[host].due = self.now;
+    /// Connects hosts and routers. A host gets an interface with its addresses; a router only learns
+    /// the networks of the host at the other end.
+    ///
+    /// # Errors
+    /// As [`Stack::add_interface`].
+    pub fn connect(
+        &mut self,
+        config: &LinkConfig,
+        ends: [End<'_>; ENDS],
+    ) -> Result<LinkId, StackError> {
+        let id = self.links.len();
+        let rng = Rng::new(self.config.seed).fork(3).fork(id as u64 + 1);
+        let is_router = ends.map(|end| matches!(end, End::Router(_)));
+        let (link, devices) = Link::between(config, &rng, self.config.start, is_router);
+        let nodes = ends.map(|end| match end {
+            End::Host(HostId(host), _) => Node::Host(host),
+            End::Router(RouterId(router)) => Node::Router(router),
+        });
+        for (end, device) in devices.into_iter().enumerate() {
+            let End::Host(HostId(host), addresses) = ends[end] else { continue };
+            let host = &mut self.hosts[host];
+            let interface = host.stack.add_interface(self.now, device, addresses)?;
+            host.ports.push(Port { link: id, end, interface });
+            host.call(self.now);
+            if let Node::Router(router) = nodes[1 - end] {
+                for address in addresses {
+                    let own = Prefix::new(address.ip, if address.ip.is_ipv4() { 32 } else { 128 });
+                    let prefix = own.unwrap_or(address.prefix);
+                    self.routers[router].add_route(prefix, (id, 1 - end));
+                }
+            }
+        }
+        self.links.push(link);
+        self.ends.push(nodes);
+        self.events.add_link();
+        self.is_stale = true;
+        Ok(LinkId(id))
+    }
+
+    /// What a router knows: packets to `prefix` leave by the end of `link` that is at this router.
+    pub fn add_route(&mut self, RouterId(router): RouterId, prefix: Prefix, LinkId(link): LinkId) {
+        let end = usize::from(self.ends[link][0] != Node::Router(router));
+        self.routers[router].add_route(prefix, (link, end));
+    }
+
+    /// Starts an application on a host, in a thread of its own.
+    pub fn add_app(&mut self, host: HostId, app: impl App + 'static) {
+        self.add(host, None, Box::new(app));
+    }
+
+    /// Starts an application on a thread that it shares with others of the same number, as the
+    /// connections of an event loop do.
+    pub fn add_app_on(&mut self, host: HostId, thread: u32, app: impl App + 'static) {
+        self.add(host, Some(thread.into()), Box::new(app));
+    }
+
+    fn add(&mut self, HostId(host): HostId, thread: Option<u64>, app: Box<dyn App>) {
+        self.hosts[host].add_app(self.now, thread, app);
+        self.is_stale = true;
     }
 
     /// Now.
@@ -174,46 +220,138 @@ impl World {
         self.now
     }
 
-    /// A host's stack.
+    /// A host's stack. What is sent through it from outside is seen from the next
+    /// [`run_until`](Self::run_until) on.
     pub fn stack(&self, HostId(host): HostId) -> &Stack {
         &self.hosts[host].stack
     }
 
-    /// Lets the host whose turn it is do what is due. `None`, with the time at `until`, when nothing
-    /// happens before.
+    /// A link.
+    pub fn link(&self, LinkId(link): LinkId) -> &Link {
+        &self.links[link]
+    }
+
+    /// All links.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The interfaces of a host, with the link and its end.
+    pub fn interfaces(
+        &self,
+        HostId(host): HostId,
+    ) -> impl Iterator<Item = (InterfaceId, LinkId, usize)> {
+        self.hosts[host].ports.iter().map(|port| (port.interface, LinkId(port.link), port.end))
+    }
+
+    /// What the processor of a host did.
+    pub fn cpu_stats(&self, HostId(host): HostId) -> CpuStats {
+        self.hosts[host].cpu_stats()
+    }
+
+    /// What a router did.
+    pub fn router_stats(&self, RouterId(router): RouterId) -> RouterStats {
+        self.routers[router].stats
+    }
+
+    /// Lets the host whose turn it is do what is due, and the routers and hops before it. `None`,
+    /// with the time at `until`, when no host has a turn before.
     ///
     /// # Errors
     /// [`Fault`].
     pub fn step(&mut self, until: Instant) -> Result<Option<HostId>, Fault> {
-        for host in &mut self.hosts {
-            host.plan(self.now, self.config.wake_jitter, &mut self.jitter);
+        if core::mem::take(&mut self.is_stale) {
+            (0..self.links.len()).for_each(|link| self.file_ways(link));
+            (0..self.hosts.len()).for_each(|host| self.plan(host));
         }
-        let next = self.hosts.iter().enumerate().min_by_key(|(_, host)| host.wake);
-        let Some((index, wake)) = next.map(|(index, host)| (index, host.wake)) else {
-            return Ok(None);
-        };
-        if wake > until {
-            self.now = self.now.max(until);
-            return Ok(None);
+        while let Some((at, agent)) = self.events.pop(until) {
+            self.now = self.now.max(at);
+            match agent {
+                Agent::Host(index) => {
+                    self.run_host(index)?;
+                    return Ok(Some(HostId(index)));
+                }
+                Agent::Way(link, end) => self.run_way(link, end),
+            }
         }
-        self.now = self.now.max(wake);
-        let host = &mut self.hosts[index];
-        (host.aim, host.wake) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        host.run(HostId(index), self.now)?;
-        Ok(Some(HostId(index)))
+        self.now = self.now.max(until);
+        Ok(None)
     }
 
-    /// Runs until `until`.
+    fn run_host(&mut self, index: usize) -> Result<(), Fault> {
+        self.hosts[index].run(HostId(index), self.now)?;
+        self.touched.push(index);
+        for port in 0..self.hosts[index].ports.len() {
+            let Port { link, .. } = self.hosts[index].ports[port];
+            self.touch(link);
+        }
+        self.plan_touched();
+        Ok(())
+    }
+
+    fn run_way(&mut self, link: usize, end: usize) {
+        self.links[link].advance(end, self.now);
+        if let Node::Router(router) = self.ends[link][1 - end] {
+            while let Some((at, packet)) = self.links[link].take_arrived(end, self.now) {
+                let way = self.routers[router].forward(at, packet, &self.links);
+                if let Some((link, _)) = way {
+                    self.touch(link);
+                }
+            }
+        }
+        self.touch(link);
+        self.plan_touched();
+    }
+
+    /// Something may have been put on a link, on either way: a packet may be answered on its way.
+    fn touch(&mut self, link: usize) {
+        self.file_ways(link);
+        for end in 0..ENDS {
+            if let Node::Host(host) = self.ends[link][end] {
+                self.touched.push(host);
+            }
+        }
+    }
+
+    /// Files the turns of a link's hops, and of the routers at its ends.
+    fn file_ways(&mut self, link: usize) {
+        for end in 0..ENDS {
+            let is_router = matches!(self.ends[link][1 - end], Node::Router(_));
+            let turn = self.links[link].next_turn(end, is_router);
+            if turn < Instant::FAR_FUTURE {
+                self.events.file(Agent::Way(link, end), turn.max(self.now));
+            }
+        }
+    }
+
+    fn plan_touched(&mut self) {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched.drain(..).for_each(|host| self.plan(host));
+        self.touched = touched;
+    }
+
+    fn plan(&mut self, host: usize) {
+        let wake = self.hosts[host].plan(self.now, &self.links, &mut self.lateness);
+        if wake < Instant::FAR_FUTURE {
+            self.events.file(Agent::Host(host), wake);
+        }
+    }
+
+    /// Runs until `until`. Looks at all links once, for what was sent from outside.
     ///
     /// # Errors
     /// [`Fault`].
     pub fn run_until(&mut self, until: Instant) -> Result<(), Fault> {
+        self.is_stale = true;
         while self.step(until)?.is_some() {}
         Ok(())
     }
 
     /// Whether nothing will ever happen again: no timer, nothing on any link.
     pub fn is_over(&self) -> bool {
-        self.hosts.iter().all(|host| host.next_event() == Instant::FAR_FUTURE)
+        let idle = |host: &Host| host.next_event(&self.links) == Instant::FAR_FUTURE;
+        self.hosts.iter().all(idle) && self.links.iter().all(|link| link.contents() == 0)
     }
 }

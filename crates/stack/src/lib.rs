@@ -39,6 +39,7 @@ pub mod listener;
 pub mod neighbor;
 pub mod port;
 mod ports;
+pub mod posix;
 pub mod qdisc;
 pub mod reassembly;
 pub mod route;

@@ -19,7 +19,7 @@ use crate::sender::pages::PagePool;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
-use crate::time::{Instant, Nanos, Rate};
+use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
@@ -28,11 +28,6 @@ use crate::transmit::small_queue::TxAccount;
 use bytes::Bytes;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// `SOCK_MIN_SNDBUF`.
-const MIN_SNDBUF: u32 = 4608;
-/// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
-const MIN_RCVBUF: u32 = 2304;
 
 /// The way to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -537,77 +532,49 @@ impl Connection {
     }
 
     /// Sets one option.
+    ///
+    /// # Errors
+    /// As [`SocketOptions::set`].
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
+        let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);
+        options.set(&option, &self.config)?;
         match option {
             SocketOption::NoDelay(on) => {
-                options.nodelay = on;
                 self.push_override |= on;
                 if on {
                     self.sender.queue.more.end_hold();
                 }
             }
             SocketOption::Cork(on) => {
-                self.push_override |= options.cork && !on && options.nodelay;
-                options.cork = on;
+                self.push_override |= was_corked && !on && options.nodelay;
                 if !on {
                     self.sender.queue.more.end_hold();
                 }
             }
-            SocketOption::QuickAck(on) => {
-                options.quickack = Some(on);
-                self.receiver.set_quickack(i32::from(on));
-            }
-            SocketOption::KeepAlive(on) => {
-                options.keepalive = on;
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveIdle(idle) => {
-                options.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveInterval(interval) => {
-                options.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
-            }
-            SocketOption::KeepAliveCount(count @ 1..=127) => options.keepalive_count = Some(count),
-            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
-            SocketOption::UserTimeout(time) => {
-                options.user_timeout = (time > Nanos::ZERO).then_some(time);
-            }
-            SocketOption::Linger(time) => options.linger = time,
-            SocketOption::SendBuffer(bytes) => {
-                let bytes = bytes.min(self.config.wmem_max).saturating_mul(2).max(MIN_SNDBUF);
-                options.send_buffer = Some(bytes);
-                self.sndbuf = bytes;
+            SocketOption::QuickAck(on) => self.receiver.set_quickack(i32::from(on)),
+            SocketOption::KeepAlive(_) | SocketOption::KeepAliveIdle(_) => self.arm_keepalive(now),
+            SocketOption::SendBuffer(_) => {
+                self.sndbuf = options.send_buffer.unwrap_or(self.sndbuf);
                 self.check_space();
             }
-            SocketOption::ReceiveBuffer(bytes) => {
-                let bytes = bytes.min(self.config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
-                options.receive_buffer = Some(bytes);
-                self.receiver.set_rcvbuf(bytes);
+            SocketOption::ReceiveBuffer(_) => {
+                if let Some(bytes) = options.receive_buffer {
+                    self.receiver.set_rcvbuf(bytes);
+                }
             }
-            SocketOption::ReceiveLowat(bytes) => {
-                let buffer = options.receive_buffer.unwrap_or(self.config.tcp_rmem.max);
-                let bytes = bytes.min(buffer / 2).max(1);
-                options.receive_lowat = bytes;
+            SocketOption::ReceiveLowat(_) => {
+                let bytes = options.receive_lowat;
                 self.receiver.make_room_for(bytes);
                 if self.receiver.has_enough(bytes) {
                     self.edges |= Readiness::READABLE;
                 }
             }
-            SocketOption::MaxSegment(mss @ 88..=32767) => {
-                options.max_segment = Some(mss);
-                self.refresh_mss();
+            SocketOption::MaxSegment(_) => self.refresh_mss(),
+            SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
+                self.sender.pacer.set_max_rate(options.max_pacing_rate);
             }
-            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
-            SocketOption::MaxPacingRate(rate) => self.set_max_pacing_rate(rate),
-            SocketOption::MaxPacingRate32(rate) => self.set_max_pacing_rate(rate.into()),
-            SocketOption::NotSentLowat(bytes) => {
-                options.notsent_lowat = bytes;
-                self.check_space();
-            }
-            SocketOption::NotSentLowatMicros(micros) => {
-                options.notsent_lowat_us = micros;
+            SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
             }
             SocketOption::Congestion(name) => {
@@ -615,15 +582,13 @@ impl Connection {
                 let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
                 self.sender.set_controller(controller, now, &self.config);
             }
-            SocketOption::Priority(band @ 0..=15) => options.priority = band,
-            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+            SocketOption::KeepAliveInterval(_)
+            | SocketOption::KeepAliveCount(_)
+            | SocketOption::UserTimeout(_)
+            | SocketOption::Linger(_)
+            | SocketOption::Priority(_) => {}
         }
         Ok(())
-    }
-
-    fn set_max_pacing_rate(&mut self, rate: Rate) {
-        Arc::make_mut(&mut self.options).max_pacing_rate = rate;
-        self.sender.pacer.set_max_rate(rate);
     }
 
     // Getters.
@@ -740,11 +705,6 @@ impl Connection {
     pub fn is_armed(&self, kind: Deadline) -> bool {
         self.deadlines.is_armed(kind)
     }
-}
-
-fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
-    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
-    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
 }
 
 /// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.

@@ -1,12 +1,12 @@
 //! The receiving NIC: checksums, and joining segments that follow each other.
 
 use super::direction::Packet;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use neap_stack::device::{Received, RxChecksum};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
 use neap_stack::wire::checksum;
-use neap_stack::wire::tcp::CHECKSUM_AT;
+use neap_stack::wire::tcp::{self, CHECKSUM_AT};
 use neap_tcp::segment::Flags;
 use std::collections::VecDeque;
 
@@ -29,53 +29,53 @@ pub(super) struct Receiver {
 }
 
 /// Segments of one flow that follow each other.
-struct Joined {
-    first: Frame,
+struct Run<'a> {
+    first: &'a Frame,
     /// Where the TCP header begins.
     tcp: usize,
     /// Payload of each but the last.
     size: usize,
-    rest: Vec<Frame>,
+    count: usize,
     payload_len: usize,
-    is_over: bool,
+    /// Flags of the last segment that the whole gets.
+    last: u8,
 }
 
 impl Receiver {
-    /// Turns packets into what the host receives, in order.
-    pub(super) fn hand_over(
+    /// Turns packets into what the host receives, in order. Copies each byte once.
+    pub(super) fn hand_over<'a>(
         self,
-        packets: impl Iterator<Item = Packet>,
+        packets: impl Iterator<Item = &'a Packet> + Clone,
         out: &mut VecDeque<Received>,
     ) {
-        let mut joined: Option<Joined> = None;
-        for Packet { frame, flipped } in packets {
-            let mut next = Some(frame);
-            if let Some(run) = &mut joined {
-                next = next.and_then(|frame| run.take(frame, flipped.is_some()));
-            }
-            let Some(frame) = next else { continue };
-            if let Some(run) = joined.take() {
-                out.push_back(run.finish());
-            }
-            if self.verifies && self.joins && flipped.is_none() {
-                match Joined::begin(frame) {
-                    Ok(run) => joined = Some(run),
-                    Err(frame) => out.push_back(self.single(frame, None)),
+        let mut rest = packets;
+        while let Some(Packet { frame, flipped }) = rest.next() {
+            let may_join = self.verifies && self.joins && flipped.is_none();
+            let Some(mut run) = may_join.then(|| Run::begin(frame)).flatten() else {
+                out.push_back(self.single(frame, *flipped));
+                continue;
+            };
+            let following = rest.clone();
+            while !run.is_over() {
+                let mut ahead = rest.clone();
+                let Some(next) = ahead.next() else { break };
+                if next.flipped.is_some() || !run.take(&next.frame) {
+                    break;
                 }
-            } else {
-                out.push_back(self.single(frame, flipped));
+                rest = ahead;
             }
+            out.push_back(run.finish(following.map(|packet| &packet.frame)));
         }
-        out.extend(joined.map(Joined::finish));
     }
 
     /// One packet. A NIC leaves what has a bad checksum to the host.
-    fn single(self, mut frame: Frame, flipped: Option<u64>) -> Received {
+    fn single(self, frame: &Frame, flipped: Option<u64>) -> Received {
         if self.verifies && flipped.is_none() {
             return Received { data: frame.to_bytes(), gso_size: 0, checksum: RxChecksum::Good };
         }
-        gso::finish_checksum(&mut frame);
-        let mut data = frame.to_bytes();
+        let mut finished = copy(frame);
+        gso::finish_checksum(&mut finished);
+        let mut data = finished.to_bytes();
         if let Some(bit) = flipped {
             let mut bytes = BytesMut::from(data);
             if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
@@ -87,85 +87,103 @@ impl Receiver {
     }
 }
 
-impl Joined {
-    /// Begins with a TCP segment that has payload and may be followed; others come back.
-    #[expect(clippy::result_large_err, reason = "the frame itself comes back")]
-    fn begin(first: Frame) -> Result<Self, Frame> {
+/// The same packet once more, without its credit.
+pub(super) fn copy(packet: &Frame) -> Frame {
+    Frame {
+        headers: packet.headers.clone(),
+        payload: packet.payload.clone(),
+        credit: None,
+        ..*packet
+    }
+}
+
+fn sequence(headers: &[u8], tcp: usize) -> u32 {
+    let at = tcp + 4;
+    u32::from_be_bytes([headers[at], headers[at + 1], headers[at + 2], headers[at + 3]])
+}
+
+impl<'a> Run<'a> {
+    /// Begins with a TCP segment that has payload and may be followed.
+    fn begin(first: &'a Frame) -> Option<Self> {
         let headers = first.headers.as_slice();
-        let tcp = match headers.first().map(|byte| byte >> 4) {
-            Some(4) if headers.get(9) == Some(&6) => 20,
-            Some(6) if headers.get(6) == Some(&6) => 40,
-            _ => return Err(first),
+        let tcp = match headers.first()? >> 4 {
+            4 if headers.get(9) == Some(&6) => 20,
+            6 if headers.get(6) == Some(&6) => 40,
+            _ => return None,
         };
         let size = first.payload.len() as usize;
-        let begins = headers
-            .get(tcp + FLAGS_AT)
-            .is_some_and(|&flags| flags & !Flags::CWR.bits() == Flags::ACK.bits());
-        if size == 0 || !begins {
-            return Err(first);
-        }
-        Ok(Self { first, tcp, size, rest: Vec::new(), payload_len: size, is_over: false })
+        let flags = headers.get(tcp + FLAGS_AT)?;
+        let begins = flags & !Flags::CWR.bits() == Flags::ACK.bits();
+        (size > 0 && begins && headers.len() >= tcp + tcp::HEADER_LEN).then_some(Self {
+            first,
+            tcp,
+            size,
+            count: 1,
+            payload_len: size,
+            last: 0,
+        })
     }
 
-    /// Takes `next` if it continues this; otherwise it comes back.
-    fn take(&mut self, next: Frame, is_damaged: bool) -> Option<Frame> {
-        let len = next.payload.len() as usize;
-        let fits = !self.is_over
-            && !is_damaged
-            && len > 0
+    fn is_over(&self) -> bool {
+        self.last != 0 || self.payload_len < self.count * self.size
+    }
+
+    /// Whether `next` continues this; then it is part of it.
+    fn take(&mut self, next: &Frame) -> bool {
+        let (first, own) = (self.first.headers.as_slice(), next.headers.as_slice());
+        let (tcp, len) = (self.tcp, next.payload.len() as usize);
+        let fits = len > 0
             && len <= self.size
-            && self.first.headers.len() + self.payload_len + len <= MAX_JOINED;
-        if !fits || next.headers.as_slice().len() != self.first.headers.as_slice().len() {
-            return Some(next);
+            && first.len() == own.len()
+            && first.len() + self.payload_len + len <= MAX_JOINED;
+        if !fits {
+            return false;
         }
-        let (first, tcp) = (self.first.headers.as_slice(), self.tcp);
-        let mut headers = next.headers.clone();
-        let own = headers.as_mut_slice();
-        let flags = own[tcp + FLAGS_AT];
-        let seq = u32::from_be_bytes([own[tcp + 4], own[tcp + 5], own[tcp + 6], own[tcp + 7]]);
-        let expected =
-            u32::from_be_bytes([first[tcp + 4], first[tcp + 5], first[tcp + 6], first[tcp + 7]])
-                .wrapping_add(self.payload_len as u32);
         // All but lengths, identification, checksums, sequence number and flags must agree.
-        own[2..6].copy_from_slice(&first[2..6]);
-        if tcp == 20 {
-            own[10..12].copy_from_slice(&first[10..12]);
+        let same = |range: core::ops::Range<usize>| first[range.clone()] == own[range];
+        let is_same_ip = if tcp == 20 {
+            same(0..2) && same(6..10) && same(12..20)
+        } else {
+            same(0..4) && same(6..40)
+        };
+        let flags = own[tcp + FLAGS_AT];
+        let follows = is_same_ip
+            && same(tcp..tcp + 4)
+            && same(tcp + 8..tcp + FLAGS_AT)
+            && same(tcp + FLAGS_AT + 1..tcp + CHECKSUM_AT)
+            && same(tcp + CHECKSUM_AT + 2..own.len())
+            && flags & !LAST == Flags::ACK.bits()
+            && sequence(own, tcp) == sequence(first, tcp).wrapping_add(self.payload_len as u32);
+        if follows {
+            self.count += 1;
+            self.payload_len += len;
+            self.last = flags & LAST;
         }
-        own[tcp + 4..tcp + 8].copy_from_slice(&first[tcp + 4..tcp + 8]);
-        own[tcp + FLAGS_AT] = first[tcp + FLAGS_AT];
-        let sum = tcp + CHECKSUM_AT;
-        own[sum..sum + 2].copy_from_slice(&first[sum..sum + 2]);
-        if seq != expected || flags & !LAST != Flags::ACK.bits() || *own != *first {
-            return Some(next);
-        }
-        self.is_over = flags & LAST != 0 || len < self.size;
-        self.payload_len += len;
-        self.first.headers.as_mut_slice()[tcp + FLAGS_AT] |= flags & LAST;
-        self.rest.push(next);
-        None
+        follows
     }
 
-    fn finish(self) -> Received {
-        let Self { mut first, tcp, size, rest, payload_len, .. } = self;
-        let headers = first.headers.as_mut_slice();
-        if tcp == 20 {
-            let total = (headers.len() + payload_len) as u16;
-            headers[2..4].copy_from_slice(&total.to_be_bytes());
-            headers[10..12].fill(0);
-            let sum = checksum::of(&headers[..20]);
-            headers[10..12].copy_from_slice(&sum.to_be_bytes());
-        } else {
-            let len = (headers.len() - tcp + payload_len) as u16;
-            headers[4..6].copy_from_slice(&len.to_be_bytes());
-        }
-        let gso_size = if rest.is_empty() { 0 } else { size as u16 };
-        let mut data = BytesMut::with_capacity(first.headers.len() + payload_len);
+    /// The whole; `rest` begins with its second segment.
+    fn finish(self, rest: impl Iterator<Item = &'a Frame>) -> Received {
+        let Self { first, tcp, size, count, payload_len, last } = self;
+        let header_len = first.headers.len();
+        let mut data = BytesMut::with_capacity(header_len + payload_len);
         data.extend_from_slice(first.headers.as_slice());
-        let frames = core::iter::once(&first).chain(&rest);
+        data[tcp + FLAGS_AT] |= last;
+        if tcp == 20 {
+            let total = (header_len + payload_len) as u16;
+            data[2..4].copy_from_slice(&total.to_be_bytes());
+            data[10..12].fill(0);
+            let sum = checksum::of(&data[..20]);
+            data[10..12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            let len = (header_len - tcp + payload_len) as u16;
+            data[4..6].copy_from_slice(&len.to_be_bytes());
+        }
+        let frames = core::iter::once(first).chain(rest).take(count);
         for chunk in frames.flat_map(|frame| frame.payload.chunks()) {
             data.extend_from_slice(chunk);
         }
-        let data: Bytes = data.freeze();
-        Received { data, gso_size, checksum: RxChecksum::Good }
+        let gso_size = if count == 1 { 0 } else { size as u16 };
+        Received { data: data.freeze(), gso_size, checksum: RxChecksum::Good }
     }
 }

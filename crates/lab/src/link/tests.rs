@@ -59,7 +59,7 @@ fn path() -> PathConfig {
 
 fn link(nic: NicConfig, path: PathConfig) -> (Link, [Device; 2]) {
     let config = LinkConfig { nics: [nic.clone(), nic], paths: [path.clone(), path] };
-    Link::new(&config, &Rng::new(1))
+    Link::new(&config, &Rng::new(1), START)
 }
 
 fn send(device: &mut Device, frames: impl IntoIterator<Item = Frame>) {
@@ -213,4 +213,108 @@ fn a_router_says_what_is_too_big_and_marks_what_may_be_marked() {
     send(&mut a, [frame(0, 1, Flags::ACK)]);
     let marked = ipv4::parse(&all(&mut b, FAR)[0].data).expect("a sound packet");
     assert_eq!(marked.header.ecn, Ecn::Ce);
+}
+
+/// Sends one frame of `SIZE` every `gap`, and takes what arrives; marks and sequence numbers.
+fn stream(path: PathConfig, count: u32, gap: Nanos) -> (LinkStats, Vec<(u32, bool)>) {
+    let (link, [mut a, mut b]) = link(no_gro(), path);
+    let mut arrived = Vec::new();
+    for i in 0..count {
+        let now = START + gap.saturating_mul(i.into());
+        link.advance(0, now);
+        a.queues[0].tx.reap(now);
+        assert!(a.queues[0].tx.submit(frame(i * SIZE, 1, Flags::ACK), now).is_ok());
+        a.queues[0].tx.flush(now);
+    }
+    link.advance(0, FAR);
+    for packet in all(&mut b, FAR) {
+        let ip = ipv4::parse(&packet.data).expect("a sound packet");
+        arrived.push((parse(&packet).expect("sound").0 / SIZE, ip.header.ecn == Ecn::Ce));
+    }
+    a.queues[0].tx.reap(FAR);
+    assert_eq!(link.contents(), 0);
+    (link.stats(0), arrived)
+}
+
+/// A hop of 100 Mbit/s that gets twice as much.
+fn overloaded(discipline: Discipline) -> PathConfig {
+    let slow = Bottleneck { rate: Rate::from_bits(100_000_000), packets: 5000, bytes: 1 << 30 };
+    PathConfig { bottleneck: Some(slow), discipline, ..path() }
+}
+
+const TWICE: Nanos = Nanos(ONE.0 * 5);
+
+#[test]
+fn a_threshold_marks_whatever_finds_more_than_it() {
+    let (stats, arrived) = stream(overloaded(Discipline::MarkAbove(10_780)), 100, TWICE);
+    let first = arrived.iter().position(|&(_, marked)| marked).expect("some are marked");
+    // Every second packet stays: at the 21st or so, ten of 1078 bytes wait.
+    assert!((19..24).contains(&first), "{first}");
+    assert!(arrived[first..].iter().all(|&(_, marked)| marked));
+    assert_eq!(stats.marked as usize, 100 - first);
+}
+
+#[test]
+fn early_detection_marks_more_the_more_waits() {
+    let red =
+        Red { min: 20_000, max: 60_000, probability: Ppm::percent(20), weight_log: 3, ecn: true };
+    let (stats, arrived) = stream(overloaded(Discipline::Red(red)), 160, TWICE);
+    let marked = |range: core::ops::Range<usize>| {
+        arrived[range].iter().filter(|&&(_, marked)| marked).count()
+    };
+    assert_eq!((marked(0..35), stats.early_drops), (0, 0), "below min");
+    assert!((2..20).contains(&marked(50..110)), "{}", marked(50..110));
+    assert_eq!(marked(140..160), 20, "above max");
+    let dropping = Discipline::Red(Red { ecn: false, ..red });
+    let (stats, arrived) = stream(overloaded(dropping), 160, TWICE);
+    assert!(stats.marked == 0 && stats.early_drops > 2);
+    assert_eq!(arrived.len() as u64 + stats.early_drops, 160);
+}
+
+#[test]
+fn controlled_delay_drops_faster_and_faster_while_the_queue_stands() {
+    let codel =
+        CoDel { target: Nanos::from_millis(1), interval: Nanos::from_millis(10), ecn: false };
+    let (stats, arrived) = stream(overloaded(Discipline::CoDel(codel)), 2000, TWICE);
+    let lost: Vec<u32> =
+        (0..2000).filter(|i| arrived.binary_search(&(*i, false)).is_err()).collect();
+    assert_eq!((lost.len() as u64, stats.dropped), (stats.early_drops, 0));
+    // 172 ms of departures: one drop after the first interval, then every 10 ms over the root.
+    assert!((40..160).contains(&lost.len()), "{}", lost.len());
+    let gap = |pair: &[u32]| pair[1] - pair[0];
+    let (early, late) = (gap(&lost[1..3]), gap(&lost[lost.len() - 3..lost.len() - 1]));
+    assert!(late < early / 2, "{early} {late}");
+}
+
+#[test]
+fn an_aggregate_arrives_as_a_whole_and_costs_its_overhead_once() {
+    let wifi = Wifi { overhead: Nanos::from_millis(1), frames: 10, airtime: Nanos::from_millis(4) };
+    let air = PathConfig { wifi: Some(wifi), ..overloaded(Discipline::DropTail) };
+    let (link, [mut a, mut b]) = link(no_gro(), air);
+    send(&mut a, (0..21).map(|i| frame(i * SIZE, 1, Flags::ACK)));
+    let mut times = Vec::new();
+    while link.next_turn(0, false) < FAR {
+        link.advance(0, link.next_turn(0, false));
+    }
+    while link.next_interrupt(1) < FAR {
+        let now = link.next_interrupt(1);
+        times.push((now, all(&mut b, now).len()));
+    }
+    // The first finds itself alone.
+    let of = |frames: u64| wifi.overhead + Nanos(ONE.0 * 10 * frames);
+    let first = START + ONE + of(1);
+    let second = first + of(10);
+    let third = second + of(10);
+    assert_eq!(times, [(first + DELAY, 1), (second + DELAY, 10), (third + DELAY, 10)]);
+}
+
+#[test]
+fn a_policer_passes_a_burst_and_then_its_rate() {
+    let policer = Policer { rate: Rate::from_bits(100_000_000), burst: 10_780 };
+    let policed = PathConfig { policer: Some(policer), ..path() };
+    let (stats, arrived) = stream(policed, 200, TWICE);
+    let passed = arrived.iter().take_while(|&&(i, _)| i < 18).count();
+    assert_eq!(passed, 18, "ten of the burst, and what came in meanwhile");
+    assert!((106..114).contains(&arrived.len()), "{}", arrived.len());
+    assert_eq!(arrived.len() as u64 + stats.policed, 200);
 }

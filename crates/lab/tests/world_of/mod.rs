@@ -1,7 +1,10 @@
 //! The world of a seed.
 
 use neap_lab::app::{Client, Ending, Log, Plan, Reading, Server, SharedLog, Turns, Writing};
-use neap_lab::link::{Bottleneck, Coalescing, Link, LinkConfig, NicConfig, PathConfig};
+use neap_lab::link::{
+    Bottleneck, CoDel, Coalescing, Discipline, GilbertElliott, Link, LinkConfig, NicConfig,
+    PathConfig, Red, Wifi,
+};
 use neap_lab::oracle::{self, Oracle};
 use neap_lab::pattern::Pattern;
 use neap_lab::rng::{Ppm, Rng};
@@ -26,6 +29,7 @@ const REST: Nanos = Nanos::from_secs(1200);
 pub(crate) struct Events {
     pub(crate) bytes: u64,
     pub(crate) lost: u64,
+    pub(crate) early_drops: u64,
     pub(crate) bad_checksums: u64,
     pub(crate) duplicated: u64,
     pub(crate) reordered: u64,
@@ -47,7 +51,8 @@ impl Events {
             let count = |counter| stack.tcp_counter(counter);
             events += Self {
                 bytes: 0,
-                lost: stats.lost + stats.dropped,
+                lost: stats.lost + stats.dropped + stats.ring_drops,
+                early_drops: stats.early_drops,
                 bad_checksums: stack.drops().get(DropReason::TcpChecksum),
                 duplicated: stats.duplicated,
                 reordered: stats.reordered,
@@ -65,10 +70,11 @@ impl Events {
     }
 
     /// Every number, with its name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 13] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 14] {
         [
             ("bytes", self.bytes),
             ("lost", self.lost),
+            ("early drops", self.early_drops),
             ("bad checksums", self.bad_checksums),
             ("duplicated", self.duplicated),
             ("reordered", self.reordered),
@@ -88,6 +94,7 @@ impl AddAssign for Events {
     fn add_assign(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.lost += other.lost;
+        self.early_drops += other.early_drops;
         self.bad_checksums += other.bad_checksums;
         self.duplicated += other.duplicated;
         self.reordered += other.reordered;
@@ -144,7 +151,10 @@ pub(crate) fn run(seed: u64) -> Result<Outcome, String> {
     let pairs: Vec<Pair> =
         (0..count).map(|i| pair(&mut world, [a, b], addresses[1], i, &mut rng, &profile)).collect();
     let context = |fault: String| format!("{fault}\n  {config:?}\n  {profile:?}");
-    let at_once = [0, 1].map(|end| config.nics[end].tx_coalescing == Coalescing::NONE);
+    let at_once = [0, 1].map(|end| {
+        let NicConfig { tx_coalescing, completion_delay, .. } = &config.nics[end];
+        *tx_coalescing == Coalescing::NONE && *completion_delay == Nanos::ZERO
+    });
     finish(&mut world, [a, b], &link, at_once, &pairs).map_err(context)
 }
 
@@ -255,6 +265,7 @@ impl Profile {
         if !self.is_lossy {
             return path;
         }
+        self.manage(rng, &mut path);
         let mut some = |most: u64| match rng.below(3) {
             0 => Ppm::NEVER,
             _ => Ppm(rng.log_range(100, most) as u32),
@@ -266,6 +277,41 @@ impl Profile {
         path.reorder_delay = Nanos(rng.log_range(1_000, self.delay.0 * 3 + 1_000));
         path.jitter = rng.time(self.delay / 2);
         path
+    }
+}
+
+impl Profile {
+    /// Queues that drop, mark, hold back and aggregate, and loss in bursts.
+    fn manage(&self, rng: &mut Rng, path: &mut PathConfig) {
+        if rng.chance(Ppm::percent(10)) {
+            path.bursts = Some(GilbertElliott {
+                to_bad: Ppm(rng.log_range(100, 10_000) as u32),
+                to_good: Ppm::percent(rng.range(10, 60) as u32),
+                loss_in_bad: Ppm::percent(rng.range(10, 90) as u32),
+                loss_in_good: Ppm::NEVER,
+            });
+        }
+        if path.bottleneck.is_none() {
+            return;
+        }
+        let ecn = rng.chance(Ppm::percent(50));
+        path.discipline = match rng.below(6) {
+            0 => Discipline::CoDel(CoDel { ecn, ..CoDel::default() }),
+            1 => {
+                let min = rng.log_range(3_000, 60_000);
+                let (max, probability) = (min * 3, Ppm::percent(10));
+                Discipline::Red(Red { min, max, probability, weight_log: 5, ecn })
+            }
+            2 => Discipline::MarkAbove(rng.log_range(3_000, 60_000)),
+            _ => Discipline::DropTail,
+        };
+        if rng.chance(Ppm::percent(15)) {
+            path.wifi = Some(Wifi {
+                overhead: Nanos(rng.log_range(50_000, 1_000_000)),
+                frames: rng.range(1, 64) as u32,
+                airtime: Nanos::from_millis(rng.range(1, 6)),
+            });
+        }
     }
 }
 
@@ -288,6 +334,12 @@ fn nic(rng: &mut Rng, mtu: u16) -> NicConfig {
         gro: checksums && rng.chance(Ppm::percent(70)),
         tx_coalescing,
         rx_coalescing,
+        completion_delay: match rng.below(4) {
+            0 => Nanos(rng.log_range(1_000, 2_000_000)),
+            _ => Nanos::ZERO,
+        },
+        rx_descriptors: rng.pick(&[64, 512, 4096]),
+        ..NicConfig::default()
     }
 }
 

@@ -513,6 +513,11 @@ impl TcpHandle {
         WeakTcpHandle(Arc::downgrade(&self.0))
     }
 
+    /// `FIONREAD`: bytes that can be read.
+    pub fn unread(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.unread())
+    }
+
     /// `SIOCOUTQ`: bytes written and not acknowledged.
     pub fn outq(&self, now: Instant) -> u32 {
         self.look(now, |connection| connection.outq())

@@ -20,6 +20,9 @@ const WINDOW: Nanos = Nanos::from_millis(100);
 const LEAP: u8 = 3;
 /// Half the first pause after a trial: trials take well under a hundredth of the time.
 const PAUSE: Nanos = Nanos::from_secs(15);
+/// A step down that delivers less may have met a busy host, so it is tried so often: every level
+/// kept costs delay.
+const TRIES: u8 = 3;
 /// The pause doubles so often.
 const MAX_PAUSES: u8 = 4;
 
@@ -47,6 +50,8 @@ pub struct LateQueue {
     /// The wire seemed idle in this phase.
     was_idle: bool,
     pauses: u8,
+    /// Steps down in a row that delivered less.
+    failures: u8,
     goes_down: bool,
 }
 
@@ -76,6 +81,7 @@ impl LateQueue {
             delivered,
             was_idle: false,
             pauses: 0,
+            failures: 0,
             goes_down: false,
         }
     }
@@ -101,7 +107,8 @@ impl LateQueue {
             return;
         }
         // Nothing was learnt yet and the wire was idle: no need to measure that.
-        if self.pauses == 0 && v.idle && self.phase == Phase::Base && self.level < LEAP {
+        let is_new = self.pauses == 0 && self.failures == 0;
+        if is_new && v.idle && self.phase == Phase::Base && self.level < LEAP {
             self.level += 1;
             self.enter(Phase::Base, v);
             return;
@@ -114,7 +121,9 @@ impl LateQueue {
     fn conclude(&mut self, v: &Visit, elapsed: Nanos) {
         let rate = self.rate(elapsed, v.delivered);
         match self.phase {
-            Phase::Base if self.level > 0 && (self.goes_down || self.pauses == 0) => {
+            Phase::Base
+                if self.level > 0 && (self.goes_down || self.pauses == 0 || self.failures > 0) =>
+            {
                 self.level -= 1;
                 self.enter(Phase::Down(rate), v);
             }
@@ -128,6 +137,7 @@ impl LateQueue {
                 self.pause(true, v);
             }
             Phase::Down(before) if rate >= before - before / 32 => {
+                self.failures = 0;
                 if self.level == 0 {
                     self.pause(false, v);
                 } else {
@@ -137,7 +147,12 @@ impl LateQueue {
             }
             Phase::Down(_) => {
                 self.level += 1;
-                self.pause(false, v);
+                self.failures += 1;
+                if self.failures == TRIES {
+                    self.pause(false, v);
+                } else {
+                    self.enter(Phase::Base, v);
+                }
             }
             Phase::Pause => {}
         }
@@ -166,6 +181,7 @@ impl LateQueue {
 
     fn pause(&mut self, goes_down: bool, v: &Visit) {
         self.pauses = (self.pauses + 1).min(MAX_PAUSES);
+        self.failures = 0;
         self.goes_down = goes_down;
         self.enter(Phase::Pause, v);
     }

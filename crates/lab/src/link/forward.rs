@@ -1,6 +1,7 @@
-//! What a router on the way does besides forwarding: congestion marks and "packet too big".
+//! What a router does to a packet: where it goes, hop limit, congestion marks, "packet too big".
 
 use bytes::Bytes;
+use core::net::IpAddr;
 use neap_stack::frame::{Frame, Headers};
 use neap_stack::wire::{Protocol, checksum, icmp, icmpv6, ipv4, ipv6};
 use neap_tcp::segment::{Ecn, Payload};
@@ -11,6 +12,33 @@ const QUOTE_V4: usize = 548;
 const QUOTE_V6: usize = 1232;
 
 const HOP_LIMIT: u8 = 64;
+
+/// The destination of an IP packet.
+pub(crate) fn destination(packet: &Frame) -> Option<IpAddr> {
+    let headers = packet.headers.as_slice();
+    match headers.first()? >> 4 {
+        4 => Some(IpAddr::from(*headers.get(16..20)?.first_chunk::<4>()?)),
+        6 => Some(IpAddr::from(*headers.get(24..40)?.first_chunk::<16>()?)),
+        _ => None,
+    }
+}
+
+/// Takes one from the hop limit; false if the packet may go no further.
+pub(crate) fn age(packet: &mut Frame) -> bool {
+    let headers = packet.headers.as_mut_slice();
+    let is_v4 = headers.first().is_some_and(|byte| byte >> 4 == 4);
+    let at = if is_v4 { 8 } else { 7 };
+    if headers.get(at).is_none_or(|&limit| limit <= 1) {
+        return false;
+    }
+    headers[at] -= 1;
+    if is_v4 {
+        headers[10..12].fill(0);
+        let sum = checksum::of(&headers[..ipv4::HEADER_LEN]);
+        headers[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+    true
+}
 
 /// Marks a packet CE if its sender said that it may be; whether it did.
 pub(super) fn mark(packet: &mut Frame) -> bool {

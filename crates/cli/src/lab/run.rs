@@ -1,0 +1,105 @@
+//! `neap lab run`: one scenario, its figures and what they say.
+
+use super::files::find;
+use clap::Args as ClapArgs;
+use neap_lab::scenario::{Experiment, Figures, Verdict};
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+
+/// Run a scenario once and print its figures
+#[derive(ClapArgs, Clone, Debug)]
+pub(super) struct Args {
+    /// A scenario file, or the name of one that neap brings along (neap lab list)
+    scenario: String,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Print all figures, also those that are zero
+    #[arg(long)]
+    all: bool,
+    /// Add what was looked at over time to the JSON
+    #[arg(long, requires = "json")]
+    series: bool,
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    scenario: &'a str,
+    about: &'a str,
+    figures: &'a Figures,
+    verdicts: Vec<&'a str>,
+    holds: bool,
+    hash: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Columns<'a>>,
+}
+
+#[derive(Serialize)]
+struct Columns<'a> {
+    names: &'a [String],
+    rows: &'a [Vec<f64>],
+}
+
+/// Whether all expectations hold.
+pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+    let found = find(&args.scenario)?;
+    let files = |name: &str| found.read(name);
+    let experiment = Experiment::parse(&found.name, &found.text, &files)?;
+    let choice = Vec::new();
+    let run = experiment.run(&choice, &|_| {}).map_err(|error| error.to_string())?;
+    let verdicts = experiment.judge(&[(choice, run.figures.clone())])?;
+    let holds = verdicts.iter().all(|verdict| verdict.holds);
+    let scenario = experiment.scenario();
+    if args.json {
+        let series = &run.series;
+        let columns = Columns { names: &series.names, rows: &series.rows };
+        let output = Output {
+            scenario: &found.name,
+            about: &scenario.about,
+            figures: &run.figures,
+            verdicts: verdicts.iter().map(|verdict| verdict.text.as_str()).collect(),
+            holds,
+            hash: &run.hash,
+            series: args.series.then_some(columns),
+        };
+        serde_json::to_writer_pretty(&mut *out, &output)?;
+        writeln!(out)?;
+        return Ok(holds);
+    }
+    writeln!(out, "{}", scenario.about)?;
+    print_figures(out, &run.figures, args.all)?;
+    if let Some(look_at) = &scenario.look_at {
+        writeln!(out, "\nLook at: {look_at}")?;
+    }
+    print_verdicts(out, &verdicts)?;
+    if experiment.choices().len() > 1 {
+        let count = experiment.choices().len();
+        writeln!(out, "\n{count} combinations: neap lab sweep {}", args.scenario)?;
+    }
+    writeln!(out, "hash of the run: {}", run.hash)?;
+    Ok(holds)
+}
+
+/// One block per application, host and direction of a link.
+fn print_figures(out: &mut impl Write, figures: &Figures, all: bool) -> std::io::Result<()> {
+    let mut block = "";
+    for (name, value) in figures.iter().filter(|(_, value)| all || **value != 0.0) {
+        let (head, figure) = name.rsplit_once('.').unwrap_or(("", name));
+        if head != block {
+            writeln!(out, "\n{head}")?;
+            block = head;
+        }
+        let digits = if value.fract() == 0.0 { 0 } else { 3 };
+        writeln!(out, "  {figure:<32} {value:>16.digits$}")?;
+    }
+    Ok(())
+}
+
+/// One line per expectation.
+pub(super) fn print_verdicts(out: &mut impl Write, verdicts: &[Verdict]) -> std::io::Result<()> {
+    if !verdicts.is_empty() {
+        writeln!(out)?;
+    }
+    verdicts.iter().try_for_each(|verdict| writeln!(out, "{}", verdict.text))
+}

@@ -1,0 +1,107 @@
+//! `neap lab run` and `sweep`, as a user calls them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const SCENARIO: &str = r#"about = "a transfer over a slow link"
+duration = "300ms"
+[host.a]
+[host.b]
+[link.wire]
+ends = ["a", "b"]
+rate = "10mbit"
+delay = "5ms"
+[app.file]
+kind = "transfer"
+from = "a"
+to = "b"
+bytes = "20k"
+[[expect]]
+figure = "app.file.finished"
+at_least = 1
+[sweep]
+"link.wire.rate" = ["5mbit", "10mbit"]
+"link.wire.loss" = ["0%", "2%"]
+"#;
+
+/// A folder of one test, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("neap-lab-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder for temporary files");
+        fs::write(path.join("slow.toml"), SCENARIO).expect("room on the disk");
+        Self(path)
+    }
+
+    fn neap(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.current_dir(&self.0).arg("lab").args(arguments).output().expect("neap runs")
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.0.join(name)).expect("the file is there")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn an_interrupted_sweep_goes_on_where_it_was() {
+    let folder = Folder::new("sweep");
+    let first = folder.neap(&["sweep", "slow.toml"]);
+    assert!(first.status.success(), "{}{}", text(&first.stdout), text(&first.stderr));
+    let table = folder.read("slow.parquet");
+    assert!(table.starts_with(b"PAR1") && table.ends_with(b"PAR1"));
+    let lines: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
+    assert_eq!(lines.len(), 4);
+    // Two are whole, the third was being written; one of another text is of no use.
+    let other = lines[3].replace("\"scenario\":\"", "\"scenario\":\"0");
+    let broken = format!("{}\n{other}\n{}\n{}", lines[0], lines[1], &lines[2][..40]);
+    fs::write(folder.0.join("slow.jsonl"), broken).expect("room on the disk");
+    let second = folder.neap(&["sweep", "slow.toml"]);
+    assert_eq!(text(&first.stdout), text(&second.stdout));
+    let again: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
+    // What was there comes first, as it was.
+    assert!(again.len() == 4 && again[..2] == lines[..2], "{} lines", again.len());
+    assert_eq!(folder.read("slow.parquet"), table);
+}
+
+#[test]
+fn a_run_prints_the_same_figures_every_time_and_fails_with_its_expectations() {
+    let folder = Folder::new("run");
+    let run = |arguments: &[&str]| folder.neap(arguments);
+    let (first, second) = (run(&["run", "slow.toml"]), run(&["run", "slow.toml"]));
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert_eq!(first.stdout, second.stdout);
+    assert!(text(&first.stdout).contains("hash of the run: "));
+    let json = run(&["run", "slow.toml", "--json", "--series"]);
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert!(value["figures"]["app.file.transfer_ms"].as_f64().expect("a number") > 20.0);
+    assert_eq!(value["series"]["rows"].as_array().expect("rows").len(), 1000);
+    let strict = SCENARIO.replace("at_least = 1", "at_least = 2");
+    fs::write(folder.0.join("strict.toml"), strict).expect("room on the disk");
+    assert!(!run(&["run", "strict.toml"]).status.success());
+}
+
+#[test]
+fn a_fault_of_a_file_is_told_with_its_place() {
+    let folder = Folder::new("fault");
+    let wrong = SCENARIO.replace("delay = \"5ms\"", "delay = 5");
+    fs::write(folder.0.join("wrong.toml"), wrong).expect("room on the disk");
+    let output = folder.neap(&["run", "wrong.toml"]);
+    let error = text(&output.stderr);
+    assert!(!output.status.success() && error.contains("wrong.toml:8: delay: "), "{error}");
+    let missing = text(&folder.neap(&["run", "nothing"]).stderr);
+    assert!(missing.contains("neap lab list"), "{missing}");
+}

@@ -1,0 +1,60 @@
+//! The bytes that large flows carry: one page that repeats, so that writing is a slice of it and
+//! checking a comparison.
+
+use bytes::Bytes;
+use std::sync::OnceLock;
+
+use crate::pattern::Pattern;
+
+/// A prime, so that no segment size divides it: what is missing or doubled does not match.
+const PERIOD: usize = 65_521;
+
+/// Most bytes of one slice.
+pub(super) const MOST: usize = PERIOD;
+
+fn page() -> &'static Bytes {
+    static PAGE: OnceLock<Bytes> = OnceLock::new();
+    PAGE.get_or_init(|| {
+        let mut page = vec![0; 2 * PERIOD];
+        let (first, second) = page.split_at_mut(PERIOD);
+        Pattern::new(0x6e65_6170).fill(0, first);
+        second.copy_from_slice(first);
+        page.into()
+    })
+}
+
+/// The bytes of a stream from `at` on, at most [`MOST`] of them.
+pub(super) fn slice(at: u64, len: usize) -> Bytes {
+    let start = (at % PERIOD as u64) as usize;
+    page().slice(start..start + len.min(MOST))
+}
+
+/// Whether `data` is what the stream has from `at` on.
+pub(super) fn matches(mut at: u64, mut data: &[u8]) -> bool {
+    while !data.is_empty() {
+        let start = (at % PERIOD as u64) as usize;
+        let len = data.len().min(PERIOD);
+        if data[..len] != page()[start..start + len] {
+            return false;
+        }
+        at += len as u64;
+        data = &data[len..];
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_slice_matches_only_where_it_is_from() {
+        for (at, len) in [(0, 10), (65_500, 100), (1_000_000_007, MOST)] {
+            let data = slice(at, len);
+            assert!(data.len() == len && matches(at, &data));
+            assert!(!matches(at + 1460, &data) && !matches(at + 1, &data));
+        }
+        let long: Vec<u8> = (0..5).flat_map(|i| slice(7 + i * 50_000, 50_000)).collect();
+        assert!(matches(7, &long));
+    }
+}

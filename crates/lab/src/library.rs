@@ -1,0 +1,55 @@
+//! The scenarios that neap brings along.
+
+/// A scenario file.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! scenarios {
+    ($($name:literal),+ $(,)?) => {
+        &[$(Builtin { name: $name, text: include_str!(concat!("../scenarios/", $name, ".toml")) }),+]
+    };
+}
+
+/// All of them.
+pub const SCENARIOS: &[Builtin] = scenarios![
+    "small-queues",
+    "autosizing",
+    "bufferbloat",
+    "lte",
+    "wifi",
+    "late-completions",
+    "policer",
+    "sharing",
+    "incast",
+    "short-flows",
+    "priority-inversion",
+    "ack-congestion",
+];
+
+/// Files that they name, and their text.
+pub const FILES: &[(&str, &str)] = &[("lte.trace", include_str!("../scenarios/lte.trace"))];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Experiment;
+
+    #[test]
+    fn all_are_sound() {
+        let files = |name: &str| {
+            let file = FILES.iter().find(|(own, _)| *own == name);
+            file.map(|(_, text)| (*text).to_owned()).ok_or_else(|| "no such file".to_owned())
+        };
+        for Builtin { name, text } in SCENARIOS {
+            let experiment = Experiment::parse(name, text, &files);
+            let experiment = experiment.unwrap_or_else(|error| panic!("{error}"));
+            assert!(experiment.scenario().look_at.is_some(), "{name} says nothing to look at");
+            assert!(text.starts_with("about = \""), "{name} does not begin with what it shows");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The way of a packet from the wire of one end to the other end: hops, accidents, time.
+
+use super::accident::{Dice, Losses};
+use super::direction::{LinkStats, Packet};
+use super::queue::{Bucket, Hop};
+use super::{PathConfig, forward, offload};
+use crate::rng::Rng;
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::collections::VecDeque;
+
+/// A path at work. Cost: O(1) per packet; one that is overtaken costs a step for each that passes.
+#[derive(Debug)]
+pub(super) struct Path {
+    pub(super) config: PathConfig,
+    start: Instant,
+    policer: Option<Bucket>,
+    hop: Option<Hop>,
+    losses: Losses,
+    dice: Dice,
+    last_arrival: Instant,
+    /// In the order of arrival.
+    pub(super) arrivals: VecDeque<(Instant, Box<Packet>)>,
+    /// Let out by the hop and not yet on the wire.
+    leaving: Vec<(Instant, Box<Packet>)>,
+    pub(super) is_down: bool,
+}
+
+impl Path {
+    pub(super) fn new(config: &PathConfig, start: Instant, rng: &Rng, is_router: bool) -> Self {
+        Self {
+            start,
+            policer: config.policer.map(Bucket::new),
+            hop: Hop::of(config, start, is_router),
+            losses: Losses::default(),
+            dice: Dice::new(rng),
+            last_arrival: Instant::ZERO,
+            arrivals: VecDeque::new(),
+            leaving: Vec::new(),
+            is_down: false,
+            config: config.clone(),
+        }
+    }
+
+    /// A packet comes from the wire or from a router at `at`. What is too big is answered: the packet
+    /// that a router sends back, and when it arrives if `back` is the delay of the way back.
+    pub(super) fn enter(
+        &mut self,
+        at: Instant,
+        packet: Box<Packet>,
+        on_wire: u64,
+        back: Nanos,
+        stats: &mut LinkStats,
+    ) -> Option<(Instant, Box<Packet>)> {
+        let len = packet.frame.len();
+        if let Some(mtu) = self.config.mtu.filter(|&mtu| len > usize::from(mtu)) {
+            stats.too_big += 1;
+            let frame = forward::too_big(&packet.frame, mtu)?;
+            let answer = Box::new(Packet { frame, flipped: None });
+            return Some((at + self.config.delay / 2 + back / 2, answer));
+        }
+        if self.policer.as_mut().is_some_and(|bucket| !bucket.admits(at, on_wire)) {
+            stats.policed += 1;
+            return None;
+        }
+        let Some(hop) = &mut self.hop else {
+            self.carry(at, packet, stats);
+            return None;
+        };
+        if let Some((at, packet)) = hop.enter(at, packet, on_wire, &mut self.dice.early, stats) {
+            self.carry(at, packet, stats);
+        }
+        None
+    }
+
+    /// What happens to a packet whose last bit left the last hop at `at`.
+    fn carry(&mut self, at: Instant, mut packet: Box<Packet>, stats: &mut LinkStats) {
+        let is_lost = self.losses.takes(&self.config, &mut self.dice, at, self.start);
+        if self.is_down || is_lost {
+            stats.lost += 1;
+            return;
+        }
+        let (path, dice) = (&self.config, &mut self.dice);
+        if dice.marks.chance(path.congestion_marks) && forward::mark(&mut packet.frame) {
+            stats.marked += 1;
+        }
+        let mut arrival = at + path.delay + dice.jitter.time(path.jitter);
+        if dice.reordering.chance(path.reordering) {
+            stats.reordered += 1;
+            arrival += dice.reordering.time(path.reorder_delay);
+        } else {
+            arrival = arrival.max(self.last_arrival);
+            self.last_arrival = arrival;
+        }
+        if dice.duplication.chance(path.duplication) {
+            stats.duplicated += 1;
+            let again = arrival + dice.duplication.time(path.reorder_delay);
+            let twin = Box::new(Packet { frame: offload::copy(&packet.frame), flipped: None });
+            insert(&mut self.arrivals, again, twin);
+        }
+        if self.dice.corruption.chance(self.config.corruption) {
+            stats.corrupted += 1;
+            packet.flipped = Some(self.dice.corruption.below(packet.frame.len() as u64 * 8));
+        }
+        insert(&mut self.arrivals, arrival, packet);
+    }
+
+    /// A packet that a router on the way sends.
+    pub(super) fn arrive(&mut self, at: Instant, packet: Box<Packet>) {
+        insert(&mut self.arrivals, at, packet);
+    }
+
+    /// When the hop wants a turn.
+    pub(super) fn next_event(&self) -> Instant {
+        self.hop.as_ref().map_or(Instant::FAR_FUTURE, Hop::next_event)
+    }
+
+    pub(super) fn next_arrival(&self) -> Instant {
+        self.arrivals.front().map_or(Instant::FAR_FUTURE, |&(at, _)| at)
+    }
+
+    /// The hop's turn.
+    pub(super) fn advance(&mut self, now: Instant, stats: &mut LinkStats) {
+        let Some(hop) = &mut self.hop else { return };
+        let mut leaving = core::mem::take(&mut self.leaving);
+        hop.advance(now, stats, &mut leaving);
+        for (at, packet) in leaving.drain(..) {
+            self.carry(at, packet, stats);
+        }
+        self.leaving = leaving;
+    }
+
+    /// Packets and bytes in the hop's queue.
+    pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
+        self.hop.as_mut().map_or((0, 0), |hop| hop.backlog(now))
+    }
+
+    pub(super) fn contents(&self) -> usize {
+        self.arrivals.len() + self.hop.as_ref().map_or(0, Hop::contents)
+    }
+
+    /// Changes the rate of the hop; false if there is none.
+    pub(super) fn set_rate(&mut self, rate: Rate) -> bool {
+        self.hop.as_mut().map(|hop| hop.set_rate(rate)).is_some()
+    }
+}
+
+/// Inserts behind everything that arrives no later.
+fn insert(arrivals: &mut VecDeque<(Instant, Box<Packet>)>, at: Instant, packet: Box<Packet>) {
+    let passed = arrivals.iter().rev().take_while(|&&(other, _)| other > at).count();
+    if passed == 0 {
+        arrivals.push_back((at, packet));
+    } else {
+        arrivals.insert(arrivals.len() - passed, (at, packet));
+    }
+}

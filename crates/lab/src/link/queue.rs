@@ -1,0 +1,551 @@
+//! The queue of a hop: how much fits, who is dropped or marked, and what serves it.
+//!
+//! A queue that decides when a packet comes knows at once when it will have left; then nothing more
+//! happens here, and the hop costs no event. CoDel and wifi decide when a packet leaves: such a queue
+//! holds its packets and wants one event per departure.
+
+use super::direction::{LinkStats, Packet};
+use super::forward;
+use super::service::{Follower, Serializer, Service};
+use super::{Bottleneck, PathConfig};
+use crate::rng::{Ppm, Rng};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::collections::VecDeque;
+
+/// Active queue management of a hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discipline {
+    /// Drops what does not fit.
+    #[default]
+    DropTail,
+    /// Marks what finds more than so many bytes waiting, as switches do for DCTCP (RFC 8257).
+    MarkAbove(u64),
+    /// Random early detection.
+    Red(Red),
+    /// Controlled delay.
+    CoDel(CoDel),
+}
+
+/// Random early detection (Floyd and Jacobson 1993), over bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Red {
+    /// Mean backlog below which nothing happens (`min`).
+    pub min: u64,
+    /// Mean backlog above which every packet is dropped or marked (`max`).
+    pub max: u64,
+    /// Probability at `max` (`probability`).
+    pub probability: Ppm,
+    /// The mean moves by 2^-n of the difference with every packet.
+    pub weight_log: u32,
+    /// Marks instead of drops where the sender allows it (`ecn`).
+    pub ecn: bool,
+}
+
+/// Controlled delay (RFC 8289).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoDel {
+    /// Acceptable standing delay (`target`).
+    pub target: Nanos,
+    /// Time for which it must be exceeded (`interval`).
+    pub interval: Nanos,
+    /// Marks instead of drops where the sender allows it (`ecn`).
+    pub ecn: bool,
+}
+
+impl Default for CoDel {
+    fn default() -> Self {
+        let (target, interval) = (Nanos::from_millis(5), Nanos::from_millis(100));
+        Self { target, interval, ecn: true }
+    }
+}
+
+/// A medium that is won for one aggregate at a time (802.11n and later), whose frames all arrive at its
+/// end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wifi {
+    /// Contention, preamble and block ACK of one aggregate.
+    pub overhead: Nanos,
+    /// Frames of one aggregate at the most.
+    pub frames: u32,
+    /// Airtime of its payload at the most.
+    pub airtime: Nanos,
+}
+
+/// A token bucket that drops what exceeds it, without a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policer {
+    /// Tokens per second, in bytes.
+    pub rate: Rate,
+    /// Tokens at the most, bytes.
+    pub burst: u64,
+}
+
+/// What is left in a policer's bucket, in nanoseconds of its rate.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    config: Policer,
+    /// When the bucket was or will have been empty.
+    empty_at: Instant,
+}
+
+impl Bucket {
+    pub(super) fn new(config: Policer) -> Self {
+        Self { config, empty_at: Instant::ZERO }
+    }
+
+    /// Whether a packet that comes at `at` conforms.
+    pub(super) fn admits(&mut self, at: Instant, bytes: u64) -> bool {
+        let full = self.config.rate.time_for(self.config.burst);
+        let empty_at = self.empty_at.max(at - full);
+        let after = empty_at + self.config.rate.time_for(bytes);
+        let conforms = after <= at;
+        self.empty_at = if conforms { after } else { empty_at };
+        conforms
+    }
+}
+
+/// The smoothed backlog that [`Red`] judges by.
+#[derive(Debug, Default)]
+struct RedState {
+    mean: f64,
+    since_last: u32,
+    idle_since: Option<Instant>,
+}
+
+/// `base` to the power `n` by products only, which are the same on every machine.
+fn power(mut base: f64, mut n: u64) -> f64 {
+    let mut product = 1.0;
+    while n > 0 {
+        if n & 1 == 1 {
+            product *= base;
+        }
+        base *= base;
+        n >>= 1;
+    }
+    product
+}
+
+impl RedState {
+    /// Whether a packet that finds `backlog` bytes is to be dropped or marked. `typical` is the time
+    /// of one packet on the wire, in which an idle queue forgets as much as by an arrival.
+    fn hits(
+        &mut self,
+        red: &Red,
+        at: Instant,
+        backlog: u64,
+        typical: Nanos,
+        rng: &mut Rng,
+    ) -> bool {
+        let weight = 1.0 / f64::from(1u32 << red.weight_log.min(30));
+        if let Some(since) = self.idle_since.take() {
+            self.mean *= power(1.0 - weight, at.since(since).0 / typical.0.max(1));
+        }
+        self.mean += (backlog as f64 - self.mean) * weight;
+        if self.mean < red.min as f64 {
+            self.since_last = 0;
+            return false;
+        }
+        if self.mean >= red.max as f64 {
+            self.since_last = 0;
+            return true;
+        }
+        let span = (red.max - red.min).max(1) as f64;
+        let share = f64::from(red.probability.0) * (self.mean - red.min as f64) / span;
+        // Spread evenly: the chance grows with the packets since the last hit.
+        let spread = 1e6 - f64::from(self.since_last) * share;
+        let chance = if spread <= share { 1e6 } else { 1e6 * share / spread };
+        let hit = rng.chance(Ppm(chance as u32));
+        self.since_last = if hit { 0 } else { self.since_last + 1 };
+        hit
+    }
+}
+
+/// A hop with its queue.
+#[derive(Debug)]
+pub(super) enum Hop {
+    AtArrival(Box<AtArrival>),
+    AtDeparture(Box<AtDeparture>),
+}
+
+impl Hop {
+    /// The hop of this path, if it has one; a router's port always has.
+    pub(super) fn of(path: &PathConfig, start: Instant, is_router: bool) -> Option<Self> {
+        let is_managed = path.discipline != Discipline::DropTail;
+        let is_special = is_managed || path.trace.is_some() || path.wifi.is_some();
+        if path.bottleneck.is_none() && !is_special && !is_router {
+            return None;
+        }
+        let limits = path.bottleneck.clone().unwrap_or(Bottleneck {
+            rate: path.rate,
+            packets: 1000,
+            bytes: u64::MAX,
+        });
+        let service = match &path.trace {
+            Some(trace) => Service::Trace(Follower::new(trace.clone(), start)),
+            None => Service::Constant(Serializer::new(limits.rate)),
+        };
+        if path.wifi.is_none() && !matches!(path.discipline, Discipline::CoDel(_)) {
+            let hop = AtArrival {
+                typical: limits.rate.time_for(1500),
+                discipline: path.discipline,
+                limits,
+                service,
+                red: RedState::default(),
+                waiting: VecDeque::new(),
+                bytes: 0,
+            };
+            return Some(Self::AtArrival(Box::new(hop)));
+        }
+        let codel = match path.discipline {
+            Discipline::CoDel(config) => Some(CoDelState::new(config)),
+            _ => None,
+        };
+        Some(Self::AtDeparture(Box::new(AtDeparture {
+            limits,
+            service,
+            codel,
+            wifi: path.wifi,
+            incoming: VecDeque::new(),
+            queue: VecDeque::new(),
+            bytes: 0,
+            free: Instant::ZERO,
+        })))
+    }
+
+    /// A packet comes. If it is known when it leaves: then, and it; `None` if the hop keeps it or has
+    /// dropped it.
+    pub(super) fn enter(
+        &mut self,
+        at: Instant,
+        packet: Box<Packet>,
+        on_wire: u64,
+        early: &mut Rng,
+        stats: &mut LinkStats,
+    ) -> Option<(Instant, Box<Packet>)> {
+        match self {
+            Self::AtArrival(hop) => hop.enter(at, packet, on_wire, early, stats),
+            Self::AtDeparture(hop) => {
+                hop.incoming.push_back(Waiting { at, packet, on_wire });
+                None
+            }
+        }
+    }
+
+    /// When something happens inside.
+    pub(super) fn next_event(&self) -> Instant {
+        match self {
+            Self::AtArrival(_) => Instant::FAR_FUTURE,
+            Self::AtDeparture(hop) => hop.next_event(),
+        }
+    }
+
+    /// Lets out what leaves by `now`.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        stats: &mut LinkStats,
+        out: &mut Vec<(Instant, Box<Packet>)>,
+    ) {
+        if let Self::AtDeparture(hop) = self {
+            hop.advance(now, stats, out);
+        }
+    }
+
+    /// Packets and bytes that wait at `now`.
+    pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
+        match self {
+            Self::AtArrival(hop) => {
+                hop.forget(now);
+                (hop.waiting.len(), hop.bytes)
+            }
+            Self::AtDeparture(hop) => (hop.queue.len(), hop.bytes),
+        }
+    }
+
+    /// Packets that it keeps.
+    pub(super) fn contents(&self) -> usize {
+        match self {
+            Self::AtArrival(_) => 0,
+            Self::AtDeparture(hop) => hop.incoming.len() + hop.queue.len(),
+        }
+    }
+
+    pub(super) fn set_rate(&mut self, rate: Rate) {
+        match self {
+            Self::AtArrival(hop) => hop.service.set_rate(rate),
+            Self::AtDeparture(hop) => hop.service.set_rate(rate),
+        }
+    }
+}
+
+/// Decides when a packet comes. O(1) per packet.
+#[derive(Debug)]
+pub(super) struct AtArrival {
+    limits: Bottleneck,
+    typical: Nanos,
+    discipline: Discipline,
+    service: Service,
+    red: RedState,
+    /// When each packet has left, and its bytes.
+    waiting: VecDeque<(Instant, u64)>,
+    bytes: u64,
+}
+
+impl AtArrival {
+    fn forget(&mut self, now: Instant) {
+        while let Some(&(left, bytes)) = self.waiting.front().filter(|&&(left, _)| left <= now) {
+            self.bytes -= bytes;
+            self.waiting.pop_front();
+            if self.waiting.is_empty() {
+                self.red.idle_since = Some(left);
+            }
+        }
+    }
+
+    fn enter(
+        &mut self,
+        at: Instant,
+        mut packet: Box<Packet>,
+        on_wire: u64,
+        early: &mut Rng,
+        stats: &mut LinkStats,
+    ) -> Option<(Instant, Box<Packet>)> {
+        self.forget(at);
+        let has_room =
+            self.waiting.len() < self.limits.packets && self.bytes + on_wire <= self.limits.bytes;
+        if !has_room && !self.waiting.is_empty() {
+            stats.dropped += 1;
+            return None;
+        }
+        let (is_hit, may_mark) = match &self.discipline {
+            Discipline::MarkAbove(bytes) => (self.bytes > *bytes, true),
+            Discipline::Red(red) => {
+                (self.red.hits(red, at, self.bytes, self.typical, early), red.ecn)
+            }
+            Discipline::DropTail | Discipline::CoDel(_) => (false, false),
+        };
+        if is_hit {
+            let is_marked = may_mark && forward::mark(&mut packet.frame);
+            stats.marked += u64::from(is_marked);
+            let is_red = matches!(self.discipline, Discipline::Red(_));
+            if !is_marked && is_red {
+                stats.early_drops += 1;
+                return None;
+            }
+        }
+        let left = self.service.push(at, on_wire);
+        stats.queued.record(left.since(at));
+        self.waiting.push_back((left, on_wire));
+        self.bytes += on_wire;
+        stats.most_queued = stats.most_queued.max(self.bytes);
+        Some((left, packet))
+    }
+}
+
+/// A packet in a queue.
+#[derive(Debug)]
+struct Waiting {
+    at: Instant,
+    packet: Box<Packet>,
+    on_wire: u64,
+}
+
+/// Decides when a packet leaves. O(1) per packet, and one event.
+#[derive(Debug)]
+pub(super) struct AtDeparture {
+    limits: Bottleneck,
+    service: Service,
+    codel: Option<CoDelState>,
+    wifi: Option<Wifi>,
+    /// Not there yet.
+    incoming: VecDeque<Waiting>,
+    queue: VecDeque<Waiting>,
+    bytes: u64,
+    free: Instant,
+}
+
+impl AtDeparture {
+    fn next_departure(&self) -> Instant {
+        self.queue.front().map_or(Instant::FAR_FUTURE, |first| self.free.max(first.at))
+    }
+
+    fn next_event(&self) -> Instant {
+        let arrival = self.incoming.front().map_or(Instant::FAR_FUTURE, |first| first.at);
+        if self.queue.is_empty() { arrival } else { self.next_departure() }
+    }
+
+    fn advance(
+        &mut self,
+        now: Instant,
+        stats: &mut LinkStats,
+        out: &mut Vec<(Instant, Box<Packet>)>,
+    ) {
+        loop {
+            let departure = self.next_departure();
+            let arrival = self.incoming.front().map_or(Instant::FAR_FUTURE, |first| first.at);
+            if arrival <= departure.min(now) {
+                self.incoming.pop_front().into_iter().for_each(|next| self.admit(next, stats));
+            } else if departure <= now {
+                self.serve(departure, stats, out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn admit(&mut self, next: Waiting, stats: &mut LinkStats) {
+        let has_room = self.queue.len() < self.limits.packets
+            && self.bytes + next.on_wire <= self.limits.bytes;
+        if !has_room && !self.queue.is_empty() {
+            stats.dropped += 1;
+            return;
+        }
+        self.bytes += next.on_wire;
+        stats.most_queued = stats.most_queued.max(self.bytes);
+        self.queue.push_back(next);
+    }
+
+    /// Sends one packet, or one aggregate, at `now`.
+    fn serve(
+        &mut self,
+        now: Instant,
+        stats: &mut LinkStats,
+        out: &mut Vec<(Instant, Box<Packet>)>,
+    ) {
+        let first = out.len();
+        let frames = self.wifi.map_or(1, |wifi| wifi.frames.max(1));
+        let mut begin = now;
+        if let Some(wifi) = &self.wifi {
+            begin += wifi.overhead;
+        }
+        let mut end = begin;
+        for taken in 0..frames {
+            if taken > 0 {
+                let airtime = self.wifi.map_or(Nanos::ZERO, |wifi| wifi.airtime);
+                let Some(next) = self.queue.front().filter(|next| next.at <= now) else { break };
+                if end.since(begin) + self.limits.rate.time_for(next.on_wire) > airtime {
+                    break;
+                }
+            }
+            let Some(next) = self.dequeue(now, stats) else { break };
+            end = self.service.push(begin, next.on_wire);
+            stats.queued.record(end.since(next.at));
+            out.push((end, next.packet));
+        }
+        if out.len() > first {
+            for (left, _) in &mut out[first..] {
+                *left = end;
+            }
+            self.free = end;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let next = self.queue.pop_front()?;
+        self.bytes -= next.on_wire;
+        Some(next)
+    }
+
+    fn dequeue(&mut self, now: Instant, stats: &mut LinkStats) -> Option<Waiting> {
+        let Some(mut codel) = self.codel.take() else { return self.pop() };
+        let next = codel.dequeue(now, self, stats);
+        self.codel = Some(codel);
+        next
+    }
+}
+
+/// State of CoDel, by the names of RFC 8289 section 5.
+#[derive(Debug)]
+struct CoDelState {
+    config: CoDel,
+    first_above: Option<Instant>,
+    drop_next: Instant,
+    count: u32,
+    last_count: u32,
+    is_dropping: bool,
+}
+
+/// A queue of one full packet is no standing queue.
+const ONE_PACKET: u64 = 1538;
+
+impl CoDelState {
+    fn new(config: CoDel) -> Self {
+        Self {
+            config,
+            first_above: None,
+            drop_next: Instant::ZERO,
+            count: 0,
+            last_count: 0,
+            is_dropping: false,
+        }
+    }
+
+    /// The next time to drop: the interval over the root of the count, which is rounded alike on
+    /// every machine.
+    fn control_law(&self, from: Instant) -> Instant {
+        let interval = self.config.interval.0 as f64 / f64::from(self.count.max(1)).sqrt();
+        from + Nanos(interval as u64)
+    }
+
+    /// The next packet, and whether its delay has been too long for an interval.
+    fn take(&mut self, now: Instant, queue: &mut AtDeparture) -> Option<(Waiting, bool)> {
+        let Some(next) = queue.pop() else {
+            self.first_above = None;
+            return None;
+        };
+        if now.since(next.at) < self.config.target || queue.bytes <= ONE_PACKET {
+            self.first_above = None;
+            return Some((next, false));
+        }
+        let first_above = *self.first_above.get_or_insert(now + self.config.interval);
+        Some((next, now >= first_above))
+    }
+
+    /// Marks the packet, or gives it up; whether it is still there.
+    fn hit(&self, next: &mut Waiting, stats: &mut LinkStats) -> bool {
+        let is_marked = self.config.ecn && forward::mark(&mut next.packet.frame);
+        stats.marked += u64::from(is_marked);
+        stats.early_drops += u64::from(!is_marked);
+        is_marked
+    }
+
+    fn dequeue(
+        &mut self,
+        now: Instant,
+        queue: &mut AtDeparture,
+        stats: &mut LinkStats,
+    ) -> Option<Waiting> {
+        let Some((mut next, mut is_late)) = self.take(now, queue) else {
+            self.is_dropping = false;
+            return None;
+        };
+        if !self.is_dropping {
+            if !is_late {
+                return Some(next);
+            }
+            let is_kept = self.hit(&mut next, stats);
+            self.is_dropping = true;
+            // Soon after the last time, it goes on where it was.
+            let delta = self.count - self.last_count;
+            let is_recent = now.since(self.drop_next) < self.config.interval.saturating_mul(16);
+            self.count = if delta > 1 && is_recent { delta } else { 1 };
+            self.drop_next = self.control_law(now);
+            self.last_count = self.count;
+            return if is_kept { Some(next) } else { self.take(now, queue).map(|(next, _)| next) };
+        }
+        while is_late && now >= self.drop_next {
+            self.count += 1;
+            self.drop_next = self.control_law(self.drop_next);
+            if self.hit(&mut next, stats) {
+                return Some(next);
+            }
+            let Some(following) = self.take(now, queue) else {
+                self.is_dropping = false;
+                return None;
+            };
+            (next, is_late) = following;
+        }
+        self.is_dropping &= is_late;
+        Some(next)
+    }
+}

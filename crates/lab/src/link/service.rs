@@ -1,0 +1,204 @@
+//! How fast packets leave: at a constant rate, or as a recorded trace says.
+
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::sync::Arc;
+
+/// Bytes that one delivery opportunity of a trace carries: mahimahi's packet size.
+const OPPORTUNITY: u64 = 1504;
+
+/// Puts one packet behind the other. Fractions of a nanosecond are carried on, so that the rate is
+/// exact. O(1) per packet.
+#[derive(Debug)]
+pub(super) struct Serializer {
+    rate: Rate,
+    pub(super) free: Instant,
+    fraction: u128,
+}
+
+impl Serializer {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate: Rate(rate.0.max(1)), free: Instant::ZERO, fraction: 0 }
+    }
+
+    /// When the last bit of a packet that is ready at `ready` has left, and how long it took.
+    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> (Instant, Nanos) {
+        if self.free < ready {
+            (self.free, self.fraction) = (ready, 0);
+        }
+        let rate = u128::from(self.rate.0);
+        let units = u128::from(bytes) * 1_000_000_000 + self.fraction;
+        // Nearly always both fit 64 bits, where a division costs a fifth.
+        let (whole, rest) = match (u64::try_from(units), u64::try_from(rate)) {
+            (Ok(units), Ok(rate)) => (units / rate, u128::from(units % rate)),
+            _ => ((units / rate) as u64, units % rate),
+        };
+        self.fraction = rest;
+        let took = Nanos(whole);
+        self.free += took;
+        (self.free, took)
+    }
+
+    pub(super) fn set_rate(&mut self, rate: Rate) {
+        self.rate = Rate(rate.0.max(1));
+    }
+}
+
+/// A recorded link, in mahimahi's format: the millisecond of each opportunity to deliver one packet;
+/// the last one is also the period after which the trace begins again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace(Arc<[u32]>);
+
+/// Why a trace is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// A line that is not a number of milliseconds.
+    #[error("line {0}: not a number of milliseconds")]
+    Number(usize),
+    /// Time goes back.
+    #[error("line {0}: earlier than the line before")]
+    Order(usize),
+    /// No opportunity, or all at time zero: it would never end or never begin.
+    #[error("a trace needs an opportunity after millisecond 0")]
+    Empty,
+}
+
+impl Trace {
+    /// Reads a trace: one number per line.
+    ///
+    /// # Errors
+    /// [`TraceError`], with the line.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut at: Vec<u32> = Vec::new();
+        for (index, line) in text.lines().map(str::trim).enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            let millis = line.parse().map_err(|_| TraceError::Number(index + 1))?;
+            if at.last().is_some_and(|&last| last > millis) {
+                return Err(TraceError::Order(index + 1));
+            }
+            at.push(millis);
+        }
+        if at.last().is_none_or(|&last| last == 0) {
+            return Err(TraceError::Empty);
+        }
+        Ok(Self(at.into()))
+    }
+
+    fn period(&self) -> Nanos {
+        Nanos::from_millis(self.0.last().copied().unwrap_or(1).into())
+    }
+}
+
+/// Follows a [`Trace`]. O(1) per opportunity; idle periods are skipped as a whole.
+#[derive(Debug)]
+pub(super) struct Follower {
+    trace: Trace,
+    /// When the current period began.
+    period_start: Instant,
+    index: usize,
+    /// Of the current opportunity, what is not used.
+    left: u64,
+}
+
+impl Follower {
+    pub(super) fn new(trace: Trace, start: Instant) -> Self {
+        Self { trace, period_start: start, index: 0, left: OPPORTUNITY }
+    }
+
+    fn at(&self) -> Instant {
+        self.period_start + Nanos::from_millis(self.trace.0[self.index].into())
+    }
+
+    fn step(&mut self) {
+        self.left = OPPORTUNITY;
+        self.index += 1;
+        if self.index == self.trace.0.len() {
+            self.index = 0;
+            self.period_start += self.trace.period();
+        }
+    }
+
+    /// When a packet that is ready at `ready` has left.
+    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> Instant {
+        let period = self.trace.period();
+        if self.period_start + period < ready {
+            let whole = ready.since(self.period_start).0 / period.0 - 1;
+            if whole > 0 {
+                self.period_start += Nanos(whole * period.0);
+                (self.index, self.left) = (0, OPPORTUNITY);
+            }
+        }
+        while self.at() < ready {
+            self.step();
+        }
+        let mut rest = bytes;
+        while rest > self.left {
+            rest -= self.left;
+            self.step();
+        }
+        self.left -= rest;
+        self.at()
+    }
+}
+
+/// What serves a queue.
+#[derive(Debug)]
+pub(super) enum Service {
+    Constant(Serializer),
+    Trace(Follower),
+}
+
+impl Service {
+    /// When a packet that is ready at `ready` has left.
+    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> Instant {
+        match self {
+            Self::Constant(serializer) => serializer.push(ready, bytes).0,
+            Self::Trace(follower) => follower.push(ready, bytes),
+        }
+    }
+
+    /// Another rate from now on; a trace goes on as it is.
+    pub(super) fn set_rate(&mut self, rate: Rate) {
+        if let Self::Constant(serializer) = self {
+            serializer.set_rate(rate);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Instant {
+        Instant::from_nanos(n * 1_000_000)
+    }
+
+    #[test]
+    fn a_serializer_is_exact_over_many_packets() {
+        let mut wire = Serializer::new(Rate(3));
+        let left = (0..300).fold(Instant::ZERO, |_, _| wire.push(Instant::ZERO, 1).0);
+        assert_eq!(left, Instant::from_nanos(100_000_000_000));
+    }
+
+    #[test]
+    fn a_trace_serves_at_its_opportunities_and_begins_again() {
+        let trace = Trace::parse("1\n1\n5\n10\n").expect("a sound trace");
+        let mut follower = Follower::new(trace, ms(100));
+        assert_eq!(follower.push(ms(100), 1504), ms(101));
+        assert_eq!(follower.push(ms(100), 700), ms(101));
+        // What is left of one opportunity serves the next packet, which then needs another.
+        assert_eq!(follower.push(ms(100), 1504), ms(105));
+        assert_eq!(follower.push(ms(107), 1504), ms(110));
+        assert_eq!(follower.push(ms(107), 1504), ms(111));
+        assert_eq!(follower.push(ms(1112), 1), ms(1115), "idle periods pass");
+    }
+
+    #[test]
+    fn bad_traces_are_refused_by_line() {
+        assert_eq!(Trace::parse("1\nx"), Err(TraceError::Number(2)));
+        assert_eq!(Trace::parse("5\n\n4"), Err(TraceError::Order(3)));
+        assert_eq!(Trace::parse("0\n0"), Err(TraceError::Empty));
+        assert_eq!(Trace::parse(""), Err(TraceError::Empty));
+    }
+}

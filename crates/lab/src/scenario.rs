@@ -1,0 +1,183 @@
+//! Scenario files: worlds, what runs in them, what is measured and what must hold, in TOML.
+//!
+//! ```
+//! use neap_lab::scenario::Experiment;
+//!
+//! let text = r#"
+//! about = "a transfer over a slow link"
+//! duration = "1s"
+//! [host.a]
+//! [host.b]
+//! [link.wire]
+//! ends = ["a", "b"]
+//! rate = "10mbit"
+//! delay = "5ms"
+//! [app.file]
+//! kind = "transfer"
+//! from = "a"
+//! to = "b"
+//! bytes = "100k"
+//! [[expect]]
+//! figure = "app.file.transfer_ms"
+//! at_most = 200
+//! "#;
+//! let experiment = Experiment::parse("doc.toml", text, &|_| Err("no files".into()))?;
+//! let run = experiment.run(&vec![], &|_| {})?;
+//! let runs = [(vec![], run.figures)];
+//! assert!(experiment.judge(&runs)?.iter().all(|verdict| verdict.holds));
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+
+mod build;
+mod figures;
+mod model;
+mod place;
+mod run;
+mod sweep;
+mod units;
+mod way;
+
+pub use figures::{Figures, Series};
+pub use model::Scenario;
+pub use place::{ScenarioError, Source};
+pub use run::{Run, RunError};
+pub use sweep::{Choice, describe, plain};
+pub use way::Files;
+
+use crate::rng::mix;
+use model::Name;
+use std::collections::BTreeMap;
+
+/// A scenario file that was read and checked.
+pub struct Experiment<'a> {
+    source: Source,
+    scenario: Scenario,
+    choices: Vec<Choice>,
+    files: &'a Files<'a>,
+}
+
+/// What an expectation says about a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// In words.
+    pub text: String,
+    /// It holds.
+    pub holds: bool,
+}
+
+impl<'a> Experiment<'a> {
+    /// Reads and checks a scenario, all values of its sweep too. `files` gives the text of the files
+    /// that it names.
+    ///
+    /// # Errors
+    /// The first error, with its place.
+    pub fn parse(file: &str, text: &str, files: &'a Files<'a>) -> Result<Self, ScenarioError> {
+        let source = Source { file: file.to_owned(), text: text.to_owned() };
+        let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
+        source.build(&scenario, files)?;
+        let choices = source.choices(&scenario, files)?;
+        Ok(Self { source, scenario, choices, files })
+    }
+
+    /// What the file says.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// All combinations of the sweep; one, empty, if there is none.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// Tells this text and its seed from others.
+    pub fn fingerprint(&self) -> String {
+        let bytes = self.source.text.bytes();
+        let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+        format!("{hash:016x}")
+    }
+
+    /// Runs one combination. `progress` is told the share that is done.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] if the values contradict each other, [`RunError`].
+    pub fn run(
+        &self,
+        choice: &Choice,
+        progress: &dyn Fn(f64),
+    ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
+        let (source, scenario) = self.source.chosen(choice)?;
+        let built = source.build(&scenario, self.files).map_err(|mut error| {
+            if !choice.is_empty() {
+                error.what = format!("{} (with {})", error.what, describe(choice));
+            }
+            error
+        })?;
+        Ok(built.run(&scenario, progress)?)
+    }
+
+    /// What the expectations say about these runs.
+    ///
+    /// # Errors
+    /// A figure that does not exist, or a combination that was not run.
+    pub fn judge(&self, runs: &[(Choice, Figures)]) -> Result<Vec<Verdict>, ScenarioError> {
+        let mut verdicts = Vec::new();
+        for expect in &self.scenario.expect {
+            let expect = expect.get_ref();
+            for (choice, figures) in runs.iter().filter(|(choice, _)| matches(choice, &expect.when))
+            {
+                let figure = self.figure(figures, &expect.figure)?;
+                let mut value = figure;
+                let mut text = expect.figure.get_ref().clone();
+                if !choice.is_empty() {
+                    text = format!("{text} ({})", describe(choice));
+                }
+                if !expect.relative_to.is_empty() {
+                    let other = replaced(choice, &expect.relative_to);
+                    let base = runs.iter().find(|(choice, _)| *choice == other);
+                    let Some((_, base)) = base else {
+                        let what = format!("there is no run with {}", describe(&other));
+                        return Err(self.source.error(&expect.figure, what));
+                    };
+                    value /= self.figure(base, &expect.figure)?;
+                    text = format!("{text} over that with {}", describe(&other));
+                }
+                let holds = expect.at_least.is_none_or(|least| value >= least)
+                    && expect.at_most.is_none_or(|most| value <= most);
+                let bounds = match (expect.at_least, expect.at_most) {
+                    (Some(least), Some(most)) => format!("from {least} to {most}"),
+                    (Some(least), None) => format!("at least {least}"),
+                    (None, most) => format!("at most {}", most.unwrap_or_default()),
+                };
+                let word = if holds { "holds" } else { "DOES NOT HOLD" };
+                verdicts
+                    .push(Verdict { text: format!("{text}: {value:.4}, {bounds}: {word}"), holds });
+            }
+        }
+        Ok(verdicts)
+    }
+
+    fn figure(&self, figures: &Figures, name: &Name) -> Result<f64, ScenarioError> {
+        figures.get(name.get_ref()).copied().ok_or_else(|| {
+            let last = name.get_ref().rsplit('.').next().unwrap_or_default();
+            let near = figures.keys().find(|key| key.ends_with(last));
+            let hint = near.map_or(String::new(), |near| format!("; there is {near}"));
+            self.source.error(name, format_args!("there is no such figure{hint}"))
+        })
+    }
+}
+
+/// Whether a choice has these values.
+fn matches(choice: &Choice, when: &BTreeMap<Name, toml::Value>) -> bool {
+    when.iter().all(|(name, value)| {
+        choice.iter().any(|(own, chosen)| own == name.get_ref() && chosen == value)
+    })
+}
+
+/// The choice with these values in place of its own.
+fn replaced(choice: &Choice, values: &BTreeMap<Name, toml::Value>) -> Choice {
+    let other = |name: &String| values.iter().find(|(key, _)| key.get_ref() == name);
+    let replace = |(name, own): &(String, toml::Value)| {
+        (name.clone(), other(name).map_or_else(|| own.clone(), |(_, value)| value.clone()))
+    };
+    choice.iter().map(replace).collect()
+}

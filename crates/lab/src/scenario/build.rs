@@ -1,0 +1,557 @@
+//! From a scenario to the world that it describes; what is contradictory is refused.
+
+use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
+use super::place::{ScenarioError, Source};
+use super::units::{Share, Size, Speed, Time};
+use super::way::{Files, Reader, nic};
+use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
+use crate::link::{ENDS, LinkConfig, NicConfig};
+use crate::rng::{Ppm, Rng};
+use crate::world::{Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use neap_stack::interface::Address;
+use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::route::{Entry, Prefix, Route};
+use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
+use neap_tcp::config::Config;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::profile::Profile;
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::collections::{BTreeMap, VecDeque};
+use toml::Spanned;
+
+/// The first port of applications; each group has its own.
+const FIRST_PORT: u16 = 5001;
+
+/// Of a write if nothing is said, as iperf3's.
+const WRITE: u64 = 131_072;
+
+/// The thread of a host's event loop, and of its executor.
+const EDGE_THREAD: u32 = 1;
+const ASYNC_THREAD: u32 = 2;
+
+/// A host, a router, or neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Host(HostId),
+    Router(RouterId),
+}
+
+/// What happens to a link, when, and from which of its ends on.
+pub(super) struct Change {
+    pub(super) at: Instant,
+    pub(super) link: LinkId,
+    pub(super) from: Vec<usize>,
+    pub(super) event: Event,
+}
+
+/// A world as a scenario describes it, before its first event.
+pub(super) struct Built {
+    pub(super) world: World,
+    pub(super) start: Instant,
+    pub(super) hosts: Vec<(String, HostId)>,
+    pub(super) links: Vec<(String, LinkId)>,
+    pub(super) groups: Vec<(String, Kind, SharedGroupLog)>,
+    /// What happens when: in order.
+    pub(super) events: Vec<Change>,
+}
+
+struct Builder<'a> {
+    source: &'a Source,
+    scenario: &'a Scenario,
+    files: &'a Files<'a>,
+    world: World,
+    nodes: BTreeMap<&'a str, Node>,
+    /// Of each host, by link.
+    addresses: BTreeMap<HostId, Vec<(LinkId, IpAddr)>>,
+    links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
+}
+
+impl Source {
+    /// Builds the world of a scenario.
+    pub(super) fn build(
+        &self,
+        scenario: &Scenario,
+        files: &Files<'_>,
+    ) -> Result<Built, ScenarioError> {
+        let config = WorldConfig { seed: scenario.seed, ..WorldConfig::default() };
+        let start = config.start;
+        let mut builder = Builder {
+            source: self,
+            scenario,
+            files,
+            world: World::new(config),
+            nodes: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            links: BTreeMap::new(),
+        };
+        builder.times()?;
+        let hosts = builder.hosts()?;
+        builder.connect()?;
+        builder.route();
+        let groups = builder.apps(start)?;
+        let events = builder.events(start)?;
+        builder.expectations()?;
+        let links = builder.links.iter().map(|(name, (id, _))| ((*name).to_owned(), *id)).collect();
+        Ok(Built { world: builder.world, start, hosts, links, groups, events })
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn times(&self) -> Result<(), ScenarioError> {
+        let top = |key, what| Err(self.source.error_in(0..0, key, what));
+        if self.scenario.duration.0 == Nanos::ZERO {
+            return top("duration", "must be more than nothing");
+        }
+        if self.scenario.sample.is_some_and(|Time(sample)| sample == Nanos::ZERO) {
+            return top("sample", "must be more than nothing");
+        }
+        Ok(())
+    }
+
+    fn hosts(&mut self) -> Result<Vec<(String, HostId)>, ScenarioError> {
+        let mut hosts = Vec::new();
+        for (name, host) in &self.scenario.host {
+            let config = self.config(host)?;
+            let config = StackConfig { config, ..StackConfig::default() };
+            let id = self.world.add_host(config).map_err(|error| self.at_host(name, "", error))?;
+            let cpu = self.cpu(name, host)?;
+            self.world.set_cpu(id, cpu);
+            self.nodes.insert(name, Node::Host(id));
+            hosts.push((name.clone(), id));
+        }
+        for name in self.scenario.router.keys() {
+            let id = self.world.add_router();
+            if self.nodes.insert(name, Node::Router(id)).is_some() {
+                let what = "is a host already";
+                return Err(self.source.error_in(0..0, &format!("[router.{name}"), what));
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// An error at a key of `[host.NAME]`, or of a table within it.
+    fn at_host(&self, name: &str, key: &str, what: impl core::fmt::Display) -> ScenarioError {
+        let find = |name: &str| self.source.text.find(&format!("[host.{name}]"));
+        let outer = name.split('.').next().unwrap_or(name);
+        let table = find(name).or_else(|| find(outer)).unwrap_or(0);
+        self.source.error_in(table..table, key, what)
+    }
+
+    fn config(&self, host: &Host) -> Result<Config, ScenarioError> {
+        let mut config = Config::default();
+        if let Some(name) = &host.profile {
+            let unknown = || {
+                let names = Profile::ALL.map(Profile::name).join(", ");
+                self.source.error(name, format_args!("unknown profile; there are {names}"))
+            };
+            config = Config::profile(name.get_ref()).ok_or_else(unknown)?;
+        }
+        for (name, value) in &host.sysctl {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Boolean(on) => u8::from(*on).to_string(),
+                other => other.to_string(),
+            };
+            let set = config.set(name.get_ref(), &text);
+            set.map_err(|error| self.source.error(name, error))?;
+        }
+        Ok(config)
+    }
+
+    fn cpu(&self, name: &str, host: &Host) -> Result<Cpu, ScenarioError> {
+        let lateness = match &host.lateness {
+            None => Lateness::UpTo(WorldConfig::default().wake_jitter),
+            Some(Late::UpTo(Time(most))) => Lateness::UpTo(*most),
+            Some(Late::Quantiles(quantiles)) => {
+                let quantiles: Vec<(Ppm, Nanos)> =
+                    quantiles.iter().map(|&(Share(share), Time(time))| (share, time)).collect();
+                let ascend =
+                    |pair: &[(Ppm, Nanos)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
+                let begins = quantiles.first().is_some_and(|first| first.0 > Ppm::NEVER);
+                if !begins || !quantiles.windows(2).all(ascend) {
+                    let what = "quantiles must ascend, from above 0 %";
+                    return Err(self.at_host(name, "lateness", what));
+                }
+                Lateness::Quantiles(quantiles)
+            }
+        };
+        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+        Ok(Cpu { lateness, per_wakeup: time(host.per_wakeup), per_switch: time(host.per_switch) })
+    }
+
+    fn node(&self, name: &Name) -> Result<Node, ScenarioError> {
+        let unknown = || self.source.error(name, format_args!("there is no {:?}", name.get_ref()));
+        self.nodes.get(name.get_ref().as_str()).copied().ok_or_else(unknown)
+    }
+
+    fn host(&self, name: &Name) -> Result<HostId, ScenarioError> {
+        match self.node(name)? {
+            Node::Host(host) => Ok(host),
+            Node::Router(_) => Err(self.source.error(name, "must be a host, not a router")),
+        }
+    }
+
+    fn nic(&self, end: &Name) -> Result<NicConfig, ScenarioError> {
+        let name = end.get_ref();
+        match self.scenario.host.get(name) {
+            Some(host) => {
+                nic(host).map_err(|(key, what)| self.at_host(&format!("{name}.nic"), key, what))
+            }
+            None => Ok(NicConfig::default()),
+        }
+    }
+
+    fn connect(&mut self) -> Result<(), ScenarioError> {
+        for (index, (name, link)) in self.scenario.link.iter().enumerate() {
+            let ends = &link.get_ref().ends;
+            let nodes = [self.node(&ends[0])?, self.node(&ends[1])?];
+            if nodes[0] == nodes[1] {
+                return Err(self.source.error(&ends[1], "a link needs two different ends"));
+            }
+            let path = |from: usize| {
+                let is_router = matches!(nodes[from], Node::Router(_));
+                let (source, files) = (self.source, self.files);
+                Reader { source, link, from, is_router, files }.path()
+            };
+            let has_port = nodes.iter().any(|node| matches!(node, Node::Router(_)));
+            self.check_buffer(link, has_port)?;
+            let config = LinkConfig {
+                nics: [self.nic(&ends[0])?, self.nic(&ends[1])?],
+                paths: [path(0)?, path(1)?],
+            };
+            let own = [0, 1].map(|end| [self.address(index, end)]);
+            let end = |end: usize| match nodes[end] {
+                Node::Host(host) => End::Host(host, &own[end]),
+                Node::Router(router) => End::Router(router),
+            };
+            let id = self.world.connect(&config, [end(0), end(1)]);
+            let id = id.map_err(|error| self.source.error(link, error))?;
+            for end in 0..ENDS {
+                if let Node::Host(host) = nodes[end] {
+                    self.addresses.entry(host).or_default().push((id, own[end][0].ip));
+                }
+            }
+            self.links.insert(name, (id, nodes));
+        }
+        self.configure_interfaces()
+    }
+
+    /// Only routers' ports have a buffer; one that is said of both ways must have one.
+    fn check_buffer(&self, link: &Spanned<Link>, has_port: bool) -> Result<(), ScenarioError> {
+        let said = link.get_ref();
+        let is_special = said.codel.is_some() || said.red.is_some() || said.mark_above.is_some();
+        let has_queue = has_port || is_special || said.wifi.is_some() || said.trace.is_some();
+        if said.buffer.is_some() && !has_queue {
+            let what = "no router begins here: use a bottleneck, or nic.ring of the host";
+            return Err(self.source.error_in(link.span(), "buffer", what));
+        }
+        Ok(())
+    }
+
+    fn configure_interfaces(&mut self) -> Result<(), ScenarioError> {
+        let now = self.world.now();
+        for (name, host) in &self.scenario.host {
+            let Some(&Node::Host(id)) = self.nodes.get(name.as_str()) else { continue };
+            let interfaces: Vec<_> = self.world.interfaces(id).map(|(one, ..)| one).collect();
+            if interfaces.is_empty() {
+                return Err(self.at_host(name, "", "no link ends at this host"));
+            }
+            let stack = self.world.stack(id);
+            for interface in interfaces {
+                if let Some(text) = &host.qdisc {
+                    let qdisc: Result<QdiscConfig, _> = text.get_ref().parse();
+                    let qdisc = qdisc.map_err(|error| self.source.error(text, error))?;
+                    let is_set = stack.set_qdisc(now, interface, &qdisc);
+                    debug_assert!(is_set, "the interface is there");
+                }
+                if host.nic.bql == Some(false) {
+                    stack.set_byte_queue_limits(now, interface, u64::MAX, u64::MAX);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn address(&self, link: usize, end: usize) -> Address {
+        let host = end as u16 + 1;
+        let (ip, len): (IpAddr, u8) = if self.scenario.ipv6 {
+            (Ipv6Addr::new(0xfd00, 0, 0, link as u16, 0, 0, 0, host).into(), 64)
+        } else {
+            let [.., high, low] = (link as u32).to_be_bytes();
+            (Ipv4Addr::new(10, high, low, host as u8).into(), 24)
+        };
+        Address::new(ip, len).expect("both lengths are of their family")
+    }
+
+    /// Every router learns the way to every host, by the fewest hops; every host the way to what is
+    /// not on its links.
+    fn route(&mut self) {
+        let links: Vec<(LinkId, [Node; ENDS])> = self.links.values().copied().collect();
+        let hosts: Vec<_> = self.addresses.iter().map(|(host, at)| (*host, at.clone())).collect();
+        for (host, addresses) in &hosts {
+            for &(own, address) in addresses {
+                let mut seen = vec![Node::Host(*host)];
+                let mut queue: VecDeque<Node> = VecDeque::new();
+                let first = links.iter().find(|(id, _)| *id == own).map(|(_, ends)| *ends);
+                let Some(ends) = first else { continue };
+                queue.extend(ends.into_iter().filter(|node| *node != Node::Host(*host)));
+                seen.extend(queue.iter().copied());
+                while let Some(node) = queue.pop_front() {
+                    let Node::Router(_) = node else { continue };
+                    for (id, ends) in links.iter().filter(|(_, ends)| ends.contains(&node)) {
+                        let other = if ends[0] == node { ends[1] } else { ends[0] };
+                        if seen.contains(&other) {
+                            continue;
+                        }
+                        seen.push(other);
+                        queue.push_back(other);
+                        self.learn(other, address, *id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, node: Node, address: IpAddr, link: LinkId) {
+        let len = if address.is_ipv4() { 32 } else { 128 };
+        let Ok(prefix) = Prefix::new(address, len) else { return };
+        match node {
+            Node::Router(router) => self.world.add_route(router, prefix, link),
+            Node::Host(host) => {
+                let interface = self.world.interfaces(host).find(|&(_, id, _)| id == link);
+                let Some((interface, ..)) = interface else { return };
+                let interface = interface.0;
+                let route = Route { interface, gateway: None, mtu: None, pref_src: None };
+                let added = self.world.stack(host).add_route(Entry { prefix, metric: 0, route });
+                debug_assert!(added, "the interface is there");
+            }
+        }
+    }
+
+    /// An address of `to` that `from` reaches.
+    fn reach(&self, from: HostId, to: HostId, name: &Name) -> Result<IpAddr, ScenarioError> {
+        let addresses = self.addresses.get(&to).map_or(&[][..], Vec::as_slice);
+        let routes = self.world.stack(from).routes();
+        let reached = addresses
+            .iter()
+            .map(|&(_, ip)| ip)
+            .find(|&ip| routes.iter().any(|entry| entry.prefix.contains(ip)));
+        reached.ok_or_else(|| self.source.error(name, "there is no way to this host"))
+    }
+
+    fn apps(
+        &mut self,
+        start: Instant,
+    ) -> Result<Vec<(String, Kind, SharedGroupLog)>, ScenarioError> {
+        let mut groups = Vec::new();
+        let end = start + self.warm_up() + self.scenario.duration.0;
+        for (index, (name, spanned)) in self.scenario.app.iter().enumerate() {
+            let app = spanned.get_ref();
+            let (from, to) = (self.host(&app.from)?, self.host(&app.to)?);
+            if from == to {
+                return Err(self.source.error(&app.to, "an application needs two hosts"));
+            }
+            let group = self.group(spanned)?;
+            let (begin, stop) = self.span(spanned, start, end)?;
+            let ends = Ends::new(group);
+            groups.push((name.clone(), app.kind, ends.log()));
+            let remote = SocketAddr::new(self.reach(from, to, &app.to)?, FIRST_PORT + index as u16);
+            let rng = Rng::new(self.scenario.seed).fork(4).fork(index as u64);
+            let plan = Plan { from, to, remote, begin, stop, rng };
+            plan.start(&mut self.world, app, &ends).map_err(|e| self.source.error(spanned, e))?;
+        }
+        Ok(groups)
+    }
+
+    fn warm_up(&self) -> Nanos {
+        self.scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time)
+    }
+
+    /// When an application begins and stops.
+    fn span(
+        &self,
+        spanned: &Spanned<App>,
+        start: Instant,
+        end: Instant,
+    ) -> Result<(Instant, Instant), ScenarioError> {
+        let app = spanned.get_ref();
+        let error = |key, what| Err(self.source.error_in(spanned.span(), key, what));
+        let begin = start + app.start.map_or(Nanos::ZERO, |Time(time)| time);
+        let stop = app.stop.map_or(Instant::FAR_FUTURE, |Time(time)| start + time);
+        if begin >= end {
+            return error("start", "lies behind the end of the run");
+        }
+        if stop <= begin {
+            return error("stop", "must come after start");
+        }
+        if app.count == 0 {
+            return error("count", "must be at least 1");
+        }
+        Ok((begin, stop))
+    }
+
+    fn group(&self, spanned: &Spanned<App>) -> Result<Group, ScenarioError> {
+        let app = spanned.get_ref();
+        let error = |key: &str, what: &str| self.source.error_in(spanned.span(), key, what);
+        if let Some(key) = app.misplaced() {
+            return Err(error(key, &format!("means nothing for {:?}", app.kind)));
+        }
+        let need = |size: Option<Size>, key| match size {
+            Some(Size(0)) => Err(error(key, "must be at least 1")),
+            Some(Size(size)) => Ok(size),
+            None => Err(error(key, &format!("{:?} needs {key}", app.kind))),
+        };
+        let interval = || match app.interval {
+            Some(Time(interval)) if interval > Nanos::ZERO => Ok(interval),
+            Some(_) => Err(error("interval", "must be more than nothing")),
+            None => Err(error("interval", &format!("{:?} needs interval", app.kind))),
+        };
+        let write = app.write.map_or(WRITE, |Size(size)| size);
+        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+        let traffic = match app.kind {
+            Kind::Bulk => Traffic::Bulk { bytes: None, write },
+            Kind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
+            Kind::RequestResponse => Traffic::RequestResponse {
+                request: need(app.request, "request")?,
+                response: need(app.response, "response")?,
+                think: time(app.think),
+            },
+            Kind::OnOff => Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) },
+            Kind::Paced | Kind::Udp => {
+                Traffic::Paced { message: need(app.message, "message")?, interval: interval()? }
+            }
+            Kind::Mixed => Traffic::Mixed {
+                urgent: need(app.urgent, "urgent")?,
+                interval: interval()?,
+                frame: need(app.frame, "frame")?,
+            },
+        };
+        let twice = |size: Option<Size>| size.map(|Size(size)| (size * 2).min(1 << 30) as u32);
+        let options = SocketOptions {
+            nodelay: app.nodelay.unwrap_or(false),
+            send_buffer: twice(app.sndbuf),
+            notsent_lowat: app.notsent_lowat.map_or(0, |Size(size)| size.min(1 << 30) as u32),
+            notsent_lowat_us: app.notsent_lowat_us.unwrap_or(0),
+            max_pacing_rate: app.pacing_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),
+            priority: app.priority.unwrap_or(0),
+            ..SocketOptions::default()
+        };
+        if options.priority > 15 {
+            return Err(error("priority", "is from 0 to 15"));
+        }
+        let inherited = SocketOptions { receive_buffer: twice(app.rcvbuf), ..Default::default() };
+        Ok(Group {
+            traffic,
+            read_rate: app.read_rate.map(|Speed(rate)| rate),
+            client: ConnectOptions { local: None, options },
+            server: ListenOptions { options: inherited, ..ListenOptions::default() },
+        })
+    }
+
+    fn events(&self, start: Instant) -> Result<Vec<Change>, ScenarioError> {
+        let end = self.warm_up() + self.scenario.duration.0;
+        let mut events = Vec::new();
+        for event in &self.scenario.event {
+            let name = &event.link;
+            let Some((id, nodes)) = self.links.get(name.get_ref().as_str()) else {
+                let what = format!("there is no link {:?}", name.get_ref());
+                return Err(self.source.error(name, what));
+            };
+            if event.at.0 >= end {
+                return Err(self.source.error(name, "this event lies behind the end of the run"));
+            }
+            let is_empty = event.rate.is_none()
+                && event.delay.is_none()
+                && event.loss.is_none()
+                && event.down.is_none();
+            if is_empty {
+                return Err(self.source.error(name, "this event changes nothing"));
+            }
+            let from = match &event.from {
+                None => vec![0, 1],
+                Some(from) => {
+                    let node = self.node(from)?;
+                    let at = nodes.iter().position(|end| *end == node);
+                    vec![at.ok_or_else(|| self.source.error(from, "is no end of this link"))?]
+                }
+            };
+            events.push(Change { at: start + event.at.0, link: *id, from, event: event.clone() });
+        }
+        events.sort_by_key(|change| change.at);
+        Ok(events)
+    }
+
+    fn expectations(&self) -> Result<(), ScenarioError> {
+        for spanned in &self.scenario.expect {
+            let expect = spanned.get_ref();
+            let what = match (expect.at_least, expect.at_most) {
+                (None, None) => "expects nothing: say at_least or at_most",
+                (Some(least), Some(most)) if least > most => "at_least is above at_most",
+                _ => {
+                    let names = expect.when.keys().chain(expect.relative_to.keys());
+                    let swept = |name: &&Name| self.scenario.sweep.contains_key(*name);
+                    if let Some(name) = names.into_iter().find(|name| !swept(name)) {
+                        return Err(self.source.error(name, "is not swept"));
+                    }
+                    continue;
+                }
+            };
+            return Err(self.source.error(&expect.figure, what));
+        }
+        Ok(())
+    }
+}
+
+/// A group that is about to start.
+struct Plan {
+    from: HostId,
+    to: HostId,
+    remote: SocketAddr,
+    begin: Instant,
+    stop: Instant,
+    rng: Rng,
+}
+
+impl Plan {
+    fn start(
+        mut self,
+        world: &mut World,
+        app: &App,
+        ends: &Ends,
+    ) -> Result<(), neap_stack::socket::SocketError> {
+        let any = match self.remote.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let local = SocketAddr::new(any, self.remote.port());
+        let is_udp = app.kind == Kind::Udp;
+        if is_udp {
+            let listener = ends.listener(world.stack(self.to), local)?;
+            world.add_app(self.to, listener);
+        } else {
+            let sink = ends.sink(world.stack(self.to), local)?;
+            world.add_app(self.to, sink);
+        }
+        for index in 0..app.count {
+            let spread = app.stagger.map_or(Nanos::ZERO, |Time(spread)| spread);
+            let late = if index == 0 { Nanos::ZERO } else { self.rng.time(spread) };
+            let (begin, stop) = (self.begin + late, self.stop);
+            if is_udp {
+                let unbound = SocketAddr::new(any, 0);
+                let stack = world.stack(self.from);
+                let talker = ends.talker(stack, unbound, self.remote, (begin, stop))?;
+                world.add_app(self.from, talker);
+                continue;
+            }
+            let rng = self.rng.fork(index.into());
+            let source = ends.source(self.remote, begin, stop, rng);
+            match app.writer.unwrap_or_default() {
+                Writer::Blocking => world.add_app(self.from, source),
+                Writer::Edge => world.add_app_on(self.from, EDGE_THREAD, source),
+                Writer::Async => world.add_app_on(self.from, ASYNC_THREAD, source),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! What is measured, by name: `app.NAME.…`, `host.NAME.…`, `link.NAME.there.…` and `….back.…`.
+//! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
+
+use super::model::Kind;
+use crate::app::traffic::{GroupLog, SharedGroupLog};
+use crate::histogram::Times;
+use crate::link::{ENDS, Link, LinkStats};
+use crate::world::{CpuStats, HostId, LinkId, World};
+use neap_stack::qdisc::QdiscStats;
+use neap_stack::stats::IpCounter;
+use neap_tcp::counters::Counter;
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::BTreeMap;
+
+/// Bytes of a page, in which Linux counts memory of sockets.
+const PAGE: u64 = 4096;
+
+/// All figures of a run by name.
+pub type Figures = BTreeMap<String, f64>;
+
+/// What is looked at from time to time.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// What the columns are; the first is the time since the start, in milliseconds.
+    pub names: Vec<String>,
+    /// One row per sample.
+    pub rows: Vec<Vec<f64>>,
+}
+
+fn millis(time: Nanos) -> f64 {
+    time.0 as f64 / 1e6
+}
+
+/// Counters and processor of a host.
+fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats) {
+    let stack = world.stack(host);
+    let tcp = stack.tcp_counters().into_iter().map(|(counter, n)| (Counter::name(counter), n));
+    let ip = stack.ip_counters().iter().map(|(counter, n)| (IpCounter::name(counter), n));
+    (tcp.chain(ip).collect(), world.cpu_stats(host))
+}
+
+/// Memory of a host's sockets, in pages (`sockstat`).
+fn pages(world: &World, host: HostId, now: Instant) -> u64 {
+    let flows = world.stack(host).flows(now);
+    let memory = |info: &neap_tcp::info::TcpInfo| {
+        u64::from(info.wmem_queued).div_ceil(PAGE) + u64::from(info.rmem_alloc).div_ceil(PAGE)
+    };
+    flows.iter().map(|flow| memory(&flow.info)).sum()
+}
+
+#[derive(Default)]
+struct HostProbe {
+    before: Vec<(&'static str, u64)>,
+    cpu: CpuStats,
+    pages_sum: u64,
+    pages_max: u64,
+}
+
+#[derive(Default)]
+struct AppProbe {
+    delivered: u64,
+    received: Vec<u64>,
+    srtt: Times,
+    retransmitted: u64,
+}
+
+/// Looks at a world while it runs.
+pub(super) struct Probes<'a> {
+    hosts: &'a [(String, HostId)],
+    links: &'a [(String, LinkId)],
+    groups: &'a [(String, Kind, SharedGroupLog)],
+    host: Vec<HostProbe>,
+    app: Vec<AppProbe>,
+    begun: Instant,
+    samples: u64,
+    series: Series,
+}
+
+impl<'a> Probes<'a> {
+    /// From now on everything counts.
+    pub(super) fn begin(
+        world: &World,
+        hosts: &'a [(String, HostId)],
+        links: &'a [(String, LinkId)],
+        groups: &'a [(String, Kind, SharedGroupLog)],
+    ) -> Self {
+        let host = |(_, id): &(String, HostId)| {
+            let (before, cpu) = counters(world, *id);
+            HostProbe { before, cpu, ..HostProbe::default() }
+        };
+        let app = |(_, _, log): &(String, Kind, SharedGroupLog)| {
+            let mut log = log.borrow_mut();
+            log.latency.clear();
+            let received = log.servers.iter().map(|server| server.read).collect();
+            AppProbe { delivered: log.delivered(), received, ..AppProbe::default() }
+        };
+        world.links().iter().for_each(Link::clear_stats);
+        Self {
+            host: hosts.iter().map(host).collect(),
+            app: groups.iter().map(app).collect(),
+            hosts,
+            links,
+            groups,
+            begun: world.now(),
+            samples: 0,
+            series: Series::default(),
+        }
+    }
+
+    /// One look.
+    pub(super) fn sample(&mut self, world: &World) {
+        let now = world.now();
+        let mut row = vec![("ms".to_owned(), millis(now.since(self.begun)))];
+        self.samples += 1;
+        for ((name, id), probe) in self.hosts.iter().zip(&mut self.host) {
+            let pages = pages(world, *id, now);
+            probe.pages_sum += pages;
+            probe.pages_max = probe.pages_max.max(pages);
+            row.push((format!("host.{name}.memory_pages"), pages as f64));
+        }
+        for ((name, _, log), probe) in self.groups.iter().zip(&mut self.app) {
+            let (mut below, mut unsent, mut in_flight, mut srtt, mut count) = (0, 0, 0, 0, 0);
+            probe.retransmitted = 0;
+            for client in &log.borrow().clients {
+                let Some(handle) = &client.handle else { continue };
+                let info = handle.info(now);
+                if info.rtt > Nanos::ZERO {
+                    probe.srtt.record(info.rtt);
+                }
+                probe.retransmitted += u64::from(info.total_retrans);
+                below += info.below_bytes;
+                unsent += u64::from(info.notsent_bytes);
+                in_flight += u64::from(info.unacked_bytes);
+                srtt += info.rtt.0;
+                count += 1;
+            }
+            let mean = srtt as f64 / f64::from(count.max(1)) / 1e6;
+            let delivered = log.borrow().delivered();
+            let columns = [
+                ("below_bytes", below as f64),
+                ("unsent_bytes", unsent as f64),
+                ("in_flight_bytes", in_flight as f64),
+                ("srtt_ms", mean),
+                ("delivered_bytes", delivered as f64),
+            ];
+            row.extend(columns.map(|(column, value)| (format!("app.{name}.{column}"), value)));
+        }
+        for (name, id) in self.links {
+            for (end, way) in WAYS.iter().enumerate() {
+                let (_, bytes) = world.link(*id).backlog(end, now);
+                row.push((format!("link.{name}.{way}.backlog_bytes"), bytes as f64));
+            }
+        }
+        let (names, values) = row.into_iter().unzip();
+        self.series.names = names;
+        self.series.rows.push(values);
+    }
+
+    /// What it all came to.
+    pub(super) fn finish(self, world: &World) -> (Figures, Series) {
+        let seconds = world.now().since(self.begun).as_secs_f64();
+        let mut figures = Figures::new();
+        for ((name, id), probe) in self.hosts.iter().zip(&self.host) {
+            let mut out =
+                |figure: &str, value| figures.insert(format!("host.{name}.{figure}"), value);
+            probe.finish(world, *id, seconds, self.samples, &mut out);
+        }
+        for (name, id) in self.links {
+            for (end, way) in WAYS.iter().enumerate() {
+                let mut out = |figure: &str, value| {
+                    figures.insert(format!("link.{name}.{way}.{figure}"), value);
+                };
+                link_figures(&world.link(*id).stats(end), seconds, &mut out);
+            }
+        }
+        for ((name, kind, log), probe) in self.groups.iter().zip(&self.app) {
+            let mut out = |figure: &str, value| {
+                figures.insert(format!("app.{name}.{figure}"), value);
+            };
+            probe.finish(*kind, &log.borrow(), seconds, &mut out);
+        }
+        (figures, self.series)
+    }
+}
+
+const WAYS: [&str; ENDS] = ["there", "back"];
+
+impl HostProbe {
+    fn finish<R>(
+        &self,
+        world: &World,
+        id: HostId,
+        seconds: f64,
+        samples: u64,
+        out: &mut impl FnMut(&str, f64) -> R,
+    ) {
+        let (after, cpu) = counters(world, id);
+        let mut figure = |name: &str, value| drop(out(name, value));
+        for ((name, after), (_, before)) in after.iter().zip(&self.before) {
+            figure(name, (after - before) as f64);
+        }
+        let (mut tx, mut rx) = (0, 0);
+        for (_, LinkId(link), end) in world.interfaces(id) {
+            tx += world.links()[link].stats(end).tx_interrupts;
+            rx += world.links()[link].stats(1 - end).rx_interrupts;
+        }
+        let timers = cpu.timer_interrupts - self.cpu.timer_interrupts;
+        let rates = [
+            ("tx_interrupts_per_s", tx),
+            ("rx_interrupts_per_s", rx),
+            ("timer_interrupts_per_s", timers),
+            ("interrupts_per_s", tx + rx + timers),
+            ("wakeups_per_s", cpu.wakeups - self.cpu.wakeups),
+            ("context_switches_per_s", cpu.context_switches - self.cpu.context_switches),
+        ];
+        for (name, count) in rates {
+            figure(name, count as f64 / seconds);
+        }
+        figure("memory_pages_mean", self.pages_sum as f64 / samples.max(1) as f64);
+        figure("memory_pages_max", self.pages_max as f64);
+        let interfaces = world.stack(id).interfaces(world.now());
+        let sum = |of: fn(&QdiscStats) -> u64| {
+            let ports = interfaces.iter().flat_map(|interface| &interface.ports);
+            ports.map(|port| of(&port.qdisc)).sum::<u64>() as f64
+        };
+        figure("qdisc_drops", sum(|qdisc| qdisc.drops));
+        figure("qdisc_requeues", sum(|qdisc| qdisc.requeues));
+        figure("qdisc_overlimits", sum(|qdisc| qdisc.overlimits));
+        figure("qdisc_backlog_bytes", sum(|qdisc| qdisc.backlog_bytes));
+    }
+}
+
+fn quantiles(name: &str, times: &Times, out: &mut impl FnMut(&str, f64)) {
+    if times.count() == 0 {
+        return;
+    }
+    out(&format!("{name}_p50_ms"), millis(times.percentile(50.0)));
+    out(&format!("{name}_p99_ms"), millis(times.percentile(99.0)));
+    out(&format!("{name}_max_ms"), millis(times.max()));
+}
+
+fn link_figures(stats: &LinkStats, seconds: f64, out: &mut impl FnMut(&str, f64)) {
+    let counts = [
+        ("frames", stats.frames),
+        ("super_frames", stats.super_frames),
+        ("segments", stats.segments),
+        ("packets", stats.packets),
+        ("lost", stats.lost),
+        ("dropped", stats.dropped),
+        ("early_drops", stats.early_drops),
+        ("policed", stats.policed),
+        ("too_big", stats.too_big),
+        ("corrupted", stats.corrupted),
+        ("duplicated", stats.duplicated),
+        ("reordered", stats.reordered),
+        ("marked", stats.marked),
+        ("ring_drops", stats.ring_drops),
+        ("most_queued_bytes", stats.most_queued),
+    ];
+    for (name, count) in counts {
+        out(name, count as f64);
+    }
+    out("busy", stats.busy.as_secs_f64() / seconds);
+    out("wire_mbit", stats.wire_bytes as f64 * 8e-6 / seconds);
+    quantiles("below", &stats.below, out);
+    quantiles("in_ring", &stats.in_ring, out);
+    quantiles("queued", &stats.queued, out);
+}
+
+impl AppProbe {
+    fn finish(&self, kind: Kind, log: &GroupLog, seconds: f64, out: &mut impl FnMut(&str, f64)) {
+        let delivered = log.delivered() - self.delivered;
+        out("delivered_bytes", delivered as f64);
+        out("goodput_mbit", delivered as f64 * 8e-6 / seconds);
+        let shares = log.servers.iter().enumerate().map(|(index, server)| {
+            (server.read - self.received.get(index).copied().unwrap_or(0)) as f64
+        });
+        let shares: Vec<f64> = shares.collect();
+        let (sum, squares) =
+            shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+        if squares > 0.0 {
+            // Jain, Chiu and Hawe 1984.
+            out("jain_index", sum * sum / (shares.len() as f64 * squares));
+        }
+        out("retransmitted", self.retransmitted as f64);
+        let failed = log.clients.iter().filter(|client| client.has_failed).count();
+        out("failed", failed as f64);
+        out("refused", log.clients.iter().map(|client| client.refused).sum::<u64>() as f64);
+        out("messages", log.latency.count() as f64);
+        quantiles("latency", &log.latency, out);
+        quantiles("srtt", &self.srtt, out);
+        if kind == Kind::Transfer {
+            let begun = log.clients.iter().filter_map(|client| client.begun).min();
+            let done: Vec<Instant> = log.servers.iter().filter_map(|end| end.finished).collect();
+            out("finished", done.len() as f64);
+            if let (Some(begun), Some(last)) = (begun, done.iter().max()) {
+                out("transfer_ms", millis(last.since(begun)));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! One run of a scenario, from the first event to its figures.
+
+use super::build::{Built, Change};
+use super::figures::{Figures, Probes, Series};
+use super::model::Scenario;
+use super::units::{Share, Speed, Time};
+use crate::link::ENDS;
+use crate::rng::mix;
+use crate::world::{Fault, World};
+use neap_tcp::time::{Instant, Nanos};
+
+/// What a run has come to.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// All figures.
+    pub figures: Figures,
+    /// What was looked at over time.
+    pub series: Series,
+    /// Hash of when each frame left on every link, how long it was, and of all figures.
+    pub hash: String,
+}
+
+/// Why a run has no figures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// A host spins.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The receiver of an application got other bytes than were sent.
+    #[error("app {app}: byte {at} of a stream is wrong")]
+    WrongByte {
+        /// Which application.
+        app: String,
+        /// Where in its stream.
+        at: u64,
+    },
+}
+
+impl Built {
+    pub(super) fn run(self, scenario: &Scenario, progress: &dyn Fn(f64)) -> Result<Run, RunError> {
+        let Self { mut world, start, hosts, links, groups, events } = self;
+        let mut events = events.into_iter().peekable();
+        let mut until = |world: &mut World, until: Instant| -> Result<(), Fault> {
+            while let Some(change) = events.next_if(|change| change.at <= until) {
+                world.run_until(change.at)?;
+                apply(world, &change);
+            }
+            world.run_until(until)
+        };
+        let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
+        let (begin, duration) = (start + warm_up, scenario.duration.0);
+        until(&mut world, begin)?;
+        let mut probes = Probes::begin(&world, &hosts, &links, &groups);
+        let sample = scenario.sample();
+        let mut passed = Nanos::ZERO;
+        while passed < duration {
+            passed = Nanos((passed.0 + sample.0).min(duration.0));
+            until(&mut world, begin + passed)?;
+            probes.sample(&world);
+            progress(passed.0 as f64 / duration.0 as f64);
+        }
+        let (figures, series) = probes.finish(&world);
+        let mut hash = 0;
+        for link in world.links() {
+            (0..ENDS).for_each(|end| hash = mix(hash ^ link.stats(end).digest));
+        }
+        for (name, _, log) in &groups {
+            let log = log.borrow();
+            if let Some(at) = log.wrong_at {
+                return Err(RunError::WrongByte { app: name.clone(), at });
+            }
+        }
+        figures.values().for_each(|value| hash = mix(hash ^ value.to_bits()));
+        Ok(Run { figures, series, hash: format!("{hash:016x}") })
+    }
+}
+
+fn apply(world: &mut World, Change { link, from, event, .. }: &Change) {
+    let target = world.link(*link);
+    for &end in from {
+        if let Some(Speed(rate)) = event.rate {
+            target.set_rate(end, rate);
+        }
+        if let Some(Time(delay)) = event.delay {
+            target.set_delay(end, delay);
+        }
+        if let Some(Share(loss)) = event.loss {
+            target.set_loss(end, loss);
+        }
+        if let Some(is_down) = event.down {
+            target.set_down(end, is_down);
+        }
+    }
+}

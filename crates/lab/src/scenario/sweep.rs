@@ -1,0 +1,115 @@
+//! All combinations of the values that a scenario's parameters take.
+
+use super::model::Scenario;
+use super::place::{ScenarioError, Source};
+use super::way::Files;
+use core::fmt::Write;
+use toml::{Table, Value};
+
+/// One combination: parameter and value, in the order of the parameters' names.
+pub type Choice = Vec<(String, Value)>;
+
+/// A choice as text, for people and to know it again.
+pub fn describe(choice: &Choice) -> String {
+    let mut text = String::new();
+    for (index, (name, value)) in choice.iter().enumerate() {
+        let comma = if index > 0 { ", " } else { "" };
+        write!(text, "{comma}{name}={}", plain(value)).expect("a string takes all");
+    }
+    text
+}
+
+/// A value without quotation marks.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Sets the parameter at `path`; what stands in the way.
+fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
+    // A sysctl's own name has dots: it is the rest of the path.
+    let (head, rest) = match path.split_once('.') {
+        Some((head, rest)) if head != "sysctl" => (head, Some(rest)),
+        Some((head, rest)) => {
+            let inner = table.entry(head).or_insert_with(|| Table::new().into());
+            let inner = inner.as_table_mut().ok_or_else(|| format!("{head} is no table"))?;
+            inner.insert(rest.to_owned(), value);
+            return Ok(());
+        }
+        None => (path, None),
+    };
+    let Some(rest) = rest else {
+        table.insert(head.to_owned(), value);
+        return Ok(());
+    };
+    let inner = table.entry(head).or_insert_with(|| Table::new().into());
+    let inner = inner.as_table_mut().ok_or_else(|| format!("{head} is no table"))?;
+    set(inner, rest, value)
+}
+
+impl Source {
+    /// The scenario with other values of some parameters. An error in what results is one of the
+    /// parameter at `blame`, where that is known.
+    fn with(
+        &self,
+        choice: &Choice,
+        blame: Option<usize>,
+    ) -> Result<(Self, Scenario), ScenarioError> {
+        let error = |what: String| self.error_at(blame.unwrap_or(0), what);
+        let mut table: Table = self.text.parse().map_err(|e| self.parse_error(&e))?;
+        for (path, value) in choice {
+            set(&mut table, path, value.clone()).map_err(|e| error(format!("{path}: {e}")))?;
+        }
+        let text = table.to_string();
+        let changed = Self { file: self.file.clone(), text };
+        let scenario = toml::from_str(&changed.text)
+            .map_err(|e| error(format!("{}: {}", describe(choice), e.message())))?;
+        Ok((changed, scenario))
+    }
+
+    /// Every combination of the sweep, checked one by one; a single empty one without a sweep.
+    ///
+    /// # Errors
+    /// A value that its parameter cannot take, named with the line of the sweep.
+    pub(super) fn choices(
+        &self,
+        scenario: &Scenario,
+        files: &Files<'_>,
+    ) -> Result<Vec<Choice>, ScenarioError> {
+        let mut choices = vec![Choice::new()];
+        for (name, values) in &scenario.sweep {
+            let offset = name.span().start;
+            if values.is_empty() {
+                return Err(self.error(name, "a sweep needs at least one value"));
+            }
+            for value in values {
+                let single = vec![(name.get_ref().clone(), value.clone())];
+                let (changed, scenario) = self.with(&single, Some(offset))?;
+                changed.build(&scenario, files).map_err(|e| {
+                    let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
+                    self.error_at(offset, what)
+                })?;
+            }
+            let longer = |choice: Choice| {
+                values.iter().map(move |value| {
+                    let mut choice = choice.clone();
+                    choice.push((name.get_ref().clone(), value.clone()));
+                    choice
+                })
+            };
+            choices = choices.into_iter().flat_map(longer).collect();
+        }
+        Ok(choices)
+    }
+
+    /// The scenario of one combination.
+    pub(super) fn chosen(&self, choice: &Choice) -> Result<(Self, Scenario), ScenarioError> {
+        if choice.is_empty() {
+            let scenario = toml::from_str(&self.text).map_err(|e| self.parse_error(&e))?;
+            return Ok((self.clone(), scenario));
+        }
+        self.with(choice, None)
+    }
+}

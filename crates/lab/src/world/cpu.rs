@@ -1,0 +1,125 @@
+//! The processor of a host: how late it notices, what a turn costs, who runs on it.
+
+use crate::rng::{Ppm, Rng};
+use neap_tcp::time::Nanos;
+
+/// How late a host notices an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lateness {
+    /// Anything from nothing to this, equally likely.
+    UpTo(Nanos),
+    /// By quantiles, linear in between: the share of all wake-ups that is no later. The first is
+    /// reached from zero; beyond the last it is as late as the last.
+    Quantiles(Vec<(Ppm, Nanos)>),
+}
+
+impl Lateness {
+    pub(super) fn draw(&self, rng: &mut Rng) -> Nanos {
+        let quantiles = match self {
+            Self::UpTo(most) => return rng.time(*most),
+            Self::Quantiles(quantiles) => quantiles,
+        };
+        let share = rng.below(1_000_000) as u32;
+        let (mut low, mut early) = (0, 0);
+        for &(Ppm(high), Nanos(late)) in quantiles {
+            if share < high {
+                let (part, whole) = (u128::from(share - low), u128::from(high - low));
+                let span = u128::from(late.saturating_sub(early));
+                return Nanos(early + (span * part / whole) as u64);
+            }
+            (low, early) = (high, late);
+        }
+        Nanos(early)
+    }
+}
+
+/// The processor of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// From an event to the host's turn.
+    pub lateness: Lateness,
+    /// Processor time of one turn: the host has no other before it is over.
+    pub per_wakeup: Nanos,
+    /// From the moment when a sleeping application has something to do to its turn.
+    pub per_switch: Nanos,
+}
+
+impl Cpu {
+    /// A processor that costs nothing and is at most so late.
+    pub const fn up_to(lateness: Nanos) -> Self {
+        let (per_wakeup, per_switch) = (Nanos::ZERO, Nanos::ZERO);
+        Self { lateness: Lateness::UpTo(lateness), per_wakeup, per_switch }
+    }
+}
+
+/// What a host's processor did (`vmstat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuStats {
+    /// Turns of the host.
+    pub turns: u64,
+    /// Of these, for a timer of the stack.
+    pub timer_interrupts: u64,
+    /// Sleeping applications that were given a turn.
+    pub wakeups: u64,
+    /// Changes of who runs: from one application, or from idling, to another (`cs`).
+    pub context_switches: u64,
+}
+
+/// Counts who runs.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    thread: Option<u64>,
+    pub(super) stats: CpuStats,
+}
+
+impl Running {
+    /// `thread` was asleep and runs now.
+    pub(super) fn wake(&mut self, thread: u64) {
+        self.stats.wakeups += 1;
+        if self.thread != Some(thread) {
+            self.thread = Some(thread);
+            self.stats.context_switches += 1;
+        }
+    }
+
+    /// Everybody sleeps.
+    pub(super) fn idle(&mut self) {
+        self.stats.context_switches += u64::from(self.thread.take().is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_follows_its_quantiles() {
+        let micros = Nanos::from_micros;
+        let quantiles = vec![
+            (Ppm::percent(50), micros(43)),
+            (Ppm::percent(99), micros(113)),
+            (Ppm::percent(100), micros(4600)),
+        ];
+        let (lateness, mut rng) = (Lateness::Quantiles(quantiles), Rng::new(1));
+        let mut drawn: Vec<Nanos> = (0..20_000).map(|_| lateness.draw(&mut rng)).collect();
+        drawn.sort();
+        let near = |at: usize, want: u64| drawn[at].as_micros().abs_diff(want) <= want / 20;
+        assert!(near(10_000, 43) && near(19_600, 111), "{:?} {:?}", drawn[10_000], drawn[19_600]);
+        assert!(drawn[19_999] > micros(4000) && drawn[19_999] <= micros(4600));
+    }
+
+    #[test]
+    fn one_that_wakes_alone_costs_two_switches_and_ten_at_once_eleven() {
+        let mut running = Running::default();
+        running.wake(1);
+        running.idle();
+        assert_eq!(running.stats.context_switches, 2);
+        (0..10).for_each(|thread| running.wake(thread));
+        running.idle();
+        running.idle();
+        assert_eq!(running.stats.context_switches, 13);
+        (0..10).for_each(|_| running.wake(7));
+        running.idle();
+        assert_eq!((running.stats.context_switches, running.stats.wakeups), (15, 21));
+    }
+}

@@ -1,0 +1,258 @@
+//! Scenario files: what is refused and how it is said, and that what they describe is what runs.
+
+use neap_lab::scenario::{Experiment, Figures, ScenarioError};
+
+const BASE: &str = r#"about = "two hosts behind a router"
+duration = "1s"
+warm_up = "200ms"
+
+[host.a]
+[host.b]
+[router.r]
+
+[link.access]
+ends = ["a", "r"]
+rate = "1gbit"
+delay = "1ms"
+
+[link.wan]
+ends = ["r", "b"]
+rate = "50mbit"
+delay = "9ms"
+buffer = "100 packets"
+
+[app.bulk]
+kind = "bulk"
+from = "a"
+to = "b"
+"#;
+
+fn no_files(_: &str) -> Result<String, String> {
+    Err("no such file".into())
+}
+
+fn figures(text: &str) -> (Figures, String) {
+    let experiment = Experiment::parse("test.toml", text, &no_files).expect("a sound scenario");
+    let run = experiment.run(&vec![], &|_| {}).expect("a run");
+    (run.figures, run.hash)
+}
+
+fn error(text: &str) -> String {
+    let result = Experiment::parse("test.toml", text, &no_files).map(|_| ());
+    result.expect_err("an unsound scenario").to_string()
+}
+
+#[test]
+fn packets_pass_routers_and_the_slowest_port_decides() {
+    let (figures, hash) = figures(BASE);
+    let goodput = figures["app.bulk.goodput_mbit"];
+    assert!((44.0..50.0).contains(&goodput), "{goodput}");
+    let srtt = figures["app.bulk.srtt_p50_ms"];
+    assert!((20.0..46.0).contains(&srtt), "{srtt}");
+    assert!(figures["link.wan.there.most_queued_bytes"] > 10_000.0);
+    assert_eq!(self::figures(BASE).1, hash, "equal scenarios run equally");
+}
+
+#[test]
+fn faults_are_named_with_file_line_and_key() {
+    let cases = [
+        ("seeds = 5\n", "", "test.toml:1: seeds: unknown field"),
+        ("", "[app.x]\nkind = \"bulk\"\nfrom = \"a\"\nto = \"c\"\n", ":27: to: there is no \"c\""),
+        ("", "count = 0\n", ":24: count: must be at least 1"),
+        ("", "bytes = 5\n", ":24: bytes: means nothing for Bulk"),
+        ("", "start = \"9s\"\n", ":24: start: lies behind the end"),
+        ("", "priority = 16\n", ":24: priority: is from 0 to 15"),
+        ("", "pacing_rate = \"0mbit\"\n", ":24: pacing_rate: invalid value"),
+        ("", "[host.b.nic]\ngro = true\nchecksums = false\n", ":25: gro: needs checksums"),
+        ("", "[host.a.sysctl]\n\"net.ipv4.tcp_sack\" = 7\n", ":25: net.ipv4.tcp_sack: net.ipv4"),
+        ("", "[[event]]\nat = \"5s\"\nlink = \"wan\"\ndown = true\n", ":26: link: this event lies"),
+        ("", "[[event]]\nat = \"1s\"\nlink = \"wan\"\n", ":26: link: this event changes nothing"),
+        ("", "[[expect]]\nfigure = \"x\"\n", ":25: figure: expects nothing"),
+        (
+            "",
+            "[sweep]\n\"link.wan.rate\" = [\"1mbit\", \"fast\"]\n",
+            ":25: link.wan.rate: link.wan.rate=fast",
+        ),
+        (
+            "",
+            "[sweep]\n\"link.wan.colour\" = [1]\n",
+            ":25: link.wan.colour: link.wan.colour=1: unknown field",
+        ),
+    ];
+    for (before, after, said) in cases {
+        let error = error(&format!("{before}{BASE}{after}"));
+        assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+}
+
+#[test]
+fn contradictions_of_links_are_refused() {
+    let cases = [
+        (
+            "codel = {}\nred = { min = 1000, max = 9000, probability = \"1%\" }\n",
+            "red: excludes codel",
+        ),
+        ("red = { min = 9000, max = 1000, probability = \"1%\" }\n", "red: min must be below max"),
+        ("reorder = \"1%\"\n", "reorder: needs reorder_delay"),
+        ("drop = [3, 1]\n", "drop: the packets must be in ascending order"),
+        ("outages = [[\"2s\", \"1s\"]]\n", "outages: each must end after it begins"),
+        (
+            "bottleneck = { rate = \"1mbit\" }\n",
+            "bottleneck: a router's port is the bottleneck itself",
+        ),
+        ("trace = \"lte\"\n", "trace: no such file"),
+        ("policer = { rate = \"1mbit\", burst = 100 }\n", "policer: a burst below 1538"),
+    ];
+    for (keys, said) in cases {
+        let text = BASE.replace("buffer = \"100 packets\"\n", &format!("buffer = 50000\n{keys}"));
+        let error = error(&text);
+        assert!(error.contains(said), "{error}\n  instead of\n{said}");
+    }
+    let unreachable = BASE.replace("ends = [\"r\", \"b\"]", "ends = [\"b\", \"c\"]");
+    let unreachable = unreachable.replace("buffer = \"100 packets\"", "") + "[host.c]\n";
+    assert!(error(&unreachable).contains("to: there is no way to this host"));
+}
+
+#[test]
+fn queues_are_managed_as_the_file_says() {
+    let with = |keys: &str| figures(&BASE.replace("buffer = \"100 packets\"", keys)).0;
+    let deep = with("buffer = \"1000 packets\"");
+    let codel =
+        with("buffer = \"1000 packets\"\ncodel = { target = \"5ms\", interval = \"30ms\" }");
+    let queue = |figures: &Figures| figures["link.wan.there.queued_p50_ms"];
+    assert!(queue(&deep) > 40.0 && queue(&codel) < 15.0, "{} {}", queue(&deep), queue(&codel));
+    assert!(codel["link.wan.there.early_drops"] > 0.0);
+    let policed = with("policer = { rate = \"10mbit\", burst = \"64k\" }");
+    assert!(policed["app.bulk.goodput_mbit"] < 10.5 && policed["link.wan.there.policed"] > 0.0);
+    let wifi = with(
+        "buffer = \"500 packets\"\nwifi = { overhead = \"1ms\", frames = 32, airtime = \"4ms\" }",
+    );
+    // A full aggregate takes 4 ms of airtime and 1 ms beside it.
+    let goodput = wifi["app.bulk.goodput_mbit"];
+    assert!((30.0..40.5).contains(&goodput), "{goodput}");
+}
+
+#[test]
+fn every_kind_of_application_does_what_it_is_for() {
+    let text = BASE.to_owned()
+        + r#"
+[app.file]
+kind = "transfer"
+from = "b"
+to = "a"
+bytes = "300k"
+[app.ask]
+kind = "request-response"
+from = "a"
+to = "b"
+request = 100
+response = 5000
+think = "10ms"
+[app.burst]
+kind = "on-off"
+from = "b"
+to = "a"
+burst = "50k"
+off = "20ms"
+[app.voice]
+kind = "udp"
+from = "a"
+to = "b"
+message = 200
+interval = "10ms"
+[app.steady]
+kind = "paced"
+from = "b"
+to = "a"
+message = 1000
+interval = "5ms"
+[app.web]
+kind = "mixed"
+from = "b"
+to = "a"
+urgent = 500
+interval = "20ms"
+frame = "16k"
+[app.slow]
+kind = "bulk"
+from = "b"
+to = "a"
+read_rate = "1mbit"
+[app.many]
+kind = "bulk"
+from = "b"
+to = "a"
+count = 4
+writer = "edge"
+"#;
+    let (figures, _) = figures(&text);
+    let within = |name: &str, low: f64, high: f64| {
+        assert!((low..=high).contains(&figures[name]), "{name} is {}", figures[name]);
+    };
+    within("app.file.finished", 1.0, 1.0);
+    within("app.ask.messages", 5.0, 40.0);
+    within("app.ask.latency_p50_ms", 20.0, 100.0);
+    within("app.burst.goodput_mbit", 0.3, 30.0);
+    within("app.voice.messages", 80.0, 101.0);
+    within("app.voice.latency_p50_ms", 10.0, 40.0);
+    within("app.steady.goodput_mbit", 1.2, 2.0);
+    within("app.web.messages", 40.0, 60.0);
+    within("app.web.latency_p99_ms", 20.0, 2000.0);
+    within("app.slow.goodput_mbit", 0.9, 1.1);
+    within("app.many.jain_index", 0.25, 1.0);
+    for app in ["file", "ask", "burst", "voice", "steady", "web", "slow", "many", "bulk"] {
+        within(&format!("app.{app}.failed"), 0.0, 0.0);
+    }
+    within("host.a.wakeups_per_s", 10.0, 1e6);
+    within("host.b.memory_pages_max", 10.0, 1e6);
+}
+
+#[test]
+fn sweeps_are_all_combinations_and_expectations_compare_them() -> Result<(), ScenarioError> {
+    let text = BASE.to_owned()
+        + r#"
+[[expect]]
+figure = "app.bulk.goodput_mbit"
+at_least = 9
+at_most = 10
+when = { "link.wan.rate" = "10mbit" }
+[[expect]]
+figure = "app.bulk.goodput_mbit"
+at_least = 3
+relative_to = { "link.wan.rate" = "10mbit" }
+when = { "link.wan.rate" = "40mbit" }
+[[expect]]
+figure = "app.bulk.retransmitted"
+at_most = -1
+when = { "host.a.sysctl.net.ipv4.tcp_timestamps" = 0 }
+[sweep]
+"link.wan.rate" = ["10mbit", "40mbit"]
+"host.a.sysctl.net.ipv4.tcp_timestamps" = [0, 1]
+"#;
+    let experiment = Experiment::parse("test.toml", &text, &no_files)?;
+    assert_eq!(experiment.choices().len(), 4);
+    let runs: Vec<_> = experiment
+        .choices()
+        .iter()
+        .map(|choice| (choice.clone(), experiment.run(choice, &|_| {}).expect("a run").figures))
+        .collect();
+    let holds: Vec<bool> = experiment.judge(&runs)?.iter().map(|verdict| verdict.holds).collect();
+    let verdicts = experiment.judge(&runs)?;
+    assert_eq!(holds, [true, true, true, true, false, false], "{verdicts:#?}");
+    Ok(())
+}
+
+#[test]
+fn events_change_links_while_they_carry() {
+    let udp = "kind = \"udp\"\nmessage = 1000\ninterval = \"250us\"";
+    let text = BASE.replace("kind = \"bulk\"", udp)
+        + "[[event]]\nat = \"700ms\"\nlink = \"wan\"\nfrom = \"r\"\nrate = \"5mbit\"\n";
+    let experiment = Experiment::parse("test.toml", &text, &no_files).expect("a scenario");
+    let series = experiment.run(&vec![], &|_| {}).expect("a run").series;
+    let column = |name: &str| series.names.iter().position(|one| one == name).expect("a column");
+    let (time, bytes) = (column("ms"), column("app.bulk.delivered_bytes"));
+    let at = |ms: f64| series.rows.iter().find(|row| row[time] >= ms).expect("a row")[bytes];
+    // Measured from 200 ms on: fast until 500 ms.
+    let (fast, slow) = (at(490.0) - at(290.0), at(990.0) - at(790.0));
+    assert!(fast > 5.0 * slow && slow > 0.0, "{fast} {slow}");
+}
