@@ -14,6 +14,7 @@ use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos, Rate};
+use neap_tcp::write::WriteFlags;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -312,6 +313,33 @@ impl TcpStream {
             .map_err(write_error)?;
         self.count_written(written);
         Ok(written)
+    }
+
+    /// Sends `data` as `send(2)` with `MSG_MORE` and `MSG_EOR`, waiting for room as needed. In
+    /// non-blocking mode takes what fits.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send(&self, data: &[u8], flags: WriteFlags) -> io::Result<usize> {
+        use neap_tcp::connection::WriteError::WouldBlock;
+        let mut total = 0;
+        while total < data.len() {
+            let sent = self.wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
+                self.handle.send(clock::now(), &data[total..], flags)
+            });
+            match sent {
+                Ok(sent) => {
+                    total += sent;
+                    self.count_written(sent);
+                }
+                Err(_) if total > 0 => break,
+                Err(error) => return Err(write_error(error)),
+            }
+            if self.waiting.nonblocking.load(Relaxed) {
+                break;
+            }
+        }
+        Ok(total)
     }
 
     /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they

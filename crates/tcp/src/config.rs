@@ -75,6 +75,9 @@ pub struct Config {
     pub tcp_dsack: bool,
     /// `net.ipv4.tcp_ecn`: 0 never, 1 ask and accept, 2 accept only.
     pub tcp_ecn: u8,
+    /// `net.ipv4.tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168
+    /// section 6.1.1.1).
+    pub tcp_ecn_fallback: bool,
     /// `net.ipv4.tcp_frto`.
     pub tcp_frto: bool,
     /// `net.ipv4.tcp_early_retrans`: tail loss probes when not 0.
@@ -103,8 +106,11 @@ pub struct Config {
     /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
     /// least two frames; 0 is off. The lower of the two marks holds.
     pub tcp_notsent_lowat_us: u32,
-    /// `net.ipv4.tcp_syn_retries`.
+    /// `net.ipv4.tcp_syn_retries`: SYNs sent again with doubled timeouts, after the linear ones.
     pub tcp_syn_retries: u32,
+    /// `net.ipv4.tcp_syn_linear_timeouts`: SYNs sent again after a second each before timeouts
+    /// double.
+    pub tcp_syn_linear_timeouts: u32,
     /// `net.ipv4.tcp_synack_retries`.
     pub tcp_synack_retries: u32,
     /// `net.ipv4.tcp_retries2`: timeouts of an established connection before it is given up.
@@ -193,6 +199,7 @@ impl Default for Config {
             tcp_sack: true,
             tcp_dsack: true,
             tcp_ecn: 2,
+            tcp_ecn_fallback: true,
             tcp_frto: true,
             tcp_early_retrans: 3,
             tcp_reordering: 3,
@@ -207,6 +214,7 @@ impl Default for Config {
             tcp_notsent_lowat: u32::MAX,
             tcp_notsent_lowat_us: 0,
             tcp_syn_retries: 6,
+            tcp_syn_linear_timeouts: 4,
             tcp_synack_retries: 5,
             tcp_retries2: 15,
             tcp_orphan_retries: 0,
@@ -246,6 +254,9 @@ pub enum SysctlError {
     /// No such name.
     #[error("unknown sysctl {0}")]
     Unknown(String),
+    /// It can only be read.
+    #[error("{0} can only be read")]
+    ReadOnly(String),
     /// The value does not parse or is out of range.
     #[error("{name}: {value:?} is not {expected}")]
     Value {

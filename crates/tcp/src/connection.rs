@@ -182,8 +182,6 @@ pub struct Connection {
     pub(crate) push_override: bool,
     /// The last event was a write: autocorking may apply.
     pub(crate) wrote: bool,
-    /// The last write said that more follows (`MSG_MORE`).
-    pub(crate) more_follows: bool,
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
     pub(crate) no_space: bool,
     /// Edges since they were last taken, whether or not the level was there before.
@@ -285,7 +283,6 @@ impl Connection {
             blocked_by_cwnd: false,
             push_override: false,
             wrote: false,
-            more_follows: false,
             no_space: false,
             edges: Readiness::empty(),
             frame_segments: 1,
@@ -341,6 +338,9 @@ impl Connection {
     /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
     pub(crate) fn syn_segment(&mut self, now: Instant) -> Segment {
         let mut segment = self.offer().syn(now, self.iss, self.ts_offset);
+        if self.syn_retransmits > 0 && self.config.tcp_ecn_fallback {
+            segment.flags.remove(Flags::ECE | Flags::CWR);
+        }
         if self.state == State::SynReceived {
             segment.flags = Flags::SYN | Flags::ACK;
             segment.ack = self.receiver.nxt();
@@ -419,117 +419,6 @@ impl Connection {
     }
 
     // Application.
-
-    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    pub fn size_goal(&self) -> u32 {
-        let mss = self.sender.mss.max(1);
-        if self.gso.max_segs <= 1 {
-            return mss;
-        }
-        let header = self.path.ip_header + 60;
-        let half_window = (self.sender.max_wnd / 2).max(mss);
-        let bytes = self.gso.max_size.saturating_sub(header).min(half_window);
-        (bytes / mss).clamp(1, self.gso.max_segs) * mss
-    }
-
-    fn may_write(&mut self) -> Result<(), WriteError> {
-        if let Some(error) = self.error
-            && !self.error_taken
-        {
-            self.error_taken = true;
-            return Err(WriteError::Failed(error));
-        }
-        if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
-            self.no_space = true;
-            return Err(WriteError::WouldBlock);
-        }
-        if !self.state.may_write() || self.fin != Fin::None {
-            return Err(WriteError::Closed);
-        }
-        Ok(())
-    }
-
-    /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
-    /// low-water mark is full, and [`Readiness::WRITABLE`] will return.
-    pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
-        self.may_write()?;
-        self.check_app_limited();
-        let goal = self.size_goal();
-        let mut done = 0;
-        while done < data.len() {
-            let mut room = self.sender.queue.room_in_last(goal);
-            if room == 0 {
-                if !self.grant_buffer() {
-                    break;
-                }
-                room = goal;
-            }
-            let take = (data.len() - done).min(room as usize);
-            self.sender.queue.push(&data[done..done + take]);
-            done += take;
-        }
-        self.after_write(now, done, done < data.len())
-    }
-
-    /// As [`write`](Self::write), saying that more follows at once: a segment that is not full waits for
-    /// it at the [`transmit`](Self::transmit) of this write (`MSG_MORE`).
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
-    pub fn write_more(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
-        let written = self.write(now, data)?;
-        self.more_follows = true;
-        Ok(written)
-    }
-
-    /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
-    pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
-        self.may_write()?;
-        self.check_app_limited();
-        let goal = self.size_goal() as usize;
-        let mut done = 0;
-        while !data.is_empty() && self.grant_buffer() {
-            let part = data.split_to(goal.min(data.len()));
-            done += part.len();
-            self.sender.queue.push_bytes(part);
-        }
-        self.after_write(now, done, !data.is_empty())
-    }
-
-    fn grant_buffer(&mut self) -> bool {
-        let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
-        if !empty && !self.memory_is_free(false) {
-            return false;
-        }
-        self.sender.queue.begin_buffer();
-        true
-    }
-
-    fn after_write(&mut self, now: Instant, done: usize, short: bool) -> Result<usize, WriteError> {
-        // A writer that goes by readiness stops here and is never refused; poll sets SOCK_NOSPACE
-        // for it in Linux. Without that its buffer would not grow.
-        self.no_space |= short || !self.is_writable();
-        if done == 0 && short {
-            return Err(WriteError::WouldBlock);
-        }
-        self.wrote = done > 0;
-        // A full tail is no short write: the small-segment rules see the whole queue.
-        self.push_override &= done == 0;
-        let _ = now;
-        Ok(done)
-    }
-
-    /// Marks the flow as limited by its application (`tcp_rate_check_app_limited`).
-    fn check_app_limited(&mut self) {
-        let counts = self.sender.board.counts();
-        if self.sender.queue.len() < self.sender.mss
-            && self.account.bytes() == 0
-            && counts.in_flight() < self.sender.window.cwnd
-            && counts.lost_out <= counts.retrans_out
-        {
-            self.sender.rate.mark_app_limited(counts.in_flight());
-        }
-    }
 
     fn may_read(&mut self) -> Result<(), ReadError> {
         if self.receiver.unread() == 0
@@ -637,9 +526,17 @@ impl Connection {
         let options = Arc::make_mut(&mut self.options);
         options.set(&option, &self.config)?;
         match option {
-            SocketOption::NoDelay(on) => self.push_override |= on,
+            SocketOption::NoDelay(on) => {
+                self.push_override |= on;
+                if on {
+                    self.sender.queue.more.end_hold();
+                }
+            }
             SocketOption::Cork(on) => {
                 self.push_override |= was_corked && !on && options.nodelay;
+                if !on {
+                    self.sender.queue.more.end_hold();
+                }
             }
             SocketOption::QuickAck(on) => self.receiver.set_quickack(i32::from(on)),
             SocketOption::KeepAlive(_) | SocketOption::KeepAliveIdle(_) => self.arm_keepalive(now),
@@ -653,8 +550,9 @@ impl Connection {
                 }
             }
             SocketOption::MaxSegment(_) => self.refresh_mss(),
-            SocketOption::MaxPacingRate(rate) => self.sender.pacer.set_max_rate(rate),
-            SocketOption::MaxPacingRate32(rate) => self.sender.pacer.set_max_rate(rate.into()),
+            SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
+                self.sender.pacer.set_max_rate(options.max_pacing_rate);
+            }
             SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
             }

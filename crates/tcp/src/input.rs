@@ -14,6 +14,9 @@ use crate::timers::IDLE_RELEASE;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
+/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
+/// acknowledged before there was a connection.
+const SYN_LEN: u64 = 1;
 
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
@@ -72,6 +75,7 @@ impl Connection {
             self.sender.rtt.fall_back();
         }
         self.established(now, scaled_window(segment, None), segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         self.receiver.enter_quickack();
         self.receiver.owe_ack();
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
@@ -224,6 +228,7 @@ impl Connection {
         let window = scaled_window(segment, Some(self.snd_wscale));
         let closing = self.fin;
         self.established(now, window, segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         if closing != Fin::None {
             self.turn(Transition::Shutdown);
         }
@@ -231,6 +236,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn take_ack(&mut self, now: Instant, segment: &Segment) -> bool {
+        self.sender.queue.more.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_tcp::connection::{ReadError, WriteError};
 use neap_tcp::time::Instant;
+use neap_tcp::write::WriteFlags;
 
 /// What a receiving call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,13 +165,13 @@ impl Posix {
         }
     }
 
-    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken. `MSG_MORE`,
+    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken. `MSG_MORE`, `MSG_EOR`,
     /// `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint that changes nothing.
     /// TCP ignores `to`.
     ///
     /// # Errors
     /// `EAGAIN`; `EPIPE`, with [`take_sigpipe`](Self::take_sigpipe) for TCP without `MSG_NOSIGNAL`;
-    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN`, `MSG_EOR` and `MSG_MORE` of datagrams;
+    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
     /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
     pub fn send_to(
         &mut self,
@@ -184,7 +185,7 @@ impl Posix {
         let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
         let way = Way { now, fd, flags, may_wait };
         let socket = self.table.socket(fd)?;
-        if flags & (MSG_OOB | MSG_FASTOPEN | MSG_EOR) != 0 {
+        if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let sent = match &socket.kind {
@@ -287,31 +288,6 @@ fn read_stream(
     }
 }
 
-/// Writes in steps of a full buffer, and sends after each as `tcp_push_one` does: what has left makes
-/// room in the buffer that it was in. Only the last step may send a short segment.
-fn write_steps(way: Way, handle: &TcpHandle, data: &[u8]) -> Result<usize, WriteError> {
-    let Way { now, flags, .. } = way;
-    let step = handle.write_goal(now).max(1) as usize;
-    let mut done = 0;
-    loop {
-        let rest = &data[done..];
-        let part = &rest[..rest.len().min(step)];
-        let is_last = part.len() == rest.len();
-        let written = match is_last && flags & MSG_MORE == 0 {
-            true => handle.write(now, part),
-            false => handle.write_more(now, part),
-        };
-        match written {
-            Ok(written) => done += written,
-            Err(WriteError::WouldBlock) if done > 0 => return Ok(done),
-            Err(error) => return Err(error),
-        }
-        if is_last || written != Ok(part.len()) {
-            return Ok(done);
-        }
-    }
-}
-
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
 fn write_stream(
     way: Way,
@@ -328,7 +304,10 @@ fn write_stream(
     }
     // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
     if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {
-        let written = write_steps(way, handle, &data[call.done.min(data.len())..]);
+        let mut marks = WriteFlags::empty();
+        marks.set(WriteFlags::MORE, way.flags & MSG_MORE != 0);
+        marks.set(WriteFlags::EOR, way.flags & MSG_EOR != 0);
+        let written = handle.send(now, &data[call.done.min(data.len())..], marks);
         match written {
             Ok(written) => call.done += written,
             Err(WriteError::WouldBlock) => {}

@@ -74,6 +74,8 @@ pub(crate) struct AckFacts {
     pub dsack: bool,
     pub ece: bool,
     pub ts_echo: Option<u32>,
+    /// `tcp_max_reordering`.
+    pub max_reordering: u32,
 }
 
 /// Why an ACK was not taken.
@@ -153,7 +155,8 @@ pub struct Sender {
     pub bytes_sent: u64,
     /// Payload bytes retransmitted (`tcpi_bytes_retrans`).
     pub bytes_retransmitted: u64,
-    /// Payload bytes acknowledged (`tcpi_bytes_acked`).
+    /// Sequence numbers acknowledged: payload, FIN, and the SYN of an active open
+    /// (`tcpi_bytes_acked`).
     pub bytes_acked: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
@@ -284,6 +287,7 @@ impl Sender {
             una_advanced: ack.ack.after(self.una),
             ece: ack.ece && self.ecn,
             ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
+            max_reordering: config.tcp_max_reordering,
             ..AckFacts::default()
         };
         let prior = self.board.counts();
@@ -430,8 +434,8 @@ impl Sender {
             self.credit_delivery(now, part, &mut rtts.newest);
         });
         self.board = board;
-        if !self.sack {
-            self.board.remove_reno_sacked(acked);
+        if !self.sack && self.board.remove_reno_sacked(acked) {
+            self.saw_reno_reordering(acked, facts.max_reordering, counters);
         }
         facts.unsacked_acked = unsacked;
         if let (Some(low), Some(high)) = (reordered, highest_sack)

@@ -7,6 +7,8 @@
 
 use super::pages::PagePool;
 use crate::segment::Payload;
+use crate::seq::SeqNumber;
+use crate::write::More;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,14 +27,26 @@ pub struct SendQueue {
     tail: BytesMut,
     /// `tail` is a page of the pool.
     is_page: bool,
-    /// Pages whose bytes may still be referred to, oldest first.
-    #[expect(clippy::box_collection, reason = "an idle socket pays for a pointer only")]
-    retired: Option<Box<VecDeque<BytesMut>>>,
+    /// What an idle socket has not.
+    aside: Option<Box<Aside>>,
+    /// A record ends with the last byte, so that a new buffer must be granted.
+    is_record_ended: bool,
+    /// Whether the last write said that more follows.
+    pub(crate) more: More,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
     pool: Arc<PagePool>,
+}
+
+/// Lists that only a socket with data has.
+#[derive(Debug, Default)]
+struct Aside {
+    /// Pages whose bytes may still be referred to, oldest first.
+    retired: VecDeque<BytesMut>,
+    /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
+    records: VecDeque<SeqNumber>,
 }
 
 impl SendQueue {
@@ -54,18 +68,50 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
-        len.saturating_add(len.div_ceil(goal.max(1)).saturating_mul(BUFFER_OVERHEAD))
+        let records = self.aside.as_ref().map_or(0, |aside| aside.records.len() as u32);
+        let buffers = len.div_ceil(goal.max(1)).saturating_add(records);
+        len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
 
     /// Bytes that still fit the last buffer before a new one must be granted; `goal` is the size at
     /// which a buffer is full.
     pub fn room_in_last(&self, goal: u32) -> u32 {
-        if self.is_empty() { 0 } else { goal.saturating_sub(self.last_len) }
+        if self.is_empty() || self.is_record_ended {
+            return 0;
+        }
+        goal.saturating_sub(self.last_len)
     }
 
     /// Notes that a new buffer begins with the next byte.
     pub fn begin_buffer(&mut self) {
         self.last_len = 0;
+        self.is_record_ended = false;
+    }
+
+    /// A record ends with the last byte (`MSG_EOR`); `nxt` is the sequence number of the first.
+    pub fn end_record(&mut self, nxt: SeqNumber) {
+        let end = nxt + self.len();
+        self.aside.get_or_insert_default().records.push_back(end);
+        self.is_record_ended = true;
+    }
+
+    /// Bytes of the first record, and whether it ends with them: all that waits if it does not.
+    /// `nxt` is the sequence number of the first byte.
+    #[inline]
+    pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
+        match self.aside.as_ref().and_then(|aside| aside.records.front()) {
+            Some(end) => (end.bytes_since(nxt), true),
+            None => (self.len(), false),
+        }
+    }
+
+    /// Forgets the records that end at `nxt` or before: they were sent.
+    #[inline]
+    pub fn pass_records(&mut self, nxt: SeqNumber) {
+        let Some(Aside { records, .. }) = self.aside.as_deref_mut() else { return };
+        while records.front().is_some_and(|end| end.at_or_before(nxt)) {
+            records.pop_front();
+        }
     }
 
     /// Copies `data` behind what is there.
@@ -131,7 +177,7 @@ impl SendQueue {
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
             self.reclaim();
-            self.retired = None;
+            self.aside = None;
             self.ready = VecDeque::new();
             let tail = std::mem::take(&mut self.tail);
             if std::mem::take(&mut self.is_page) {
@@ -151,7 +197,7 @@ impl SendQueue {
 
     /// Gives pages back to which nothing refers any more. O(1) per page.
     pub fn reclaim(&mut self) {
-        if let Some(retired) = &mut self.retired {
+        if let Some(Aside { retired, .. }) = self.aside.as_deref_mut() {
             while let Some(page) = retired.pop_front() {
                 if let Some(page) = self.pool.give(page) {
                     retired.push_front(page);
@@ -175,7 +221,7 @@ impl SendQueue {
         let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pool.take() };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
-            self.retired.get_or_insert_default().push_back(former);
+            self.aside.get_or_insert_default().retired.push_back(former);
         }
         self.is_page = !is_small;
     }

@@ -22,6 +22,7 @@ use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
+use crate::write::More;
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
 use late::{LateQueue, Visit};
@@ -81,6 +82,8 @@ pub(crate) struct Path<'a> {
     sizes: Sizes,
     /// Payload bytes of the largest frame that the path takes.
     pub gso_bytes: u32,
+    /// Segments of the largest frame.
+    pub gso_segs: u32,
 }
 
 impl Connection {
@@ -106,7 +109,6 @@ impl Connection {
             _ => self.transmit_open(now, egress),
         };
         self.blocked = blocked;
-        self.more_follows = false;
         match blocked {
             TxBlocked::Pacing(at) => self.deadlines.set(Deadline::Pacing, at),
             _ => self.deadlines.clear(Deadline::Pacing),
@@ -162,7 +164,7 @@ impl Connection {
             (false, false) => Executor::Nobody,
         };
         self.sender.pacer.set_executor(executor);
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes };
+        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, gso_segs };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -240,29 +242,32 @@ impl Connection {
             (quota, _) => quota.min(path.sizes.segments),
         };
         let window = self.sender.window_left();
-        let first = unsent.min(path.mss) + u32::from(unsent == 0);
+        // No frame goes beyond the end of a record.
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let first = record.min(path.mss) + u32::from(unsent == 0);
         if window < first {
             return Err(TxBlocked::Rwnd);
         }
-        let short_may_go = self.short_may_go(push);
-        let bytes = if unsent <= path.mss {
-            if unsent > 0 && unsent < path.mss && !short_may_go {
+        let is_last = record == unsent;
+        let short_may_go = !is_last || self.short_may_go(push);
+        // What ends a record cannot grow.
+        let may_grow = is_last && !is_ended;
+        let bytes = if record <= path.mss {
+            if record > 0 && record < path.mss && !short_may_go {
                 return Err(TxBlocked::Nagle);
             }
-            if push == Push::All && self.is_autocorked(unsent) {
+            if push == Push::All && may_grow && self.is_autocorked(record) {
                 return Err(TxBlocked::Autocork);
             }
-            unsent
+            record
         } else {
-            if push == Push::All && self.must_defer(path, window) {
+            if push == Push::All && self.must_defer(path, window, (record, is_ended)) {
                 return Err(TxBlocked::Defer);
             }
-            let bytes = autosize::split_point(unsent, window, path.mss, quota, short_may_go);
-            if bytes == unsent
-                && !bytes.is_multiple_of(path.mss)
-                && self.is_autocorked(bytes % path.mss)
-            {
-                bytes - bytes % path.mss
+            let bytes = autosize::split_point(record, window, path.mss, quota, short_may_go);
+            let partial = bytes % path.mss;
+            if bytes == record && may_grow && partial != 0 && self.is_autocorked(partial) {
+                bytes - partial
             } else {
                 bytes
             }
@@ -292,7 +297,7 @@ impl Connection {
         if push == Push::Probe || self.fin == Fin::Queued {
             return true;
         }
-        if self.more_follows {
+        if self.sender.queue.more == More::Held {
             return false;
         }
         if self.push_override {
@@ -319,11 +324,13 @@ impl Connection {
         true
     }
 
-    fn must_defer(&mut self, path: &Path<'_>, window: u32) -> bool {
+    fn must_defer(&mut self, path: &Path<'_>, window: u32, record: (u32, bool)) -> bool {
         let sender = &self.sender;
         let left = sender.window.cwnd.saturating_sub(sender.board.counts().in_flight());
         let cwnd_bytes = u64::from(sender.window.cwnd) * u64::from(path.mss);
         let unsent = sender.queue.len();
+        let len = record.0.min(self.size_goal());
+        let ends_here = len == record.0 && (record.1 || self.fin == Fin::Queued);
         let deferral = Deferral {
             in_recovery: sender.recovery.state >= CaState::Recovery,
             now: path.now,
@@ -332,12 +339,12 @@ impl Connection {
             rwnd_left: u64::from(window),
             window: cwnd_bytes.min(u64::from(sender.wnd)),
             unsent,
-            len: unsent.min(self.size_goal()),
+            len,
             max_segs: path.sizes.segments,
             mss: path.mss,
             oldest_sent: sender.board.front().map(|sent| sent.sent_at),
             srtt: sender.rtt.srtt(),
-            is_final: self.fin == Fin::Queued && unsent <= self.size_goal(),
+            is_final: ends_here,
         };
         match autosize::should_defer(&self.config, &deferral) {
             None => false,
@@ -379,13 +386,17 @@ impl Connection {
         if self.sender.board.is_empty() {
             self.sender.restart_after_idle(path.now, &self.config);
         }
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let ends_record = is_ended && record == bytes;
         let payload = self.sender.queue.take(bytes);
         let empties = self.sender.queue.is_empty();
         let with_fin = empties && self.fin == Fin::Queued;
         let seq = self.sender.nxt;
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        flags.set(Flags::PSH, bytes > path.mss || (empties && bytes > 0));
+        let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
+        let is_pushed = bytes > path.mss || ends_record || ends_write;
+        flags.set(Flags::PSH, is_pushed && bytes > 0);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload.clone();
@@ -413,6 +424,9 @@ impl Connection {
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
+        if ends_record {
+            self.sender.queue.pass_records(self.sender.nxt);
+        }
         self.sender.board.push(sent);
         if with_fin {
             self.fin = Fin::Sent;
@@ -540,7 +554,8 @@ impl Connection {
         let unsent = self.sender.queue.len();
         let closing = unsent == 0 && self.fin == Fin::Queued;
         if (unsent > 0 && window > 0) || closing {
-            let _ = self.send_frame(path, unsent.min(window).min(path.mss));
+            let (record, _) = self.sender.queue.first_record(self.sender.nxt);
+            let _ = self.send_frame(path, record.min(window).min(path.mss));
         } else {
             self.counters.add(Counter::KeepAlive, 1);
             self.send_bare(path, self.sender.una - 1, Flags::ACK);

@@ -66,7 +66,8 @@ impl Connection {
         let ticket = original.map(|sent| sent.ticket);
         // Options that were not there when it was cut may have made segments smaller since.
         let unit = original.map_or(path.mss, |sent| u32::from(sent.unit));
-        let max = max.min(path.gso_bytes / unit.max(1));
+        let unit = unit.max(1);
+        let max = max.min(path.gso_bytes / unit).min(path.gso_segs * path.mss / unit);
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);

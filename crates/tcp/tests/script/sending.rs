@@ -3,13 +3,14 @@
 
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
+use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::Flags;
 use neap_tcp::sender::recovery::CaState;
 use neap_tcp::time::{Nanos, Rate};
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::transmit::egress::Verdict;
+use neap_tcp::transmit::egress::{GsoLimits, Verdict};
 
 #[test]
 fn nagle_holds_a_second_short_segment_until_the_first_is_acknowledged() {
@@ -361,4 +362,38 @@ fn retransmitted_frames_with_sack_blocks_fit_the_path() {
     peer.advance_ms(5);
     let repeated = peer.sent();
     assert!(repeated.contains(&(upto, 45 * 1423)), "{repeated:?}");
+}
+
+#[test]
+fn a_retransmission_that_is_cut_finer_has_no_more_segments_than_the_path_takes() {
+    let config = Config { tso_autosizing: false, ..Config::default() };
+    let hello = Hello { window: 1 << 20, ..Hello::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), hello);
+    peer.wire.gso = GsoLimits { max_size: 65_536, max_segs: 64 };
+    peer.wire.completes = true;
+    for _ in 0..5 {
+        peer.try_write(200_000);
+        peer.transmit();
+        for _ in 0..20 {
+            peer.advance_ms(10);
+            peer.ack(peer.info().bytes_sent as i32);
+        }
+    }
+    assert!(peer.info().snd_cwnd >= 64);
+    // Four holes in what arrives: SACK blocks take room from every segment.
+    for hole in 1..=4 {
+        let segment = peer.data_at(hole * 20, 10);
+        peer.inject(segment);
+    }
+    peer.take();
+    peer.write(20_000);
+    peer.take();
+    peer.wire.mtu = 92;
+    peer.connection.on_path_change(peer.now, Path { mtu: 92, ip_header: 20 });
+    peer.transmit();
+    let out = peer.take();
+    assert!(!out.is_empty());
+    for out in out {
+        assert!(out.segment.segments() <= 64, "{} segments", out.segment.segments());
+    }
 }
