@@ -45,12 +45,10 @@ int main(int argc, char** argv) {
     std::string series = "/dev/null";
     double seconds = 20;
     uint32_t buffer = 2500;
-    bool sack = true;
     CommandLine cmd(__FILE__);
     cmd.AddValue("control", "cubic or bbr", control);
     cmd.AddValue("seconds", "virtual time", seconds);
     cmd.AddValue("buffer", "packets in the bottleneck's queue", buffer);
-    cmd.AddValue("sack", "selective acknowledgements", sack);
     cmd.AddValue("series", "file for the samples", series);
     cmd.Parse(argc, argv);
     g_series.open(series);
@@ -61,7 +59,7 @@ int main(int argc, char** argv) {
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(10));
     Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(32 << 20));
     Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(32 << 20));
-    Config::SetDefault("ns3::TcpSocketBase::Sack", BooleanValue(sack));
+    Config::SetDefault("ns3::TcpSocketBase::Sack", BooleanValue(true));
     Config::SetDefault("ns3::TcpSocketBase::Timestamp", BooleanValue(true));
 
     NodeContainer nodes;
