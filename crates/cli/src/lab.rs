@@ -7,6 +7,7 @@ mod report;
 mod run;
 mod sweep;
 
+use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
 use neap_lab::library;
@@ -36,6 +37,7 @@ pub(crate) struct Args {
 enum Command {
     Run(run::Args),
     Sweep(sweep::Args),
+    Script(script::Args),
     Compare(compare::Args),
     /// List the scenarios that neap brings along
     List,
@@ -71,6 +73,7 @@ fn print(args: &Args) -> Result<bool, Failure> {
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
         Some(Command::List) => return list(&mut out),
         None => {}

@@ -1,7 +1,6 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
 use crate::sender::send_queue::BUFFER_OVERHEAD;
-use crate::time::Nanos;
 use thiserror::Error;
 
 /// `min default max` of a buffer, in bytes of memory.
@@ -24,6 +23,19 @@ pub enum TsoBonus {
     Linux,
     /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
     Bounded,
+}
+
+/// How large frames are, as far as a congestion controller reckons with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameRule {
+    /// A millisecond at the pacing rate, two segments at the least.
+    #[default]
+    Linux,
+    /// At most so many microseconds at the rate of the flow.
+    Bounded {
+        /// `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
 }
 
 /// What the small-queue limit is made of.
@@ -174,11 +186,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// What a frame takes at the most at the rate of its flow: the bound, or Linux's millisecond.
-    pub fn frame_time(&self) -> Nanos {
+    /// How large frames are: bounded in time, or as in Linux.
+    pub fn frame_rule(&self) -> FrameRule {
         match self.tso_bonus {
-            TsoBonus::Bounded => Nanos::from_micros(u64::from(self.tso_max_usecs)),
-            TsoBonus::Off | TsoBonus::Linux => Nanos::from_millis(1),
+            TsoBonus::Bounded => FrameRule::Bounded { usecs: self.tso_max_usecs },
+            TsoBonus::Off | TsoBonus::Linux => FrameRule::Linux,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::small_queues::Failure;
 use crate::app::{App, Step};
-use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig};
+use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig, Policer};
 use crate::rng::Ppm;
 use crate::world::{HostId, World, WorldConfig};
 use bytes::Bytes;
@@ -40,6 +40,8 @@ pub struct Path {
     pub loss: Ppm,
     /// Segments marked CE at random.
     pub marks: Ppm,
+    /// A token bucket in front of the bottleneck.
+    pub policer: Option<Policer>,
     /// Largest IP packet.
     pub mtu: u16,
 }
@@ -50,7 +52,7 @@ impl Path {
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
         let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 65_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
-        Self { rate, rtt, buffer_permille: 2000, loss, marks, mtu }
+        Self { rate, rtt, buffer_permille: 2000, loss, marks, policer: None, mtu }
     }
 
     /// Bytes of payload per second at the most: headers and Ethernet's share subtracted.
@@ -73,6 +75,7 @@ impl Path {
             bottleneck: Some(hop),
             loss: self.loss,
             congestion_marks: self.marks,
+            policer: self.policer,
             ..PathConfig::clean(nic_rate, self.rtt / 2)
         };
         let back = PathConfig::clean(nic_rate, self.rtt / 2);
@@ -325,7 +328,7 @@ pub const GRID_HEADER: &str = "\
                     BDP     %          s        %  /base       %";
 
 /// Packets that a cell of a quick table may cost.
-const AFFORDABLE_PACKETS: u64 = 40_000;
+const AFFORDABLE_PACKETS: u64 = 24_000;
 
 impl Cell {
     fn path(&self) -> Path {
@@ -341,8 +344,14 @@ impl Cell {
         let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
         let all = Nanos::from_secs(11);
         // A PROBE_RTT of a long path is too much of less; and with loss, the rate falls from one
-        // probe to the next, 63 round trips apart.
-        let cycles = if self.loss > 0 { path.rtt.saturating_mul(200) } else { Nanos::ZERO };
+        // probe to the next, 63 round trips apart. A small buffer is a policer to version 1, which
+        // it believes for 48.
+        let rounds = match (self.loss, self.buffer_permille) {
+            (1.., _) => 200,
+            (0, ..1000) => 120,
+            _ => 0,
+        };
+        let cycles = path.rtt.saturating_mul(rounds);
         if path.rtt >= Nanos::from_millis(100) { all } else { time.max(cycles).min(all) }
     }
 
@@ -351,7 +360,7 @@ impl Cell {
     pub fn has_room_for_frames(&self) -> bool {
         let path = self.path();
         let product = path.rate.bytes_in(path.rtt);
-        product >= 24 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
+        product >= 12 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
     }
 
     /// Runs it: start-up, and then so long.

@@ -120,6 +120,7 @@ impl<'a> Probes<'a> {
         }
         for ((name, _, log), probe) in self.groups.iter().zip(&mut self.app) {
             let (mut below, mut unsent, mut in_flight, mut srtt, mut count) = (0, 0, 0, 0, 0);
+            let mut cwnd = 0;
             probe.retransmitted = 0;
             for client in &log.borrow().clients {
                 let Some(handle) = &client.handle else { continue };
@@ -131,6 +132,7 @@ impl<'a> Probes<'a> {
                 below += info.below_bytes;
                 unsent += u64::from(info.notsent_bytes);
                 in_flight += u64::from(info.unacked_bytes);
+                cwnd += u64::from(info.snd_cwnd) * u64::from(info.snd_mss);
                 srtt += info.rtt.0;
                 count += 1;
             }
@@ -140,6 +142,7 @@ impl<'a> Probes<'a> {
                 ("below_bytes", below as f64),
                 ("unsent_bytes", unsent as f64),
                 ("in_flight_bytes", in_flight as f64),
+                ("cwnd_bytes", cwnd as f64),
                 ("srtt_ms", mean),
                 ("delivered_bytes", delivered as f64),
             ];

@@ -238,7 +238,7 @@ impl Sender {
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
             mss: self.mss,
-            frame_time: config.frame_time(),
+            frame_rule: config.frame_rule(),
             delivered: self.rate.delivered(),
             lost: self.rate.lost(),
             random: u64::from(self.nxt.0),
@@ -310,6 +310,10 @@ impl Sender {
             self.recovery.retransmits = 0;
         }
         if prior.packets_out == 0 {
+            if facts.dsack {
+                // Everything had arrived, some of it twice: an undo may be due.
+                self.react(now, &facts, counters);
+            }
             return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
         }
         facts.is_duplicate = ack.ack == self.una
@@ -558,7 +562,7 @@ impl Sender {
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         sample.state = self.recovery.state;
-        sample.frame_time = config.frame_time();
+        sample.frame_rule = config.frame_rule();
         sample.next_departure = self.pacer.next_departure();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);
