@@ -4,7 +4,7 @@
 //! The algorithm is that of Linux's `lib/dynamic_queue_limits.c`, and beside it stands what covers
 //! completions that are late one by one ([`Sojourn`]), which starve a device unseen by the former.
 //! Cost: two comparisons and an addition per frame, some forty operations per completion round;
-//! 240 bytes.
+//! 216 bytes.
 
 use crate::sojourn::{Advice, Sojourn};
 use neap_tcp::time::{Instant, Nanos};
