@@ -257,7 +257,7 @@ fn tcp_info_of_a_connection_has_its_figures_where_linux_has_them() {
     assert_eq!(word(&out, 76), 0x7fff_ffff, "ssthresh");
     assert_eq!(word(&out, 80), 10, "cwnd");
     assert_eq!(word(&out, 44), 500, "milliseconds since data was sent");
-    assert_eq!((long(&out, 120), long(&peer, 128)), (1000, 1000), "acked, received");
+    assert_eq!((long(&out, 120), long(&peer, 128)), (1001, 1000), "acked with the SYN, received");
     assert_eq!((word(&out, 156), word(&peer, 152)), (1, 1), "data segments");
     assert_eq!(long(&out, 200), 1000, "sent");
     assert_eq!(word(&out, 228), word(&peer, 232), "the window of one is that of the other");
