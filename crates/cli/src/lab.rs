@@ -1,14 +1,18 @@
 //! `neap lab`: what small queues change, in virtual time.
 
+mod compare;
 mod files;
 mod parquet;
+mod report;
 mod run;
 mod sweep;
 
+use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
 use neap_lab::library;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// One bulk flow over an emulated link, small queues off and on, at four speeds; or scenarios
@@ -24,19 +28,24 @@ pub(crate) struct Args {
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Write a page with tables and plots that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     Run(run::Args),
     Sweep(sweep::Args),
+    Script(script::Args),
+    Compare(compare::Args),
     /// List the scenarios that neap brings along
     List,
 }
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1 }
+        Self { command: None, json: false, seed: 1, html: None }
     }
 }
 
@@ -64,11 +73,14 @@ fn print(args: &Args) -> Result<bool, Failure> {
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::Script(args)) => return Ok(script::main(args)),
+        Some(Command::Compare(args)) => return compare::main(args, &mut out),
         Some(Command::List) => return list(&mut out),
         None => {}
     }
     if args.json {
         let report = run_all(args.seed, |_| Ok(()))?;
+        write_page(args, &report)?;
         serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
         writeln!(out)?;
         return Ok(report.holds);
@@ -76,7 +88,36 @@ fn print(args: &Args) -> Result<bool, Failure> {
     writeln!(out, "{INTRODUCTION}\n\n{HEADER}")?;
     let report = run_all(args.seed, |run| print_run(&mut out, run))?;
     print_verdicts(&mut out, &report)?;
+    write_page(args, &report)?;
     Ok(report.holds)
+}
+
+/// The page, if it was asked for.
+fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
+    let Some(path) = &args.html else { return Ok(()) };
+    let rows = report.runs.iter().map(|run| format!("\n{run}"));
+    let case = |rate: &str, on: i64| {
+        let values = [
+            ("host.a.sysctl.neap.tcp_small_queues", on.into()),
+            ("link.wire.rate", rate.into()),
+            ("seed", (args.seed as i64).into()),
+        ];
+        let name = format!("{rate}, {}", if on == 1 { "on" } else { "off" });
+        (name, values.map(|(path, value)| (path.to_owned(), value)).to_vec())
+    };
+    let rates = ["100mbit", "1gbit"];
+    let section = report::Section {
+        title: "Small queues",
+        introduction: INTRODUCTION,
+        table: format!("{HEADER}{}", rows.collect::<String>()),
+        verdicts: &report.verdicts,
+        holds: report.holds,
+        scenario: "small-queues",
+        cases: rates.iter().flat_map(|rate| [case(rate, 0), case(rate, 1)]).collect(),
+    };
+    let page = report::front_page(&[section])?;
+    std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(())
 }
 
 fn list(out: &mut impl Write) -> Result<bool, Failure> {

@@ -371,9 +371,19 @@ impl TcpStream {
 
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
         use neap_tcp::connection::ReadError::WouldBlock;
-        self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
-            self.handle.read(clock::now(), buf)
-        })
+        let waits = !self.waiting.nonblocking.load(Relaxed);
+        let read = self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+            if waits {
+                self.handle.read_low_water(clock::now(), buf)
+            } else {
+                self.handle.read(clock::now(), buf)
+            }
+        });
+        match read {
+            // The time is over: what is there will do.
+            Err(WouldBlock) if waits => self.handle.read(clock::now(), buf),
+            read => read,
+        }
         .map_err(read_error)
     }
 

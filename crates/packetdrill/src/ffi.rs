@@ -29,14 +29,14 @@ static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// `struct packetdrill_interface`.
 #[repr(C)]
 pub(crate) struct Interface {
-    userdata: *mut c_void,
-    free: extern "C" fn(*mut c_void),
-    socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
+    pub(crate) userdata: *mut c_void,
+    pub(crate) free: extern "C" fn(*mut c_void),
+    pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
     bind: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
     listen: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
     accept: extern "C" fn(*mut c_void, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
-    connect: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
-    read: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t) -> ssize_t,
+    pub(crate) connect: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
+    pub(crate) read: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t) -> ssize_t,
     readv: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     recv: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t, c_int) -> ssize_t,
     recvfrom: extern "C" fn(
@@ -49,7 +49,7 @@ pub(crate) struct Interface {
         *mut socklen_t,
     ) -> ssize_t,
     recvmsg: extern "C" fn(*mut c_void, c_int, *mut msghdr, c_int) -> ssize_t,
-    write: extern "C" fn(*mut c_void, c_int, *const c_void, size_t) -> ssize_t,
+    pub(crate) write: extern "C" fn(*mut c_void, c_int, *const c_void, size_t) -> ssize_t,
     writev: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     send: extern "C" fn(*mut c_void, c_int, *const c_void, size_t, c_int) -> ssize_t,
     sendto: extern "C" fn(
@@ -64,22 +64,23 @@ pub(crate) struct Interface {
     sendmsg: extern "C" fn(*mut c_void, c_int, *const msghdr, c_int) -> ssize_t,
     /// Variadic in C. The last argument comes in the same register as a fixed one on the Linux ABIs of
     /// x86-64 and AArch64.
-    fcntl: extern "C" fn(*mut c_void, c_int, c_int, c_ulong) -> c_int,
+    pub(crate) fcntl: extern "C" fn(*mut c_void, c_int, c_int, c_ulong) -> c_int,
     ioctl: extern "C" fn(*mut c_void, c_int, c_ulong, *mut c_void) -> c_int,
-    close: extern "C" fn(*mut c_void, c_int) -> c_int,
+    pub(crate) close: extern "C" fn(*mut c_void, c_int) -> c_int,
     shutdown: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
     getsockopt:
         extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
     setsockopt: extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
     poll: extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
     netdev_send: extern "C" fn(*mut c_void, *const c_void, size_t) -> c_int,
-    netdev_receive: extern "C" fn(*mut c_void, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
+    pub(crate) netdev_receive:
+        extern "C" fn(*mut c_void, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
     usleep: extern "C" fn(*mut c_void, useconds_t) -> c_int,
     gettimeofday: extern "C" fn(*mut c_void, *mut timeval, *mut c_void) -> c_int,
     epoll_create: extern "C" fn(*mut c_void, c_int) -> c_int,
     epoll_ctl: extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut epoll_event) -> c_int,
     epoll_wait: extern "C" fn(*mut c_void, c_int, *mut epoll_event, c_int, c_int) -> c_int,
-    pipe: extern "C" fn(*mut c_void, *mut c_int) -> c_int,
+    pub(crate) pipe: extern "C" fn(*mut c_void, *mut c_int) -> c_int,
     splice: extern "C" fn(
         *mut c_void,
         c_int,

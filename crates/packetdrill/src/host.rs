@@ -297,4 +297,10 @@ impl Host {
             inner = self.step(inner, end);
         }
     }
+
+    /// Whether a call waits.
+    #[cfg(test)]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.lock().waiters.is_empty()
+    }
 }

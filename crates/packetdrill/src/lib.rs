@@ -20,4 +20,6 @@
 mod ffi;
 mod flags;
 mod host;
+#[cfg(test)]
+mod tests;
 mod wire;

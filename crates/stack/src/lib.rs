@@ -45,6 +45,7 @@ pub mod reassembly;
 pub mod route;
 pub mod shard;
 pub mod socket;
+pub mod sojourn;
 pub mod stack;
 pub mod stats;
 mod sync;

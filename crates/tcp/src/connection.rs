@@ -38,6 +38,9 @@ pub struct Path {
     pub ip_header: u32,
 }
 
+/// `TCP_MSS_DEFAULT`: a largest window up to this is used whole.
+const DEFAULT_MSS: u32 = 536;
+
 /// Everything that a new connection needs from its host.
 #[derive(Debug)]
 pub struct Setup {
@@ -70,6 +73,9 @@ pub enum ConnectionError {
     /// The peer reset the connection (ECONNRESET).
     #[error("connection reset by peer")]
     Reset,
+    /// The peer reset the connection after its FIN (EPIPE).
+    #[error("broken pipe")]
+    BrokenPipe,
     /// The peer stopped answering (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,
@@ -324,6 +330,7 @@ impl Connection {
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
         self.sender.establish(window, seq, now, &self.config);
+        self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -381,7 +388,15 @@ impl Connection {
         let header = 20 + if self.timestamps { 12 } else { 0 };
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
-        self.sender.mss = mss.min(limit);
+        self.sender.mss = self.half_window(mss.min(limit), 68 - header);
+    }
+
+    /// `bytes`, but no more than half of the largest window that the peer had, so that it need not wait
+    /// for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
+    pub(crate) fn half_window(&self, bytes: u32, least: u32) -> u32 {
+        let window = self.sender.max_wnd;
+        let half = if window > DEFAULT_MSS { window / 2 } else { window };
+        if half == 0 { bytes } else { bytes.min(half.max(least)) }
     }
 
     /// `TSval` at `now`.
@@ -443,6 +458,20 @@ impl Connection {
             0 => Err(ReadError::WouldBlock),
             read => Ok(read),
         }
+    }
+
+    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are there
+    /// than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_low_water(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        let target = self.options.receive_lowat.min(len);
+        if self.receiver.unread() > 0 && !self.receiver.has_enough(target) && !self.is_at_end() {
+            return Err(ReadError::WouldBlock);
+        }
+        self.read(now, buf)
     }
 
     /// Takes received bytes without a copy. `Ok(None)` is the end of the stream.
@@ -549,6 +578,13 @@ impl Connection {
                     self.receiver.set_rcvbuf(bytes);
                 }
             }
+            SocketOption::ReceiveLowat(_) => {
+                let bytes = options.receive_lowat;
+                self.receiver.make_room_for(bytes);
+                if self.receiver.has_enough(bytes) {
+                    self.edges |= Readiness::READABLE;
+                }
+            }
             SocketOption::MaxSegment(_) => self.refresh_mss(),
             SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
                 self.sender.pacer.set_max_rate(options.max_pacing_rate);
@@ -618,7 +654,8 @@ impl Connection {
         let mut ready = Readiness::empty();
         let over = self.state == State::Closed;
         let at_end = self.receiver.is_finished() || self.read_shut || over;
-        ready.set(Readiness::READABLE, self.receiver.unread() > 0 || at_end);
+        let enough = self.receiver.has_enough(self.options.receive_lowat);
+        ready.set(Readiness::READABLE, enough || at_end);
         ready.set(Readiness::READ_CLOSED, at_end);
         let write_closed = over || self.fin != Fin::None;
         ready.set(Readiness::WRITE_CLOSED, write_closed);

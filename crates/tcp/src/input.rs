@@ -18,6 +18,9 @@ const PAWS_WINDOW: u32 = 1;
 /// acknowledged before there was a connection.
 const SYN_LEN: u64 = 1;
 
+/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
+const SOON: Nanos = Nanos::from_millis(8);
+
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
     pub fn on_segment(&mut self, now: Instant, segment: Segment) {
@@ -32,7 +35,8 @@ impl Connection {
             State::SynSent => self.on_syn_sent(now, &mut segment),
             _ => self.on_synchronized(now, &mut segment),
         }
-        if self.receiver.unread() > unread {
+        let lowat = self.options.receive_lowat;
+        if self.receiver.unread() > unread && self.receiver.has_enough(lowat) {
             self.edges |= Readiness::READABLE;
         }
     }
@@ -44,6 +48,10 @@ impl Connection {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
                 self.stray_reset = Some(segment.ack);
+            }
+            if self.syn_retransmits == 0 {
+                // The reset may be lost; the next SYN asks again soon (`tcp_rcv_synsent_state_process`).
+                self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
             }
             return;
         }
@@ -198,6 +206,7 @@ impl Connection {
         }
         let error = match self.state {
             State::SynReceived => ConnectionError::Refused,
+            State::CloseWait => ConnectionError::BrokenPipe,
             _ => ConnectionError::Reset,
         };
         self.fail(error);
@@ -311,7 +320,8 @@ impl Connection {
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
-            self.abort(now);
+            self.stray_reset = Some(segment.ack);
+            self.fail(ConnectionError::Reset);
             return;
         }
         let estimates = self.estimates(now);

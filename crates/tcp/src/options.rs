@@ -35,6 +35,8 @@ pub struct SocketOptions {
     pub send_buffer: Option<u32>,
     /// `SO_RCVBUF` doubled as Linux does; `None` is autotuned.
     pub receive_buffer: Option<u32>,
+    /// `SO_RCVLOWAT`: unread bytes from which on a reader is woken, at least 1.
+    pub receive_lowat: u32,
     /// `TCP_MAXSEG`: upper bound of the MSS.
     pub max_segment: Option<u16>,
     /// `SO_MAX_PACING_RATE`.
@@ -87,6 +89,10 @@ impl SocketOptions {
                 let bytes = bytes.min(config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
                 self.receive_buffer = Some(bytes);
             }
+            SocketOption::ReceiveLowat(bytes) => {
+                let buffer = self.receive_buffer.unwrap_or(config.tcp_rmem.max);
+                self.receive_lowat = bytes.min(buffer / 2).max(1);
+            }
             SocketOption::MaxSegment(0) => self.max_segment = None,
             SocketOption::MaxSegment(mss @ 88..=32767) => self.max_segment = Some(mss),
             SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
@@ -121,6 +127,7 @@ impl Default for SocketOptions {
             linger: None,
             send_buffer: None,
             receive_buffer: None,
+            receive_lowat: 1,
             max_segment: None,
             max_pacing_rate: Rate::UNLIMITED,
             notsent_lowat: 0,
@@ -156,6 +163,8 @@ pub enum SocketOption {
     SendBuffer(u32),
     /// `SO_RCVBUF`, bytes as asked (doubled inside).
     ReceiveBuffer(u32),
+    /// `SO_RCVLOWAT`, bytes; at most half the receive buffer, 0 is 1.
+    ReceiveLowat(u32),
     /// `TCP_MAXSEG`, 88 to 32767; 0 ends the bound.
     MaxSegment(u16),
     /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.

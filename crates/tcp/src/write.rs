@@ -148,7 +148,7 @@ impl Connection {
     }
 
     /// Copies from the front of `data` what there is room for.
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, data: &[u8]) -> usize {
         let goal = self.size_goal();
         let mut done = 0;
@@ -206,7 +206,7 @@ impl Connection {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn after_write(
         &mut self,
         done: usize,

@@ -493,7 +493,7 @@ impl World {
 
     fn set_option(&mut self, source: &mut Source<'_>) {
         let span = Nanos(u64::from(source.word()));
-        let option = match source.byte() % 15 {
+        let option = match source.byte() % 16 {
             0 => SocketOption::NoDelay(source.bit()),
             1 => SocketOption::Cork(source.bit()),
             2 => SocketOption::QuickAck(source.bit()),
@@ -510,6 +510,7 @@ impl World {
             13 => {
                 SocketOption::Congestion(congestion::NAMES[usize::from(source.byte() % 4)].into())
             }
+            14 => SocketOption::ReceiveLowat(source.word() >> (source.byte() % 32)),
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };
         let _ = self.connection.set_option(self.now, option);

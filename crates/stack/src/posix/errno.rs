@@ -88,6 +88,7 @@ impl From<ConnectionError> for Errno {
         match error {
             ConnectionError::Refused => Self::ECONNREFUSED,
             ConnectionError::Reset => Self::ECONNRESET,
+            ConnectionError::BrokenPipe => Self::EPIPE,
             ConnectionError::TimedOut => Self::ETIMEDOUT,
             ConnectionError::HostUnreachable => Self::EHOSTUNREACH,
             ConnectionError::NetworkUnreachable => Self::ENETUNREACH,

@@ -15,8 +15,7 @@ impl Posix {
     /// # Errors
     /// `EINVAL` for an address that is too short or a socket that is bound or connected,
     /// `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EADDRINUSE`.
-    pub fn bind(&mut self, now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
-        let _ = now;
+    pub fn bind(&mut self, _now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
         let socket = self.table.socket(fd)?;
         let local = sockaddr::parse(socket.domain, address)?;
         let is_mapped = matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());

@@ -256,7 +256,7 @@ impl Socket {
                 SocketOption::Priority(band)
             }
             SO_LINGER if is_stream => SocketOption::Linger(linger(value)?),
-            SO_MAX_PACING_RATE if is_stream => SocketOption::MaxPacingRate(rate(value)?),
+            SO_MAX_PACING_RATE if is_stream => rate(value)?,
             SO_TYPE | SO_PROTOCOL | SO_DOMAIN | SO_ERROR => return Err(Errno::ENOPROTOOPT),
             _ => return Err(Errno::ENOPROTOOPT),
         };
@@ -366,13 +366,13 @@ impl Socket {
         let options = self.options(now);
         Ok(match name {
             TCP_INFO => give(&self.info(now, config), out),
-            // Neither Reno nor CUBIC has figures of its own to tell, in Linux too.
-            TCP_CC_INFO => 0,
+            TCP_CC_INFO => match self.controller(now, config).as_str() {
+                // These have no figures of their own to tell, in Linux too.
+                "reno" | "cubic" => 0,
+                _ => return Err(Errno::ENOPROTOOPT),
+            },
             TCP_CONGESTION => {
-                let name = match &self.kind {
-                    Kind::Stream { handle, .. } => handle.info(now).congestion,
-                    _ => options.congestion.unwrap_or(&config.tcp_congestion_control),
-                };
+                let name = self.controller(now, config);
                 let mut padded = [0; TCP_CA_NAME_MAX];
                 give(name.as_bytes(), &mut padded[..TCP_CA_NAME_MAX - 1]);
                 give(&padded, out)
@@ -401,6 +401,15 @@ impl Socket {
             TCP_SYNCNT | TCP_LINGER2 => give_int(tcp_default(name, config), out),
             _ => return Err(Errno::ENOPROTOOPT),
         })
+    }
+
+    /// `TCP_CONGESTION`
+    fn controller(&self, now: Instant, config: &Config) -> String {
+        let name = match &self.kind {
+            Kind::Stream { handle, .. } => handle.info(now).congestion,
+            _ => self.options.congestion.unwrap_or(&config.tcp_congestion_control),
+        };
+        name.to_owned()
     }
 
     /// `SO_ERROR`: the pending error, once.
@@ -484,13 +493,10 @@ fn linger(value: &[u8]) -> Result<Option<Nanos>, Errno> {
     Ok((int(whole)? != 0).then_some(span))
 }
 
-/// `SO_MAX_PACING_RATE` in either size; all ones is no limit.
-fn rate(value: &[u8]) -> Result<Rate, Errno> {
-    if let Ok(bytes) = value.try_into() {
-        return Ok(Rate(u64::from_ne_bytes(bytes)));
-    }
-    match int(value)? as u32 {
-        u32::MAX => Ok(Rate::UNLIMITED),
-        rate => Ok(Rate(u64::from(rate))),
-    }
+/// `SO_MAX_PACING_RATE` in either size.
+fn rate(value: &[u8]) -> Result<SocketOption, Errno> {
+    Ok(match value.try_into() {
+        Ok(bytes) => SocketOption::MaxPacingRate(Rate(u64::from_ne_bytes(bytes))),
+        Err(_) => SocketOption::MaxPacingRate32(int(value)? as u32),
+    })
 }

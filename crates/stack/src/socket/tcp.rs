@@ -445,6 +445,14 @@ impl TcpHandle {
         self.with(now, |connection| connection.read(now, buf))
     }
 
+    /// As [`read`](Self::read) for a caller that waits for `SO_RCVLOWAT` bytes.
+    ///
+    /// # Errors
+    /// As [`Connection::read_low_water`].
+    pub fn read_low_water(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.with(now, |connection| connection.read_low_water(now, buf))
+    }
+
     /// As [`read`](Self::read) without a copy; `Ok(None)` is the end of the stream.
     ///
     /// # Errors

@@ -310,6 +310,10 @@ impl Sender {
             self.recovery.retransmits = 0;
         }
         if prior.packets_out == 0 {
+            if facts.dsack {
+                // Everything had arrived, some of it twice: an undo may be due.
+                self.react(now, &facts, counters);
+            }
             return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
         }
         facts.is_duplicate = ack.ack == self.una

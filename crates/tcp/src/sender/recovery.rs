@@ -301,13 +301,8 @@ impl Sender {
     fn react_in_recovery(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) {
         if !ack.una_advanced {
             self.add_reno_sacks(ack, counters);
-        } else {
-            if !self.sack {
-                self.board.set_reno_sacked(0);
-            }
-            if self.try_undo_partial(now, ack, counters) {
-                return;
-            }
+        } else if self.try_undo_partial(now, ack, counters) {
+            return;
         }
         if self.try_undo_dsack(now, counters) {
             self.try_open(now, ack);
@@ -520,9 +515,8 @@ impl Sender {
         self.controller.on_event(CongestionEvent::Open, now, &mut self.window);
     }
 
+    /// The marks for an undo stay: DSACKs may still come for all that was sent again.
     fn finish_episode(&mut self) {
-        self.recovery.undo_marker = None;
-        self.recovery.undo_retrans = None;
         self.recovery.frto = false;
         if self.board.counts().retrans_out == 0 {
             self.recovery.retrans_stamp = None;

@@ -28,7 +28,7 @@ pub struct Sent {
     head: u16,
     /// Bytes of each segment but the last.
     pub unit: u16,
-    /// SYN or FIN when the frame carries it.
+    /// SYN, FIN and PSH when the frame carries them.
     pub flags: Flags,
     /// Whether any byte of it was ever retransmitted (Karn's rule).
     pub ever_retransmitted: bool,
@@ -158,7 +158,7 @@ impl Sent {
             *mine &= ones(index);
         }
         self.seq_len = at;
-        self.flags.remove(Flags::FIN);
+        self.flags.remove(Flags::FIN | Flags::PSH);
         rest.flags.remove(Flags::SYN);
         rest
     }
@@ -518,7 +518,7 @@ impl Scoreboard {
                     let bytes = u32::from(mss) * MAX_SEGMENTS;
                     front.payload.truncate(bytes);
                     front.seq_len = bytes;
-                    front.flags.remove(Flags::FIN);
+                    front.flags.remove(Flags::FIN | Flags::PSH);
                     front.lost = front.all();
                     self.adopt(front);
                     sent.payload.advance(bytes);

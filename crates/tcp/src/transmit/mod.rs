@@ -84,6 +84,8 @@ pub(crate) struct Path<'a> {
     pub gso_bytes: u32,
     /// Segments of the largest frame.
     pub gso_segs: u32,
+    /// The frame asks the peer for an answer (`tcp_write_wakeup`).
+    pub is_probe: bool,
 }
 
 impl Connection {
@@ -156,6 +158,10 @@ impl Connection {
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
             queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
+            lateness: match self.config.late_completions {
+                true => egress.completion_lateness(),
+                false => Nanos::ZERO,
+            },
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -169,7 +175,8 @@ impl Connection {
             (false, false) => Executor::Nobody,
         };
         self.sender.pacer.set_executor(executor);
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes, gso_segs };
+        let mut path =
+            Path { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -378,6 +385,10 @@ impl Connection {
             self.was_waived |= self.account.bytes() >= limit;
             return Ok(());
         }
+        // What is acknowledged has left, whether it is known to be complete or not.
+        if self.config.late_completions && u64::from(self.sender.board.memory()) < limit {
+            return Ok(());
+        }
         // Linux compares a count that is one too high with ">": a full limit refuses.
         if self.account.admit(limit.saturating_sub(1)) {
             Ok(())
@@ -400,8 +411,8 @@ impl Connection {
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
         let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
-        let is_pushed = bytes > path.mss || ends_record || ends_write;
-        flags.set(Flags::PSH, is_pushed && bytes > 0);
+        let pushes = bytes > 0 && (ends_record || ends_write || path.is_probe);
+        flags.set(Flags::PSH, pushes || bytes > path.mss);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload.clone();
@@ -425,7 +436,9 @@ impl Connection {
         self.commit_departure(path, bytes, segments, offer);
         let in_flight = self.sender.board.counts().in_flight() + segments;
         let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
-        let marks = flags & Flags::FIN;
+        let mut marks = flags & (Flags::FIN | Flags::PSH);
+        // That of a super-frame is for its receiver's GRO, not for the stream (`__tcp_transmit_skb`).
+        marks.set(Flags::PSH, pushes);
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
@@ -560,7 +573,9 @@ impl Connection {
         let closing = unsent == 0 && self.fin == Fin::Queued;
         if (unsent > 0 && window > 0) || closing {
             let (record, _) = self.sender.queue.first_record(self.sender.nxt);
+            path.is_probe = true;
             let _ = self.send_frame(path, record.min(window).min(path.mss));
+            path.is_probe = false;
         } else {
             self.counters.add(Counter::KeepAlive, 1);
             self.send_bare(path, self.sender.una - 1, Flags::ACK);

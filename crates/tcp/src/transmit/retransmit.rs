@@ -82,12 +82,12 @@ impl Connection {
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
         let payload = sent.payload.clone();
         let bytes = payload.len();
-        let mut flags = Flags::ACK | (marks & Flags::FIN);
-        flags.set(Flags::PSH, bytes > 0);
+        let flags = Flags::ACK | (marks & (Flags::FIN | Flags::PSH));
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload;
         let unit = u32::from(unit).min(path.mss);
         if bytes > unit {
+            segment.flags |= Flags::PSH;
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();

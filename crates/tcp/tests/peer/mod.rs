@@ -72,6 +72,8 @@ pub(crate) struct Wire {
     pub(crate) gso: GsoLimits,
     pub(crate) verdict: Verdict,
     pub(crate) holds_until_departure: bool,
+    /// Frames of data that may leave in one visit.
+    pub(crate) budget: usize,
     /// Frames complete as soon as they were handed down.
     pub(crate) completes: bool,
     pub(crate) credits: VecDeque<TxCredit>,
@@ -116,6 +118,10 @@ impl Egress for Wire {
 
     fn holds_until_departure(&self) -> bool {
         self.holds_until_departure
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.out.len() >= self.budget
     }
 }
 
@@ -209,6 +215,7 @@ impl Peer {
         let wire = Wire {
             gso: GsoLimits { max_size: 65535, max_segs: 64 },
             verdict: Verdict::Queued,
+            budget: usize::MAX,
             holds_until_departure: false,
             completes: true,
             credits: VecDeque::new(),

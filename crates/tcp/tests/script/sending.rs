@@ -1,7 +1,7 @@
 //! When data leaves: Nagle in Minshall's form, `TCP_CORK`, autocorking, pacing, deferral, local
 //! drops (Linux's `tcp_write_xmit`).
 
-use crate::peer::{Hello, Peer};
+use crate::peer::{Hello, Out, Peer};
 use neap_tcp::config::Config;
 use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
@@ -396,4 +396,41 @@ fn a_retransmission_that_is_cut_finer_has_no_more_segments_than_the_path_takes()
     for out in out {
         assert!(out.segment.segments() <= 64, "{} segments", out.segment.segments());
     }
+}
+
+#[test]
+fn a_visit_ends_when_the_driver_has_sent_enough_and_the_next_one_goes_on() {
+    let mut peer = Peer::plain();
+    peer.wire.budget = 3;
+    assert_eq!(peer.write(8000), TxBlocked::Yield);
+    assert_eq!(peer.take().len(), 3);
+    // What is owed leaves all the same: only new data waits.
+    peer.wire.budget = 0;
+    peer.data(100);
+    peer.data(100);
+    let acks = peer.take();
+    assert!(acks.iter().all(|out| out.len() == 0));
+    assert_eq!(acks.last().map(Out::ack), Some(200));
+    peer.wire.budget = usize::MAX;
+    peer.transmit();
+    assert_eq!(peer.end(), 8000);
+}
+
+#[test]
+fn a_frame_has_at_most_64_segments() {
+    let config = Config { tso_autosizing: false, half_cwnd: false, ..Config::default() };
+    let hello = Hello { mss: Some(100), window: 1 << 20, ..Hello::default() };
+    let options = SocketOptions { send_buffer: Some(1 << 20), ..SocketOptions::default() };
+    let mut peer = Peer::established(config, options, hello);
+    peer.wire.gso = GsoLimits { max_size: 65_536, max_segs: 65_535 };
+    peer.wire.completes = true;
+    let mut most = 0;
+    for _ in 0..10 {
+        peer.try_write(100_000);
+        peer.transmit();
+        most = peer.take().iter().map(|out| out.segment.segments()).max().unwrap_or(0).max(most);
+        peer.advance_ms(10);
+        peer.ack(peer.info().bytes_sent as i32);
+    }
+    assert_eq!(most, 64);
 }
