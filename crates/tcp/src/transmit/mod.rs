@@ -115,7 +115,8 @@ impl Connection {
             TxBlocked::Pacing(_) => {
                 let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss);
                 let slack = Nanos(self.config.timer_slack_ns.into());
-                self.deadlines.set(Deadline::Pacing, self.sender.pacer.deadline(frame, slack));
+                let at = self.sender.pacer.deadline(now, frame, slack);
+                self.deadlines.set(Deadline::Pacing, at);
             }
             _ => self.deadlines.clear(Deadline::Pacing),
         }

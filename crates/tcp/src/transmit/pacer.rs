@@ -119,10 +119,12 @@ impl Pacer {
 
     /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most a
     /// fourth of its gap late: with what hosts add to it, a short gap would be late by more than the
-    /// half that is made good, and the flow slower than its rate.
-    pub fn deadline(&self, bytes: u32, slack: Nanos) -> Instant {
+    /// half that is made good, and the flow slower than its rate. Who comes before the departure, but
+    /// so late, is told the departure.
+    pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
         let gap = self.rate.time_for(u64::from(bytes));
-        self.next - Nanos(slack.0.saturating_sub(gap.0 / 4))
+        let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
+        if early > now { early } else { self.next }
     }
 
     /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
@@ -236,11 +238,13 @@ mod tests {
     #[test]
     fn timers_with_slack_are_late_by_a_fourth_of_a_gap_at_most() {
         let mut pacer = paced();
-        send(&mut pacer, Instant::from_nanos(100 * MS), 100);
+        let now = Instant::from_nanos(100 * MS);
+        send(&mut pacer, now, 100);
         let (next, slack) = (pacer.next_departure(), Nanos(20_000));
-        assert_eq!(pacer.deadline(1000, slack), next, "a gap of a millisecond");
-        assert_eq!(pacer.deadline(40, slack) + slack, next + Nanos(10_000));
-        assert_eq!(pacer.deadline(0, slack) + slack, next);
+        assert_eq!(pacer.deadline(now, 1000, slack), next, "a gap of a millisecond");
+        assert_eq!(pacer.deadline(now, 40, slack) + slack, next + Nanos(10_000));
+        assert_eq!(pacer.deadline(now, 0, slack) + slack, next);
+        assert_eq!(pacer.deadline(next - slack, 0, slack), next, "never one that has passed");
     }
 
     #[test]
