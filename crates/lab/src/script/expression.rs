@@ -304,7 +304,7 @@ mod tests {
             "0 or 1 and 1",
             "1 < tcpi_unacked <= 4",
             "(tcpi_snd_cwnd - tcpi_unacked) % 4 == 2",
-            "tcpi_snd_cwnd & 2 | 1 == 1, tcpi_snd_cwnd",
+            "tcpi_snd_cwnd & 2 | 1 == 3, tcpi_snd_cwnd",
             "-1 < 0",
         ] {
             assert!(holds(text), "{text}");
