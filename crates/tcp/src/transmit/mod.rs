@@ -149,7 +149,7 @@ impl Connection {
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         let options = self.options_of(now, true);
         let header = 20 + options.wire_len() as u32;
-        let mss = self.mss_for(header);
+        let mss = self.current_mss(header);
         let gso = egress.gso();
         let flow = FlowRate {
             pacing: self.sender.pacer.rate(),
@@ -646,6 +646,14 @@ impl Connection {
             let backlog = self.sender.pacer.backlog(now);
             self.deadlines.set_retransmit(Deadline::Probe, now + wait.min(most) + backlog);
         }
+    }
+
+    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and rates are
+    /// counted in, less what its options take beyond the usual ones.
+    fn current_mss(&self, header: u32) -> u32 {
+        let usual = 20 + if self.timestamps { 12 } else { 0 };
+        let counted = self.sender.mss.saturating_sub(header.saturating_sub(usual));
+        self.mss_for(header).min(counted.max(8))
     }
 
     /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU

@@ -7,6 +7,9 @@
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
 
+/// The least time to the next look at a departure.
+const STEP: Nanos = Nanos::from_micros(1);
+
 /// Who sees to it that frames leave when they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
@@ -119,12 +122,11 @@ impl Pacer {
 
     /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most a
     /// fourth of its gap late: with what hosts add to it, a short gap would be late by more than the
-    /// half that is made good, and the flow slower than its rate. Who comes before the departure, but
-    /// so late, is told the departure.
+    /// half that is made good, and the flow slower than its rate. Never a time that has passed.
     pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
         let gap = self.rate.time_for(u64::from(bytes));
         let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
-        if early > now { early } else { self.next }
+        early.max(now + STEP).min(self.next)
     }
 
     /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
@@ -244,7 +246,9 @@ mod tests {
         assert_eq!(pacer.deadline(now, 1000, slack), next, "a gap of a millisecond");
         assert_eq!(pacer.deadline(now, 40, slack) + slack, next + Nanos(10_000));
         assert_eq!(pacer.deadline(now, 0, slack) + slack, next);
-        assert_eq!(pacer.deadline(next - slack, 0, slack), next, "never one that has passed");
+        let visit = next - slack;
+        assert_eq!(pacer.deadline(visit, 0, slack), visit + STEP, "none that has passed");
+        assert_eq!(pacer.deadline(next - Nanos(1), 0, slack), next);
     }
 
     #[test]
