@@ -50,7 +50,8 @@ impl Path {
     /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
     /// a round trip holds about a thousand, where they may be that large.
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
-        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 65_000) as u16;
+        // The MSS is at most half of the first window, which is 64 KB.
+        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 32_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
         Self { rate, rtt, buffer_permille: 2000, loss, marks, policer: None, mtu }
     }
