@@ -7,7 +7,7 @@
 //! over at the receive interrupt, joined by the NIC where they follow each other.
 //!
 //! All this is computed when the doorbell rings: nothing that happens later changes when a frame in
-//! the ring leaves. Only queues that decide at departure ([`queue`]) and routers want events of
+//! the ring leaves. Only queues that decide at departure (`queue`) and routers want events of
 //! their own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
 mod accident;
