@@ -156,6 +156,7 @@ impl Sleeper {
     }
 
     /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or earlier.
+    #[cfg(feature = "tokio")]
     pub(crate) fn wake_at(&self, at: Instant, now: Instant) {
         self.alarm.set(at, now);
     }
