@@ -1,9 +1,9 @@
-//! HyStart++ (RFC 9406): leaves slow start when the round-trip time rises, before losses do it.
+//! HyStart++ (RFC 9406): leaves slow start when the round-trip time has risen and stays so.
 //!
 //! Only the first slow start is watched (section 4.3): later ones have a threshold.
 //! Cost: O(1) per ACK, no memory beyond this struct.
 
-use super::{AckSample, Window};
+use crate::congestion::{AckSample, Window};
 use crate::time::Nanos;
 
 const MIN_RTT_THRESH: Nanos = Nanos::from_millis(4);
@@ -24,7 +24,7 @@ struct Conservative {
 
 /// The watch over the first slow start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HyStart {
+pub(in crate::congestion) struct HyStart {
     last_round_min: Nanos,
     round_min: Nanos,
     samples: u32,
