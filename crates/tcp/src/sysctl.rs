@@ -1,6 +1,8 @@
 //! Settings by name: one table of every field of [`Config`] with Linux's name, unit and range.
 
-use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, SysctlError, TsoBonus, TsoDefer};
+use crate::config::{
+    BufferSizes, Config, HyStartRule, SmallQueueRule, SysctlError, TsoBonus, TsoDefer,
+};
 use crate::congestion;
 use core::str::FromStr;
 
@@ -129,7 +131,9 @@ sysctls! {
 
 /// From text; `None` if it is not what is expected.
 mod parse {
-    use super::{BufferSizes, FromStr, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer, congestion};
+    use super::{
+        BufferSizes, FromStr, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer, congestion,
+    };
 
     pub(super) fn int<T: TryFrom<u32>>(text: &str, low: u32, high: u32) -> Option<T> {
         let value = u32::from_str(text).ok().filter(|value| (low..=high).contains(value))?;

@@ -243,11 +243,10 @@ mod tests {
             (measured.queue_bytes, measured.queue_ms, measured.rtt_ms),
             (12_500.0, 1.0, 2.0)
         );
-        let agrees =
-            |predicted| {
-                let measured = (measured, Lateness::default());
-                Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees
-            };
+        let agrees = |predicted| {
+            let measured = (measured, Lateness::default());
+            Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees
+        };
         assert!(agrees(outcome(94.0, &[14_900.0])));
         assert!(!agrees(outcome(94.0, &[15_100.0])));
         assert!(!agrees(outcome(70.0, &[12_500.0])));
