@@ -17,8 +17,8 @@ const LINK_HEADER: f64 = 1514.0 / 1500.0;
 /// at once: here a fast wire and a card that joins again what arrives together. What neap sends waits
 /// in the ring of its AF_PACKET socket until `tbf` lets it go: here a NIC with a slow wire.
 ///
-/// Processes are as late as the machine is: neap, and whoever reads in the kernel, for the receiver
-/// acknowledges what was read. The kernel that sends is not: it sends in its interrupts.
+/// The reader is as late as the machine wakes it, and what it has not read is not acknowledged. neap is
+/// as late as in the lab's experiments. The kernel that sends is not: it sends in its interrupts.
 fn topology(link: Link, sender: Sender, late: &Lateness) -> String {
     let late = late.to_toml();
     let Link { mbit, gso_max, burst } = link;
@@ -28,7 +28,6 @@ fn topology(link: Link, sender: Sender, late: &Lateness) -> String {
             format!(
                 r#"[host.a]
 profile = "neap"
-lateness = {late}
 nic = {{ gso_max_size = {gso_max}, ring = 1000 }}
 [host.b]
 lateness = {late}
