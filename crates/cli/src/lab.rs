@@ -2,6 +2,7 @@
 
 mod compare;
 mod files;
+mod list;
 mod parquet;
 mod report;
 mod run;
@@ -10,7 +11,6 @@ mod sweep;
 use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
-use neap_lab::library;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ fn print(args: &Args) -> Result<bool, Failure> {
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
-        Some(Command::List) => return list(&mut out),
+        Some(Command::List) => return list::main(&mut out),
         None => {}
     }
     if args.json {
@@ -118,16 +118,6 @@ fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
     let page = report::front_page(&[section])?;
     std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(())
-}
-
-fn list(out: &mut impl Write) -> Result<bool, Failure> {
-    for scenario in library::SCENARIOS {
-        let about = scenario.text.lines().find_map(|line| line.strip_prefix("about = "));
-        let about = about.unwrap_or_default().trim_matches('"');
-        writeln!(out, "{:<20} {about}", scenario.name)?;
-    }
-    writeln!(out, "\nneap lab run NAME, or a file of your own")?;
-    Ok(true)
 }
 
 /// Rows appear as they are measured.

@@ -147,6 +147,9 @@ impl<'a> Experiment<'a> {
                 }
                 if !expect.relative_to.is_empty() {
                     let other = replaced(choice, &expect.relative_to);
+                    if other == *choice {
+                        continue;
+                    }
                     let base = runs.iter().find(|(choice, _)| *choice == other);
                     let Some((_, base)) = base else {
                         let what = format!("there is no run with {}", describe(&other));

@@ -38,6 +38,18 @@ pub enum FrameRule {
     },
 }
 
+/// How slow start is watched, so that it ends before losses end it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HyStartRule {
+    /// Not at all.
+    Off,
+    /// By trains of ACKs and by their delay, as Linux's CUBIC does it.
+    Linux,
+    /// HyStart++ (RFC 9406).
+    #[default]
+    Rfc9406,
+}
+
 /// What the small-queue limit is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmallQueueRule {
@@ -176,6 +188,8 @@ pub struct Config {
     pub half_cwnd: bool,
     /// `neap.tcp_tso_defer`: `next_ack` or `half_rtt`.
     pub tso_defer: TsoDefer,
+    /// `neap.tcp_hystart`: `off`, `linux` or `rfc9406`; what CUBIC does in slow start.
+    pub hystart: HyStartRule,
     /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
     pub tso_autosizing: bool,
     /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
@@ -253,6 +267,7 @@ impl Default for Config {
             skb_overhead: BUFFER_OVERHEAD,
             half_cwnd: true,
             tso_defer: TsoDefer::NextAck,
+            hystart: HyStartRule::Rfc9406,
             tso_autosizing: true,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,

@@ -143,9 +143,13 @@ counters! {
     RetransFail = "TcpExtTCPRetransFail",
     /// Frames in flight that were not cut for a retransmission because memory ran out.
     WqueueTooBig = "TcpExtTCPWqueueTooBig",
-    /// Slow start left by HyStart++ on delay.
+    /// Slow start left by HyStart on a train of ACKs.
+    HystartTrainDetect = "TcpExtTCPHystartTrainDetect",
+    /// Window at which it left slow start so, summed.
+    HystartTrainCwnd = "TcpExtTCPHystartTrainCwnd",
+    /// Slow start left by HyStart or HyStart++ on delay.
     HystartDelayDetect = "TcpExtTCPHystartDelayDetect",
-    /// Window at which HyStart++ left slow start, summed.
+    /// Window at which it left slow start so, summed.
     HystartDelayCwnd = "TcpExtTCPHystartDelayCwnd",
     /// Transmissions that stopped at the small-queue limit.
     SmallQueueThrottled = "NeapTCPSmallQueueThrottled",

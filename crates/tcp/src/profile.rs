@@ -2,9 +2,9 @@
 //!
 //! A profile is data: sysctls as that kernel had them, and a switch for each rule that was another
 //! one then. Each can be set alone afterwards. The controllers, loss recovery and the receiver are
-//! today's in every profile.
+//! today's in every profile; HyStart is that of Linux 6.18 in those of Linux.
 
-use crate::config::{BufferSizes, Config, SmallQueueRule, TsoBonus, TsoDefer};
+use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer};
 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,7 @@ fn linux_6_18() -> Config {
     Config {
         tso_bonus: TsoBonus::Linux,
         late_completions: false,
+        hystart: HyStartRule::Linux,
         timer_slack_ns: 10_000,
         ..Config::default()
     }

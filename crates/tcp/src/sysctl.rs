@@ -1,6 +1,8 @@
 //! Settings by name: one table of every field of [`Config`] with Linux's name, unit and range.
 
-use crate::config::{BufferSizes, Config, SmallQueueRule, SysctlError, TsoBonus, TsoDefer};
+use crate::config::{
+    BufferSizes, Config, HyStartRule, SmallQueueRule, SysctlError, TsoBonus, TsoDefer,
+};
 use crate::congestion;
 use core::str::FromStr;
 
@@ -32,6 +34,9 @@ macro_rules! expected {
     };
     (rule) => {
         "fixed or rate"
+    };
+    (hystart) => {
+        "off, linux or rfc9406"
     };
     (defer) => {
         "next_ack or half_rtt"
@@ -109,6 +114,7 @@ sysctls! {
     "neap.tcp_pacing_credit" pacing_credit: switch;
     "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647;
     "neap.tcp_half_cwnd" half_cwnd: switch;
+    "neap.tcp_hystart" hystart: hystart;
     "neap.tcp_late_completions" late_completions: switch;
     "neap.tcp_skb_overhead" skb_overhead: int 0..65536;
     "neap.tcp_small_queue_cap_paced" small_queue_cap_paced: switch;
@@ -125,7 +131,9 @@ sysctls! {
 
 /// From text; `None` if it is not what is expected.
 mod parse {
-    use super::{BufferSizes, FromStr, SmallQueueRule, TsoBonus, TsoDefer, congestion};
+    use super::{
+        BufferSizes, FromStr, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer, congestion,
+    };
 
     pub(super) fn int<T: TryFrom<u32>>(text: &str, low: u32, high: u32) -> Option<T> {
         let value = u32::from_str(text).ok().filter(|value| (low..=high).contains(value))?;
@@ -160,6 +168,15 @@ mod parse {
         }
     }
 
+    pub(super) fn hystart(text: &str) -> Option<HyStartRule> {
+        match text {
+            "off" => Some(HyStartRule::Off),
+            "linux" => Some(HyStartRule::Linux),
+            "rfc9406" => Some(HyStartRule::Rfc9406),
+            _ => None,
+        }
+    }
+
     pub(super) fn defer(text: &str) -> Option<TsoDefer> {
         match text {
             "next_ack" => Some(TsoDefer::NextAck),
@@ -175,7 +192,7 @@ mod parse {
 
 /// To text, in the form that is parsed.
 mod show {
-    use super::{BufferSizes, SmallQueueRule, TsoBonus, TsoDefer};
+    use super::{BufferSizes, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer};
 
     pub(super) fn int(value: &impl ToString) -> String {
         value.to_string()
@@ -202,6 +219,14 @@ mod show {
         match value {
             SmallQueueRule::Fixed => "fixed".into(),
             SmallQueueRule::Rate => "rate".into(),
+        }
+    }
+
+    pub(super) fn hystart(value: &HyStartRule) -> String {
+        match value {
+            HyStartRule::Off => "off".into(),
+            HyStartRule::Linux => "linux".into(),
+            HyStartRule::Rfc9406 => "rfc9406".into(),
         }
     }
 

@@ -63,11 +63,18 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let jobs = args.jobs.unwrap_or(cores).max(1);
     lines.extend(run_missing(&experiment, &path, &lines, jobs)?);
     let mut runs = Vec::new();
+    writeln!(out, "{}\n", experiment.scenario().about)?;
     for choice in experiment.choices() {
         let line = lines.iter().find(|line| line.choice() == *choice);
         let line = line.ok_or("a run is missing")?;
         writeln!(out, "{}  {}", line.hash, describe(choice))?;
+        for (name, value) in expected(&experiment, &line.figures) {
+            writeln!(out, "{:18}{name:<44} {value:>12.3}", "")?;
+        }
         runs.push((choice.clone(), line.figures.clone()));
+    }
+    if let Some(look_at) = &experiment.scenario().look_at {
+        writeln!(out, "\nLook at: {look_at}")?;
     }
     let verdicts = experiment.judge(&runs)?;
     print_verdicts(out, &verdicts)?;
@@ -75,6 +82,20 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     write_table(&table, &lines).map_err(|error| format!("{}: {error}", table.display()))?;
     writeln!(out, "\n{} runs in {} and {}", runs.len(), path.display(), table.display())?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
+}
+
+/// The figures of which the scenario expects something, each once.
+fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a str, f64)> {
+    let mut shown: Vec<(&str, f64)> = Vec::new();
+    for expect in &experiment.scenario().expect {
+        let name = expect.get_ref().figure.get_ref().as_str();
+        if let Some(&value) = figures.get(name)
+            && shown.iter().all(|(other, _)| *other != name)
+        {
+            shown.push((name, value));
+        }
+    }
+    shown
 }
 
 /// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are those

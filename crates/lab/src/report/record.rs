@@ -39,6 +39,8 @@ pub enum Quantity {
     Wakeups,
     /// Of a host: memory of its sockets, bytes.
     Memory,
+    /// Of a host: bytes in its qdiscs.
+    QdiscBacklog,
 }
 
 /// One value per sample.
@@ -151,6 +153,10 @@ impl<'a> Recorder<'a> {
             self.note(|| name.clone(), Quantity::Wakeups, (wakeups - before) as f64 / seconds);
             let memory = (pages(world, *id, now) * PAGE) as f64;
             self.note(|| name.clone(), Quantity::Memory, memory);
+            let interfaces = world.stack(*id).interfaces(now);
+            let ports = interfaces.iter().flat_map(|interface| &interface.ports);
+            let backlog: u64 = ports.map(|port| port.qdisc.backlog_bytes).sum();
+            self.note(|| name.clone(), Quantity::QdiscBacklog, backlog as f64);
         }
     }
 

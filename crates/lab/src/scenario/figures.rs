@@ -299,6 +299,13 @@ impl AppProbe {
             if let (Some(begun), Some(last)) = (begun, done.iter().max()) {
                 out("transfer_ms", millis(last.since(begun)));
             }
+            let mut completion = Times::default();
+            for client in &log.clients {
+                if let (Some(begun), Some(finished)) = (client.begun, client.finished) {
+                    completion.record(finished.since(begun));
+                }
+            }
+            quantiles("completion", &completion, out);
         }
     }
 }

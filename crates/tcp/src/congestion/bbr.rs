@@ -389,7 +389,7 @@ impl CongestionControl for Bbr {
     }
 
     fn init(&mut self, start: &Start, window: &mut Window) {
-        let &Start { now, srtt, min_rtt, mss, delivered, lost, random, frame_rule } = start;
+        let &Start { now, srtt, min_rtt, mss, delivered, lost, random, frame_rule, .. } = start;
         let progress = Progress { at: now, delivered, lost, mss };
         let chance = Chance::new(random);
         *self = Self { round_end: delivered, progress, chance, frame_rule, ..Self::default() };

@@ -1,10 +1,11 @@
-//! CUBIC (RFC 9438), with HyStart++ for the first slow start.
+//! CUBIC (RFC 9438), with HyStart for slow start.
 //!
 //! Time is counted in 1/1024 s and windows in segments, without floating point.
 //! Cost: four divisions per ACK in congestion avoidance, one integer cube root per epoch.
 
 use super::hystart::HyStart;
-use super::{AckSample, CongestionControl, CongestionEvent, Window};
+use super::{AckSample, CongestionControl, CongestionEvent, Start, Window};
+use crate::config::HyStartRule;
 use crate::time::{Instant, Nanos};
 
 /// Beyond this many 1/1024 s from the plateau the curve is above every window.
@@ -92,7 +93,7 @@ impl Default for Cubic {
         Self {
             curve: Curve { w_max: 0, cwnd_prior: 0, epoch: None },
             saved: None,
-            hystart: HyStart::default(),
+            hystart: HyStart::new(HyStartRule::Rfc9406, Instant::ZERO),
             last_ack: Instant::ZERO,
         }
     }
@@ -125,12 +126,15 @@ impl CongestionControl for Cubic {
         "cubic"
     }
 
+    fn init(&mut self, start: &Start, _window: &mut Window) {
+        self.hystart = HyStart::new(start.hystart, start.now);
+    }
+
     fn on_ack(&mut self, sample: &AckSample, window: &mut Window) {
         let since_last = sample.now.since(self.last_ack);
         self.last_ack = sample.now;
-        if window.in_slow_start() {
-            self.hystart.observe(sample, window);
-        }
+        let epoch = self.curve.epoch.map(|epoch| epoch.start);
+        self.hystart.observe(sample, epoch, window);
         if !sample.is_cwnd_limited {
             // Time in which the flow does not fill its window does not count (section 5.8).
             if let Some(epoch) = &mut self.curve.epoch {
@@ -145,6 +149,10 @@ impl CongestionControl for Cubic {
         if acked > 0 {
             self.avoid_congestion(acked, sample, window);
         }
+    }
+
+    fn found_ack_train(&self) -> bool {
+        self.hystart.found_train()
     }
 
     /// Multiplicative decrease by 0.7, with fast convergence: a flow whose window fell below the
@@ -170,7 +178,7 @@ impl CongestionControl for Cubic {
             CongestionEvent::Loss => {
                 self.curve.w_max = 0;
                 self.curve.epoch = None;
-                self.hystart = HyStart::default();
+                self.hystart.on_reduction(true, now);
             }
             CongestionEvent::Undo => {
                 if let Some(saved) = self.saved.take() {
@@ -178,7 +186,9 @@ impl CongestionControl for Cubic {
                 }
             }
             CongestionEvent::Open => self.saved = None,
-            CongestionEvent::Recovery | CongestionEvent::Cwr => self.hystart = HyStart::default(),
+            CongestionEvent::Recovery | CongestionEvent::Cwr => {
+                self.hystart.on_reduction(false, now);
+            }
         }
     }
 }

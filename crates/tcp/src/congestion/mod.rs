@@ -9,7 +9,7 @@ pub mod reno;
 #[cfg(test)]
 mod tests;
 
-use crate::config::FrameRule;
+use crate::config::{FrameRule, HyStartRule};
 pub use crate::sender::recovery::CaState;
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
@@ -68,6 +68,10 @@ pub struct AckSample {
     pub state: CaState,
     /// The earliest departure of the next frame; later than `now` when frames wait for theirs.
     pub next_departure: Instant,
+    /// `sk_pacing_rate` until this ACK.
+    pub pacing_rate: Rate,
+    /// Departures are spaced at that rate.
+    pub is_paced: bool,
     /// The segment size in bytes.
     pub mss: u32,
     /// How large frames are.
@@ -160,6 +164,8 @@ pub struct Start {
     pub mss: u32,
     /// How large frames are.
     pub frame_rule: FrameRule,
+    /// How slow start is watched.
+    pub hystart: HyStartRule,
     /// Segments delivered so far.
     pub delivered: u64,
     /// Segments marked lost so far, modulo 2^32.
@@ -209,6 +215,12 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Whether what is sent now is slow on purpose, so that samples of it are marked as limited by
     /// the application. Asked after each [`on_ack`](Self::on_ack).
     fn marks_app_limited(&self) -> bool {
+        false
+    }
+
+    /// Whether slow start, if the last [`on_ack`](Self::on_ack) ended it by a threshold, ended by a
+    /// train of ACKs (`TCPHystartTrainDetect`) and not by their delay.
+    fn found_ack_train(&self) -> bool {
         false
     }
 

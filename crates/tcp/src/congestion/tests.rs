@@ -92,6 +92,20 @@ fn acks_do_not_reduce_the_window_below_the_plateau() {
     }
 }
 
+fn start(now: Instant, hystart: HyStartRule) -> Start {
+    Start {
+        now,
+        srtt: Nanos::ZERO,
+        min_rtt: Nanos::MAX,
+        mss: 1000,
+        frame_rule: FrameRule::Linux,
+        hystart,
+        delivered: 0,
+        lost: 0,
+        random: 1,
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ack(Box<AckSample>),
@@ -157,6 +171,7 @@ proptest! {
     #[test]
     fn acks_never_reduce_a_window_and_nothing_makes_it_zero(
         name in prop::sample::select(LOSS_BASED.to_vec()),
+        hystart in prop::sample::select(vec![HyStartRule::Off, HyStartRule::Linux, HyStartRule::Rfc9406]),
         initial in prop_oneof![1..100u32, 1..=u32::MAX],
         clamp in prop_oneof![Just(1u32 << 20), 1..=u32::MAX],
         steps in prop::collection::vec((0..5_000_000_000u64, step()), 1..100),
@@ -164,6 +179,7 @@ proptest! {
         let mut controller = by_name(name).expect("a known name");
         let mut window = Window { clamp, ..Window::new(initial.min(clamp)) };
         let mut now = Instant::ZERO;
+        controller.init(&start(now, hystart), &mut window);
         for (gap, step) in steps {
             now += Nanos(gap);
             let before = window;
@@ -201,11 +217,7 @@ proptest! {
         let mut controller = by_name(name).expect("a known name");
         let mut window = Window { clamp, ..Window::new(10.min(clamp)) };
         let mut now = Instant::ZERO;
-        let start = Start {
-            now, srtt: Nanos::ZERO, min_rtt: Nanos::MAX, mss: 1000, delivered: 0, lost: 0, random: 1,
-            frame_rule: FrameRule::Linux,
-        };
-        controller.init(&start, &mut window);
+        controller.init(&start(now, HyStartRule::Rfc9406), &mut window);
         for (gap, sample, step) in steps {
             now += Nanos(gap);
             if sample.losses > 0 {

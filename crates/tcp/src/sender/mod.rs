@@ -239,6 +239,7 @@ impl Sender {
             min_rtt: self.rtt.min_rtt(),
             mss: self.mss,
             frame_rule: config.frame_rule(),
+            hystart: config.hystart,
             delivered: self.rate.delivered(),
             lost: self.rate.lost(),
             random: u64::from(self.nxt.0),
@@ -564,6 +565,8 @@ impl Sender {
         sample.state = self.recovery.state;
         sample.frame_rule = config.frame_rule();
         sample.next_departure = self.pacer.next_departure();
+        sample.pacing_rate = self.pacer.rate();
+        sample.is_paced = self.pacer.is_spaced();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);
             if self.controller.marks_app_limited() {
@@ -578,16 +581,25 @@ impl Sender {
                 facts.newly_acked > 0
             };
             if may_raise {
-                let had_threshold = self.window.ssthresh != u32::MAX;
+                let threshold = self.window.ssthresh;
                 self.controller.on_ack(sample, &mut self.window);
-                if !had_threshold && self.window.ssthresh != u32::MAX {
-                    counters.add(Counter::HystartDelayDetect, 1);
-                    counters.add(Counter::HystartDelayCwnd, u64::from(self.window.cwnd));
+                if self.window.ssthresh != threshold {
+                    self.count_hystart(counters);
                 }
             }
         }
         self.window.cwnd = self.window.cwnd.max(1);
         self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
+    }
+
+    fn count_hystart(&self, counters: &Counters) {
+        let (detect, cwnd) = if self.controller.found_ack_train() {
+            (Counter::HystartTrainDetect, Counter::HystartTrainCwnd)
+        } else {
+            (Counter::HystartDelayDetect, Counter::HystartDelayCwnd)
+        };
+        counters.add(detect, 1);
+        counters.add(cwnd, u64::from(self.window.ssthresh));
     }
 
     /// The pacing rate (`tcp_update_pacing_rate`), unless the controller has one.

@@ -1,16 +1,15 @@
 //! One flow over real devices.
 
+use super::lateness::Lateness;
 use super::network::{DEVICE, Network, RECEIVER, Running, SENDER, run};
-use super::{Link, Outcome, Samples, Sender};
+use super::{Link, Outcome, Samples, Sender, WARM_UP};
 use crate::perf::interrupt::Interrupt;
 use serde_json::Value;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Seconds at the start that do not count: slow start, and the buffers grow.
-const WARM_UP: u32 = 1;
 
 /// Between two looks at the queue.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -18,13 +17,13 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// More than its time that a flow may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Measures it.
+/// Measures it, and how late the machine was meanwhile.
 pub(super) fn measure(
     link: Link,
     sender: Sender,
     seconds: u32,
     interrupt: &Interrupt,
-) -> Result<Outcome, Box<dyn Error>> {
+) -> Result<(Outcome, Lateness), Box<dyn Error>> {
     let network = Network::new(link, sender)?;
     let server =
         Network::start(&network.receiver, ["iperf3", "--server", "--one-off", "--forceflush"])?;
@@ -35,6 +34,29 @@ pub(super) fn measure(
     let until = begin + Duration::from_secs((WARM_UP + seconds).into());
     let stdout = flow.0.stdout.take().ok_or("a program without output")?;
     let output = thread::spawn(move || read(stdout));
+    let stop = AtomicBool::new(false);
+    let (queue, lateness) = thread::scope(|scope| {
+        let lateness = scope.spawn(|| Lateness::watch(&stop));
+        let queue = watch_queue(&network, &mut flow, (from, until), interrupt);
+        stop.store(true, Ordering::Relaxed);
+        (queue, lateness.join())
+    });
+    let (queue, lateness) = (queue?, lateness.map_err(|_| "a thread failed")?);
+    let output = output.join().map_err(|_| "the output cannot be read")?;
+    if !flow.0.wait()?.success() {
+        let errors = flow.0.stderr.take().map_or(String::new(), read);
+        return Err(format!("the flow failed: {} {}", errors.trim(), output.trim()).into());
+    }
+    Ok((Outcome::of(link, Samples { queue_bytes: queue, ..samples(&output)? }), lateness))
+}
+
+/// Bytes in the queue over and over, until the flow has ended.
+fn watch_queue(
+    network: &Network,
+    flow: &mut Running,
+    (from, until): (Instant, Instant),
+    interrupt: &Interrupt,
+) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut queue = Vec::new();
     while flow.0.try_wait()?.is_none() {
         let now = Instant::now();
@@ -46,16 +68,11 @@ pub(super) fn measure(
         }
         // The end is not measured: the flow may have stopped.
         if (from..until - Duration::from_millis(200)).contains(&now) {
-            queue.push(backlog(&network)?);
+            queue.push(backlog(network)?);
         }
         thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
     }
-    let output = output.join().map_err(|_| "the output cannot be read")?;
-    if !flow.0.wait()?.success() {
-        let errors = flow.0.stderr.take().map_or(String::new(), read);
-        return Err(format!("the flow failed: {} {}", errors.trim(), output.trim()).into());
-    }
-    Ok(Outcome::of(link, Samples { queue_bytes: queue, ..samples(&output)? }))
+    Ok(queue)
 }
 
 fn read(mut from: impl Read) -> String {

@@ -1,36 +1,75 @@
 //! What the lab says of one flow over `tbf`.
 
-use super::{Link, Outcome, Samples, Sender};
+use super::lateness::Lateness;
+use super::{Link, Outcome, Samples, Sender, WARM_UP};
 use neap_lab::report::{Quantity, Watch};
 use neap_lab::scenario::Experiment;
 use std::error::Error;
 
 /// What `tbf` does not count of each frame of 1538 bytes on an Ethernet: preamble, check sequence, gap.
 const ON_WIRE: f64 = 1538.0 / 1514.0;
+/// What the kernel's `tbf` counts of each IP packet besides.
+const LINK_HEADER: f64 = 1514.0 / 1500.0;
 
-/// The scenario: a NIC whose ring is the queue of `tbf`. The kernel's flow has no other queue; neap has its own qdisc above the ring.
-fn scenario(link: Link, sender: Sender) -> String {
-    let (profile, bql) = match sender {
-        Sender::Neap => ("neap", true),
-        Sender::Kernel => ("linux-6.18", false),
-    };
-    let rate = (f64::from(link.mbit) * ON_WIRE * 1e6) as u64;
-    let gso_max = link.gso_max;
-    format!(
-        r#"about = "one bulk flow over a token bucket"
-warm_up = "1s"
-duration = "2s"
-sample = "1ms"
-[host.a]
-profile = "{profile}"
-nic = {{ gso_max_size = {gso_max}, ring = 1000, bql = {bql} }}
+/// The two hosts and the wire between them.
+///
+/// What the kernel sends waits in its `tbf`, a super-frame passes the veth as one, and a veth completes
+/// at once: here a fast wire and a card that joins again what arrives together. What neap sends waits
+/// in the ring of its AF_PACKET socket until `tbf` lets it go: here a NIC with a slow wire.
+///
+/// The reader is as late as the machine wakes it, and what it has not read is not acknowledged. neap is
+/// as late as in the lab's experiments. The kernel that sends is not: it sends in its interrupts.
+fn topology(link: Link, sender: Sender, late: &Lateness) -> String {
+    let late = late.to_toml();
+    let Link { mbit, gso_max, burst } = link;
+    match sender {
+        Sender::Neap => {
+            let rate = (f64::from(mbit) * ON_WIRE * 1e6) as u64;
+            format!(
+                r#"[host.a]
+profile = "neap"
+nic = {{ gso_max_size = {gso_max}, ring = 1000 }}
 [host.b]
+lateness = {late}
 [link.wire]
 ends = ["a", "b"]
 delay = "10us"
 there = {{ rate = "{rate}bit" }}
 back = {{ rate = "10gbit" }}
-[app.bulk]
+"#
+            )
+        }
+        Sender::Kernel => {
+            let rate = (f64::from(mbit) / LINK_HEADER * 1e6) as u64;
+            format!(
+                r#"[host.a]
+profile = "linux-6.18"
+qdisc = "tbf rate {rate}bit burst {burst} limit 10mb"
+lateness = "0us"
+nic = {{ gso_max_size = {gso_max}, ring = 1000, bql = false }}
+[host.b]
+profile = "linux-6.18"
+lateness = {late}
+nic = {{ rx_usecs = 10, rx_frames = 64 }}
+[link.wire]
+ends = ["a", "b"]
+delay = "1us"
+rate = "100gbit"
+"#
+            )
+        }
+    }
+}
+
+/// The scenario: one bulk flow. `seconds` as long as what is measured.
+fn scenario(link: Link, sender: Sender, seconds: u32, late: &Lateness) -> String {
+    let topology = topology(link, sender, late);
+    format!(
+        r#"about = "one bulk flow over a token bucket"
+warm_up = "{WARM_UP}s"
+duration = "{seconds}s"
+sample = "1ms"
+{topology}[app.bulk]
 kind = "bulk"
 from = "a"
 to = "b"
@@ -39,9 +78,14 @@ to = "b"
 }
 
 /// Runs it.
-pub(super) fn predict(link: Link, sender: Sender) -> Result<Outcome, Box<dyn Error>> {
+pub(super) fn predict(
+    link: Link,
+    sender: Sender,
+    seconds: u32,
+    late: &Lateness,
+) -> Result<Outcome, Box<dyn Error>> {
     let no_files = |name: &str| Err(format!("there is no file {name}"));
-    let text = scenario(link, sender);
+    let text = scenario(link, sender, seconds, late);
     let experiment = Experiment::parse("compare.toml", &text, &no_files)?;
     let watch = Watch { record: true, packets: None };
     let run = experiment.run_watched(&Vec::new(), &|_| {}, watch);
@@ -51,9 +95,13 @@ pub(super) fn predict(link: Link, sender: Sender) -> Result<Outcome, Box<dyn Err
         let mut tracks = recording.of(quantity).filter(|track| track.subject == subject);
         tracks.next().map_or(Vec::new(), |track| track.values.clone())
     };
+    let queue_bytes = match sender {
+        Sender::Neap => values(Quantity::Ring, "wire there"),
+        Sender::Kernel => values(Quantity::QdiscBacklog, "a"),
+    };
     let samples = Samples {
         goodput_mbit: run.figures.get("app.bulk.goodput_mbit").copied().unwrap_or(0.0),
-        queue_bytes: values(Quantity::Ring, "wire there"),
+        queue_bytes,
         rtt_ms: values(Quantity::Srtt, "bulk"),
         cwnd: values(Quantity::Cwnd, "bulk"),
     };
@@ -70,7 +118,7 @@ mod tests {
         for (link, sender) in
             LINKS.into_iter().flat_map(|link| [(link, Sender::Neap), (link, Sender::Kernel)])
         {
-            let outcome = predict(link, sender).expect("a run");
+            let outcome = predict(link, sender, 2, &Lateness::default()).expect("a run");
             let share = outcome.goodput_mbit / f64::from(link.mbit);
             assert!((0.93..0.958).contains(&share), "{link:?} {sender:?}: {outcome:?}");
             assert!(outcome.queue_bytes > 1500.0 && outcome.queue_ms < 8.0, "{outcome:?}");

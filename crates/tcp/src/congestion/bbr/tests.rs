@@ -1,6 +1,7 @@
 //! One rule each, ACK by ACK.
 
 use super::*;
+use crate::config::HyStartRule;
 
 const MSS: u32 = 1000;
 const RTT: Nanos = Nanos::from_millis(10);
@@ -23,6 +24,7 @@ impl Flow {
             min_rtt: RTT,
             mss: MSS,
             frame_rule: FrameRule::Linux,
+            hystart: HyStartRule::Rfc9406,
             delivered: 0,
             lost: 0,
             random: 7,
