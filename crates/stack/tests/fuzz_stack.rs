@@ -470,6 +470,5 @@ fn stack() {
         .with_test_time(Duration::from_secs(3))
         .with_max_len(8192)
         .with_shrink_time(Duration::from_secs(5))
-        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..4000usize))
-        .for_each(|bytes| run(bytes));
+        .for_each(|bytes: &[u8]| run(bytes));
 }
