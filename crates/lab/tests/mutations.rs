@@ -68,7 +68,12 @@ const MUTATIONS: &[Mutation] = &[
         "self.sender.board.is_empty() || !unacked_short",
         "self.sender.board.is_empty() || (!unacked_short && !$on)",
     ),
-    mutation("TCP_CORK holds", TRANSMIT, "if self.options.cork {", "if self.options.cork && !$on {"),
+    mutation(
+        "TCP_CORK holds",
+        TRANSMIT,
+        "if self.options.cork {",
+        "if self.options.cork && !$on {",
+    ),
     mutation(
         "a short write waits for a completion (autocorking)",
         TRANSMIT,

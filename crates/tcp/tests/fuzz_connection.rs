@@ -513,8 +513,9 @@ impl World {
             14 => SocketOption::ReceiveLowat(source.word() >> (source.byte() % 32)),
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };
-        let _ = self.connection.set_option(self.now, option);
         // What was taken by a larger buffer stays when it shrinks.
+        self.sndbuf = self.sndbuf.max(self.connection.info(self.now).sndbuf);
+        let _ = self.connection.set_option(self.now, option);
         self.sndbuf = self.sndbuf.max(self.connection.info(self.now).sndbuf);
     }
 
@@ -547,7 +548,7 @@ impl World {
         assert!(info.snd_cwnd >= 1 && info.snd_mss >= 8 && info.rto <= Nanos::from_secs(120));
         self.sndbuf = self.sndbuf.max(info.sndbuf);
         self.rcvbuf = self.rcvbuf.max(info.rcvbuf);
-        assert!(info.notsent_bytes + info.unacked_bytes <= self.sndbuf + 66_560);
+        assert!(info.notsent_bytes + info.unacked_bytes <= self.sndbuf + 66_560, "{info:#?}");
         // What waits counts by the segment size of the moment; what was sent, by its frames, and
         // those may be of a single small segment each.
         let most = 2 * (self.sndbuf + 2 * 66_560);

@@ -118,7 +118,8 @@ fn control(p: &mut Process, source: &mut Source<'_>) {
         5 => drop(posix.epoll_create1(0)),
         6 => {
             let events = source.of(&[POLLIN, POLLOUT | EPOLLET, POLLIN | POLLOUT | EPOLLONESHOT]);
-            let operation = source.of(&[EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL]);
+            let operation =
+                source.of(&[EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL]);
             let event = EpollEvent { events, data: 1 };
             let _ = posix.epoll_ctl(fd, operation, other, event);
         }
