@@ -1,8 +1,8 @@
 //! A connection fed with arbitrary segments, deadlines and application calls.
 //!
 //! `cargo test` runs it for a few seconds. `BOLERO_RANDOM_TEST_TIME_MS=600000 cargo test --test
-//! fuzz_connection` runs it for ten minutes, `BOLERO_RANDOM_SEED=...` repeats a failure, and `cargo
-//! bolero test` runs it under libFuzzer.
+//! fuzz_connection` runs it for ten minutes, `BOLERO_RANDOM_SEED=...` repeats a failure, and
+//! `./fuzz` runs it under libFuzzer.
 
 use bytes::Bytes;
 use neap_tcp::config::{BufferSizes, Config};
