@@ -118,12 +118,6 @@ const MUTATIONS: &[Mutation] = &[
         "<< u32::from(wake && !$on)",
     ),
     mutation(
-        "a writer is woken when a third of the buffer is free",
-        SPACE,
-        ">= used / 2 && ",
-        ">= if $on { 1 } else { used / 2 } && ",
-    ),
-    mutation(
         "the window decays over idle time",
         SENDER,
         "self.controller.owns_window() || idle <= rto",
@@ -200,12 +194,6 @@ const MUTATIONS: &[Mutation] = &[
         RECOVERY,
         "self.board.set_reno_sacked(sacked + 1)",
         "self.board.set_reno_sacked(if $on { 0 } else { sacked + 1 })",
-    ),
-    mutation(
-        "no sample of what was sent twice (Karn)",
-        SENDER,
-        "if !part.sent.ever_retransmitted {",
-        "if $on || !part.sent.ever_retransmitted {",
     ),
 ];
 
