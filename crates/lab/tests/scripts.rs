@@ -71,6 +71,8 @@ fn times_are_part_of_what_is_expected() {
     assert!(late.contains("too early, at    0.100000, not at    0.110000"), "{late}");
     let never = said("+0 > P. 1:101(100) ack 1\n");
     assert!(never.starts_with("8:1: no packet came"), "{never}");
+    let any = said("* > P. 1:101(100) ack 1\n");
+    assert!(any.starts_with("8:1: no packet came"), "{any}");
     let blocks = said("+0...0.5 read(4, ..., 10) = 10\n+.1 < P. 1:11(10) ack 1 win 100\n");
     assert!(blocks.contains("returned at    0.200000, not    0.600000"), "{blocks}");
     let waits = said("+0 read(4, ..., 10) = 10\n");

@@ -12,6 +12,9 @@ pub(crate) const LOCAL_V6: &str = "fd3d:fa7b:d17d::2";
 /// Where a namespace shows its sysctls.
 const PROC: &str = "/proc/sys/";
 
+/// The sysctl that names the qdisc of devices; only the first namespace has it.
+pub(crate) const QDISC_SYSCTL: &str = "net.core.default_qdisc";
+
 /// What the flags say.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flags {

@@ -4,13 +4,14 @@
 //! that makes blocking system calls. At every instant at which anything happens, whoever waits in a
 //! call looks at its socket before time goes on; so both see the same order in every run.
 
-use crate::flags::{Flags, read_sysctl};
+use crate::flags::{Flags, QDISC_SYSCTL, read_sysctl};
 use crate::wire::Wire;
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::posix::{Call, Errno, Fd, Outcome, Posix};
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::{Stack, StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
@@ -53,6 +54,9 @@ struct Inner {
     wire: Wire,
     flags: Flags,
     local: Vec<IpAddr>,
+    interfaces: Vec<InterfaceId>,
+    /// That of every interface.
+    qdisc: QdiscConfig,
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
     /// Counts the instants at which waiters are to look.
@@ -99,11 +103,23 @@ impl Inner {
         let Ok(prefix) = Address::new(address, whole) else { return Ok(()) };
         let device = self.wire.device(self.flags.mtu);
         let id = self.posix.stack().add_interface(self.now, device, &[prefix])?;
+        let _ = self.posix.stack().set_qdisc(self.now, id, &self.qdisc);
+        self.interfaces.push(id);
         if !self.local.iter().any(|one| one.is_ipv4() == address.is_ipv4()) {
             self.add_default_route(id, address);
         }
         self.local.push(address);
         Ok(())
+    }
+
+    /// Gives every interface the qdisc that the namespace names, unless neap does not have it.
+    fn set_qdisc(&mut self, named: Option<String>) {
+        let named = named.and_then(|name| name.trim().parse().ok());
+        let Some(qdisc) = named.filter(|qdisc| *qdisc != self.qdisc) else { return };
+        for interface in &self.interfaces {
+            let _ = self.posix.stack().set_qdisc(self.now, *interface, &qdisc);
+        }
+        self.qdisc = qdisc;
     }
 
     /// Everything is behind the wire.
@@ -135,6 +151,8 @@ impl Host {
             due: START,
             wire: Wire::default(),
             local: Vec::new(),
+            interfaces: Vec::new(),
+            qdisc: QdiscConfig::default(),
             waiters: BTreeMap::new(),
             next_waiter: 0,
             round: 0,
@@ -220,7 +238,8 @@ impl Host {
 
     /// Reads the sysctls anew, for a socket that is about to be made.
     pub(crate) fn refresh_settings(&self) {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        inner.set_qdisc(read_sysctl(QDISC_SYSCTL));
         let config = inner.flags.config(read_sysctl);
         // The name of the controller was checked when it was set.
         let _ = inner.posix.stack().set_config(config);

@@ -3,7 +3,7 @@
 //! Packets are nonsense, or what the host itself sent turned around and spoiled, so that they get
 //! past the demultiplexer. `cargo test` runs it for a few seconds.
 //! `BOLERO_RANDOM_TEST_TIME_MS=600000 cargo test --test fuzz_stack` runs it for ten minutes,
-//! `BOLERO_RANDOM_SEED=...` repeats a failure, and `cargo bolero test` runs it under libFuzzer.
+//! `BOLERO_RANDOM_SEED=...` repeats a failure, and `./fuzz` runs it under libFuzzer.
 
 use bytes::Bytes;
 use neap_stack::device::{
@@ -470,6 +470,5 @@ fn stack() {
         .with_test_time(Duration::from_secs(3))
         .with_max_len(8192)
         .with_shrink_time(Duration::from_secs(5))
-        .with_generator(bolero::produce::<Vec<u8>>().with().len(0..4000usize))
-        .for_each(|bytes| run(bytes));
+        .for_each(|bytes: &[u8]| run(bytes));
 }

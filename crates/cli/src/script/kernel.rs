@@ -43,11 +43,11 @@ fn failure(what: &str, error: impl std::fmt::Display) -> HostFailure {
     HostFailure(format!("{what}: {error}"))
 }
 
-fn run(arguments: &str) -> Result<(), HostFailure> {
-    let output = Command::new("ip")
+fn run(program: &str, arguments: &str) -> Result<(), HostFailure> {
+    let output = Command::new(program)
         .args(arguments.split(' '))
         .output()
-        .map_err(|error| failure("ip", error))?;
+        .map_err(|error| failure(program, error))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(failure(arguments, String::from_utf8_lossy(&output.stderr).trim())),
@@ -87,12 +87,15 @@ impl Kernel {
         let config = TunConfig { name: Some(INTERFACE.into()), ..TunConfig::default() };
         let tun = Tun::open(&config).map_err(|error| failure("tun", error))?;
         set_sysctls(settings)?;
-        run("link set lo up")?;
-        run(&format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
+        run("ip", "link set lo up")?;
+        run("ip", &format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
+        if let Some(qdisc) = &settings.qdisc {
+            run("tc", &format!("qdisc replace dev {INTERFACE} root {}", qdisc.kind()))?;
+        }
         let prefix = if settings.is_v6 { "64 nodad" } else { "16" };
-        run(&format!("address add {}/{prefix} dev {INTERFACE}", settings.local_ip))?;
+        run("ip", &format!("address add {}/{prefix} dev {INTERFACE}", settings.local_ip))?;
         let family = if settings.is_v6 { "-6" } else { "-4" };
-        run(&format!("{family} route add default dev {INTERFACE}"))?;
+        run("ip", &format!("{family} route add default dev {INTERFACE}"))?;
         let mut device = tun.into_device();
         let queue = device.queues.pop().ok_or_else(|| failure("tun", "no queue"))?;
         let calls = Calls::new().map_err(|error| failure("eventfd", error))?;

@@ -142,6 +142,11 @@ impl Neap {
         let prefix = if settings.is_v6 { 64 } else { 16 };
         let address = Address::new(settings.local_ip, prefix).map_err(failure)?;
         let interface = stack.add_interface(START, device, &[address]).map_err(failure)?;
+        let has_qdisc =
+            settings.qdisc.as_ref().is_none_or(|qdisc| stack.set_qdisc(START, interface, qdisc));
+        if !has_qdisc {
+            return Err(failure("qdisc"));
+        }
         let any: IpAddr = match settings.local_ip {
             IpAddr::V4(_) => [0; 4].into(),
             IpAddr::V6(_) => [0; 16].into(),

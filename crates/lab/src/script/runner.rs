@@ -17,6 +17,9 @@ use core::net::SocketAddr;
 use neap_tcp::time::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// How long a packet that may come at any time is waited for.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+
 /// Bytes of `TCP_INFO` that are asked for.
 const INFO_LEN: usize = 512;
 const IPPROTO_TCP: i32 = 6;
@@ -115,7 +118,10 @@ impl Runner<'_> {
             When::After(after) => (self.base + after, self.base + after, Some(self.base + after)),
             When::Between(from, to) => (from, to, None),
             When::AfterBetween(from, to) => (self.base + from, self.base + to, None),
-            When::Any => return Span { first: Nanos::ZERO, last: Nanos::MAX, nominal: None },
+            When::Any => {
+                let last = self.base + PATIENCE;
+                return Span { first: Nanos::ZERO, last, nominal: None };
+            }
         };
         Span {
             first: from.saturating_sub(tolerance),

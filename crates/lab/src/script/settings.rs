@@ -3,7 +3,12 @@
 use super::ast::Setting;
 use super::cursor::SyntaxError;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
 use neap_tcp::time::Nanos;
+
+/// The sysctl that names the qdisc of the script's interface. It belongs to the machine, not to a
+/// namespace, so hosts set the qdisc instead.
+pub const QDISC_SYSCTL: &str = "net.core.default_qdisc";
 
 /// Addresses, sizes and tolerances of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +29,10 @@ pub struct Settings {
     pub bind_port: u16,
     /// `--connect_port`: where `...` connects to.
     pub connect_port: u16,
-    /// Sysctls in order.
+    /// Sysctls in order, but for [`QDISC_SYSCTL`].
     pub sysctls: Vec<Setting>,
+    /// The qdisc of the interface, if the script names one.
+    pub qdisc: Option<QdiscConfig>,
 }
 
 /// Longest tolerance, in microseconds.
@@ -54,8 +61,13 @@ impl Settings {
             remote_ip,
             bind_port: 8080,
             connect_port: 8080,
-            sysctls: sysctls.to_vec(),
+            sysctls: sysctls.iter().filter(|one| one.name != QDISC_SYSCTL).cloned().collect(),
+            qdisc: None,
         };
+        if let Some(named) = sysctls.iter().rfind(|one| one.name == QDISC_SYSCTL) {
+            let bad = |error: QdiscError| SyntaxError { at: named.at, what: error.to_string() };
+            settings.qdisc = Some(named.value.parse().map_err(bad)?);
+        }
         for option in options {
             settings.apply(option).map_err(|what| SyntaxError { at: option.at, what })?;
         }

@@ -172,7 +172,7 @@ impl Posix {
         for mark in core::mem::take(&mut set.again) {
             mark.wake();
         }
-        let found = self.collect(now, id, most);
+        let found = self.collect(id, most);
         let until = call.deadline(now, timeout(timeout_ms));
         if !found.is_empty() || now >= until {
             return Ok(Outcome::Done(found));
@@ -180,7 +180,7 @@ impl Posix {
         Ok(Outcome::Wait(Wait { on: [(epfd, POLLIN)].into_iter().collect(), until }))
     }
 
-    fn collect(&mut self, now: Instant, epoll: usize, most: usize) -> Vec<EpollEvent> {
+    fn collect(&mut self, epoll: usize, most: usize) -> Vec<EpollEvent> {
         let mut found = Vec::new();
         let Some(set) = self.table.epoll_mut(epoll) else { return found };
         let queue = set.queue.clone();
@@ -195,7 +195,7 @@ impl Posix {
                 Some(entry) if Arc::ptr_eq(&entry.mark, &mark) && !entry.is_spent => entry.request,
                 _ => continue,
             };
-            let came = self.look(now, &mark, request.events);
+            let came = self.look(&mark, request.events);
             if came == 0 {
                 continue;
             }
@@ -214,12 +214,12 @@ impl Posix {
 
     /// What a watched object is ready for, of what was asked; its next change puts the mark back on
     /// the queue, unless it is level-triggered and looked at again anyway.
-    fn look(&self, now: Instant, mark: &Arc<Mark>, asked: u32) -> u32 {
+    fn look(&self, mark: &Arc<Mark>, asked: u32) -> u32 {
         let id = mark.key.1;
         let wants = (asked & !MANNERS) | UNASKED;
         let Object::Socket(socket) = &self.table.get(id).object else {
             // A set has no word of its own: it is looked at every time.
-            let came = self.events_of(now, id) & wants;
+            let came = self.events_of(id) & wants;
             if came == 0 || asked & EPOLLET != 0 {
                 mark.wake_by_ref();
             }
@@ -228,7 +228,7 @@ impl Posix {
         let waker = Waker::from(mark.clone());
         loop {
             let seen = socket.states();
-            let came = socket.events(now) & wants;
+            let came = socket.events() & wants;
             let is_done = came != 0 && asked & EPOLLET == 0;
             if is_done || socket.register(&seen, wanted(wants), &waker) {
                 return came;
@@ -237,7 +237,7 @@ impl Posix {
     }
 
     /// Whether `epoll_wait` would find something.
-    pub(super) fn has_news(&self, now: Instant, epoll: &Epoll) -> bool {
+    pub(super) fn has_news(&self, epoll: &Epoll) -> bool {
         let queued: Vec<_> = lock(&epoll.queue).iter().cloned().collect();
         queued.iter().chain(&epoll.again).any(|mark| {
             let entry = epoll.entries.get(&mark.key);
@@ -245,7 +245,7 @@ impl Posix {
                 let wants = (entry.request.events & !MANNERS) | UNASKED;
                 Arc::ptr_eq(&entry.mark, mark)
                     && !entry.is_spent
-                    && self.events_of(now, mark.key.1) & wants != 0
+                    && self.events_of(mark.key.1) & wants != 0
             })
         })
     }

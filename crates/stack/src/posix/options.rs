@@ -236,8 +236,7 @@ impl Socket {
             }
             SO_RCVLOWAT => {
                 let lowat = u32::try_from(int(value)?).unwrap_or(i32::MAX as u32);
-                self.common.receive_lowat = lowat.max(1);
-                return Ok(());
+                SocketOption::ReceiveLowat(lowat)
             }
             SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW => {
                 self.common.receive_timeout = timeval(value)?;
@@ -324,7 +323,7 @@ impl Socket {
             SO_ACCEPTCONN => give_int(i32::from(matches!(self.kind, Kind::Listening(_))), out),
             SO_SNDBUF => give_int(self.buffers(now, config).1, out),
             SO_RCVBUF => give_int(self.buffers(now, config).0, out),
-            SO_RCVLOWAT => give_int(self.common.receive_lowat, out),
+            SO_RCVLOWAT => give_int(self.options(now).receive_lowat, out),
             SO_SNDLOWAT => give_int(1, out),
             SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW => {
                 give(&timeval_bytes(self.common.receive_timeout), out)

@@ -35,7 +35,7 @@ pub(super) fn wanted(events: u32) -> Ready {
 
 impl Socket {
     /// What it is ready for.
-    pub(super) fn events(&self, now: Instant) -> u32 {
+    pub(super) fn events(&self) -> u32 {
         match &self.kind {
             Kind::Fresh => WRITE | POLLHUP,
             Kind::Listening(handles) => {
@@ -44,18 +44,7 @@ impl Socket {
                     .any(|handle| handle.readiness().bits().contains(Ready::READABLE));
                 if has_one { READ } else { 0 }
             }
-            Kind::Stream { handle, .. } => {
-                let bits = handle.readiness().bits();
-                let lowat = self.common.receive_lowat;
-                let mut events = of(bits);
-                // Only where somebody set it is the mark looked at: that takes the connection.
-                let is_below =
-                    lowat > 1 && !bits.contains(Ready::READ_CLOSED) && handle.unread(now) < lowat;
-                if is_below {
-                    events &= !READ;
-                }
-                events
-            }
+            Kind::Stream { handle, .. } => of(handle.readiness().bits()),
             Kind::Datagram(handle) => {
                 let bits = handle.as_ref().map_or(Ready::WRITABLE, |one| one.readiness().bits());
                 let mut events = of(bits & (Ready::READABLE | Ready::WRITABLE | Ready::ERROR));
@@ -136,11 +125,11 @@ pub(super) fn timeout(millis: i32) -> Option<Nanos> {
 
 impl Posix {
     /// What a descriptor is ready for, as `POLL*`.
-    pub(super) fn events_of(&self, now: Instant, id: usize) -> u32 {
+    pub(super) fn events_of(&self, id: usize) -> u32 {
         match &self.table.get(id).object {
-            Object::Socket(socket) => socket.events(now),
+            Object::Socket(socket) => socket.events(),
             Object::Epoll(epoll) => {
-                if self.has_news(now, epoll) {
+                if self.has_news(epoll) {
                     READ
                 } else {
                     0
@@ -169,7 +158,7 @@ impl Posix {
             }
             let asked = u32::from(one.events as u16) | POLLERR | POLLHUP;
             let came = match self.table.id(one.fd) {
-                Ok(id) => self.events_of(now, id) & asked,
+                Ok(id) => self.events_of(id) & asked,
                 Err(_) => POLLNVAL,
             };
             one.revents = came as u16 as i16;

@@ -33,7 +33,7 @@ pub(super) enum Kind {
 }
 
 /// Options of the socket layer that a connection does not know.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Common {
     pub(super) reuse_address: bool,
     /// `IPV6_V6ONLY`
@@ -42,20 +42,6 @@ pub(super) struct Common {
     pub(super) receive_timeout: Option<Nanos>,
     /// `SO_SNDTIMEO`
     pub(super) send_timeout: Option<Nanos>,
-    /// `SO_RCVLOWAT`, at least 1.
-    pub(super) receive_lowat: u32,
-}
-
-impl Default for Common {
-    fn default() -> Self {
-        Self {
-            reuse_address: false,
-            v6_only: false,
-            receive_timeout: None,
-            send_timeout: None,
-            receive_lowat: 1,
-        }
-    }
 }
 
 /// A socket of any kind.

@@ -246,7 +246,7 @@ fn read_stream(
     let Way { now, fd, flags, may_wait } = way;
     let whole = buf.len();
     let target = match flags & MSG_WAITALL {
-        0 => (common.receive_lowat as usize).min(whole),
+        0 => (handle.receive_lowat(now) as usize).min(whole),
         _ => whole,
     };
     let target = target.max(1);

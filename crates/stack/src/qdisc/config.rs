@@ -205,12 +205,13 @@ impl FromStr for QdiscConfig {
             "codel" => codel(behind("codel")).map(Self::Codel),
             "tbf" => tbf(behind("tbf")).map(Self::Tbf),
             "mq" => {
-                let child = text.trim_ascii_start().trim_start_matches("mq").trim_ascii();
-                let child = if child.is_empty() { Self::default() } else { child.parse()? };
-                match child {
-                    Self::Mq(_) => Err(QdiscError::UnknownKind("mq under mq".to_owned())),
-                    child => Ok(Self::Mq(Box::new(child))),
-                }
+                let (_, child) = text.trim_ascii_start().split_at("mq".len());
+                let child = match words.next() {
+                    None => Self::default(),
+                    Some("mq") => return Err(QdiscError::UnknownKind("mq under mq".to_owned())),
+                    Some(_) => child.parse()?,
+                };
+                Ok(Self::Mq(Box::new(child)))
             }
             other => Err(QdiscError::UnknownKind(other.to_owned())),
         }
@@ -503,5 +504,6 @@ mod tests {
             assert!(matches!(error, QdiscError::BadValue { .. }), "{text}: {error}");
         }
         assert!(parse("mq mq fq").is_err());
+        assert!(parse(&"mq ".repeat(200_000)).is_err(), "as deep as its text is long");
     }
 }

@@ -518,6 +518,11 @@ impl TcpHandle {
         self.look(now, |connection| connection.unread())
     }
 
+    /// `SO_RCVLOWAT`, at least 1.
+    pub(crate) fn receive_lowat(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.options().receive_lowat)
+    }
+
     /// `SIOCOUTQ`: bytes written and not acknowledged.
     pub fn outq(&self, now: Instant) -> u32 {
         self.look(now, |connection| connection.outq())

@@ -1,29 +1,35 @@
 //! Any sequence of calls with any arguments ends in an answer, and closing everything leaves nothing.
+//!
+//! `cargo test` makes random ones for a few seconds; docs/fuzzing.md tells of more.
 
 use super::*;
 use neap_stack::posix::{EpollEvent, PollFd};
+use std::time::Duration;
 
-struct Rng(u64);
+/// Arbitrary bytes as a source of decisions; zeros when they are used up.
+struct Source<'a>(&'a [u8]);
 
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+impl Source<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_ne_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
     fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.next() as usize % list.len()]
+        list[usize::from(self.byte()) % list.len()]
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+    fn below(&mut self, bound: u8) -> u8 {
+        self.byte() % bound
     }
 
     fn fd(&mut self) -> Fd {
-        2 + self.below(20) as Fd
+        2 + Fd::from(self.below(20))
     }
 
     fn flags(&mut self) -> i32 {
@@ -42,38 +48,38 @@ impl Rng {
             self.of(&["127.0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "192.0.2.1"]);
         let mut bytes = address(&format!("{ip}:{port}")).to_vec();
         match self.below(8) {
-            0 => bytes.truncate(self.below(30) as usize),
-            1 => bytes[0] = self.next() as u8,
+            0 => bytes.truncate(usize::from(self.below(30))),
+            1 => bytes[0] = self.byte(),
             _ => {}
         }
         bytes
     }
 }
 
-fn open_or_name(p: &mut Process, rng: &mut Rng) {
-    let (fd, address) = (rng.fd(), rng.address());
+fn open_or_name(p: &mut Process, source: &mut Source<'_>) {
+    let (fd, address) = (source.fd(), source.address());
     let call = &mut Call::new();
-    match rng.below(6) {
+    match source.below(6) {
         0 | 1 => {
-            let kind = rng.of(&[SOCK_STREAM, SOCK_STREAM, SOCK_DGRAM, 7]);
-            let flags = rng.of(&[0, SOCK_NONBLOCK, 0x10]);
-            let _ = p.posix.socket(rng.of(&[AF_INET, AF_INET6, 1]), kind | flags, 0);
+            let kind = source.of(&[SOCK_STREAM, SOCK_STREAM, SOCK_DGRAM, 7]);
+            let flags = source.of(&[0, SOCK_NONBLOCK, 0x10]);
+            let _ = p.posix.socket(source.of(&[AF_INET, AF_INET6, 1]), kind | flags, 0);
         }
         2 => drop(p.posix.bind(p.now, fd, &address)),
-        3 => drop(p.posix.listen(p.now, fd, rng.next() as i32)),
+        3 => drop(p.posix.listen(p.now, fd, source.word() as i32)),
         4 => drop(p.posix.connect(p.now, call, fd, &address)),
-        _ => drop(p.posix.accept(p.now, call, fd, rng.of(&[0, SOCK_NONBLOCK, 3]))),
+        _ => drop(p.posix.accept(p.now, call, fd, source.of(&[0, SOCK_NONBLOCK, 3]))),
     }
     let _ = (p.posix.getsockname(fd), p.posix.getpeername(p.now, fd));
 }
 
-fn transfer(p: &mut Process, rng: &mut Rng) {
-    let (fd, flags, address) = (rng.fd(), rng.flags(), rng.address());
-    let len = rng.of(&[0usize, 1, 100, 5000, 200_000]);
+fn transfer(p: &mut Process, source: &mut Source<'_>) {
+    let (fd, flags, address) = (source.fd(), source.flags(), source.address());
+    let len = source.of(&[0usize, 1, 100, 5000, 200_000]);
     let mut buf = vec![7; len];
     let (posix, now, call) = (&mut p.posix, p.now, &mut Call::new());
     // The same call twice, as a thread that waits makes it.
-    let turn = rng.below(4);
+    let turn = source.below(4);
     for _ in 0..2 {
         let is_over = match turn {
             0 => !matches!(posix.send(now, call, fd, &buf, flags), Ok(Outcome::Wait(_))),
@@ -92,28 +98,32 @@ fn transfer(p: &mut Process, rng: &mut Rng) {
     posix.take_sigpipe();
 }
 
-fn control(p: &mut Process, rng: &mut Rng) {
-    let (fd, other) = (rng.fd(), rng.fd());
-    let value = rng.next().to_ne_bytes();
-    let level = rng.of(&[SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6, SOL_UDP]);
-    let name = rng.below(70) as i32;
-    let len = rng.below(9) as usize;
+fn control(p: &mut Process, source: &mut Source<'_>) {
+    let (fd, other) = (source.fd(), source.fd());
+    let value = (u64::from(source.word()) << 32 | u64::from(source.word())).to_ne_bytes();
+    let level = source.of(&[SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6, SOL_UDP]);
+    let name = match source.below(72) {
+        70 | 71 => TCP_NEAP_NOTSENT_LOWAT_US,
+        name => i32::from(name),
+    };
+    let len = usize::from(source.below(9));
     let mut out = [0; 300];
     let (posix, now) = (&mut p.posix, p.now);
-    match rng.below(9) {
+    match source.below(9) {
         0 => drop(posix.setsockopt(now, fd, level, name, &value[..len])),
         1 => drop(posix.setsockopt(now, fd, level, name, &[1, 0, 0, 0])),
         2 => drop(posix.getsockopt(now, fd, level, name, &mut out[..len * 37])),
-        3 => drop(posix.fcntl(fd, rng.below(5) as i32, i64::from(rng.fd()))),
-        4 => drop(posix.ioctl(now, fd, rng.of(&[FIONREAD, SIOCOUTQ, SIOCOUTQNSD, FIONBIO]), 1)),
+        3 => drop(posix.fcntl(fd, i32::from(source.below(5)), i64::from(source.fd()))),
+        4 => drop(posix.ioctl(now, fd, source.of(&[FIONREAD, SIOCOUTQ, SIOCOUTQNSD, FIONBIO]), 1)),
         5 => drop(posix.epoll_create1(0)),
         6 => {
-            let events = rng.of(&[POLLIN, POLLOUT | EPOLLET, POLLIN | POLLOUT | EPOLLONESHOT]);
-            let operation = rng.of(&[EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL]);
+            let events = source.of(&[POLLIN, POLLOUT | EPOLLET, POLLIN | POLLOUT | EPOLLONESHOT]);
+            let operation =
+                source.of(&[EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL]);
             let event = EpollEvent { events, data: 1 };
             let _ = posix.epoll_ctl(fd, operation, other, event);
         }
-        7 => drop(posix.epoll_wait(now, &mut Call::new(), fd, 5, rng.of(&[0, 10, -1]))),
+        7 => drop(posix.epoll_wait(now, &mut Call::new(), fd, 5, source.of(&[0, 10, -1]))),
         _ => {
             let mut fds = [fd, other].map(|fd| PollFd { fd, events: -1, revents: 0 });
             drop(posix.poll(now, &mut Call::new(), &mut fds, 0));
@@ -121,28 +131,35 @@ fn control(p: &mut Process, rng: &mut Rng) {
     }
 }
 
-#[test]
-fn every_call_is_answered_and_nothing_is_left() {
-    for seed in 0..40 {
-        let (mut p, mut rng) = (Process::new(), Rng(seed));
-        for _ in 0..1500 {
-            match rng.below(10) {
-                0..=2 => open_or_name(&mut p, &mut rng),
-                3..=5 => transfer(&mut p, &mut rng),
-                6 | 7 => control(&mut p, &mut rng),
-                8 => drop(p.posix.shutdown(p.now, rng.fd(), rng.below(4) as i32)),
-                _ => drop(p.posix.close(p.now, &mut Call::new(), rng.fd())),
-            }
-            if rng.below(3) == 0 {
-                p.pass(Nanos(rng.below(50_000_000)));
-            }
+/// Makes the calls that the bytes say, then closes everything.
+fn run(bytes: &[u8]) {
+    let (mut p, source) = (Process::new(), &mut Source(bytes));
+    while !source.0.is_empty() {
+        match source.below(10) {
+            0..=2 => open_or_name(&mut p, source),
+            3..=5 => transfer(&mut p, source),
+            6 | 7 => control(&mut p, source),
+            8 => drop(p.posix.shutdown(p.now, source.fd(), i32::from(source.below(4)))),
+            _ => drop(p.posix.close(p.now, &mut Call::new(), source.fd())),
         }
-        p.posix.close_all(p.now);
-        assert!((0..100).all(|fd| !p.posix.owns(fd)));
-        p.pass(Nanos::from_secs(4000));
-        let usage = p.posix.stack().usage();
-        let tcp = usage.tcp;
-        assert_eq!((tcp.connections, tcp.listeners, tcp.time_wait), (0, 0, 0), "seed {seed}");
-        assert_eq!((usage.udp, usage.names), (0, 0), "seed {seed}");
+        if source.below(3) == 0 {
+            p.pass(Nanos(u64::from(source.word()) >> source.below(32)));
+        }
     }
+    p.posix.close_all(p.now);
+    assert!((0..100).all(|fd| !p.posix.owns(fd)));
+    p.pass(Nanos::from_secs(4000));
+    let usage = p.posix.stack().usage();
+    let tcp = usage.tcp;
+    assert_eq!((tcp.connections, tcp.listeners, tcp.time_wait), (0, 0, 0));
+    assert_eq!((usage.udp, usage.names), (0, 0));
+}
+
+#[test]
+fn calls() {
+    bolero::check!()
+        .with_test_time(Duration::from_secs(3))
+        .with_max_len(8192)
+        .with_shrink_time(Duration::from_secs(5))
+        .for_each(|bytes: &[u8]| run(bytes));
 }

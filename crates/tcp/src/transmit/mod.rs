@@ -330,7 +330,9 @@ impl Connection {
             && self.wrote
             && self.fin != Fin::Queued
             && !self.sender.board.is_empty();
-        if !may || self.account.admit(u64::from(short + self.config.skb_overhead)) {
+        // As for small queues, as much below as the write itself is enough to wait for.
+        let least = short.saturating_add(self.config.skb_overhead);
+        if !may || self.account.admit(u64::from(least).saturating_sub(1)) {
             return false;
         }
         self.counters.add(Counter::AutoCorking, 1);
