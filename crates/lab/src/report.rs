@@ -8,7 +8,7 @@ mod page;
 mod plot;
 mod record;
 
-pub(crate) use capture::Capture;
+pub(crate) use capture::{Capture, Ends, ends};
 pub use capture::Observed;
 pub use page::{Case, Page};
 pub use plot::{Line, Plot, Shape};

@@ -1,0 +1,224 @@
+//! What a host may put on the wire: each segment that leaves is held against what its peer has said
+//! (RFC 9293, RFC 2018, RFC 2883, RFC 6691, RFC 7323).
+
+use crate::link::Captured;
+use crate::report::{Ends, ends};
+use bytes::Bytes;
+use neap_stack::wire::tcp;
+use neap_tcp::segment::{Flags, Options, Segment};
+use neap_tcp::seq::SeqNumber;
+use std::collections::BTreeMap;
+
+/// The MSS of one that did not say it (RFC 9293 section 3.7.1).
+const DEFAULT_MSS_V4: u32 = 536;
+const DEFAULT_MSS_V6: u32 = 1220;
+
+/// No peer makes segments smaller than this (`tcp_min_snd_mss`), and what options leave of it.
+const LEAST_MSS: u32 = 48;
+
+/// Who sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A host: it must keep to the rules.
+    Host {
+        /// Of the card that it left.
+        mtu: u16,
+    },
+    /// An actor: what it says counts, and nothing is expected of it.
+    Actor,
+}
+
+/// What one end has said in its SYN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hello {
+    isn: SeqNumber,
+    options: Options,
+}
+
+/// One direction of a connection.
+#[derive(Clone, Debug, Default)]
+struct Side {
+    hello: Option<Hello>,
+    /// Behind everything that was sent.
+    end: SeqNumber,
+    fin: Option<SeqNumber>,
+    ack: Option<SeqNumber>,
+    /// Behind everything that was ever offered.
+    edge: Option<SeqNumber>,
+    stamp: Option<u32>,
+    has_reset: bool,
+    /// It may say anything.
+    is_actor: bool,
+}
+
+/// Watches segments of all connections. A step costs a look into a tree per segment.
+#[derive(Debug, Default)]
+pub(super) struct Rfc {
+    sides: BTreeMap<Ends, Side>,
+    /// Segments that were judged.
+    pub(super) segments: u64,
+}
+
+/// Whether `a` is after `b`; not if that is not known.
+fn is_beyond(a: SeqNumber, b: Option<SeqNumber>) -> bool {
+    b.is_some_and(|b| a.after(b))
+}
+
+impl Rfc {
+    /// A packet that has left.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub(super) fn look(&mut self, packet: &Captured, sender: Sender) -> Result<(), String> {
+        let Some(ends) = ends(&packet.headers) else { return Ok(()) };
+        let at = if ends.0.is_ipv4() { 20 } else { 40 };
+        let Some(header) = packet.headers.get(at..) else { return Ok(()) };
+        let (_, segment) = tcp::parse(Bytes::copy_from_slice(header), None)
+            .map_err(|error| format!("rfc: {ends:?}: {error}"))?;
+        let len = (packet.len as usize).saturating_sub(packet.headers.len()) as u32;
+        self.segments += 1;
+        let (mut own, peer) = self.meet(ends, &segment);
+        if let Sender::Host { mtu } = sender {
+            let judged = judge(&own, &peer, &segment, len, ends.0.is_ipv4());
+            let fits = packet.len <= u32::from(mtu);
+            let judged = judged.and(if fits { Ok(()) } else { Err("larger than the MTU") });
+            judged.map_err(|rule| {
+                let Segment { seq, ack, flags, window, options, .. } = &segment;
+                let (from, to) = ends;
+                format!(
+                    "rfc: {rule}: {from} to {to}, at {:?}: {flags:?} seq {} len {len} ack {} win \
+                     {window} {options:?}; own {own:?}; peer {peer:?}",
+                    packet.at, seq.0, ack.0
+                )
+            })?;
+        }
+        own.is_actor = sender == Sender::Actor;
+        own.take(&peer, &segment, len);
+        self.sides.insert(ends, own);
+        Ok(())
+    }
+
+    /// Both directions of the connection that a segment belongs to; a SYN begins it anew.
+    fn meet(&mut self, ends: Ends, segment: &Segment) -> (Side, Side) {
+        let back = (ends.1, ends.0);
+        let is_syn = segment.flags.contains(Flags::SYN);
+        let own = self.sides.get(&ends);
+        let is_new = own.and_then(|own| own.hello.as_ref()).is_none_or(|old| old.isn != segment.seq);
+        if is_syn && is_new {
+            if !segment.flags.contains(Flags::ACK) {
+                let opens_too = |peer: &Side| peer.hello.is_some() && peer.ack.is_none();
+                if !self.sides.get(&back).is_some_and(opens_too) {
+                    self.sides.remove(&back);
+                }
+            }
+            return (Side::default(), self.sides.get(&back).cloned().unwrap_or_default());
+        }
+        let side = |ends| self.sides.get(ends).cloned().unwrap_or_default();
+        (side(&ends), side(&back))
+    }
+}
+
+impl Side {
+    fn scale(&self, peer: &Self) -> Option<u8> {
+        let shift = |side: &Self| side.hello.as_ref()?.options.window_scale;
+        shift(peer).and(shift(self)).map(|shift| shift.min(14))
+    }
+
+    /// Takes note of what was sent.
+    fn take(&mut self, peer: &Self, segment: &Segment, len: u32) {
+        let flags = segment.flags;
+        if flags.contains(Flags::RST) {
+            self.has_reset = true;
+            return;
+        }
+        let syn = u32::from(flags.contains(Flags::SYN));
+        let end = segment.seq + syn + len + u32::from(flags.contains(Flags::FIN));
+        if syn == 1 {
+            let options = segment.options.clone();
+            self.hello = Some(Hello { isn: segment.seq, options });
+        }
+        let is_first = self.ack.is_none() && self.edge.is_none() && syn == 1;
+        self.end = if is_first { end } else { self.end.later(end) };
+        if flags.contains(Flags::FIN) {
+            self.fin.get_or_insert(segment.seq + syn + len);
+        }
+        if let Some(timestamps) = segment.options.timestamps {
+            self.stamp = Some(timestamps.value);
+        }
+        if flags.contains(Flags::ACK) {
+            self.ack = Some(self.ack.map_or(segment.ack, |ack| ack.later(segment.ack)));
+            let shift = if syn == 1 { 0 } else { self.scale(peer).unwrap_or(0) };
+            let edge = segment.ack + (u32::from(segment.window) << shift);
+            self.edge = Some(self.edge.map_or(edge, |old| old.later(edge)));
+        }
+    }
+}
+
+/// Whether a host may send this.
+fn judge(own: &Side, peer: &Side, segment: &Segment, len: u32, v4: bool) -> Result<(), &'static str> {
+    let flags = segment.flags;
+    let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
+    if flags.contains(Flags::RST) {
+        return holds(len == 0, "a reset with data");
+    }
+    if flags.contains(Flags::SYN) {
+        let is_same = own.hello.as_ref().is_none_or(|old| old.isn == segment.seq);
+        holds(is_same, "a SYN with another number")?;
+        return holds(len == 0 && !flags.contains(Flags::FIN), "a SYN with data or FIN");
+    }
+    let (Some(hello), Some(theirs)) = (&own.hello, &peer.hello) else {
+        return Err("a segment before both SYNs");
+    };
+    holds(!own.has_reset || len == 0, "data after a reset")?;
+    holds(flags.contains(Flags::ACK), "no ACK in an open connection")?;
+    let end = segment.seq + len;
+    holds(segment.seq.at_or_before(own.end), "a hole in what was sent")?;
+    holds(segment.seq.at_or_after(hello.isn), "before the stream")?;
+    holds(len == 0 || segment.seq.after(hello.isn), "data in the place of the SYN")?;
+    holds(len == 0 || !is_beyond(end, own.fin), "data behind the FIN")?;
+    let is_fin = flags.contains(Flags::FIN);
+    holds(!is_fin || own.fin.is_none_or(|fin| fin == end), "another FIN")?;
+    holds(len == 0 || !is_beyond(end, peer.edge), "beyond the window")?;
+    judge_size(theirs, segment, len, v4)?;
+    judge_ack(own, peer, segment)?;
+    judge_options(hello, theirs, segment)
+}
+
+fn judge_size(theirs: &Hello, segment: &Segment, len: u32, v4: bool) -> Result<(), &'static str> {
+    let default = if v4 { DEFAULT_MSS_V4 } else { DEFAULT_MSS_V6 };
+    let mss = theirs.options.mss.map_or(default, u32::from).max(LEAST_MSS);
+    let options = segment.options.wire_len() as u32;
+    // What an MSS below the options leaves is at least a few bytes.
+    let most = mss.saturating_sub(options).max(8);
+    if len <= most { Ok(()) } else { Err("larger than the MSS") }
+}
+
+fn judge_ack(own: &Side, peer: &Side, segment: &Segment) -> Result<(), &'static str> {
+    let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
+    let was_sent = peer.is_actor || segment.ack.at_or_before(peer.end);
+    holds(was_sent, "acknowledges what was never sent")?;
+    holds(own.ack.is_none_or(|ack| segment.ack.at_or_after(ack)), "an ACK goes back")?;
+    let shift = own.scale(peer).unwrap_or(0);
+    let edge = segment.ack + (u32::from(segment.window) << shift);
+    // What is offered is rounded to what the scale can say.
+    let least = own.edge.map(|edge| edge + (1u32 << shift).wrapping_neg());
+    holds(least.is_none_or(|least| edge.at_or_after(least)), "a window is taken back")
+}
+
+fn judge_options(own: &Hello, theirs: &Hello, segment: &Segment) -> Result<(), &'static str> {
+    let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
+    let Options { mss, window_scale, sack_permitted, timestamps, sack } = &segment.options;
+    let is_plain = mss.is_none() && window_scale.is_none() && !sack_permitted;
+    holds(is_plain, "options of a SYN without SYN")?;
+    let may_stamp = own.options.timestamps.is_some() && theirs.options.timestamps.is_some();
+    holds(may_stamp == timestamps.is_some(), "timestamps are not as agreed")?;
+    let may_sack = own.options.sack_permitted && theirs.options.sack_permitted;
+    holds(may_sack || sack.is_empty(), "SACK was not agreed")?;
+    for (index, block) in sack.iter().enumerate() {
+        holds(block.left.before(block.right), "an empty SACK block")?;
+        // The first may be a DSACK.
+        let is_above = block.left.after(segment.ack);
+        holds(index == 0 || is_above, "a SACK block below the ACK")?;
+    }
+    Ok(())
+}
