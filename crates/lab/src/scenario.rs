@@ -40,6 +40,7 @@ mod units;
 mod way;
 
 pub use figures::{Figures, Series};
+pub(crate) use model::Kind;
 pub use model::{Oracles, Scenario};
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};

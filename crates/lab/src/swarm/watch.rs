@@ -5,7 +5,7 @@ use super::{Attack, Outcome, Peaks};
 use crate::link::{ENDS, LinkStats};
 use crate::oracle::{self, Oracle};
 use crate::rng::mix;
-use crate::scenario::Oracles;
+use crate::scenario::{Kind, Oracles};
 use crate::scenario::build::{Built, Change};
 use crate::world::{HostId, LinkId, Speaker, World};
 use neap_tcp::time::{Instant, Nanos};
@@ -94,7 +94,7 @@ impl Watched {
         self.oracle.check(world, host).map_err(|fault| format!("flow: {fault}"))?;
         for &(link, end, sender) in &self.listened {
             for packet in world.links()[link].capture(end) {
-                self.rfc.look(&packet, sender)?;
+                self.rfc.look(&packet, sender, &|| has_dropped(world, host))?;
             }
         }
         if let Some(peaks) = self.peaks.get_mut(host.0) {
@@ -148,7 +148,7 @@ impl Watched {
                 }
             }
         }
-        for (name, _, log) in &self.built.groups {
+        for (name, kind, log) in &self.built.groups {
             let log = log.borrow();
             let fault = |fault: String| Err(format!("stream: app {name}: {fault}"));
             if let Some(at) = log.wrong_at {
@@ -156,7 +156,7 @@ impl Watched {
             }
             let has_failed = log.clients.iter().chain(&log.servers).any(|end| end.has_failed);
             let written: u64 = log.clients.iter().map(|client| client.written).sum();
-            let is_datagrams = log.servers.is_empty();
+            let is_datagrams = *kind == Kind::Udp;
             if must_arrive && !is_datagrams && (has_failed || written != log.delivered()) {
                 return fault(format!("written {written}, read {}: {log:?}", log.delivered()));
             }
@@ -169,6 +169,12 @@ impl Watched {
         }
         Ok(())
     }
+}
+
+/// Whether a queue of the host has dropped anything.
+fn has_dropped(world: &World, host: HostId) -> bool {
+    let interfaces = world.stack(host).interfaces(world.now());
+    interfaces.iter().flat_map(|one| &one.ports).any(|port| port.qdisc.drops > 0)
 }
 
 /// Of the card of a host at a link.
