@@ -127,7 +127,7 @@ impl<'a> Experiment<'a> {
     ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
         let (source, scenario) = self.source.chosen(choice)?;
         if scenario.oracles.is_some() {
-            self.check(choice).map_err(RunError::Broken)?;
+            self.check(choice, u64::MAX).map_err(RunError::Broken)?;
         }
         let built = source.build(&scenario, self.files).map_err(|mut error| {
             if !choice.is_empty() {
@@ -138,14 +138,15 @@ impl<'a> Experiment<'a> {
         Ok(built.run(&scenario, progress, watch)?)
     }
 
-    /// Runs one combination with every oracle on, and beyond its end until nothing is left to happen.
-    pub(crate) fn check(&self, choice: &Choice) -> Result<Outcome, String> {
+    /// Runs one combination with every oracle on, and beyond its end until nothing is left to happen,
+    /// but no more than so many turns of hosts.
+    pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
         let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
         let built = source.build(&scenario, self.files).map_err(|e| format!("file: {e}"))?;
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let end = built.start + warm_up + scenario.duration.0;
         let oracles = scenario.oracles.unwrap_or(Oracles::Survival);
-        Watched::new(built, oracles, end).run(run::apply)
+        Watched::new(built, oracles, end).run(most, run::apply)
     }
 
     /// What the expectations say about these runs.

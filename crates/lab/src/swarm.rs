@@ -18,6 +18,9 @@ use crate::world::{HostId, World};
 use neap_tcp::time::Nanos;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Turns of hosts after which a world is thought never to end.
+const LONGEST: u64 = 20_000_000;
+
 /// Most memory and sockets of a host at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
@@ -86,16 +89,17 @@ impl Broken {
     }
 }
 
-/// Runs a scenario under all oracles; a panic is a fault like any other.
+/// Runs a scenario under all oracles, no longer than `most` turns of hosts; a panic is a fault like any
+/// other.
 ///
 /// # Errors
 /// [`Broken`]; a text that is no scenario is a fault of the oracle `file`.
-pub fn run(text: &str) -> Result<Outcome, Broken> {
+pub fn run(text: &str, most: u64) -> Result<Outcome, Broken> {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let files = |_: &str| Err("a world of the swarm names no files".to_owned());
         let experiment =
             Experiment::parse("swarm.toml", text, &files).map_err(|error| format!("file: {error}"))?;
-        experiment.check(&Vec::new())
+        experiment.check(&Vec::new(), most)
     }));
     let result = result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -116,9 +120,9 @@ pub fn is_repeated(seed: u64) -> bool {
 /// [`Broken`].
 pub fn run_seed(seed: u64) -> Result<Outcome, Broken> {
     let text = draw(seed);
-    let outcome = run(&text)?;
+    let outcome = run(&text, LONGEST)?;
     if is_repeated(seed) {
-        let again = run(&text)?;
+        let again = run(&text, LONGEST)?;
         if again != outcome {
             let fault = format!("repeat: {outcome:?}, then {again:?}");
             return Err(Broken { fault });

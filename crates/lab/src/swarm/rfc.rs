@@ -20,6 +20,13 @@ const LEAST_MSS: u32 = 88;
 /// Where no queue of the host has dropped anything.
 const HOLE: &str = "a hole in what was sent";
 
+/// Where nothing overtakes: `fq` lets pure ACKs pass data whose time has not come, as in Linux.
+const BACK: &str = "an ACK goes back";
+const SHRINKS: &str = "a window is taken back";
+
+/// Where nothing overtakes, and nobody forges segments.
+const AFTER_RESET: &str = "data after a reset";
+
 /// Who sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
@@ -27,6 +34,8 @@ pub(super) enum Sender {
     Host {
         /// Of the card that it left.
         mtu: u16,
+        /// Its queues keep the order of a connection's packets and of resets that no socket sends.
+        keeps_order: bool,
     },
     /// An actor: what it says counts, and nothing is expected of it.
     Actor,
@@ -59,6 +68,8 @@ struct Side {
 #[derive(Debug, Default)]
 pub(super) struct Rfc {
     sides: BTreeMap<Ends, Side>,
+    /// Nobody forges segments, which hosts would answer.
+    is_quiet: bool,
     /// Segments that were judged.
     pub(super) segments: u64,
 }
@@ -69,6 +80,11 @@ fn is_beyond(a: SeqNumber, b: Option<SeqNumber>) -> bool {
 }
 
 impl Rfc {
+    /// `is_quiet` says that nobody forges segments.
+    pub(super) fn new(is_quiet: bool) -> Self {
+        Self { is_quiet, ..Self::default() }
+    }
+
     /// A packet that has left. `drops` says whether the queues of its host have dropped any.
     ///
     /// # Errors
@@ -87,13 +103,15 @@ impl Rfc {
         let len = (packet.len as usize).saturating_sub(packet.headers.len()) as u32;
         self.segments += 1;
         let (mut own, peer) = self.meet(ends, &segment);
+        let keeps_order = matches!(sender, Sender::Host { keeps_order: true, .. });
         let verdict = match sender {
-            Sender::Host { mtu } if packet.len > u32::from(mtu) => Err("larger than the MTU"),
+            Sender::Host { mtu, .. } if packet.len > u32::from(mtu) => Err("larger than the MTU"),
             Sender::Host { .. } => judge(&own, &peer, &segment, len, ends.0.is_ipv4()),
             Sender::Actor => Ok(()),
         };
         let verdict = match verdict {
-            Err(HOLE) if drops() => Ok(()),
+            Err(HOLE) if drops() || !keeps_order => Ok(()),
+            Err(BACK | SHRINKS | AFTER_RESET) if !keeps_order || !self.is_quiet => Ok(()),
             other => other,
         };
         let verdict = verdict.map_err(|rule| {
@@ -141,7 +159,8 @@ impl Side {
     fn take(&mut self, peer: &Self, segment: &Segment, len: u32) {
         let flags = segment.flags;
         if flags.contains(Flags::RST) {
-            self.has_reset = true;
+            // In SYN-SENT a reset answers somebody else's segment.
+            self.has_reset = self.ack.is_some();
             return;
         }
         let syn = u32::from(flags.contains(Flags::SYN));
@@ -184,7 +203,7 @@ fn judge(own: &Side, peer: &Side, segment: &Segment, len: u32, v4: bool) -> Resu
     let (Some(hello), Some(theirs)) = (&own.hello, &peer.hello) else {
         return Err("a segment before both SYNs");
     };
-    holds(!own.has_reset || len == 0, "data after a reset")?;
+    holds(!own.has_reset || len == 0, AFTER_RESET)?;
     holds(flags.contains(Flags::ACK), "no ACK in an open connection")?;
     let end = segment.seq + len;
     holds(segment.seq.at_or_before(own.end), HOLE)?;
@@ -212,12 +231,12 @@ fn judge_ack(own: &Side, peer: &Side, segment: &Segment) -> Result<(), &'static 
     let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
     let was_sent = peer.is_actor || segment.ack.at_or_before(peer.end);
     holds(was_sent, "acknowledges what was never sent")?;
-    holds(own.ack.is_none_or(|ack| segment.ack.at_or_after(ack)), "an ACK goes back")?;
+    holds(own.ack.is_none_or(|ack| segment.ack.at_or_after(ack)), BACK)?;
     let shift = own.scale(peer).unwrap_or(0);
     let edge = segment.ack + (u32::from(segment.window) << shift);
     // What is offered is rounded to what the scale can say.
     let least = own.edge.map(|edge| edge + (1u32 << shift).wrapping_neg());
-    holds(least.is_none_or(|least| edge.at_or_after(least)), "a window is taken back")
+    holds(least.is_none_or(|least| edge.at_or_after(least)), SHRINKS)
 }
 
 fn judge_options(own: &Hello, theirs: &Hello, segment: &Segment) -> Result<(), &'static str> {

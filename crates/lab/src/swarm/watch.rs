@@ -8,6 +8,8 @@ use crate::rng::mix;
 use crate::scenario::{Kind, Oracles};
 use crate::scenario::build::{Built, Change};
 use crate::world::{HostId, LinkId, Speaker, World};
+use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::report::Report;
 use neap_tcp::time::{Instant, Nanos};
 
 /// After the end of a scenario all connections must be gone by then: keepalive of two hours, and probes.
@@ -40,7 +42,7 @@ impl Watched {
             for end in 0..ENDS {
                 let sender = match built.world.speaker(LinkId(link), end) {
                     Some(Speaker::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
-                    Some(Speaker::Host(host)) => Sender::Host { mtu: mtu(&built.world, host, link) },
+                    Some(Speaker::Host(host)) => sender(&built.world, host, link),
                     _ => continue,
                 };
                 listened.push((link, end, sender));
@@ -51,13 +53,17 @@ impl Watched {
             drop(built.world.links()[link].capture(end));
         }
         let peaks = vec![Peaks::default(); built.hosts.len()];
-        let (oracle, rfc) = (Oracle::default(), Rfc::default());
+        let (oracle, rfc) = (Oracle::default(), Rfc::new(blind.is_empty()));
         let last = built.start;
         Self { built, oracles, end, oracle, rfc, listened, peaks, steps: 0, last }
     }
 
-    /// Runs it until everything is over.
-    pub(crate) fn run(mut self, apply: impl Fn(&World, &Change)) -> Result<Outcome, String> {
+    /// Runs it until everything is over; not if that takes more than so many turns of hosts.
+    pub(crate) fn run(
+        mut self,
+        most: u64,
+        apply: impl Fn(&World, &Change),
+    ) -> Result<Outcome, String> {
         let start = self.built.start;
         let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();
         let limit = self.end + DRAIN;
@@ -66,6 +72,9 @@ impl Watched {
             let step = self.built.world.step(next).map_err(|fault| format!("spins: {fault}"))?;
             if let Some(host) = step {
                 self.steps += 1;
+                if self.steps > most {
+                    return Err(format!("long: not over after {most} turns, {:?}", self.last));
+                }
                 self.look(host)?;
                 if self.steps.is_multiple_of(PATIENCE) && events.peek().is_none() && self.is_over() {
                     break;
@@ -177,11 +186,14 @@ fn has_dropped(world: &World, host: HostId) -> bool {
     interfaces.iter().flat_map(|one| &one.ports).any(|port| port.qdisc.drops > 0)
 }
 
-/// Of the card of a host at a link.
-fn mtu(world: &World, host: HostId, link: usize) -> u16 {
-    let index = world.interfaces(host).position(|(_, LinkId(id), _)| id == link);
-    let infos = world.stack(host).interfaces(world.now());
-    index.and_then(|index| infos.get(index)).map_or(u16::MAX, |info| info.capabilities.mtu)
+/// What is known of a host at a link.
+fn sender(world: &World, host: HostId, link: usize) -> Sender {
+    let (stack, now) = (world.stack(host), world.now());
+    let interface = world.interfaces(host).enumerate().find(|(_, (_, LinkId(id), _))| *id == link);
+    let Some((index, (id, ..))) = interface else { return Sender::Actor };
+    let mtu = stack.interfaces(now).get(index).map_or(u16::MAX, |info| info.capabilities.mtu);
+    let is_fair = |report: &Report| matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::FqCodel(_));
+    Sender::Host { mtu, keeps_order: !stack.qdiscs(now, id).iter().any(is_fair) }
 }
 
 /// Whatever went in has come out, or is counted by what became of it.

@@ -350,7 +350,7 @@ fn push(
     mut segment: Segment,
     out: &mut Outbox,
 ) {
-    let (seq, len) = (segment.seq, segment.payload.len());
+    let seq = segment.seq;
     match attack {
         Attack::OldTimestamps | Attack::FutureTimestamps => {
             let far = rng.log_range(1, 1 << 31) as u32;
@@ -363,15 +363,15 @@ fn push(
             }
         }
         Attack::Overlap => {
-            send(puppet, segment, out);
-            // Once more the last half, with other bytes, and behind it some that are right.
-            let half = len / 2;
-            let right = puppet.data(now, seq + half, len - half);
-            let mut wrong = right.clone();
-            let other: Vec<u8> =
-                right.payload.chunks().concat().iter().map(|byte| byte ^ 0x55).collect();
-            wrong.payload = Bytes::from(other).into();
-            segment = wrong;
+            // What is acknowledged comes again with other bytes, and behind it what is new.
+            let old = puppet.una.bytes_since(puppet.nxt + puppet.sent().wrapping_neg()).min(600);
+            let mut wrong = puppet.data(now, puppet.una + old.wrapping_neg(), 0);
+            wrong.payload = Bytes::from(vec![0x55; old as usize]).into();
+            let new = seq.bytes_since(puppet.una).min(1200 - old);
+            for chunk in puppet.data(now, puppet.una, new).payload.take_chunks() {
+                wrong.payload.push(chunk);
+            }
+            send(puppet, wrong, out);
         }
         _ => {}
     }

@@ -2,6 +2,7 @@
 
 use crate::app::page;
 use crate::rng::Rng;
+use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_tcp::segment::{Flags, Options, Payload, SackBlock, Segment, Timestamps};
 use neap_tcp::seq::SeqNumber;
@@ -111,7 +112,12 @@ impl Puppet {
     }
 
     fn bytes(&self, seq: SeqNumber, len: u32) -> Payload {
-        Payload::from(page::slice(u64::from(seq.bytes_since(self.iss + 1)), len as usize))
+        let first = self.iss + 1;
+        let before = if seq.before(first) { first.bytes_since(seq).min(len) } else { 0 };
+        let at = u64::from((seq + before).bytes_since(first));
+        let mut payload = Payload::from(Bytes::from(vec![0; before as usize]));
+        payload.push(page::slice(at, (len - before) as usize));
+        payload
     }
 
     /// Bytes of its stream that it has sent.
