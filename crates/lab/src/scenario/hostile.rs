@@ -59,6 +59,8 @@ pub(super) type Hostiles = std::collections::BTreeMap<String, Spanned<Hostile>>;
 pub(crate) struct Running {
     pub(crate) name: String,
     pub(crate) attack: Attack,
+    /// Whom it attacks.
+    pub(crate) target: HostId,
     pub(crate) actor: ActorId,
     orders: Rc<RefCell<Option<Orders>>>,
     /// What the victim's application comes to.
@@ -109,7 +111,9 @@ impl<'a> Builder<'a> {
                 return Err(self.source.error(spanned, "is a host or a router already"));
             }
             let attack = spanned.get_ref().attack;
-            all.push(Running { name: name.clone(), attack, actor, orders, log: None });
+            let target = self.host(&spanned.get_ref().target)?;
+            let name = name.clone();
+            all.push(Running { name, attack, target, actor, orders, log: None });
         }
         Ok(all)
     }

@@ -24,6 +24,9 @@ const HOLE: &str = "a hole in what was sent";
 const BACK: &str = "an ACK goes back";
 const SHRINKS: &str = "a window is taken back";
 
+/// Where a SYN-ACK says the same when it comes again.
+const BEFORE: &str = "before the stream";
+
 /// Where nothing overtakes, and nobody forges segments.
 const AFTER_RESET: &str = "data after a reset";
 
@@ -34,8 +37,9 @@ pub(super) enum Sender {
     Host {
         /// Of the card that it left.
         mtu: u16,
-        /// Its queues keep the order of a connection's packets and of resets that no socket sends.
-        keeps_order: bool,
+        /// Its queues keep the order of a connection's packets and of resets that no socket sends, and
+        /// connections are made of its own memory, not of cookies that may come twice.
+        is_strict: bool,
     },
     /// An actor: what it says counts, and nothing is expected of it.
     Actor,
@@ -62,6 +66,8 @@ struct Side {
     has_reset: bool,
     /// It may say anything.
     is_actor: bool,
+    /// It has answered one SYN in two ways: which of them counts, only the peer knows.
+    is_vague: bool,
 }
 
 /// Watches segments of all connections. A step costs a look into a tree per segment.
@@ -102,16 +108,19 @@ impl Rfc {
             .map_err(|error| format!("rfc: {ends:?}: {error}"))?;
         let len = (packet.len as usize).saturating_sub(packet.headers.len()) as u32;
         self.segments += 1;
-        let (mut own, peer) = self.meet(ends, &segment);
-        let keeps_order = matches!(sender, Sender::Host { keeps_order: true, .. });
+        let (mut own, peer) = self.meet(ends, &segment, sender);
+        let is_strict = matches!(sender, Sender::Host { is_strict: true, .. });
+        let is_strict = is_strict && self.is_quiet && !own.is_vague;
         let verdict = match sender {
             Sender::Host { mtu, .. } if packet.len > u32::from(mtu) => Err("larger than the MTU"),
             Sender::Host { .. } => judge(&own, &peer, &segment, len, ends.0.is_ipv4()),
             Sender::Actor => Ok(()),
         };
         let verdict = match verdict {
-            Err(HOLE) if drops() || !keeps_order => Ok(()),
-            Err(BACK | SHRINKS | AFTER_RESET) if !keeps_order || !self.is_quiet => Ok(()),
+            Err(HOLE) if drops() => Ok(()),
+            // TIME-WAIT answers for the socket, in no band of its own.
+            Err(BACK | SHRINKS) if own.fin.is_some() => Ok(()),
+            Err(HOLE | BACK | SHRINKS | AFTER_RESET | BEFORE) if !is_strict => Ok(()),
             other => other,
         };
         let verdict = verdict.map_err(|rule| {
@@ -130,19 +139,21 @@ impl Rfc {
     }
 
     /// Both directions of the connection that a segment belongs to; a SYN begins it anew.
-    fn meet(&mut self, ends: Ends, segment: &Segment) -> (Side, Side) {
+    fn meet(&mut self, ends: Ends, segment: &Segment, sender: Sender) -> (Side, Side) {
         let back = (ends.1, ends.0);
         let is_syn = segment.flags.contains(Flags::SYN);
         let own = self.sides.get(&ends);
         let is_new = own.and_then(|own| own.hello.as_ref()).is_none_or(|old| old.isn != segment.seq);
         if is_syn && is_new {
-            if !segment.flags.contains(Flags::ACK) {
-                let opens_too = |peer: &Side| peer.hello.is_some() && peer.ack.is_none();
-                if !self.sides.get(&back).is_some_and(opens_too) {
-                    self.sides.remove(&back);
-                }
+            let answers = segment.flags.contains(Flags::ACK);
+            let is_vague = answers && own.is_some();
+            let opens_too = |peer: &Side| peer.hello.is_some() && peer.ack.is_none();
+            let is_other = !answers && !self.sides.get(&back).is_some_and(opens_too);
+            if is_other && sender != Sender::Actor {
+                self.sides.remove(&back);
             }
-            return (Side::default(), self.sides.get(&back).cloned().unwrap_or_default());
+            let peer = self.sides.get(&back).cloned().unwrap_or_default();
+            return (Side { is_vague, ..Side::default() }, peer);
         }
         let side = |ends| self.sides.get(ends).cloned().unwrap_or_default();
         (side(&ends), side(&back))
@@ -166,7 +177,10 @@ impl Side {
         let syn = u32::from(flags.contains(Flags::SYN));
         let end = segment.seq + syn + len + u32::from(flags.contains(Flags::FIN));
         if syn == 1 {
-            let options = segment.options.clone();
+            let mut options = segment.options.clone();
+            // The path may have been found narrow meanwhile: the peer knows one of the two.
+            let before = self.hello.as_ref().and_then(|hello| hello.options.mss);
+            options.mss = options.mss.max(before);
             self.hello = Some(Hello { isn: segment.seq, options });
         }
         let is_first = self.ack.is_none() && self.edge.is_none() && syn == 1;
@@ -207,8 +221,8 @@ fn judge(own: &Side, peer: &Side, segment: &Segment, len: u32, v4: bool) -> Resu
     holds(flags.contains(Flags::ACK), "no ACK in an open connection")?;
     let end = segment.seq + len;
     holds(segment.seq.at_or_before(own.end), HOLE)?;
-    holds(segment.seq.at_or_after(hello.isn), "before the stream")?;
-    holds(len == 0 || segment.seq.after(hello.isn), "data in the place of the SYN")?;
+    holds(segment.seq.at_or_after(hello.isn), BEFORE)?;
+    holds(len == 0 || segment.seq.after(hello.isn), BEFORE)?;
     holds(len == 0 || !is_beyond(end, own.fin), "data behind the FIN")?;
     let is_fin = flags.contains(Flags::FIN);
     holds(!is_fin || own.fin.is_none_or(|fin| fin == end), "another FIN")?;
@@ -229,7 +243,7 @@ fn judge_size(theirs: &Hello, segment: &Segment, len: u32, v4: bool) -> Result<(
 
 fn judge_ack(own: &Side, peer: &Side, segment: &Segment) -> Result<(), &'static str> {
     let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
-    let was_sent = peer.is_actor || segment.ack.at_or_before(peer.end);
+    let was_sent = peer.is_actor || peer.is_vague || segment.ack.at_or_before(peer.end);
     holds(was_sent, "acknowledges what was never sent")?;
     holds(own.ack.is_none_or(|ack| segment.ack.at_or_after(ack)), BACK)?;
     let shift = own.scale(peer).unwrap_or(0);
