@@ -477,7 +477,7 @@ fn a_tail_probe_that_cannot_go_does_not_put_the_timeout_off() {
     peer.advance_ms(1250);
     assert_eq!(peer.take().len(), 0);
     peer.complete(1);
-    peer.advance(rto - peer.now.since(begun) + Nanos::from_millis(1));
+    peer.advance(rto.saturating_sub(peer.now.since(begun)) + Nanos::from_millis(1));
     let again = peer.take();
-    assert_eq!(again.iter().map(|out| out.seq()).collect::<Vec<_>>(), [0], "the timeout of {rto}");
+    assert_eq!(again.iter().map(|out| out.seq()).collect::<Vec<_>>(), [0], "after {rto:?}");
 }
