@@ -5,11 +5,13 @@ mod draw;
 pub mod hostile;
 mod rfc;
 mod shrink;
+mod siege;
 mod watch;
 
 pub use draw::draw;
 pub use hostile::Attack;
 pub use shrink::shrink;
+pub use siege::Siege;
 pub(crate) use watch::Watched;
 
 use crate::rng::Rng;
@@ -97,8 +99,8 @@ impl Broken {
 pub fn run(text: &str, most: u64) -> Result<Outcome, Broken> {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let files = |_: &str| Err("a world of the swarm names no files".to_owned());
-        let experiment =
-            Experiment::parse("swarm.toml", text, &files).map_err(|error| format!("file: {error}"))?;
+        let experiment = Experiment::parse("swarm.toml", text, &files)
+            .map_err(|error| format!("file: {error}"))?;
         experiment.check(&Vec::new(), most)
     }));
     let result = result.unwrap_or_else(|panic| {

@@ -1,7 +1,7 @@
 //! `neap lab swarm`: random worlds under every oracle, on all cores.
 
 use clap::Args as ClapArgs;
-use neap_lab::swarm::{self, Broken};
+use neap_lab::swarm::{self, Attack, Broken, Siege};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -37,15 +37,15 @@ pub(super) struct Args {
     /// Print the scenario of the first seed and do nothing
     #[arg(long)]
     print: bool,
+    /// A host under each hostile peer: what it holds at the most, and what it may
+    #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "print"])]
+    hostile: bool,
     /// Write the shrunk scenarios of broken worlds to this directory
     #[arg(long, value_name = "DIRECTORY")]
     save: Option<PathBuf>,
     /// Leave broken worlds as large as they are
     #[arg(long)]
     no_shrink: bool,
-    /// Print progress and the result only
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// What all threads have done.
@@ -67,14 +67,14 @@ struct Swarm<'a> {
 }
 
 /// Whether all worlds are sound.
-pub(super) fn main(
-    args: &Args,
-    out: &mut (impl Write + Send),
-) -> Result<bool, Box<dyn Error>> {
+pub(super) fn main(args: &Args, out: &mut (impl Write + Send)) -> Result<bool, Box<dyn Error>> {
     let first = args.seed.unwrap_or(args.from);
     if args.print {
         out.write_all(swarm::draw(first).as_bytes())?;
         return Ok(true);
+    }
+    if args.hostile {
+        return hostile(out);
     }
     // A panic is a result here, and said with its seed.
     std::panic::set_hook(Box::new(|_| {}));
@@ -95,6 +95,25 @@ pub(super) fn main(
     let faults = swarm.done.faults.load(Relaxed);
     swarm.say(&swarm.figures())?;
     Ok(faults == 0)
+}
+
+/// The table of hostile peers; whether no limit was exceeded.
+fn hostile(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+    writeln!(out, "{}", Siege::HEADER)?;
+    let mut holds = true;
+    for &attack in Attack::ALL {
+        match Siege::run(attack) {
+            Ok(siege) => {
+                holds &= siege.holds();
+                writeln!(out, "{siege}{}", if siege.holds() { "" } else { "  EXCEEDED" })?;
+            }
+            Err(broken) => {
+                holds = false;
+                writeln!(out, "{:<20} {}", attack.name(), broken.fault)?;
+            }
+        }
+    }
+    Ok(holds)
 }
 
 impl Swarm<'_> {
@@ -135,7 +154,8 @@ impl Swarm<'_> {
     fn is_over(&self) -> bool {
         let Args { seeds, seconds, until, .. } = self.args;
         let seeds = if self.args.seed.is_some() { 1 } else { *seeds };
-        let started = self.done.next.load(Relaxed).wrapping_sub(self.args.seed.unwrap_or(self.args.from));
+        let started =
+            self.done.next.load(Relaxed).wrapping_sub(self.args.seed.unwrap_or(self.args.from));
         let limits = seconds.is_some() || until.is_some();
         let has_time = seconds.is_none_or(|most| self.begun.elapsed().as_secs() < most);
         let simulated = self.done.simulated_ms.load(Relaxed) / 1000;

@@ -1,8 +1,8 @@
 //! From a scenario to the world that it describes; what is contradictory is refused.
 
+use super::hostile;
 use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
 use super::place::{ScenarioError, Source};
-use super::hostile;
 use super::session;
 use super::units::{Share, Size, Speed, Time};
 use super::way::{Files, Reader, nic};
@@ -351,7 +351,12 @@ impl<'a> Builder<'a> {
     }
 
     /// An address of `to` that `from` reaches.
-    pub(super) fn reach(&self, from: HostId, to: HostId, name: &Name) -> Result<IpAddr, ScenarioError> {
+    pub(super) fn reach(
+        &self,
+        from: HostId,
+        to: HostId,
+        name: &Name,
+    ) -> Result<IpAddr, ScenarioError> {
         let addresses = self.addresses.get(&Node::Host(to)).map_or(&[][..], Vec::as_slice);
         let routes = self.world.stack(from).routes();
         let reached = addresses

@@ -172,7 +172,11 @@ impl Draw {
             0 => "pfifo_fast".into(),
             1 => "mq".into(),
             2 | 3 => "fq".into(),
-            4 => format!("fq limit {} flow_limit {}", self.rng.range(20, 500), self.rng.range(10, 100)),
+            4 => format!(
+                "fq limit {} flow_limit {}",
+                self.rng.range(20, 500),
+                self.rng.range(10, 100)
+            ),
             5 | 6 => "fq_codel".into(),
             7 => format!("fq_codel limit {} ecn", self.rng.range(20, 1000)),
             8 => "codel".into(),
@@ -313,7 +317,10 @@ impl Draw {
                     put(&mut event, [("down", true.into())]);
                     let mut again = Table::new();
                     let up = at + length;
-                    put(&mut again, [("at", time(up)), ("link", link.into()), ("down", false.into())]);
+                    put(
+                        &mut again,
+                        [("at", time(up)), ("link", link.into()), ("down", false.into())],
+                    );
                     events.push(Value::Table(event));
                     event = again;
                 }

@@ -143,7 +143,8 @@ impl Rfc {
         let back = (ends.1, ends.0);
         let is_syn = segment.flags.contains(Flags::SYN);
         let own = self.sides.get(&ends);
-        let is_new = own.and_then(|own| own.hello.as_ref()).is_none_or(|old| old.isn != segment.seq);
+        let is_new =
+            own.and_then(|own| own.hello.as_ref()).is_none_or(|old| old.isn != segment.seq);
         if is_syn && is_new {
             let answers = segment.flags.contains(Flags::ACK);
             let is_vague = answers && own.is_some();
@@ -203,7 +204,13 @@ impl Side {
 }
 
 /// Whether a host may send this.
-fn judge(own: &Side, peer: &Side, segment: &Segment, len: u32, v4: bool) -> Result<(), &'static str> {
+fn judge(
+    own: &Side,
+    peer: &Side,
+    segment: &Segment,
+    len: u32,
+    v4: bool,
+) -> Result<(), &'static str> {
     let flags = segment.flags;
     let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
     if flags.contains(Flags::RST) {

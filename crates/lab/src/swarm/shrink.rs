@@ -52,7 +52,8 @@ impl Shrinking<'_> {
             has_shrunk |= self.attempt(|table| remove(table, path));
         }
         for path in &paths {
-            let is_size = matches!(path.last(), Some(Step::Key(key)) if SIZES.contains(&key.as_str()));
+            let is_size =
+                matches!(path.last(), Some(Step::Key(key)) if SIZES.contains(&key.as_str()));
             while is_size && self.attempt(|table| halve(table, path)) {
                 has_shrunk = true;
             }
@@ -142,7 +143,8 @@ fn unlink(table: &mut Table) {
     links.retain(|_, link| {
         let ends = link.get("ends").and_then(Value::as_array);
         ends.is_none_or(|ends| {
-            ends.iter().all(|end| end.as_str().is_none_or(|end| nodes.iter().any(|node| node == end)))
+            ends.iter()
+                .all(|end| end.as_str().is_none_or(|end| nodes.iter().any(|node| node == end)))
         })
     });
 }

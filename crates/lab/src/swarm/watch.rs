@@ -5,8 +5,8 @@ use super::{Attack, Outcome, Peaks};
 use crate::link::{ENDS, LinkStats};
 use crate::oracle::{self, Oracle};
 use crate::rng::mix;
-use crate::scenario::{Kind, Oracles};
 use crate::scenario::build::{Built, Change};
+use crate::scenario::{Kind, Oracles};
 use crate::world::{HostId, LinkId, Speaker, World};
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::Report;
@@ -76,7 +76,8 @@ impl Watched {
                     return Err(format!("long: not over after {most} turns, {:?}", self.last));
                 }
                 self.look(host)?;
-                if self.steps.is_multiple_of(PATIENCE) && events.peek().is_none() && self.is_over() {
+                if self.steps.is_multiple_of(PATIENCE) && events.peek().is_none() && self.is_over()
+                {
                     break;
                 }
                 continue;
@@ -117,7 +118,9 @@ impl Watched {
         let Built { world, hosts, groups, sessions, .. } = &self.built;
         let over = sessions.iter().all(|one| oracle::is_over(&one.client));
         over && world.now() >= self.end
-            && groups.iter().all(|(_, _, log)| log.borrow().clients.iter().all(|c| c.begun.is_some()))
+            && groups
+                .iter()
+                .all(|(_, _, log)| log.borrow().clients.iter().all(|c| c.begun.is_some()))
             && hosts.iter().all(|(_, host)| oracle::check_empty(world, *host).is_ok())
             && world.links().iter().all(|link| link.contents() == 0)
     }
@@ -134,7 +137,8 @@ impl Watched {
                 return Err(format!("left: {} packets on link {name}", link.contents()));
             }
             for end in 0..ENDS {
-                conserved(&link.stats(end)).map_err(|fault| format!("lost: {name} {end}: {fault}"))?;
+                conserved(&link.stats(end))
+                    .map_err(|fault| format!("lost: {name} {end}: {fault}"))?;
             }
         }
         Ok(())
@@ -197,7 +201,8 @@ fn sender(world: &World, host: HostId, link: usize) -> Sender {
     let interface = world.interfaces(host).enumerate().find(|(_, (_, LinkId(id), _))| *id == link);
     let Some((index, (id, ..))) = interface else { return Sender::Actor };
     let mtu = stack.interfaces(now).get(index).map_or(u16::MAX, |info| info.capabilities.mtu);
-    let is_fair = |report: &Report| matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::FqCodel(_));
+    let is_fair =
+        |report: &Report| matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::FqCodel(_));
     let bakes = stack.config().tcp_syncookies == 2;
     Sender::Host { mtu, is_strict: !bakes && !stack.qdiscs(now, id).iter().any(is_fair) }
 }

@@ -104,7 +104,10 @@ impl Draw {
             return app;
         }
         let keepalive = self.keepalive();
-        put(&mut app, [("keepalive", keepalive), ("nodelay", self.rng.chance(Ppm::percent(30)).into())]);
+        put(
+            &mut app,
+            [("keepalive", keepalive), ("nodelay", self.rng.chance(Ppm::percent(30)).into())],
+        );
         if self.often(15) && kind != 2 && kind != 3 {
             put(&mut app, [("read_rate", speed((self.rate / 2).max(1000)))]);
         }

@@ -266,15 +266,18 @@ fn dies(
         puppet.nxt += 1;
     };
     match attack {
-        Attack::DiesInEstablished => puppet.high.bytes_since(puppet.got) > 0 || puppet.sent() > 0
-            && !segment.payload.is_empty(),
+        Attack::DiesInEstablished => {
+            puppet.high.bytes_since(puppet.got) > 0
+                || puppet.sent() > 0 && !segment.payload.is_empty()
+        }
         Attack::DiesInFinWait1 => puppet.has_fin,
         Attack::DiesInFinWait2 if puppet.has_fin => {
             send(puppet, puppet.segment(now, puppet.nxt, Flags::ACK), out);
             true
         }
         Attack::DiesInClosing if puppet.has_fin => {
-            puppet.got = puppet.got + u32::MAX;
+            // All but the FIN.
+            puppet.got += u32::MAX;
             finish(puppet, out);
             true
         }
@@ -313,7 +316,7 @@ fn acknowledge(
                 send(puppet, ack, out);
             }
         }
-        Attack::OptimisticAck => {
+        Attack::OptimisticAck if puppet.has_heard => {
             puppet.got = puppet.high + rng.below(20_000) as u32;
             ack.ack = puppet.got;
             ack.options.sack.clear();
@@ -385,7 +388,7 @@ fn harass(rng: &mut Rng, orders: &Orders, now: Instant, puppet: &mut Puppet, out
     }
     match orders.attack {
         Attack::Reneging => puppet.held.clear(),
-        Attack::OptimisticAck => {
+        Attack::OptimisticAck if puppet.has_heard => {
             puppet.got += rng.below(3000) as u32;
             puppet.high = puppet.high.later(puppet.got);
             send(puppet, puppet.segment(now, puppet.nxt, Flags::ACK), out);
@@ -405,7 +408,7 @@ fn harass(rng: &mut Rng, orders: &Orders, now: Instant, puppet: &mut Puppet, out
                 };
                 let mut segment = puppet.data(now, seq, rng.below(1200) as u32);
                 let flags = Flags::from_bits_retain(rng.next_u64() as u8);
-                segment.flags = flags - (Flags::RST | Flags::SYN | Flags::FIN) | Flags::ACK;
+                segment.flags = (flags - (Flags::RST | Flags::SYN | Flags::FIN)) | Flags::ACK;
                 segment.urgent = rng.next_u64() as u16;
                 if rng.chance(Ppm::percent(10)) {
                     segment.ack = SeqNumber(rng.next_u64() as u32);

@@ -50,6 +50,8 @@ pub(super) struct Puppet {
     /// The victim's last timestamp.
     echo: Option<u32>,
     pub(super) fin_sent: bool,
+    /// Data of the victim has come.
+    pub(super) has_heard: bool,
 }
 
 impl Puppet {
@@ -71,6 +73,7 @@ impl Puppet {
             scale: 0,
             echo: None,
             fin_sent: false,
+            has_heard: false,
         }
     }
 
@@ -179,6 +182,7 @@ impl Puppet {
         if segment.seq_len() == 0 {
             return false;
         }
+        self.has_heard = true;
         self.high = self.high.later(segment.end_seq());
         if segment.seq.at_or_before(self.got) && segment.end_seq().after(self.got) {
             self.got = segment.end_seq();

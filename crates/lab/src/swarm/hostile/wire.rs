@@ -58,19 +58,19 @@ pub(super) fn packet(from: SocketAddr, to: SocketAddr, segment: Segment) -> Opti
 
 /// A segment with its addresses: from, to.
 pub(in crate::swarm) fn parse(packet: &Bytes) -> Option<(SocketAddr, SocketAddr, Segment)> {
-    let (source, destination, protocol, payload): (IpAddr, IpAddr, _, _) = match packet.first()? >> 4
-    {
-        4 => {
-            let packet = ipv4::parse(packet).ok()?;
-            let header = packet.header;
-            (header.source.into(), header.destination.into(), header.protocol, packet.payload)
-        }
-        _ => {
-            let packet = ipv6::parse(packet).ok()?;
-            let header = packet.header;
-            (header.source.into(), header.destination.into(), header.protocol, packet.payload)
-        }
-    };
+    let (source, destination, protocol, payload): (IpAddr, IpAddr, _, _) =
+        match packet.first()? >> 4 {
+            4 => {
+                let packet = ipv4::parse(packet).ok()?;
+                let header = packet.header;
+                (header.source.into(), header.destination.into(), header.protocol, packet.payload)
+            }
+            _ => {
+                let packet = ipv6::parse(packet).ok()?;
+                let header = packet.header;
+                (header.source.into(), header.destination.into(), header.protocol, packet.payload)
+            }
+        };
     if protocol != Protocol::TCP {
         return None;
     }
