@@ -256,6 +256,7 @@ impl Connection {
             ece: segment.flags.contains(Flags::ECE),
             has_data: segment.seq_len() > 0,
         };
+        let largest = self.sender.max_wnd;
         let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {
             Ok(outcome) => outcome,
             Err(AckError::Future) => {
@@ -270,6 +271,10 @@ impl Connection {
         if self.sender.wnd > 0 {
             self.probe_backoff = 0;
             self.deadlines.clear(Deadline::Probe);
+        }
+        if self.sender.max_wnd > largest {
+            // Half of it may be a full segment now.
+            self.refresh_mss();
         }
         if outcome.advanced {
             self.stalled_since = Instant::FAR_FUTURE;

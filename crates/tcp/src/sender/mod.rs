@@ -611,7 +611,8 @@ impl Sender {
     /// than what was delivered in a round trip, or an eighth more than over milliseconds;
     /// unlimited before the first sample. While something else than cwnd
     /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
-    /// nothing. A flow that fills its window in slow start will move twice as much a round later.
+    /// nothing. A flow that fills its window in slow start will move twice as much a round later. None
+    /// moves more than it is paced to.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
@@ -619,7 +620,8 @@ impl Sender {
             self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
         let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
-        if grows { Rate(rate.0.saturating_mul(2)) } else { rate }
+        let rate = if grows { Rate(rate.0.saturating_mul(2)) } else { rate };
+        if self.pacer.is_needed() { rate.min(self.pacer.rate()) } else { rate }
     }
 
     /// The rate of so many segments per round trip, or of those in flight if they are more.
@@ -695,24 +697,25 @@ impl Sender {
         self.cwnd_used = 0;
         self.cwnd_stamp = now;
     }
-}
 
-/// Counts what is marked lost of one frame and tells the controller.
-fn note_lost(
-    now: Instant,
-    (rate, controller, window): (&mut RateSampler, &mut dyn CongestionControl, &Window),
-    sent: &Sent,
-    segments: u32,
-) {
-    let lost = rate.count_lost(&sent.snapshot, segments);
-    let lost = LostSegments {
-        segments,
-        tx_in_flight: sent.snapshot.in_flight(),
-        lost,
-        is_app_limited: sent.snapshot.is_app_limited(),
-        total_delivered: rate.delivered(),
-    };
-    controller.on_lost(now, &lost, window);
+    /// Marks frames lost by `mark`; counts what it notes of each and tells the controller.
+    fn lose(
+        &mut self,
+        now: Instant,
+        mark: impl FnOnce(&mut Scoreboard, &mut dyn FnMut(&Sent, u32)),
+    ) {
+        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
+        mark(&mut self.board, &mut |sent, segments| {
+            let lost = LostSegments {
+                segments,
+                tx_in_flight: sent.snapshot.in_flight(),
+                lost: rate.count_lost(&sent.snapshot, segments),
+                is_app_limited: sent.snapshot.is_app_limited(),
+                total_delivered: rate.delivered(),
+            };
+            controller.on_lost(now, &lost, &self.window);
+        });
+    }
 }
 
 /// Round-trip samples of one ACK, and the newest segment that it delivered.

@@ -1,6 +1,6 @@
 //! Loss, reordering and congestion: RFC 6298, RFC 5682, RFC 6675, RFC 8985, RFC 6937, RFC 3168.
 
-use crate::peer::{Hello, ISS, Peer, at};
+use crate::peer::{Hello, ISS, Out, Peer, at};
 use neap_tcp::config::Config;
 use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
@@ -479,5 +479,5 @@ fn a_tail_probe_that_cannot_go_does_not_put_the_timeout_off() {
     peer.complete(1);
     peer.advance(rto.saturating_sub(peer.now.since(begun)) + Nanos::from_millis(1));
     let again = peer.take();
-    assert_eq!(again.iter().map(|out| out.seq()).collect::<Vec<_>>(), [0], "after {rto:?}");
+    assert_eq!(again.iter().map(Out::seq).collect::<Vec<_>>(), [0], "after {rto:?}");
 }

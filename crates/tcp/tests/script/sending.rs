@@ -446,3 +446,40 @@ fn a_refused_frame_whose_rest_would_be_corked_does_not_wake_its_own_socket() {
     assert_eq!(peer.transmit(), TxBlocked::Egress);
     assert!(!peer.take_wake(), "it would be refused again, at the same instant, for ever");
 }
+
+/// Payload bytes of the segments that left, in order.
+fn pieces(peer: &mut Peer) -> Vec<u32> {
+    let pieces_of = |out: Out| match u32::from(out.segment.gso_size) {
+        0 => vec![out.len()],
+        size => vec![size; (out.len() / size) as usize],
+    };
+    peer.take().into_iter().flat_map(pieces_of).collect()
+}
+
+fn narrow() -> Hello {
+    Hello { mss: Some(1460), wscale: None, window: 1200, ..Hello::default() }
+}
+
+#[test]
+fn segments_are_half_of_a_window_that_holds_fewer_than_two() {
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), narrow());
+    peer.write(8400);
+    assert_eq!(pieces(&mut peer), [600, 600]);
+    // An ACK that tells of a hole takes its room from the segment.
+    let beyond = peer.data_at(1000, 100);
+    peer.inject(beyond);
+    peer.take();
+    peer.ack(1200);
+    assert_eq!(pieces(&mut peer)[..2], [588, 588]);
+}
+
+#[test]
+fn segments_are_full_once_the_window_has_grown() {
+    let mut peer = Peer::established(Config::default(), SocketOptions::default(), narrow());
+    peer.write(1200);
+    assert_eq!(pieces(&mut peer), [600, 600]);
+    peer.window = 64_000;
+    peer.ack(1200);
+    peer.write(2920);
+    assert_eq!(pieces(&mut peer), [1460, 1460]);
+}
