@@ -6,6 +6,7 @@ mod list;
 mod parquet;
 mod report;
 mod run;
+mod swarm;
 mod sweep;
 
 use crate::script;
@@ -37,6 +38,7 @@ pub(crate) struct Args {
 enum Command {
     Run(run::Args),
     Sweep(sweep::Args),
+    Swarm(swarm::Args),
     Script(script::Args),
     Compare(compare::Args),
     /// List the scenarios that neap brings along
@@ -73,6 +75,7 @@ fn print(args: &Args) -> Result<bool, Failure> {
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::Swarm(args)) => return swarm::main(args, &mut out),
         Some(Command::Script(args)) => return Ok(script::main(args)),
         Some(Command::Compare(args)) => return compare::main(args, &mut out),
         Some(Command::List) => return list::main(&mut out),

@@ -1,6 +1,6 @@
 //! Applications: state machines that write and read as a plan says, and check what they read.
 
-mod page;
+pub(crate) mod page;
 mod sink;
 mod source;
 pub mod traffic;

@@ -7,7 +7,7 @@
 //! do what is due, a little late, as real hosts are. Nothing in it reads a clock, and all its
 //! randomness ([`rng`]) comes from one seed, so a run is the same every time, to the byte.
 //!
-//! [`oracle`] says what must hold in every world; [`experiments`] are worlds whose figures are worth
+//! [`oracle`] says what must hold in every world, and [`swarm`] draws worlds to see whether it does; [`experiments`] are worlds whose figures are worth
 //! printing ([`histogram`]). Bytes are [`pattern`]s, so a receiver knows what must come.
 #![forbid(unsafe_code)]
 
@@ -22,4 +22,5 @@ pub mod report;
 pub mod rng;
 pub mod scenario;
 pub mod script;
+pub mod swarm;
 pub mod world;

@@ -100,6 +100,9 @@ impl Oracle {
         let silent = now.since(watched.moved);
         let doublings = info.backoff.max(info.probes).max(info.retransmits).min(20);
         let first = info.rto.max(FIRST_PROBE).saturating_mul(1 << doublings);
+        // Whose frames the host's own queues refuse tries again, and others may be faster.
+        let is_refused = info.blocked == TxBlocked::Egress;
+        let first = if is_refused { LONGEST_RTO } else { first };
         if silent > first.min(LONGEST_RTO) + SLACK {
             return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
         }

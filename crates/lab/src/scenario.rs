@@ -28,17 +28,20 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 
-mod build;
+pub(crate) mod build;
 pub(crate) mod figures;
+mod hostile;
 mod model;
 mod place;
 mod run;
+mod session;
 mod sweep;
 mod units;
 mod way;
 
 pub use figures::{Figures, Series};
-pub use model::Scenario;
+pub(crate) use model::Kind;
+pub use model::{Oracles, Scenario};
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
 pub use sweep::{Choice, describe, plain};
@@ -46,8 +49,11 @@ pub use way::Files;
 
 use crate::report::Watch;
 use crate::rng::mix;
+use crate::swarm::{Outcome, Watched};
 use model::Name;
+use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
+use units::Time;
 
 /// A scenario file that was read and checked.
 pub struct Experiment<'a> {
@@ -120,6 +126,9 @@ impl<'a> Experiment<'a> {
         watch: Watch<'_>,
     ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
         let (source, scenario) = self.source.chosen(choice)?;
+        if scenario.oracles.is_some() {
+            self.check(choice, u64::MAX).map_err(RunError::Broken)?;
+        }
         let built = source.build(&scenario, self.files).map_err(|mut error| {
             if !choice.is_empty() {
                 error.what = format!("{} (with {})", error.what, describe(choice));
@@ -127,6 +136,17 @@ impl<'a> Experiment<'a> {
             error
         })?;
         Ok(built.run(&scenario, progress, watch)?)
+    }
+
+    /// Runs one combination with every oracle on, and beyond its end until nothing is left to happen,
+    /// but no more than so many turns of hosts.
+    pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
+        let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
+        let built = source.build(&scenario, self.files).map_err(|e| format!("file: {e}"))?;
+        let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
+        let end = built.start + warm_up + scenario.duration.0;
+        let oracles = scenario.oracles.unwrap_or(Oracles::Survival);
+        Watched::new(built, oracles, end).run(most, run::apply)
     }
 
     /// What the expectations say about these runs.

@@ -1,13 +1,16 @@
 //! Virtual time: hosts, routers, links and applications, and whose turn it is.
 
+mod actor;
 mod cpu;
 mod events;
 mod host;
 mod router;
 
 use crate::app::App;
-use crate::link::{ENDS, Link, LinkConfig};
+use crate::link::{ENDS, Link, LinkConfig, Packet};
 use crate::rng::Rng;
+use actor::Stage;
+pub use actor::{Actor, Outbox};
 pub use cpu::{Cpu, CpuStats, Lateness};
 use events::{Agent, Events};
 use host::{Host, Port};
@@ -45,6 +48,10 @@ pub struct HostId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouterId(pub usize);
 
+/// Names an actor of one world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ActorId(pub usize);
+
 /// Names a link of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub usize);
@@ -56,12 +63,22 @@ pub enum End<'a> {
     Host(HostId, &'a [Address]),
     /// At a router. The queue of the router's port is the bottleneck of the path that begins here.
     Router(RouterId),
+    /// At an actor, which has no card: what it sends is on its way at once.
+    Actor(ActorId),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Host(usize),
     Router(usize),
+    Actor(usize),
+}
+
+/// Who sends packets of his own into a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Host(HostId),
+    Actor(ActorId),
 }
 
 /// A world that cannot go on.
@@ -87,6 +104,7 @@ pub struct World {
     now: Instant,
     hosts: Vec<Host>,
     routers: Vec<Router>,
+    actors: Vec<Stage>,
     links: Vec<Link>,
     /// Where each link ends.
     ends: Vec<[Node; ENDS]>,
@@ -106,6 +124,7 @@ impl World {
             now: config.start,
             hosts: Vec::new(),
             routers: Vec::new(),
+            actors: Vec::new(),
             links: Vec::new(),
             ends: Vec::new(),
             events: Events::default(),
@@ -141,6 +160,14 @@ impl World {
         RouterId(self.routers.len() - 1)
     }
 
+    /// Adds one who speaks in packets. It sends and receives by the first link that ends at it.
+    pub fn add_actor(&mut self, actor: impl Actor + 'static) -> ActorId {
+        self.actors.push(Stage::new(Box::new(actor)));
+        self.events.add_actor();
+        self.is_stale = true;
+        ActorId(self.actors.len() - 1)
+    }
+
     /// Connects two hosts; each gets an interface with its addresses.
     ///
     /// # Errors
@@ -166,12 +193,18 @@ impl World {
     ) -> Result<LinkId, StackError> {
         let id = self.links.len();
         let rng = Rng::new(self.config.seed).fork(3).fork(id as u64 + 1);
-        let is_router = ends.map(|end| matches!(end, End::Router(_)));
+        let is_router = ends.map(|end| !matches!(end, End::Host(..)));
         let (link, devices) = Link::between(config, &rng, self.config.start, is_router);
         let nodes = ends.map(|end| match end {
             End::Host(HostId(host), _) => Node::Host(host),
             End::Router(RouterId(router)) => Node::Router(router),
+            End::Actor(ActorId(actor)) => Node::Actor(actor),
         });
+        for (end, node) in nodes.into_iter().enumerate() {
+            if let Node::Actor(actor) = node {
+                self.actors[actor].way.get_or_insert((id, end));
+            }
+        }
         for (end, device) in devices.into_iter().enumerate() {
             let End::Host(HostId(host), addresses) = ends[end] else { continue };
             let host = &mut self.hosts[host];
@@ -236,6 +269,15 @@ impl World {
         &self.links
     }
 
+    /// The host at an end of a link, or the actor.
+    pub(crate) fn speaker(&self, LinkId(link): LinkId, end: usize) -> Option<Speaker> {
+        match self.ends[link][end] {
+            Node::Host(host) => Some(Speaker::Host(HostId(host))),
+            Node::Actor(actor) => Some(Speaker::Actor(ActorId(actor))),
+            Node::Router(_) => None,
+        }
+    }
+
     /// The interfaces of a host, with the link and its end.
     pub fn interfaces(
         &self,
@@ -263,6 +305,7 @@ impl World {
         if core::mem::take(&mut self.is_stale) {
             (0..self.links.len()).for_each(|link| self.file_ways(link));
             (0..self.hosts.len()).for_each(|host| self.plan(host));
+            (0..self.actors.len()).for_each(|actor| self.file_actor(actor));
         }
         while let Some((at, agent)) = self.events.pop(until) {
             self.now = self.now.max(at);
@@ -272,6 +315,7 @@ impl World {
                     return Ok(Some(HostId(index)));
                 }
                 Agent::Way(link, end) => self.run_way(link, end),
+                Agent::Actor(actor) => self.run_actor(actor, None),
             }
         }
         self.now = self.now.max(until);
@@ -299,8 +343,31 @@ impl World {
                 }
             }
         }
+        if let Node::Actor(actor) = self.ends[link][1 - end] {
+            while let Some((_, packet)) = self.links[link].take_arrived(end, self.now) {
+                self.run_actor(actor, Some(packet));
+            }
+        }
         self.touch(link);
         self.plan_touched();
+    }
+
+    /// An actor gets a packet, or the time that it asked for, and sends.
+    fn run_actor(&mut self, actor: usize, packet: Option<Box<Packet>>) {
+        let Some((link, end)) = self.actors[actor].way else { return };
+        for packet in self.actors[actor].turn(self.now, packet) {
+            self.links[link].forward(end, self.now, packet);
+        }
+        self.file_actor(actor);
+        self.touch(link);
+        self.plan_touched();
+    }
+
+    fn file_actor(&mut self, actor: usize) {
+        let next = self.actors[actor].next();
+        if next < Instant::FAR_FUTURE {
+            self.events.file(Agent::Actor(actor), next.max(self.now));
+        }
     }
 
     /// Something may have been put on a link, on either way: a packet may be answered on its way.
@@ -313,10 +380,10 @@ impl World {
         }
     }
 
-    /// Files the turns of a link's hops, and of the routers at its ends.
+    /// Files the turns of a link's hops, and of the routers and actors at its ends.
     fn file_ways(&mut self, link: usize) {
         for end in 0..ENDS {
-            let is_router = matches!(self.ends[link][1 - end], Node::Router(_));
+            let is_router = !matches!(self.ends[link][1 - end], Node::Host(_));
             let turn = self.links[link].next_turn(end, is_router);
             if turn < Instant::FAR_FUTURE {
                 self.events.file(Agent::Way(link, end), turn.max(self.now));

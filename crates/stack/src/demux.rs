@@ -157,6 +157,10 @@ pub struct SocketCounts {
     pub listeners: usize,
     /// Connections in TIME_WAIT.
     pub time_wait: usize,
+    /// Half-open connections of all listeners.
+    pub requests: usize,
+    /// Connections that wait to be accepted, of all listeners.
+    pub waiting: usize,
 }
 
 impl Demux {
@@ -380,11 +384,22 @@ impl Demux {
     /// Sockets by kind.
     pub(crate) fn counts(&self) -> SocketCounts {
         let tables = self.lock();
-        SocketCounts {
+        let listeners: Vec<_> = tables.listeners.iter().cloned().collect();
+        let counts = SocketCounts {
             connections: tables.connections.len(),
-            listeners: tables.listeners.len(),
+            listeners: listeners.len(),
             time_wait: tables.time_wait_entries.len(),
-        }
+            ..SocketCounts::default()
+        };
+        drop(tables);
+        listeners.iter().fold(counts, |counts, listener| {
+            let (requests, waiting) = listener.queued();
+            SocketCounts {
+                requests: counts.requests + requests,
+                waiting: counts.waiting + waiting,
+                ..counts
+            }
+        })
     }
 }
 

@@ -115,6 +115,12 @@ impl Listener {
         Self { local, max_accept, backlog: Mutex::new(backlog), readiness, cell }
     }
 
+    /// Half-open connections, and connections that wait to be accepted.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        let backlog = self.lock();
+        (backlog.requests.len(), backlog.accept.len())
+    }
+
     /// The bound address.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
@@ -492,8 +498,7 @@ impl ListenerHandle {
 
     /// Half-open connections, and connections that wait to be accepted.
     pub fn queued(&self) -> (usize, usize) {
-        let backlog = self.0.listener.lock();
-        (backlog.requests.len(), backlog.accept.len())
+        self.0.listener.queued()
     }
 
     /// Connections that may wait to be accepted, `somaxconn` at the most.

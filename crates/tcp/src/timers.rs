@@ -55,6 +55,17 @@ impl Connection {
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
+    /// Arms the timeout after another timer that took its place and has sent nothing: it counts from the
+    /// departure of the oldest frame (`tcp_rearm_rto` with a probe pending).
+    pub(crate) fn resume_retransmit(&mut self, now: Instant) {
+        let Some(oldest) = self.sender.board.front().map(|sent| sent.sent_at) else {
+            self.deadlines.clear_retransmit();
+            return;
+        };
+        let at = (oldest + self.sender.rtt.rto()).max(now + Nanos::from_millis(1));
+        self.deadlines.set_retransmit(Deadline::Retransmit, at + self.sender.pacer.backlog(now));
+    }
+
     /// Arms the tail loss probe in place of the timeout, no later than that, plus what pacing still
     /// holds (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
     pub(crate) fn arm_loss_probe(&mut self, now: Instant) {
@@ -181,7 +192,7 @@ impl Connection {
         let wait = self.sender.on_reorder_timeout(now, &self.counters);
         match wait {
             Some(wait) => self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1)),
-            None => self.arm_retransmit(now),
+            None => self.resume_retransmit(now),
         }
     }
 

@@ -24,7 +24,7 @@ fn page() -> &'static Bytes {
 }
 
 /// The bytes of a stream from `at` on, at most [`MOST`] of them.
-pub(super) fn slice(at: u64, len: usize) -> Bytes {
+pub(crate) fn slice(at: u64, len: usize) -> Bytes {
     let start = (at % PERIOD as u64) as usize;
     page().slice(start..start + len.min(MOST))
 }

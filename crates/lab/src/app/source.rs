@@ -1,5 +1,6 @@
 //! The client of one connection.
 
+use super::page;
 use super::traffic::{Ends, Traffic, message};
 use super::wire::{Failed, Wire};
 use super::{App, Step};
@@ -186,7 +187,11 @@ impl Work {
     ) -> Result<(), Failed> {
         loop {
             if wire.read < self.expected {
-                wire.read_to(now, self.expected, |_, _| {})?;
+                wire.read_to(now, self.expected, |at, data| {
+                    if !page::matches(at, data) {
+                        ends.log.borrow_mut().wrong_at.get_or_insert(at);
+                    }
+                })?;
                 if wire.read < self.expected {
                     break;
                 }

@@ -55,6 +55,10 @@ pub struct LinkStats {
     pub marked: u64,
     /// Dropped because the receive ring was full.
     pub ring_drops: u64,
+    /// Handed over to the host, the router or the actor at the other end.
+    pub delivered: u64,
+    /// ICMP errors of hops on the other way, which arrive by this one.
+    pub answered: u64,
     /// Interrupts of the sending NIC for completions.
     pub tx_interrupts: u64,
     /// Interrupts of the receiving NIC.
@@ -107,6 +111,17 @@ pub(crate) struct Packet {
     pub(crate) frame: Frame,
     /// The bit that the wire flipped.
     pub(super) flipped: Option<u64>,
+}
+
+impl Packet {
+    pub(crate) fn new(frame: Frame) -> Self {
+        Self { frame, flipped: None }
+    }
+
+    /// A bit of it was flipped.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.flipped.is_some()
+    }
 }
 
 /// Bytes of a packet on the wire.
@@ -232,6 +247,7 @@ impl Direction {
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)
         {
+            back.stats.answered += 1;
             back.path.arrive(at, answer);
         }
     }
@@ -281,6 +297,7 @@ impl Direction {
             self.receiver.hand_over(arrived, &mut self.received);
             arrivals.drain(..count);
             self.stats.ring_drops += (count - kept) as u64;
+            self.stats.delivered += kept as u64;
         }
         self.received.pop_front()
     }
@@ -288,7 +305,9 @@ impl Direction {
     /// The packets that have arrived at a router by `now`, one by one.
     pub(super) fn take_arrived(&mut self, now: Instant) -> Option<(Instant, Box<Packet>)> {
         let is_there = self.path.next_arrival() <= now;
-        is_there.then(|| self.path.arrivals.pop_front()).flatten()
+        let packet = is_there.then(|| self.path.arrivals.pop_front()).flatten();
+        self.stats.delivered += u64::from(packet.is_some());
+        packet
     }
 
     pub(super) fn in_ring(&self, now: Instant) -> u64 {

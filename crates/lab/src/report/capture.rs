@@ -60,7 +60,7 @@ impl Ord for Packet {
 }
 
 /// Sender and receiver of a packet.
-type Ends = (SocketAddr, SocketAddr);
+pub(crate) type Ends = (SocketAddr, SocketAddr);
 
 /// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its connection.
 pub(crate) struct Capture<'a> {
@@ -171,7 +171,7 @@ fn describe(handle: &TcpHandle, now: Instant) -> String {
 }
 
 /// Sender and receiver of a TCP segment.
-fn ends(headers: &[u8]) -> Option<Ends> {
+pub(crate) fn ends(headers: &[u8]) -> Option<Ends> {
     let (protocol, addresses, ports): (u8, [IpAddr; 2], &[u8]) = match headers.first()? >> 4 {
         4 => {
             let at = |from: usize| Some(IpAddr::from(*headers.get(from..)?.first_chunk::<4>()?));

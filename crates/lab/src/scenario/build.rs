@@ -1,13 +1,15 @@
 //! From a scenario to the world that it describes; what is contradictory is refused.
 
+use super::hostile;
 use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
 use super::place::{ScenarioError, Source};
+use super::session;
 use super::units::{Share, Size, Speed, Time};
 use super::way::{Files, Reader, nic};
 use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
 use crate::link::{ENDS, LinkConfig, NicConfig};
 use crate::rng::{Ppm, Rng};
-use crate::world::{Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
+use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
@@ -30,40 +32,43 @@ const WRITE: u64 = 131_072;
 const EDGE_THREAD: u32 = 1;
 const ASYNC_THREAD: u32 = 2;
 
-/// A host, a router, or neither.
+/// What a link may end at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Host(HostId),
     Router(RouterId),
+    Actor(ActorId),
 }
 
 /// What happens to a link, when, and from which of its ends on.
-pub(super) struct Change {
-    pub(super) at: Instant,
-    pub(super) link: LinkId,
-    pub(super) from: Vec<usize>,
-    pub(super) event: Event,
+pub(crate) struct Change {
+    pub(crate) at: Instant,
+    pub(crate) link: LinkId,
+    pub(crate) from: Vec<usize>,
+    pub(crate) event: Event,
 }
 
 /// A world as a scenario describes it, before its first event.
-pub(super) struct Built {
-    pub(super) world: World,
-    pub(super) start: Instant,
-    pub(super) hosts: Vec<(String, HostId)>,
-    pub(super) links: Vec<(String, LinkId)>,
-    pub(super) groups: Vec<(String, Kind, SharedGroupLog)>,
+pub(crate) struct Built {
+    pub(crate) world: World,
+    pub(crate) start: Instant,
+    pub(crate) hosts: Vec<(String, HostId)>,
+    pub(crate) links: Vec<(String, LinkId)>,
+    pub(crate) groups: Vec<(String, Kind, SharedGroupLog)>,
+    pub(crate) sessions: Vec<session::Running>,
+    pub(crate) hostiles: Vec<hostile::Running>,
     /// What happens when: in order.
-    pub(super) events: Vec<Change>,
+    pub(crate) events: Vec<Change>,
 }
 
-struct Builder<'a> {
-    source: &'a Source,
-    scenario: &'a Scenario,
+pub(super) struct Builder<'a> {
+    pub(super) source: &'a Source,
+    pub(super) scenario: &'a Scenario,
     files: &'a Files<'a>,
-    world: World,
+    pub(super) world: World,
     nodes: BTreeMap<&'a str, Node>,
-    /// Of each host, by link.
-    addresses: BTreeMap<HostId, Vec<(LinkId, IpAddr)>>,
+    /// Of each host and actor, by link.
+    addresses: BTreeMap<Node, Vec<(LinkId, IpAddr)>>,
     links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
 }
 
@@ -87,13 +92,17 @@ impl Source {
         };
         builder.times()?;
         let hosts = builder.hosts()?;
+        let mut hostiles = builder.actors()?;
         builder.connect()?;
         builder.route();
         let groups = builder.apps(start)?;
+        let sessions = builder.sessions(start)?;
+        builder.unleash(start, &sessions, &mut hostiles)?;
         let events = builder.events(start)?;
         builder.expectations()?;
         let links = builder.links.iter().map(|(name, (id, _))| ((*name).to_owned(), *id)).collect();
-        Ok(Built { world: builder.world, start, hosts, links, groups, events })
+        let world = builder.world;
+        Ok(Built { world, start, hosts, links, groups, sessions, hostiles, events })
     }
 }
 
@@ -180,15 +189,25 @@ impl<'a> Builder<'a> {
         Ok(Cpu { lateness, per_wakeup: time(host.per_wakeup), per_switch: time(host.per_switch) })
     }
 
+    /// Gives an actor its name.
+    pub(super) fn name_actor(&mut self, name: &'a str, actor: ActorId) -> bool {
+        self.nodes.insert(name, Node::Actor(actor)).is_none()
+    }
+
+    /// The address of an actor on its first link.
+    pub(super) fn address_of(&self, actor: ActorId) -> Option<IpAddr> {
+        Some(self.addresses.get(&Node::Actor(actor))?.first()?.1)
+    }
+
     fn node(&self, name: &Name) -> Result<Node, ScenarioError> {
         let unknown = || self.source.error(name, format_args!("there is no {:?}", name.get_ref()));
         self.nodes.get(name.get_ref().as_str()).copied().ok_or_else(unknown)
     }
 
-    fn host(&self, name: &Name) -> Result<HostId, ScenarioError> {
+    pub(super) fn host(&self, name: &Name) -> Result<HostId, ScenarioError> {
         match self.node(name)? {
             Node::Host(host) => Ok(host),
-            Node::Router(_) => Err(self.source.error(name, "must be a host, not a router")),
+            Node::Router(_) | Node::Actor(_) => Err(self.source.error(name, "must be a host")),
         }
     }
 
@@ -224,12 +243,13 @@ impl<'a> Builder<'a> {
             let end = |end: usize| match nodes[end] {
                 Node::Host(host) => End::Host(host, &own[end]),
                 Node::Router(router) => End::Router(router),
+                Node::Actor(actor) => End::Actor(actor),
             };
             let id = self.world.connect(&config, [end(0), end(1)]);
             let id = id.map_err(|error| self.source.error(link, error))?;
             for end in 0..ENDS {
-                if let Node::Host(host) = nodes[end] {
-                    self.addresses.entry(host).or_default().push((id, own[end][0].ip));
+                if !matches!(nodes[end], Node::Router(_)) {
+                    self.addresses.entry(nodes[end]).or_default().push((id, own[end][0].ip));
                 }
             }
             self.links.insert(name, (id, nodes));
@@ -291,11 +311,11 @@ impl<'a> Builder<'a> {
         let hosts: Vec<_> = self.addresses.iter().map(|(host, at)| (*host, at.clone())).collect();
         for (host, addresses) in &hosts {
             for &(own, address) in addresses {
-                let mut seen = vec![Node::Host(*host)];
+                let mut seen = vec![*host];
                 let mut queue: VecDeque<Node> = VecDeque::new();
                 let first = links.iter().find(|(id, _)| *id == own).map(|(_, ends)| *ends);
                 let Some(ends) = first else { continue };
-                queue.extend(ends.into_iter().filter(|node| *node != Node::Host(*host)));
+                queue.extend(ends.into_iter().filter(|node| node != host));
                 seen.extend(queue.iter().copied());
                 while let Some(node) = queue.pop_front() {
                     let Node::Router(_) = node else { continue };
@@ -318,6 +338,7 @@ impl<'a> Builder<'a> {
         let Ok(prefix) = Prefix::new(address, len) else { return };
         match node {
             Node::Router(router) => self.world.add_route(router, prefix, link),
+            Node::Actor(_) => {}
             Node::Host(host) => {
                 let interface = self.world.interfaces(host).find(|&(_, id, _)| id == link);
                 let Some((interface, ..)) = interface else { return };
@@ -330,8 +351,13 @@ impl<'a> Builder<'a> {
     }
 
     /// An address of `to` that `from` reaches.
-    fn reach(&self, from: HostId, to: HostId, name: &Name) -> Result<IpAddr, ScenarioError> {
-        let addresses = self.addresses.get(&to).map_or(&[][..], Vec::as_slice);
+    pub(super) fn reach(
+        &self,
+        from: HostId,
+        to: HostId,
+        name: &Name,
+    ) -> Result<IpAddr, ScenarioError> {
+        let addresses = self.addresses.get(&Node::Host(to)).map_or(&[][..], Vec::as_slice);
         let routes = self.world.stack(from).routes();
         let reached = addresses
             .iter()
@@ -435,12 +461,19 @@ impl<'a> Builder<'a> {
             notsent_lowat_us: app.notsent_lowat_us.unwrap_or(0),
             max_pacing_rate: app.pacing_rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate),
             priority: app.priority.unwrap_or(0),
+            keepalive: app.keepalive.is_some(),
+            keepalive_idle: app.keepalive.map(|Time(idle)| idle),
             ..SocketOptions::default()
         };
         if options.priority > 15 {
             return Err(error("priority", "is from 0 to 15"));
         }
-        let inherited = SocketOptions { receive_buffer: twice(app.rcvbuf), ..Default::default() };
+        let inherited = SocketOptions {
+            receive_buffer: twice(app.rcvbuf),
+            keepalive: options.keepalive,
+            keepalive_idle: options.keepalive_idle,
+            ..SocketOptions::default()
+        };
         Ok(Group {
             traffic,
             read_rate: app.read_rate.map(|Speed(rate)| rate),

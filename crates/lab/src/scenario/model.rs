@@ -1,5 +1,7 @@
 //! What a scenario file says. Unknown keys are errors everywhere.
 
+use super::hostile::Hostiles;
+use super::session::Sessions;
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
 use serde::Deserialize;
@@ -42,6 +44,15 @@ pub struct Scenario {
     /// Applications by name.
     #[serde(default)]
     pub app: BTreeMap<String, Spanned<App>>,
+    /// Single connections by name.
+    #[serde(default)]
+    pub session: Sessions,
+    /// Hostile peers by name.
+    #[serde(default)]
+    pub hostile: Hostiles,
+    /// What is watched beside the figures: a run in which it does not hold fails.
+    #[serde(default)]
+    pub oracles: Option<Oracles>,
     /// What happens to links, in any order.
     #[serde(default)]
     pub event: Vec<Event>,
@@ -51,6 +62,16 @@ pub struct Scenario {
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Oracles {
+    /// All that holds always, and that everything arrives that was written.
+    Delivery,
+    /// All that holds always; a connection may fail, if it says so.
+    Survival,
 }
 
 const fn one() -> u64 {
@@ -408,6 +429,8 @@ apps! {
     notsent_lowat_us: u32, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// `SO_MAX_PACING_RATE`.
     pacing_rate: Speed, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
+    /// `SO_KEEPALIVE` at both ends, with `TCP_KEEPIDLE`.
+    keepalive: Time, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// `SO_PRIORITY`.
     priority: u8, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
 }

@@ -29,6 +29,9 @@ pub enum RunError {
     /// A host spins.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// An oracle was asked for, and this does not hold.
+    #[error("does not hold: {0}")]
+    Broken(String),
     /// The receiver of an application got other bytes than were sent.
     #[error("app {app}: byte {at} of a stream is wrong")]
     WrongByte {
@@ -46,7 +49,7 @@ impl Built {
         progress: &dyn Fn(f64),
         watch: Watch<'_>,
     ) -> Result<Run, RunError> {
-        let Self { mut world, start, hosts, links, groups, events } = self;
+        let Self { mut world, start, hosts, links, groups, events, .. } = self;
         let mut events = events.into_iter().peekable();
         let logs: Vec<_> =
             groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
@@ -99,7 +102,7 @@ impl Built {
     }
 }
 
-fn apply(world: &mut World, Change { link, from, event, .. }: &Change) {
+pub(super) fn apply(world: &World, Change { link, from, event, .. }: &Change) {
     let target = world.link(*link);
     for &end in from {
         if let Some(Speed(rate)) = event.rate {

@@ -11,15 +11,18 @@ pub(super) enum Agent {
     Host(usize),
     /// The hop of a link from one of its ends on, or the router that it leads to.
     Way(usize, usize),
+    /// One who speaks in packets.
+    Actor(usize),
 }
 
 /// The next turn of each agent. A turn that became earlier is filed anew; what was filed before is
-/// skipped when its time comes. At one instant hosts come before links, each in the order of their ids.
+/// skipped when its time comes. At one instant hosts come before links and those before actors, each in the order of their ids.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     heap: BinaryHeap<Reverse<(Instant, Agent)>>,
     hosts: Vec<Instant>,
     ways: Vec<[Instant; 2]>,
+    actors: Vec<Instant>,
 }
 
 impl Events {
@@ -31,10 +34,15 @@ impl Events {
         self.ways.push([Instant::FAR_FUTURE; 2]);
     }
 
+    pub(super) fn add_actor(&mut self) {
+        self.actors.push(Instant::FAR_FUTURE);
+    }
+
     fn turn(&mut self, agent: Agent) -> &mut Instant {
         match agent {
             Agent::Host(host) => &mut self.hosts[host],
             Agent::Way(link, end) => &mut self.ways[link][end],
+            Agent::Actor(actor) => &mut self.actors[actor],
         }
     }
 

@@ -279,7 +279,7 @@ impl Connection {
             }
             let bytes = autosize::split_point(record, window, path.mss, quota, short_may_go);
             let partial = bytes % path.mss;
-            if bytes == record && may_grow && partial != 0 && self.is_autocorked(partial) {
+            if bytes == record && may_grow && partial != 0 && self.will_autocork(partial) {
                 bytes - partial
             } else {
                 bytes
@@ -324,19 +324,32 @@ impl Connection {
         self.options.nodelay || self.sender.board.is_empty() || !unacked_short
     }
 
-    /// Whether a short write is held until a completion (`tcp_should_autocork`).
+    /// Whether a short write is held until a completion (`tcp_should_autocork`), which then comes back.
     fn is_autocorked(&mut self, short: u32) -> bool {
-        let may = self.config.tcp_autocorking
-            && self.wrote
-            && self.fin != Fin::Queued
-            && !self.sender.board.is_empty();
-        // As for small queues, as much below as the write itself is enough to wait for.
-        let least = short.saturating_add(self.config.skb_overhead);
-        if !may || self.account.admit(u64::from(least).saturating_sub(1)) {
+        if !self.may_autocork() || self.account.admit(self.autocork_limit(short)) {
             return false;
         }
         self.counters.add(Counter::AutoCorking, 1);
         true
+    }
+
+    /// Whether the short rest of a frame would be held behind the part that goes. It asks for no
+    /// completion: were the part refused, its own end would be one.
+    fn will_autocork(&self, short: u32) -> bool {
+        self.may_autocork() && self.account.bytes() > self.autocork_limit(short)
+    }
+
+    fn may_autocork(&self) -> bool {
+        self.config.tcp_autocorking
+            && self.wrote
+            && self.fin != Fin::Queued
+            && !self.sender.board.is_empty()
+    }
+
+    /// Bytes below above which a short write waits: as for small queues, as much as the write itself is
+    /// enough to wait for.
+    fn autocork_limit(&self, short: u32) -> u64 {
+        u64::from(short.saturating_add(self.config.skb_overhead)).saturating_sub(1)
     }
 
     fn must_defer(&mut self, path: &Path<'_>, window: u32, record: (u32, bool)) -> bool {
@@ -589,6 +602,7 @@ impl Connection {
     fn send_loss_probe(&mut self, path: &mut Path<'_>) {
         self.owed.loss_probe = false;
         if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
+            self.resume_retransmit(path.now);
             return;
         }
         // New data that pacing or the small-queue limit holds back goes out by itself: it is no
@@ -604,8 +618,10 @@ impl Connection {
         if sent {
             self.counters.add(Counter::LossProbes, 1);
             self.sender.on_probe_sent(!is_new);
+            self.arm_retransmit(path.now);
+        } else {
+            self.resume_retransmit(path.now);
         }
-        self.arm_retransmit(path.now);
     }
 
     /// SYN, or SYN-ACK of a simultaneous open.

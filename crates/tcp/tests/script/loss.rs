@@ -1,6 +1,6 @@
 //! Loss, reordering and congestion: RFC 6298, RFC 5682, RFC 6675, RFC 8985, RFC 6937, RFC 3168.
 
-use crate::peer::{Hello, ISS, Peer, at};
+use crate::peer::{Hello, ISS, Out, Peer, at};
 use neap_tcp::config::Config;
 use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
@@ -458,4 +458,26 @@ fn more_duplicates_than_segments_are_reordering_without_sack() {
     peer.ack(8000);
     assert_eq!(peer.count(Counter::RenoReorder), 2);
     assert_eq!(peer.info().reordering, 8, "never lowered");
+}
+
+#[test]
+fn a_tail_probe_that_cannot_go_does_not_put_the_timeout_off() {
+    let mut peer = Peer::opening(Config::default(), SocketOptions::default(), Hello::default());
+    peer.transmit();
+    peer.take();
+    peer.advance_ms(500);
+    let synack = peer.syn(Flags::SYN | Flags::ACK);
+    peer.inject(synack);
+    peer.take();
+    let (rto, begun) = (peer.connection.info(peer.now).rto, peer.now);
+    peer.wire.completes = false;
+    peer.write(1000);
+    peer.take();
+    // The probe is due after two round trips and 200 ms, while its original still waits below.
+    peer.advance_ms(1250);
+    assert_eq!(peer.take().len(), 0);
+    peer.complete(1);
+    peer.advance(rto.saturating_sub(peer.now.since(begun)) + Nanos::from_millis(1));
+    let again = peer.take();
+    assert_eq!(again.iter().map(Out::seq).collect::<Vec<_>>(), [0], "after {rto:?}");
 }

@@ -435,6 +435,18 @@ fn a_frame_has_at_most_64_segments() {
     assert_eq!(most, 64);
 }
 
+#[test]
+fn a_refused_frame_whose_rest_would_be_corked_does_not_wake_its_own_socket() {
+    let mut peer = Peer::plain();
+    peer.wire.completes = false;
+    peer.set(SocketOption::NoDelay(true));
+    peer.write(1000);
+    peer.wire.verdict = Verdict::Dropped;
+    assert_eq!(peer.try_write(1500), 1500);
+    assert_eq!(peer.transmit(), TxBlocked::Egress);
+    assert!(!peer.take_wake(), "it would be refused again, at the same instant, for ever");
+}
+
 /// Payload bytes of the segments that left, in order.
 fn pieces(peer: &mut Peer) -> Vec<u32> {
     let pieces_of = |out: Out| match u32::from(out.segment.gso_size) {

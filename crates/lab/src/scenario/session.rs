@@ -1,0 +1,231 @@
+//! Sessions: single connections whose two ends write, read, rest and leave each by a plan of its own,
+//! for worlds that are searched for faults.
+
+use super::build::Builder;
+use super::model::Name;
+use super::place::ScenarioError;
+use super::units::{Share, Size, Speed, Time};
+use crate::app::{Client, Ending, Plan, Reading, Server, SharedLog, Writing};
+use crate::pattern::Pattern;
+use crate::rng::{Ppm, Rng};
+use core::net::SocketAddr;
+use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::config::Config;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::time::{Instant, Nanos};
+use serde::Deserialize;
+use toml::Spanned;
+
+/// The port of the first session.
+const FIRST_PORT: u16 = 7001;
+
+/// A connection and what its ends do. What is said of reading, writing and options holds for both.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// The host that connects.
+    pub from: Name,
+    /// The host that listens.
+    pub to: Name,
+    /// From the start of the world.
+    #[serde(default)]
+    pub start: Option<Time>,
+    /// That `from` writes.
+    #[serde(default)]
+    pub bytes: Option<Size>,
+    /// That `to` writes.
+    #[serde(default)]
+    pub answer: Option<Size>,
+    /// Of one write at the most.
+    #[serde(default)]
+    pub write: Option<Size>,
+    /// Of one read at the most.
+    #[serde(default)]
+    pub read: Option<Size>,
+    /// Reads and writes that copy nothing.
+    #[serde(default)]
+    pub zero_copy: Option<Share>,
+    /// Reads and writes after which it rests.
+    #[serde(default)]
+    pub pause: Option<Share>,
+    /// For so long at the most.
+    #[serde(default)]
+    pub rest: Option<Time>,
+    /// `to` reads nothing for so long.
+    #[serde(default)]
+    pub late: Option<Time>,
+    /// How it ends.
+    #[serde(default)]
+    pub ending: Leave,
+    /// `to` is who ends it so.
+    #[serde(default)]
+    pub ended_by_server: bool,
+    /// It is aborted once so many bytes were read and written.
+    #[serde(default)]
+    pub after: Option<Size>,
+    /// `TCP_NODELAY`.
+    #[serde(default)]
+    pub nodelay: bool,
+    /// `SO_SNDBUF` as asked.
+    #[serde(default)]
+    pub sndbuf: Option<Size>,
+    /// `SO_RCVBUF` as asked.
+    #[serde(default)]
+    pub rcvbuf: Option<Size>,
+    /// `TCP_MAXSEG`.
+    #[serde(default)]
+    pub mss: Option<u16>,
+    /// `SO_MAX_PACING_RATE`.
+    #[serde(default)]
+    pub pacing_rate: Option<Speed>,
+    /// `TCP_NOTSENT_LOWAT`.
+    #[serde(default)]
+    pub notsent_lowat: Option<Size>,
+    /// `SO_KEEPALIVE`, with `TCP_KEEPIDLE`; probes follow each tenth of it, at least each second.
+    #[serde(default)]
+    pub keepalive: Option<Time>,
+    /// `TCP_USER_TIMEOUT`.
+    #[serde(default)]
+    pub user_timeout: Option<Time>,
+    /// `TCP_CONGESTION`.
+    #[serde(default)]
+    pub congestion: Option<Name>,
+}
+
+/// How an end leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leave {
+    /// Shuts down after its last byte, closes after the peer's.
+    #[default]
+    HalfClose,
+    /// Closes after its last byte, whatever comes.
+    Close,
+    /// Resets.
+    Abort,
+}
+
+/// A session at work.
+pub(crate) struct Running {
+    /// Its name.
+    pub(crate) name: String,
+    /// Who connected.
+    pub(crate) client: SharedLog,
+    /// Who listened.
+    pub(crate) server: SharedLog,
+    /// That each writes.
+    pub(crate) bytes: [u64; 2],
+    /// One end leaves without having read all.
+    pub(crate) is_cut: bool,
+}
+
+impl Session {
+    fn plans(&self, rng: &mut Rng) -> [Plan; 2] {
+        let size = |size: Option<Size>, or: u64| size.map_or(or, |Size(size)| size);
+        let share = |share: Option<Share>| share.map_or(Ppm::NEVER, |Share(share)| share);
+        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+        let patterns = [rng.next_u64(), rng.next_u64()].map(Pattern::new);
+        let bytes = [size(self.bytes, 0), size(self.answer, 0)];
+        let leaver = usize::from(self.ended_by_server);
+        [0, 1].map(|end| {
+            let (write, read) = (size(self.write, 16_384).max(1), size(self.read, 65_536).max(1));
+            let (zero_copy, pause) = (share(self.zero_copy), share(self.pause));
+            let ending = match self.ending {
+                Leave::Close if end == leaver => Ending::Close,
+                Leave::Abort if end == leaver => Ending::Abort(size(self.after, 0)),
+                _ => Ending::HalfClose,
+            };
+            Plan {
+                writing: Writing {
+                    pattern: patterns[end],
+                    bytes: bytes[end],
+                    chunk: (write.div_ceil(2), write),
+                    zero_copy,
+                    pause,
+                    rest: time(self.rest),
+                    turns: None,
+                },
+                reading: Reading {
+                    pattern: patterns[1 - end],
+                    chunk: (read.div_ceil(2), read),
+                    zero_copy,
+                    pause,
+                    rest: time(self.rest),
+                    late: if end == 1 { time(self.late) } else { Nanos::ZERO },
+                },
+                ending,
+            }
+        })
+    }
+
+    /// Whether one end leaves without having read all that the other wrote.
+    fn is_cut(&self) -> bool {
+        let unread = if self.ended_by_server { self.bytes } else { self.answer };
+        match self.ending {
+            Leave::HalfClose => false,
+            Leave::Close => unread.is_some_and(|Size(size)| size > 0),
+            Leave::Abort => true,
+        }
+    }
+
+    fn options(&self, config: &Config) -> Result<SocketOptions, String> {
+        let limit = |Size(size): Size| size.min(1 << 30) as u32;
+        let mut all = vec![SocketOption::NoDelay(self.nodelay)];
+        all.extend(self.sndbuf.map(|size| SocketOption::SendBuffer(limit(size))));
+        all.extend(self.rcvbuf.map(|size| SocketOption::ReceiveBuffer(limit(size))));
+        all.extend(self.mss.map(SocketOption::MaxSegment));
+        all.extend(self.pacing_rate.map(|Speed(rate)| SocketOption::MaxPacingRate(rate)));
+        all.extend(self.notsent_lowat.map(|size| SocketOption::NotSentLowat(limit(size))));
+        all.extend(self.user_timeout.map(|Time(time)| SocketOption::UserTimeout(time)));
+        if let Some(Time(idle)) = self.keepalive {
+            let interval = (idle / 10).max(Nanos::from_secs(1));
+            all.push(SocketOption::KeepAlive(true));
+            all.push(SocketOption::KeepAliveIdle(idle));
+            all.push(SocketOption::KeepAliveInterval(interval));
+        }
+        let congestion = self.congestion.as_ref().map(|name| name.get_ref().clone());
+        all.extend(congestion.map(SocketOption::Congestion));
+        let mut options = SocketOptions::default();
+        for option in &all {
+            options.set(option, config).map_err(|error| error.to_string())?;
+        }
+        Ok(options)
+    }
+}
+
+impl Builder<'_> {
+    /// Starts all sessions.
+    pub(super) fn sessions(&mut self, start: Instant) -> Result<Vec<Running>, ScenarioError> {
+        let mut all = Vec::new();
+        for (index, (name, spanned)) in self.scenario.session.iter().enumerate() {
+            let session: &Session = spanned.get_ref();
+            let (from, to) = (self.host(&session.from)?, self.host(&session.to)?);
+            if from == to {
+                return Err(self.source.error(&session.to, "a session needs two hosts"));
+            }
+            let remote =
+                SocketAddr::new(self.reach(from, to, &session.to)?, FIRST_PORT + index as u16);
+            let mut rng = Rng::new(self.scenario.seed).fork(5).fork(index as u64);
+            let [client, server] = session.plans(&mut rng);
+            let bytes = [client.writing.bytes, server.writing.bytes];
+            let refuse = |what: String| self.source.error(spanned, what);
+            let options = |host| session.options(&self.world.stack(host).config());
+            let listen =
+                ListenOptions { options: options(to).map_err(refuse)?, ..ListenOptions::default() };
+            let connect = ConnectOptions { options: options(from).map_err(refuse)?, local: None };
+            let stack = self.world.stack(to);
+            let (app, server) = Server::new(stack, remote, listen, server, rng.fork(1))
+                .map_err(|error| self.source.error(spanned, error))?;
+            self.world.add_app(to, app);
+            let at = start + session.start.map_or(Nanos::ZERO, |Time(time)| time);
+            let (app, client) = Client::new(remote, connect, at, client, rng.fork(2));
+            self.world.add_app(from, app);
+            let is_cut = session.is_cut();
+            all.push(Running { name: name.clone(), client, server, bytes, is_cut });
+        }
+        Ok(all)
+    }
+}
+
+/// The table of a scenario.
+pub(super) type Sessions = std::collections::BTreeMap<String, Spanned<Session>>;

@@ -1,0 +1,150 @@
+//! From a broken world to a small one: whatever can be left out or made smaller without healing it
+//! is.
+
+use super::{Broken, run};
+use toml::{Table, Value};
+
+/// Runs that shrinking may take.
+const RUNS: u32 = 400;
+
+/// Turns of hosts in a run; what takes longer is not smaller.
+const LONGEST: u64 = 300_000;
+
+/// Keys whose numbers are halved.
+const SIZES: [&str; 5] = ["bytes", "answer", "count", "burst", "request"];
+
+/// One step into a table, or into an array.
+#[derive(Clone, Debug)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// A smaller scenario in which the same oracle says no; `text` if there is none. `progress` is told
+/// how many runs were made.
+pub fn shrink(text: &str, broken: &Broken, progress: &dyn Fn(u32)) -> (String, Broken) {
+    let Ok(table) = text.parse::<Table>() else { return (text.to_owned(), broken.clone()) };
+    let mut shrinking =
+        Shrinking { table, text: text.to_owned(), broken: broken.clone(), runs: 0, progress };
+    while shrinking.pass() && shrinking.runs < RUNS {}
+    (shrinking.text, shrinking.broken)
+}
+
+struct Shrinking<'a> {
+    table: Table,
+    text: String,
+    broken: Broken,
+    runs: u32,
+    progress: &'a dyn Fn(u32),
+}
+
+impl Shrinking<'_> {
+    /// Tries to do without each thing once, large things first. Whether anything went.
+    fn pass(&mut self) -> bool {
+        let mut has_shrunk = false;
+        let mut paths = Vec::new();
+        walk(&Value::Table(self.table.clone()), &mut Vec::new(), &mut paths);
+        paths.sort_by_key(Vec::len);
+        // From behind, so that indices into arrays stay.
+        paths.reverse();
+        paths.sort_by_key(Vec::len);
+        for path in &paths {
+            has_shrunk |= self.attempt(|table| remove(table, path));
+        }
+        for path in &paths {
+            let is_size =
+                matches!(path.last(), Some(Step::Key(key)) if SIZES.contains(&key.as_str()));
+            while is_size && self.attempt(|table| halve(table, path)) {
+                has_shrunk = true;
+            }
+        }
+        has_shrunk
+    }
+
+    fn attempt(&mut self, change: impl FnOnce(&mut Value) -> bool) -> bool {
+        let mut value = Value::Table(self.table.clone());
+        if self.runs >= RUNS || !change(&mut value) {
+            return false;
+        }
+        let Value::Table(mut table) = value else { return false };
+        unlink(&mut table);
+        let text = table.to_string();
+        self.runs += 1;
+        (self.progress)(self.runs);
+        match run(&text, LONGEST) {
+            Err(broken) if broken.oracle() == self.broken.oracle() => {
+                (self.table, self.text, self.broken) = (table, text, broken);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// All places of a value, outer ones first.
+fn walk(value: &Value, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
+    let steps: Vec<(Step, &Value)> = match value {
+        Value::Table(table) => {
+            table.iter().map(|(key, value)| (Step::Key(key.clone()), value)).collect()
+        }
+        Value::Array(array) => {
+            array.iter().enumerate().map(|(at, value)| (Step::Index(at), value)).collect()
+        }
+        _ => return,
+    };
+    for (step, value) in steps {
+        path.push(step);
+        paths.push(path.clone());
+        walk(value, path, paths);
+        path.pop();
+    }
+}
+
+fn find<'a>(value: &'a mut Value, path: &[Step]) -> Option<&'a mut Value> {
+    path.iter().try_fold(value, |value, step| match (step, value) {
+        (Step::Key(key), Value::Table(table)) => table.get_mut(key),
+        (Step::Index(at), Value::Array(array)) => array.get_mut(*at),
+        _ => None,
+    })
+}
+
+/// Whether it was there.
+fn remove(value: &mut Value, path: &[Step]) -> bool {
+    let Some((last, outer)) = path.split_last() else { return false };
+    match (last, find(value, outer)) {
+        (Step::Key(key), Some(Value::Table(table))) => table.remove(key).is_some(),
+        (Step::Index(at), Some(Value::Array(array))) if *at < array.len() => {
+            array.remove(*at);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether it could be halved.
+fn halve(value: &mut Value, path: &[Step]) -> bool {
+    match find(value, path) {
+        Some(Value::Integer(number)) if *number > 1 => {
+            *number /= 2;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Without a node there are no links to it.
+fn unlink(table: &mut Table) {
+    let named = |kind: &str| -> Vec<String> {
+        let nodes = table.get(kind).and_then(Value::as_table);
+        nodes.map(|nodes| nodes.keys().cloned().collect()).unwrap_or_default()
+    };
+    let nodes = [named("host"), named("router"), named("hostile")].concat();
+    let Some(links) = table.get_mut("link").and_then(Value::as_table_mut) else { return };
+    links.retain(|_, link| {
+        let ends = link.get("ends").and_then(Value::as_array);
+        ends.is_none_or(|ends| {
+            ends.iter()
+                .all(|end| end.as_str().is_none_or(|end| nodes.iter().any(|node| node == end)))
+        })
+    });
+}

@@ -1,0 +1,55 @@
+//! Those who speak in packets, not through a stack: scripted and hostile peers.
+
+use crate::link::Packet;
+use bytes::Bytes;
+use neap_stack::frame::Frame;
+use neap_tcp::time::Instant;
+
+/// What an actor sends in one turn, in order.
+pub type Outbox = Vec<Frame>;
+
+/// One who speaks in packets. It has no card and no lateness: it answers at the instant of an
+/// arrival.
+pub trait Actor {
+    /// An IP packet has arrived.
+    fn receive(&mut self, now: Instant, packet: &Bytes, out: &mut Outbox);
+
+    /// When it wants a turn though nothing arrives; asked after each turn.
+    fn next(&self) -> Instant;
+
+    /// The turn that it wanted, or one before it.
+    fn wake(&mut self, now: Instant, out: &mut Outbox);
+}
+
+/// An actor in its place.
+pub(super) struct Stage {
+    actor: Box<dyn Actor>,
+    /// The link and end by which it sends.
+    pub(super) way: Option<(usize, usize)>,
+}
+
+impl Stage {
+    pub(super) fn new(actor: Box<dyn Actor>) -> Self {
+        Self { actor, way: None }
+    }
+
+    pub(super) fn next(&self) -> Instant {
+        self.actor.next()
+    }
+
+    /// What the actor sends when it gets `packet`, or its turn.
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        packet: Option<Box<Packet>>,
+    ) -> impl Iterator<Item = Box<Packet>> + use<> {
+        let mut out = Outbox::new();
+        match packet {
+            // What the wire has damaged its checksums tell.
+            Some(packet) if packet.is_damaged() => {}
+            Some(packet) => self.actor.receive(now, &packet.frame.to_bytes(), &mut out),
+            None => self.actor.wake(now, &mut out),
+        }
+        out.into_iter().map(|frame| Box::new(Packet::new(frame)))
+    }
+}

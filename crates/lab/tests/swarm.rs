@@ -1,0 +1,89 @@
+//! Worlds of the swarm, and what a host holds under each hostile peer. `NEAP_SEED=n` runs only the
+//! world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n` from that seed on.
+
+use neap_lab::swarm::{self, Attack, Siege};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORLDS: u64 = 2000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn nothing_breaks_in_random_worlds() {
+    let seed = number("NEAP_SEED");
+    let first = seed.or_else(|| number("NEAP_FROM")).unwrap_or(0);
+    let last = first + seed.map_or_else(|| number("NEAP_WORLDS").unwrap_or(WORLDS), |_| 1);
+    let (next, faults) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last {
+                        return;
+                    }
+                    if let Err(broken) = swarm::run_seed(seed) {
+                        faults.lock().expect("no panic").push((seed, broken.fault));
+                    }
+                }
+            });
+        }
+    });
+    let faults = faults.into_inner().expect("no panic");
+    for (seed, fault) in &faults {
+        println!("seed {seed}: {fault}\n    neap lab swarm --seed {seed}");
+    }
+    assert!(faults.is_empty(), "{} worlds are broken", faults.len());
+}
+
+#[test]
+fn a_world_that_breaks_is_made_smaller_until_nothing_can_go() {
+    // The victim reads nothing but what must come: other bytes are a fault that never heals.
+    let text = r#"
+about = "a link that loses everything, and more than that"
+duration = "5s"
+oracles = "delivery"
+[host.a]
+qdisc = "fq"
+[host.b.sysctl]
+"net.ipv4.tcp_sack" = 0
+[link.wire]
+ends = ["a", "b"]
+rate = "1mbit"
+delay = "5ms"
+loss = "100%"
+jitter = "1ms"
+[session.one]
+from = "a"
+to = "b"
+bytes = 100000
+write = 1000
+[session.two]
+from = "b"
+to = "a"
+bytes = 1000
+"#;
+    let broken = swarm::run(text, u64::MAX).expect_err("nothing arrives");
+    assert_eq!(broken.oracle(), "stream");
+    let (small, still) = swarm::shrink(text, &broken, &|_| {});
+    assert_eq!(still.oracle(), "stream");
+    for word in ["qdisc", "sysctl", "jitter", "delay"] {
+        assert!(!small.contains(word), "{word} can go:\n{small}");
+    }
+    assert_eq!(small.matches("[session.").count(), 1, "one is enough:\n{small}");
+    assert!(small.contains("loss = \"100%\""), "{small}");
+    swarm::run(&small, u64::MAX).expect_err("it still breaks");
+}
+
+#[test]
+fn memory_is_bounded_under_each_hostile_peer() {
+    for &attack in Attack::ALL {
+        let siege = Siege::run(attack).unwrap_or_else(|broken| panic!("{attack:?}: {broken:?}"));
+        println!("{siege}");
+        assert!(siege.holds(), "{siege}");
+    }
+}
