@@ -423,6 +423,20 @@ impl Connection {
     // Application.
 
     /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
+    /// Payload bytes at which a buffer that is written now is full.
+    fn write_goal(&mut self) -> u32 {
+        let most = self.size_goal();
+        if !self.config.tso_at_write {
+            return most;
+        }
+        self.sender.queue.keep_buffers(self.config.skb_overhead);
+        let mss = self.sender.mss.max(1);
+        let by_rate = self.sender.pacer.rate().bytes_in(Nanos::from_micros(500));
+        let segments = by_rate / u64::from(mss);
+        let least = u64::from(self.config.tcp_min_tso_segs).max(1);
+        segments.max(least).saturating_mul(u64::from(mss)).min(u64::from(most)) as u32
+    }
+
     pub(crate) fn size_goal(&self) -> u32 {
         let mss = self.sender.mss.max(1);
         if self.gso.max_segs <= 1 {
@@ -456,7 +470,7 @@ impl Connection {
     pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
         self.may_write()?;
         self.check_app_limited();
-        let goal = self.size_goal();
+        let goal = self.write_goal();
         let mut done = 0;
         while done < data.len() {
             let mut room = self.sender.queue.room_in_last(goal);
@@ -477,7 +491,7 @@ impl Connection {
     pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
         self.may_write()?;
         self.check_app_limited();
-        let goal = self.size_goal() as usize;
+        let goal = self.write_goal() as usize;
         let mut done = 0;
         while !data.is_empty() && self.grant_buffer() {
             let part = data.split_to(goal.min(data.len()));

@@ -102,6 +102,8 @@ pub struct Nic {
     pub mtu: Option<u16>,
     /// Segmentation offload.
     pub tso: Option<bool>,
+    /// Super-frames at all: those that the stack would cut, too.
+    pub gso: Option<bool>,
     /// Received segments are joined by the card.
     pub gro: Option<bool>,
     /// Checksums are left to the card.

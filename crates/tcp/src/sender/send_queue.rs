@@ -16,6 +16,15 @@ const SMALL_PAGE: usize = 512;
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
 
+/// Where buffers end that keep the size of their writing. O(1) per buffer.
+#[derive(Debug, Default)]
+struct Cuts {
+    /// Bytes of each buffer that waits, in order.
+    lens: VecDeque<u32>,
+    /// Memory that each counts for beside its payload.
+    overhead: u32,
+}
+
 /// The unsent part of a socket's write queue.
 #[derive(Debug, Default)]
 pub struct SendQueue {
@@ -32,7 +41,22 @@ pub struct SendQueue {
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
+    /// Only where buffers leave as they were written.
+    cuts: Option<Box<Cuts>>,
     pool: Arc<PagePool>,
+}
+
+impl Cuts {
+    fn take(&mut self, mut len: u32) {
+        while let Some(first) = self.lens.front_mut() {
+            if *first > len {
+                *first -= len;
+                return;
+            }
+            len -= *first;
+            self.lens.pop_front();
+        }
+    }
 }
 
 impl SendQueue {
@@ -54,6 +78,9 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
+        if let Some(cuts) = &self.cuts {
+            return len.saturating_add(cuts.overhead.saturating_mul(cuts.lens.len() as u32));
+        }
         len.saturating_add(len.div_ceil(goal.max(1)).saturating_mul(BUFFER_OVERHEAD))
     }
 
@@ -66,11 +93,31 @@ impl SendQueue {
     /// Notes that a new buffer begins with the next byte.
     pub fn begin_buffer(&mut self) {
         self.last_len = 0;
+        if let Some(cuts) = &mut self.cuts {
+            cuts.lens.push_back(0);
+        }
+    }
+
+    /// From now on buffers keep their size, and count for `overhead` each beside their payload. What
+    /// waits already is one buffer.
+    pub fn keep_buffers(&mut self, overhead: u32) {
+        if self.cuts.is_none() {
+            let len = self.len();
+            let lens = (len > 0).then_some(len).into_iter().collect();
+            self.cuts = Some(Box::new(Cuts { lens, overhead }));
+        }
+    }
+
+    /// Bytes that may leave in one frame: those of the first buffer where buffers keep their size,
+    /// else all.
+    pub fn first_len(&self) -> u32 {
+        let first = self.cuts.as_ref().and_then(|cuts| cuts.lens.front().copied());
+        first.unwrap_or_else(|| self.len())
     }
 
     /// Copies `data` behind what is there.
     pub fn push(&mut self, mut data: &[u8]) {
-        self.last_len = self.last_len.saturating_add(data.len() as u32);
+        self.count_pushed(data.len());
         while !data.is_empty() {
             let room = self.tail.capacity() - self.tail.len();
             if room == 0 {
@@ -85,15 +132,28 @@ impl SendQueue {
 
     /// Appends bytes that the application gave away, without a copy.
     pub fn push_bytes(&mut self, data: Bytes) {
-        self.last_len = self.last_len.saturating_add(data.len() as u32);
+        self.count_pushed(data.len());
         self.seal_tail();
         self.ready_len += data.len() as u32;
         self.ready.push_back(data);
     }
 
+    fn count_pushed(&mut self, len: usize) {
+        self.last_len = self.last_len.saturating_add(len as u32);
+        if let Some(cuts) = &mut self.cuts {
+            match cuts.lens.back_mut() {
+                Some(last) => *last += len as u32,
+                None => cuts.lens.push_back(len as u32),
+            }
+        }
+    }
+
     /// Takes the first `len` bytes (at most all) as the payload of a frame.
     pub fn take(&mut self, len: u32) -> Payload {
         let mut want = len.min(self.len()) as usize;
+        if let Some(cuts) = &mut self.cuts {
+            cuts.take(want as u32);
+        }
         let mut payload = Payload::new();
         while want > 0 {
             let Some(front) = self.ready.front_mut() else {
@@ -115,9 +175,13 @@ impl SendQueue {
 
     /// Puts a payload back in front that `take` gave, when the way down did not want it.
     pub fn put_back(&mut self, mut payload: Payload) {
+        let before = self.ready_len;
         for chunk in payload.take_chunks().into_iter().rev() {
             self.ready_len += chunk.len() as u32;
             self.ready.push_front(chunk);
+        }
+        if let Some(cuts) = &mut self.cuts {
+            cuts.lens.push_front(self.ready_len - before);
         }
     }
 

@@ -6,6 +6,11 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
+/// A frame of a path with a long round trip takes at most this part of it.
+const FRAMES_PER_RTT: u64 = 32;
+/// And at most so many microseconds: what Linux allows every frame.
+const LONGEST_FRAME: u64 = 1000;
+
 /// What the size of a frame depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowRate {
@@ -38,7 +43,7 @@ pub struct Sizes {
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s; so with [`TsoBonus::Bounded`] a frame takes at most
-/// `tso_max_usecs` at the rate of the flow.
+/// `tso_max_usecs` at the rate of the flow, or a 32nd of a long round trip.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -51,7 +56,7 @@ pub fn sizes(
     // Two frames fit the cap of what is below.
     let gso_bytes = gso_bytes.min((config.tcp_limit_output_bytes / 2).max(mss));
     let scaled = flow.pacing.0.checked_shr(flow.shift).unwrap_or(0);
-    if !config.tso_autosizing {
+    if !config.tso_autosizing || config.tso_at_write {
         let segments = (gso_bytes / mss).clamp(1, gso_segs.max(1));
         return Sizes { segments, queue_bytes: scaled };
     }
@@ -63,7 +68,7 @@ pub fn sizes(
     let mut queue_bytes = scaled;
     if config.tso_bonus == TsoBonus::Bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
-        let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
+        let micros = frame_micros(config, flow.min_rtt) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
         bytes = bytes.min(bound);
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
@@ -72,6 +77,13 @@ pub fn sizes(
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
     let most = (gso_bytes / mss).min(gso_segs).max(1);
     Sizes { segments: segments.max(min_segs).clamp(1, most), queue_bytes }
+}
+
+/// Microseconds that one frame may take at the rate of its flow. What a long round trip spends
+/// anyway hides a larger share of a millisecond, and fewer frames cost less at both ends.
+fn frame_micros(config: &Config, min_rtt: Nanos) -> u64 {
+    let by_rtt = if min_rtt == Nanos::MAX { 0 } else { min_rtt.as_micros() / FRAMES_PER_RTT };
+    u64::from(config.tso_max_usecs).max(by_rtt.min(LONGEST_FRAME))
 }
 
 /// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
@@ -245,6 +257,15 @@ mod tests {
             assert!(rate.time_for(2 * frame) < Nanos::from_millis(1), "{mbit} Mbit/s");
             assert!(rate.time_for(sizes.queue_bytes) < Nanos::from_millis(1));
         }
+    }
+
+    #[test]
+    fn long_round_trips_allow_larger_frames_up_to_a_millisecond() {
+        let config = Config::default();
+        for (millis, micros) in [(1, 300), (9, 300), (16, 500), (40, 1000), (300, 1000)] {
+            assert_eq!(frame_micros(&config, Nanos::from_millis(millis)), micros, "{millis} ms");
+        }
+        assert_eq!(frame_micros(&config, Nanos::MAX), 300, "nothing is known");
     }
 
     #[test]

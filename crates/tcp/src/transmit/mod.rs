@@ -256,7 +256,8 @@ impl Connection {
             if push == Push::All && self.must_defer(path, window) {
                 return Err(TxBlocked::Defer);
             }
-            let bytes = autosize::split_point(unsent, window, path.mss, quota, short_may_go);
+            let first = self.sender.queue.first_len();
+            let bytes = autosize::split_point(first, window, path.mss, quota, short_may_go);
             if bytes == unsent
                 && !bytes.is_multiple_of(path.mss)
                 && self.is_autocorked(bytes % path.mss)
@@ -325,7 +326,7 @@ impl Connection {
             rwnd_left: u64::from(window),
             window: cwnd_bytes.min(u64::from(sender.wnd)),
             unsent,
-            len: unsent.min(self.size_goal()),
+            len: sender.queue.first_len().min(self.size_goal()),
             max_segs: path.sizes.segments,
             mss: path.mss,
             oldest_sent: sender.board.front().map(|sent| sent.sent_at),
