@@ -1,21 +1,22 @@
-//! `neap lab`: what small queues change, in virtual time.
+//! `neap lab`: four published experiments, in virtual time; and scenarios.
 
+mod experiments;
 mod files;
 mod parquet;
 mod run;
 mod sweep;
 
 use clap::{Args as ClapArgs, Subcommand};
-use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
 use neap_lab::library;
+use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// One bulk flow over an emulated link, small queues off and on, at four speeds; or scenarios
+/// Four published experiments in virtual time, beside what was published; or scenarios
 #[derive(ClapArgs, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Without a command: the small queues
+    /// Without a command: the four experiments
     #[command(subcommand)]
     command: Option<Command>,
     /// Print JSON instead of a table
@@ -40,7 +41,7 @@ impl Default for Args {
     }
 }
 
-/// Runs the experiment; fails if the small queues do not keep what they promise.
+/// Runs the experiments; fails if one does not show what it must.
 pub(crate) fn main(args: &Args) -> ExitCode {
     match print(args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -59,7 +60,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 }
 
 /// Whether all that is promised holds.
-fn print(args: &Args) -> Result<bool, Failure> {
+fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mut out = std::io::stdout();
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
@@ -67,19 +68,10 @@ fn print(args: &Args) -> Result<bool, Failure> {
         Some(Command::List) => return list(&mut out),
         None => {}
     }
-    if args.json {
-        let report = run_all(args.seed, |_| Ok(()))?;
-        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-        return Ok(report.holds);
-    }
-    writeln!(out, "{INTRODUCTION}\n\n{HEADER}")?;
-    let report = run_all(args.seed, |run| print_run(&mut out, run))?;
-    print_verdicts(&mut out, &report)?;
-    Ok(report.holds)
+    experiments::main(args.seed, args.json, &mut out)
 }
 
-fn list(out: &mut impl Write) -> Result<bool, Failure> {
+fn list(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
     for scenario in library::SCENARIOS {
         let about = scenario.text.lines().find_map(|line| line.strip_prefix("about = "));
         let about = about.unwrap_or_default().trim_matches('"');
@@ -87,26 +79,4 @@ fn list(out: &mut impl Write) -> Result<bool, Failure> {
     }
     writeln!(out, "\nneap lab run NAME, or a file of your own")?;
     Ok(true)
-}
-
-/// Rows appear as they are measured.
-fn print_run(out: &mut impl Write, run: &Run) -> Result<(), Failure> {
-    writeln!(out, "{run}")?;
-    if run.small_queues {
-        writeln!(out)?;
-    }
-    Ok(out.flush()?)
-}
-
-fn print_verdicts(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
-    for verdict in &report.verdicts {
-        writeln!(out, "{verdict}")?;
-    }
-    let summary = if report.holds {
-        "Small queues keep the queue out of the host and cost no goodput."
-    } else {
-        "SMALL QUEUES DO NOT KEEP THEIR PROMISE."
-    };
-    writeln!(out, "\n{summary}\nhash of the run: {}", report.hash)?;
-    Ok(())
 }

@@ -34,6 +34,7 @@ mod model;
 mod place;
 mod run;
 mod sweep;
+mod table;
 mod units;
 mod way;
 
@@ -42,6 +43,7 @@ pub use model::Scenario;
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
 pub use sweep::{Choice, describe, plain};
+pub use table::{Row, Table};
 pub use way::Files;
 
 use crate::rng::mix;
@@ -128,7 +130,7 @@ impl<'a> Experiment<'a> {
                 let figure = self.figure(figures, &expect.figure)?;
                 let mut value = figure;
                 let mut text = expect.figure.get_ref().clone();
-                if !choice.is_empty() {
+                if expect.says.is_none() && !choice.is_empty() {
                     text = format!("{text} ({})", describe(choice));
                 }
                 if !expect.relative_to.is_empty() {
@@ -139,7 +141,9 @@ impl<'a> Experiment<'a> {
                         return Err(self.source.error(&expect.figure, what));
                     };
                     value /= self.figure(base, &expect.figure)?;
-                    text = format!("{text} over that with {}", describe(&other));
+                    if expect.says.is_none() {
+                        text = format!("{text} over that with {}", describe(&other));
+                    }
                 }
                 let holds = expect.at_least.is_none_or(|least| value >= least)
                     && expect.at_most.is_none_or(|most| value <= most);
@@ -149,8 +153,14 @@ impl<'a> Experiment<'a> {
                     (None, most) => format!("at most {}", most.unwrap_or_default()),
                 };
                 let word = if holds { "holds" } else { "DOES NOT HOLD" };
-                verdicts
-                    .push(Verdict { text: format!("{text}: {value:.4}, {bounds}: {word}"), holds });
+                let text = match &expect.says {
+                    None => format!("{text}: {value:.4}, {bounds}: {word}"),
+                    Some(says) => {
+                        let said = short(value * expect.scale.unwrap_or(1.0));
+                        format!("{}: {word}", says.replace("{}", &said))
+                    }
+                };
+                verdicts.push(Verdict { text, holds });
             }
         }
         Ok(verdicts)
@@ -164,6 +174,16 @@ impl<'a> Experiment<'a> {
             self.source.error(name, format_args!("there is no such figure{hint}"))
         })
     }
+}
+
+/// A number as people say it: three digits that count.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
 }
 
 /// Whether a choice has these values.

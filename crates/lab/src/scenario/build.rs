@@ -2,6 +2,7 @@
 
 use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
 use super::place::{ScenarioError, Source};
+use super::sweep::COLUMN;
 use super::units::{Share, Size, Speed, Time};
 use super::way::{Files, Reader, nic};
 use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
@@ -177,7 +178,8 @@ impl<'a> Builder<'a> {
             }
         };
         let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-        Ok(Cpu { lateness, per_wakeup: time(host.per_wakeup), per_switch: time(host.per_switch) })
+        let (per_wakeup, per_switch) = (time(host.per_wakeup), time(host.per_switch));
+        Ok(Cpu { lateness, per_wakeup, per_switch, timer_per_flow: host.timer_per_flow })
     }
 
     fn node(&self, name: &Name) -> Result<Node, ScenarioError> {
@@ -490,7 +492,11 @@ impl<'a> Builder<'a> {
                 (Some(least), Some(most)) if least > most => "at_least is above at_most",
                 _ => {
                     let names = expect.when.keys().chain(expect.relative_to.keys());
-                    let swept = |name: &&Name| self.scenario.sweep.contains_key(*name);
+                    let swept = |name: &&Name| {
+                        let is_column =
+                            name.get_ref() == COLUMN && !self.scenario.column.is_empty();
+                        is_column || self.scenario.sweep.contains_key(*name)
+                    };
                     if let Some(name) = names.into_iter().find(|name| !swept(name)) {
                         return Err(self.source.error(name, "is not swept"));
                     }

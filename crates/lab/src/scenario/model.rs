@@ -48,6 +48,12 @@ pub struct Scenario {
     /// Figures that must hold.
     #[serde(default)]
     pub expect: Vec<Spanned<Expect>>,
+    /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
+    #[serde(default)]
+    pub column: Vec<Column>,
+    /// Figures that are shown for each column.
+    #[serde(default)]
+    pub row: Vec<Row>,
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
@@ -76,6 +82,10 @@ pub struct Host {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
+    /// Each connection has a timer of its own, and each that fires is an interrupt, as before timers were
+    /// shared. Only the count changes.
+    #[serde(default)]
+    pub timer_per_flow: bool,
     /// From the wake-up of an application to its turn.
     #[serde(default)]
     pub per_switch: Option<Time>,
@@ -434,10 +444,59 @@ pub struct Event {
     pub down: Option<bool>,
 }
 
+/// A named setting of several parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// What it is called.
+    pub name: Name,
+    /// Parameters and their values, as in a sweep.
+    #[serde(default)]
+    pub set: BTreeMap<String, toml::Value>,
+}
+
+/// A figure that is shown for each column.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// In words, with its unit.
+    pub what: String,
+    /// Its name.
+    pub figure: Name,
+    /// It is shown multiplied by this.
+    #[serde(default)]
+    pub scale: Option<f64>,
+    /// Digits behind the point.
+    #[serde(default)]
+    pub digits: usize,
+    /// What others have measured.
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// A measurement of others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// With these values of the sweep only.
+    #[serde(default)]
+    pub when: BTreeMap<Name, toml::Value>,
+    /// Before the change.
+    pub before: String,
+    /// And after it.
+    pub after: String,
+}
+
 /// A figure that must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
+    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
+    #[serde(default)]
+    pub says: Option<String>,
+    /// The value is said multiplied by this.
+    #[serde(default)]
+    pub scale: Option<f64>,
     /// Its name.
     pub figure: Name,
     /// No less.

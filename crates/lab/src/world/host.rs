@@ -226,6 +226,10 @@ impl Host {
     }
 
     pub(super) fn cpu_stats(&self) -> CpuStats {
-        self.running.stats
+        let mut stats = self.running.stats;
+        if self.cpu.timer_per_flow {
+            stats.timer_interrupts = self.stack.departures().count();
+        }
+        stats
     }
 }
