@@ -82,8 +82,8 @@ pub struct Host {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
-    /// Each connection has a timer of its own, and each that fires is an interrupt, as before timers were
-    /// shared. Only the count changes.
+    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13 (218af599fa63). Only the
+    /// count changes.
     #[serde(default)]
     pub timer_per_flow: bool,
     /// From the wake-up of an application to its turn.

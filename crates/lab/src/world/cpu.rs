@@ -42,7 +42,7 @@ pub struct Cpu {
     pub per_wakeup: Nanos,
     /// From the moment when a sleeping application has something to do to its turn.
     pub per_switch: Nanos,
-    /// Each departure that waited for its time was a timer interrupt of its own.
+    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13.
     pub timer_per_flow: bool,
 }
 
