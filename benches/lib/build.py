@@ -21,6 +21,7 @@ HOW_TO_INSTALL = {
     "cargo": "install Rust with rustup",
     "go": "install Go, 1.26 or newer",
     "iperf3": "install iperf3",
+    "ping": "install iputils",
     "valgrind": "install valgrind",
 }
 

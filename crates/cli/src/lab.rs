@@ -1,15 +1,19 @@
 //! `neap lab`: four published experiments, in virtual time; and scenarios.
 
+mod compare;
 mod experiments;
 mod files;
 mod parquet;
+mod report;
 mod run;
 mod sweep;
 
+use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
 use neap_lab::library;
 use std::error::Error;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Four published experiments in virtual time, beside what was published; or scenarios
@@ -19,25 +23,34 @@ pub(crate) struct Args {
     /// Without a command: the four experiments
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print JSON instead of a table
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
     /// Seed of all randomness; equal seeds print equal figures
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Write a page with tables and plots that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the headers of all packets of neap's runs of the first two experiments for Wireshark, one
+    /// file each, their names added
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     Run(run::Args),
     Sweep(sweep::Args),
+    Script(script::Args),
+    Compare(compare::Args),
     /// List the scenarios that neap brings along
     List,
 }
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1 }
+        Self { command: None, json: false, seed: 1, html: None, pcapng: None }
     }
 }
 
@@ -65,10 +78,12 @@ fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
         Some(Command::Sweep(args)) => return sweep::main(args, &mut out),
+        Some(Command::Script(args)) => return Ok(script::main(args)),
+        Some(Command::Compare(args)) => return compare::main(args, &mut out),
         Some(Command::List) => return list(&mut out),
         None => {}
     }
-    experiments::main(args.seed, args.json, &mut out)
+    experiments::main(args, &mut out)
 }
 
 fn list(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {

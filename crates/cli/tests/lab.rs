@@ -1,6 +1,7 @@
 //! `neap lab run` and `sweep`, as a user calls them.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -104,4 +105,94 @@ fn a_fault_of_a_file_is_told_with_its_place() {
     assert!(!output.status.success() && error.contains("wrong.toml:8: delay: "), "{error}");
     let missing = text(&folder.neap(&["run", "nothing"]).stderr);
     assert!(missing.contains("neap lab list"), "{missing}");
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_changes_no_figure() {
+    let folder = Folder::new("page");
+    let plain = folder.neap(&["run", "slow.toml"]);
+    let page = |name: &str| {
+        let output = folder.neap(&["run", "slow.toml", "--html", name]);
+        assert_eq!(output.stdout, plain.stdout, "{}", text(&output.stderr));
+        text(&folder.read(name))
+    };
+    let (first, second) = (page("first.html"), page("second.html"));
+    assert_eq!(first, second);
+    for outside in ["<script", "src=", "href=", "url(", "@import", "http"] {
+        assert!(!first.contains(outside), "the page has {outside}");
+    }
+    for plot in
+        ["Queue delay", "Where the bytes are: file", "Wake-ups", "Memory", "at most so long"]
+    {
+        assert!(first.contains(plot), "no plot {plot}");
+    }
+    assert!(!first.contains("NaN"));
+}
+
+/// What the capture says of each packet: where it left, and the comment.
+fn packets(file: &[u8]) -> Vec<(u32, Option<String>)> {
+    use pcap_file::pcapng::PcapNgReader;
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+
+    let mut reader = PcapNgReader::new(file).expect("a capture");
+    let mut packets = Vec::new();
+    let mut last = std::time::Duration::ZERO;
+    while let Some(block) = reader.next_block() {
+        let Some(packet) = block.expect("a sound block").into_enhanced_packet() else { continue };
+        assert!(packet.timestamp >= last, "packets are in the order of time");
+        last = packet.timestamp;
+        assert!(packet.data.len() <= packet.original_len as usize);
+        let comment = packet.options.iter().find_map(|option| match option {
+            EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+            _ => None,
+        });
+        packets.push((packet.interface_id, comment));
+    }
+    packets
+}
+
+#[test]
+fn packets_tell_what_their_flow_looked_like() {
+    let folder = Folder::new("packets");
+    let plain = folder.neap(&["run", "slow.toml"]);
+    let output = folder.neap(&["run", "slow.toml", "--pcapng", "slow.pcapng"]);
+    assert_eq!(output.stdout, plain.stdout, "{}", text(&output.stderr));
+    let file = folder.read("slow.pcapng");
+    let packets = packets(&file);
+    let from = |end: u32| packets.iter().filter(move |(own, _)| *own == end);
+    // SYN, 15 segments of 20 kB and the FIN; SYN-ACK and ACKs.
+    assert!(from(0).count() >= 15 && from(1).count() >= 8, "{}", packets.len());
+    let tells = |words: &str| {
+        from(0).any(|(_, comment)| comment.as_ref().is_some_and(|text| text.contains(words)))
+    };
+    assert!(tells("cwnd 10 segments") && tells("blocked by SmallQueue") && tells("device "));
+
+    let path = folder.0.join("slow.pcapng");
+    let Ok(tshark) = Command::new("tshark").args(["-n", "-r"]).arg(path).output() else {
+        return writeln!(std::io::stderr(), "SKIP: no tshark").expect("stderr");
+    };
+    assert!(tshark.status.success(), "{}", text(&tshark.stderr));
+    let shown = text(&tshark.stdout);
+    assert_eq!(shown.lines().count(), packets.len());
+    assert!(shown.contains("[SYN, ACK]") && !shown.contains("Malformed"), "{shown}");
+}
+
+#[test]
+fn a_comparison_measures_or_says_what_is_missing() {
+    let folder = Folder::new("compare");
+    let arguments = ["compare", "--seconds", "2", "--mbit", "100", "--json"];
+    let output = folder.neap(&arguments);
+    let error = text(&output.stderr);
+    if output.stdout.is_empty() {
+        assert!(!output.status.success() && error.contains("neap lab: "), "{error}");
+        return writeln!(std::io::stderr(), "SKIP: {}", error.trim()).expect("stderr");
+    }
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(all.as_array().expect("a list").len(), 2, "{all}");
+    for one in all.as_array().expect("a list") {
+        // No figure of the real machine is promised here, only that the flow was seen.
+        let measured = &one["measured"];
+        assert!(measured["goodput_mbit"].as_f64().expect("a number") > 1.0, "{one}");
+        assert!(measured["rtt_ms"].as_f64().expect("a number") > 0.0, "{one}");
+    }
 }

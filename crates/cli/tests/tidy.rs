@@ -31,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-device", &["neap-stack", "neap-tcp"]),
     ("neap", &["neap-device", "neap-stack", "neap-tcp"]),
     ("neap-lab", &["neap-stack", "neap-tcp"]),
+    ("neap-packetdrill", &["neap-stack", "neap-tcp"]),
     ("neap-preload", &["neap"]),
     ("neap-cli", &["neap", "neap-lab"]),
 ];
@@ -39,6 +40,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const SAFE: &[&str] = &["tcp", "stack", "neap", "lab", "cli"];
 /// Programs beside the safe crates that may contain unsafe code: an allocator that counts.
 const UNSAFE_PROGRAMS: &[&str] = &["crates/stack/examples/cost.rs"];
+/// Crates with unsafe code in one file.
+const UNSAFE_IN_ONE_FILE: &[(&str, &str)] = &[("packetdrill", "ffi.rs")];
 /// Crates without clocks, threads, environment and system calls.
 const PURE: &[&str] = &["tcp", "stack", "lab"];
 /// Crates of others that bring what [`PURE`] crates may not have.
@@ -323,6 +326,13 @@ fn unsafe_code_is_where_it_may_be_and_says_why_it_is_sound() {
             .unwrap_or_else(|| panic!("crate {name} has no root"));
         if !code(&read(&root)).contains("#![forbid(unsafe_code)]") {
             complaints.push(format!("{} does not forbid unsafe code", shown(&root)));
+        }
+    }
+    for (name, file) in UNSAFE_IN_ONE_FILE {
+        for (path, code) in sources(name) {
+            if !path.ends_with(&format!("/{file}")) && words(&code, "unsafe").next().is_some() {
+                complaints.push(format!("{path}: unsafe code outside {file}"));
+            }
         }
     }
     for path in files("crates", ".rs") {

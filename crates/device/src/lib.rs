@@ -21,6 +21,7 @@ mod link;
 mod netlink;
 pub mod packet;
 mod ring;
+pub mod socket;
 mod sys;
 pub mod tun;
 mod virtio;

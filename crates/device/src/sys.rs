@@ -157,6 +157,43 @@ pub(crate) fn int_option(socket: &OwnedFd, level: c_int, name: c_int) -> Result<
     Ok(value)
 }
 
+/// `getsockopt` into `value`; the length that the kernel wrote.
+pub(crate) fn option_bytes(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &mut [u8],
+) -> Result<usize> {
+    let mut len = value.len().try_into().unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the kernel writes at most `len` bytes, which is no more than `value` has.
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len)
+    })?;
+    Ok(value.len().min(len as usize))
+}
+
+/// `setsockopt` of any bytes.
+pub(crate) fn set_option_bytes(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> Result<()> {
+    let len = value.len().try_into().unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the kernel reads at most `len` bytes, which is no more than `value` has.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) })
+}
+
+/// `SIOCINQ` and its like: a request that writes one int.
+pub(crate) fn queued(socket: &OwnedFd, request: c_ulong) -> Result<c_int> {
+    let mut value: c_int = 0;
+    // SAFETY: the callers' requests write one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), request as _, core::ptr::from_mut(&mut value))
+    })?;
+    Ok(value)
+}
+
 /// `PACKET_STATISTICS`: packets dropped since the last call.
 pub(crate) fn packet_drops(socket: &OwnedFd) -> Result<u32> {
     let mut stats = MaybeUninit::<libc::tpacket_stats>::zeroed();

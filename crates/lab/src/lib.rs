@@ -18,6 +18,8 @@ pub mod library;
 pub mod link;
 pub mod oracle;
 pub mod pattern;
+pub mod report;
 pub mod rng;
 pub mod scenario;
+pub mod script;
 pub mod world;

@@ -7,7 +7,7 @@
 //! over at the receive interrupt, joined by the NIC where they follow each other.
 //!
 //! All this is computed when the doorbell rings: nothing that happens later changes when a frame in
-//! the ring leaves. Only queues that decide at departure ([`queue`]) and routers want events of
+//! the ring leaves. Only queues that decide at departure (`queue`) and routers want events of
 //! their own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
 mod accident;
@@ -21,7 +21,7 @@ mod service;
 pub use accident::{GilbertElliott, ScriptedLoss};
 use direction::Direction;
 pub(crate) use direction::Packet;
-pub use direction::{Departed, LinkStats};
+pub use direction::{Captured, Departed, LinkStats};
 pub use queue::{CoDel, Discipline, Policer, Red, Wifi};
 pub use service::{Trace, TraceError};
 
@@ -253,6 +253,11 @@ impl Link {
         self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
 
+    /// Packets that left from `end` since the last call; they are kept from the first call on.
+    pub fn capture(&self, end: usize) -> Vec<Captured> {
+        self.wires().0[end].capture.replace(Vec::new()).unwrap_or_default()
+    }
+
     /// Forgets all figures but the digests.
     pub fn clear_stats(&self) {
         for direction in &mut self.wires().0 {
@@ -294,6 +299,11 @@ impl Link {
     /// Packets and bytes in the queue of the hop from `end` on.
     pub fn backlog(&self, end: usize, now: Instant) -> (usize, u64) {
         self.wires().0[end].path.backlog(now)
+    }
+
+    /// Bytes of the frames that have not yet left the NIC at `end`. Costs O(n) of them.
+    pub fn in_ring(&self, end: usize, now: Instant) -> u64 {
+        self.wires().0[end].in_ring(now)
     }
 
     /// When the hop from `end` on, or the router where it leads, wants a turn.

@@ -29,7 +29,7 @@
 //! ```
 
 mod build;
-mod figures;
+pub(crate) mod figures;
 mod model;
 mod place;
 mod run;
@@ -46,6 +46,7 @@ pub use sweep::{Choice, describe, plain};
 pub use table::{Row, Table};
 pub use way::Files;
 
+use crate::report::Watch;
 use crate::rng::mix;
 use model::Name;
 use std::collections::BTreeMap;
@@ -107,6 +108,19 @@ impl<'a> Experiment<'a> {
         choice: &Choice,
         progress: &dyn Fn(f64),
     ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
+        self.run_watched(choice, progress, Watch::default())
+    }
+
+    /// As [`run`](Self::run), and looks at what is asked for. The figures and the hash are the same.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_watched(
+        &self,
+        choice: &Choice,
+        progress: &dyn Fn(f64),
+        watch: Watch<'_>,
+    ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
         let (source, scenario) = self.source.chosen(choice)?;
         let built = source.build(&scenario, self.files).map_err(|mut error| {
             if !choice.is_empty() {
@@ -114,7 +128,7 @@ impl<'a> Experiment<'a> {
             }
             error
         })?;
-        Ok(built.run(&scenario, progress)?)
+        Ok(built.run(&scenario, progress, watch)?)
     }
 
     /// What the expectations say about these runs.

@@ -344,8 +344,22 @@ impl World {
     /// # Errors
     /// [`Fault`].
     pub fn run_until(&mut self, until: Instant) -> Result<(), Fault> {
+        self.run_watched(until, &mut |_| {})
+    }
+
+    /// As [`run_until`](Self::run_until); `watch` is called after the turn of each host.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn run_watched(
+        &mut self,
+        until: Instant,
+        watch: &mut dyn FnMut(&Self),
+    ) -> Result<(), Fault> {
         self.is_stale = true;
-        while self.step(until)?.is_some() {}
+        while self.step(until)?.is_some() {
+            watch(self);
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos, Rate};
+use neap_tcp::write::WriteFlags;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -314,6 +315,33 @@ impl TcpStream {
         Ok(written)
     }
 
+    /// Sends `data` as `send(2)` with `MSG_MORE` and `MSG_EOR`, waiting for room as needed. In
+    /// non-blocking mode takes what fits.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send(&self, data: &[u8], flags: WriteFlags) -> io::Result<usize> {
+        use neap_tcp::connection::WriteError::WouldBlock;
+        let mut total = 0;
+        while total < data.len() {
+            let sent = self.wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
+                self.handle.send(clock::now(), &data[total..], flags)
+            });
+            match sent {
+                Ok(sent) => {
+                    total += sent;
+                    self.count_written(sent);
+                }
+                Err(_) if total > 0 => break,
+                Err(error) => return Err(write_error(error)),
+            }
+            if self.waiting.nonblocking.load(Relaxed) {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
     /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they
     /// are acknowledged. In non-blocking mode takes what fits from the front of `data`.
     ///
@@ -343,9 +371,19 @@ impl TcpStream {
 
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
         use neap_tcp::connection::ReadError::WouldBlock;
-        self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
-            self.handle.read(clock::now(), buf)
-        })
+        let waits = !self.waiting.nonblocking.load(Relaxed);
+        let read = self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+            if waits {
+                self.handle.read_low_water(clock::now(), buf)
+            } else {
+                self.handle.read(clock::now(), buf)
+            }
+        });
+        match read {
+            // The time is over: what is there will do.
+            Err(WouldBlock) if waits => self.handle.read(clock::now(), buf),
+            read => read,
+        }
         .map_err(read_error)
     }
 

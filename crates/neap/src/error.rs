@@ -42,6 +42,7 @@ pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
     let kind = match error {
         ConnectionError::Refused => io::ErrorKind::ConnectionRefused,
         ConnectionError::Reset => io::ErrorKind::ConnectionReset,
+        ConnectionError::BrokenPipe => io::ErrorKind::BrokenPipe,
         ConnectionError::TimedOut => io::ErrorKind::TimedOut,
         ConnectionError::HostUnreachable => io::ErrorKind::HostUnreachable,
         ConnectionError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,

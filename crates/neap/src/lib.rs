@@ -76,7 +76,9 @@ pub use watch::Pollable;
 
 pub use neap_device as device;
 pub use neap_stack as stack;
+pub use neap_stack::posix;
 pub use neap_tcp as tcp;
+pub use neap_tcp::write::WriteFlags;
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]

@@ -322,13 +322,18 @@ impl Demux {
         if tables.is_shut_down {
             return Err(SocketError::ShutDown);
         }
+        tables.check(local, reuse)?;
         let hash = port_hash(local.port());
-        let is_taken = tables.listeners.iter_hash(hash).any(|other| overlap(other.local(), local));
-        if is_taken || (!reuse && tables.uses.is_used(local.port())) {
-            return Err(SocketError::AddressInUse);
-        }
         tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
         Ok(())
+    }
+
+    /// Whether a socket may be bound to `local`, as [`listen`](Self::listen) judges it.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`].
+    pub(crate) fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
+        self.lock().check(local, reuse)
     }
 
     /// A port that nobody listens on or uses, for `bind` to port 0.
@@ -384,6 +389,15 @@ impl Demux {
 }
 
 impl Tables {
+    fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
+        let mut others = self.listeners.iter_hash(port_hash(local.port()));
+        let is_taken = others.any(|other| overlap(other.local(), local));
+        if is_taken || (!reuse && self.uses.is_used(local.port())) {
+            return Err(SocketError::AddressInUse);
+        }
+        Ok(())
+    }
+
     fn find_time_wait(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
         let is_it = |&slot: &u32| self.time_wait_entries[slot as usize].tuple == *tuple;
         self.time_wait.find(hash, is_it).copied()

@@ -20,7 +20,7 @@ use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp
 use core::net::IpAddr;
 use neap_tcp::connection::Path;
 use neap_tcp::segment::{Ecn, Payload, Segment};
-use neap_tcp::time::{Instant, Rate};
+use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 use std::sync::Arc;
@@ -129,6 +129,7 @@ pub(crate) struct Lower<'a> {
     holds: bool,
     completes_on_enqueue: bool,
     pacing_shift: u32,
+    completion_lateness: Nanos,
     list: &'a RunList,
 }
 
@@ -138,6 +139,7 @@ impl<'a> Lower<'a> {
         let shard = cx.socket.cell.shard();
         let mut gso = GsoLimits { max_size: 1500, max_segs: 1 };
         let (mut holds, mut completes_on_enqueue, mut pacing_shift) = (false, false, 10);
+        let mut completion_lateness = Nanos::ZERO;
         match path.refresh(cx.host, cx.now, tuple.local, tuple.remote).map(|found| &found.way) {
             None => {}
             Some(Way::Loopback) => {
@@ -150,6 +152,7 @@ impl<'a> Lower<'a> {
                 holds = port.holds_until_departure();
                 completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
                 pacing_shift = u32::from(capabilities.pacing_shift);
+                completion_lateness = port.lateness();
             }
         }
         let (host, now) = (cx.host, cx.now);
@@ -166,6 +169,7 @@ impl<'a> Lower<'a> {
             holds,
             completes_on_enqueue,
             pacing_shift,
+            completion_lateness,
             list: cx.socket.cell.list(),
         }
     }
@@ -221,6 +225,10 @@ impl Egress for Lower<'_> {
 
     fn pacing_shift(&self) -> u32 {
         self.pacing_shift
+    }
+
+    fn completion_lateness(&self) -> Nanos {
+        self.completion_lateness
     }
 }
 

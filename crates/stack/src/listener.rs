@@ -12,6 +12,7 @@ use crate::socket::tcp::{TcpHandle, TcpSocket};
 use crate::stack::Host;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::net::SocketAddr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
 use neap_tcp::counters::{Counter, Counters};
@@ -33,7 +34,7 @@ const LEVELS: usize = 8;
 pub(crate) struct ListenContext<'a> {
     pub(crate) now: Instant,
     pub(crate) key: HashKey,
-    pub(crate) config: &'a Config,
+    pub(crate) config: Arc<Config>,
     pub(crate) counters: &'a Counters,
     pub(crate) secrets: &'a Secrets,
     pub(crate) cookies: &'a SynCookies,
@@ -80,7 +81,7 @@ struct Backlog {
 pub(crate) struct Listener {
     local: SocketAddr,
     /// Accept queue at the most: `min(backlog, somaxconn)`; as in Linux one more fits.
-    max_accept: usize,
+    max_accept: AtomicUsize,
     backlog: Mutex<Backlog>,
     pub(crate) readiness: Readiness,
     pub(crate) cell: Arc<RunCell>,
@@ -110,6 +111,7 @@ impl Listener {
             is_closed: false,
         };
         let readiness = Readiness::new();
+        let max_accept = AtomicUsize::new(max_accept);
         Self { local, max_accept, backlog: Mutex::new(backlog), readiness, cell }
     }
 
@@ -141,7 +143,7 @@ impl Listener {
         if backlog.is_closed {
             return Answer::Reset;
         }
-        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept;
+        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept.load(Relaxed);
         let answer = match backlog.find(hash, tuple) {
             Some(slot) => backlog.on_request_segment(cx, slot, segment, is_full),
             None => backlog.on_new_segment(cx, (hash, tuple), segment, iss, is_full),
@@ -354,7 +356,7 @@ impl Backlog {
         let mss = by_path.min(self.options.max_segment.unwrap_or(u16::MAX));
         let locked = self.options.receive_buffer;
         let space = locked.unwrap_or(cx.config.tcp_rmem.default) / 2;
-        Offer::new(cx.config, ip_header, mss, space, locked.unwrap_or(u32::MAX))
+        Offer::new(&cx.config, ip_header, mss, space, locked.unwrap_or(u32::MAX))
     }
 
     fn forget(&mut self, key: HashKey, slot: usize) {
@@ -492,6 +494,17 @@ impl ListenerHandle {
     pub fn queued(&self) -> (usize, usize) {
         let backlog = self.0.listener.lock();
         (backlog.requests.len(), backlog.accept.len())
+    }
+
+    /// Connections that may wait to be accepted, `somaxconn` at the most.
+    pub fn max_queued(&self) -> usize {
+        self.0.listener.max_accept.load(Relaxed)
+    }
+
+    /// Changes the backlog, as another `listen` does; `somaxconn` is the upper bound.
+    pub fn set_backlog(&self, backlog: u32) {
+        let most = backlog.min(self.0.host.config().somaxconn);
+        self.0.listener.max_accept.store(most as usize, Relaxed);
     }
 
     /// Options that accepted sockets inherit.

@@ -19,7 +19,8 @@ use crate::hand_off::{HandOff, Posted, Released, Settle};
 use crate::qdisc::report::Report;
 use crate::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
@@ -81,6 +82,8 @@ pub struct Port {
     /// When the watchdog looks, in nanoseconds.
     watchdog: AtomicU64,
     waits_for_device: AtomicBool,
+    /// How late completions are, in nanoseconds.
+    lateness: AtomicU64,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
     capabilities: Capabilities,
@@ -211,6 +214,7 @@ impl Port {
             next: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             waits_for_device: AtomicBool::new(false),
+            lateness: AtomicU64::new(0),
             queue: Mutex::new(Queue {
                 requeued: VecDeque::new(),
                 requeues: 0,
@@ -294,6 +298,11 @@ impl Port {
     /// writable: the device gave a frame back, or holds frames that it will complete.
     pub fn waits_for_device(&self) -> bool {
         self.waits_for_device.load(Acquire)
+    }
+
+    /// From the last bit of a frame on the wire to its completion, as far as it shows.
+    pub fn lateness(&self) -> Nanos {
+        Nanos(self.lateness.load(Relaxed))
     }
 
     /// Replaces the qdisc (`tc qdisc replace`, which in Linux drops what waits in the old one).
@@ -477,6 +486,9 @@ impl Transmitter {
         }
         let holds = self.ring_frames > 0;
         let watchdog = if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
+        if let Some(bql) = &self.bql {
+            round.port.lateness.store(bql.lateness().0, Relaxed);
+        }
         round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
     }
 
@@ -552,7 +564,7 @@ impl Transmitter {
         self.stats.frames += 1;
         self.stats.bytes += bytes;
         if let Some(bql) = &mut self.bql {
-            bql.on_queued(bytes);
+            bql.on_queued(now, bytes);
             if self.ring_frames == 0 {
                 self.last_progress = now;
             }

@@ -119,7 +119,7 @@ impl Loopback {
 
 /// What all parts of one host share (Linux's `struct net`).
 pub(crate) struct Host {
-    pub(crate) config: Arc<Config>,
+    config: Mutex<Arc<Config>>,
     pub(crate) secrets: Secrets,
     cookies: SynCookies,
     pub(crate) hash_key: HashKey,
@@ -188,7 +188,7 @@ impl Host {
         let ports = config.ip_local_port_range;
         let slack = Nanos(config.config.timer_slack_ns.into());
         Self {
-            config: Arc::new(config.config),
+            config: Mutex::new(Arc::new(config.config)),
             secrets: Secrets::from_seed(seed(3)),
             cookies: SynCookies::from_seed(seed(4)),
             hash_key,
@@ -211,6 +211,11 @@ impl Host {
             last_seen: AtomicU64::new(0),
             is_shut_down: AtomicBool::new(false),
         }
+    }
+
+    /// The settings of TCP now. One mutex.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        lock(&self.config).clone()
     }
 
     /// The next identification of a datagram that may be fragmented.
@@ -242,7 +247,7 @@ impl Host {
         ListenContext {
             now,
             key: self.hash_key,
-            config: &self.config,
+            config: self.config(),
             counters: self.shards[shard].counters(),
             secrets: &self.secrets,
             cookies: &self.cookies,
@@ -292,8 +297,9 @@ impl Host {
         connection: impl FnOnce(Setup) -> Connection,
         (now, options): (Instant, Arc<SocketOptions>),
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let controller = congestion::by_name(&self.config.tcp_congestion_control)
-            .ok_or(SocketError::InvalidArgument)?;
+        let config = self.config();
+        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
+        let controller = congestion::by_name(controller).ok_or(SocketError::InvalidArgument)?;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
         let id = cell.id();
@@ -301,7 +307,7 @@ impl Host {
         path.refresh(self, now, tuple.local, tuple.remote);
         let account = TxAccount::new(Waker::from(cell.clone()));
         let setup = Setup {
-            config: self.config.clone(),
+            config,
             counters: shard.counters().clone(),
             pages: shard.pages().clone(),
             account,
@@ -364,7 +370,7 @@ impl Host {
     }
 
     /// An own address for a socket that asks for `wanted`.
-    fn check_local(&self, wanted: IpAddr) -> Result<(), SocketError> {
+    pub(crate) fn check_local(&self, wanted: IpAddr) -> Result<(), SocketError> {
         if wanted.is_unspecified() || self.topology.locals().contains(wanted) {
             return Ok(());
         }
@@ -597,7 +603,7 @@ impl Stack {
         let shard = &host.shards[0];
         let cell = shard.cell(host.registry.reserve());
         let id = cell.id();
-        let max_accept = options.backlog.min(host.config.somaxconn) as usize;
+        let max_accept = options.backlog.min(host.config().somaxconn) as usize;
         let listener = Arc::new(Listener::new(local, max_accept, Arc::new(options.options), cell));
         if let Err(error) = host.demux.listen(listener.clone(), options.reuse_address) {
             host.registry.release(id);
@@ -689,8 +695,25 @@ impl Stack {
     }
 
     /// The settings of TCP.
-    pub fn config(&self) -> &Arc<Config> {
-        &self.host.config
+    pub fn config(&self) -> Arc<Config> {
+        self.host.config()
+    }
+
+    /// Replaces the settings of TCP. Connections that exist keep theirs; listeners go by the new ones.
+    ///
+    /// # Errors
+    /// [`StackError::UnknownCongestion`]; nothing has changed then.
+    pub fn set_config(&self, config: Config) -> Result<(), StackError> {
+        if congestion::by_name(&config.tcp_congestion_control).is_none() {
+            return Err(StackError::UnknownCongestion(config.tcp_congestion_control));
+        }
+        *lock(&self.host.config) = Arc::new(config);
+        Ok(())
+    }
+
+    /// What all parts share.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.host
     }
 }
 

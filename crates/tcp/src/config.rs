@@ -1,7 +1,6 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
 use crate::sender::send_queue::BUFFER_OVERHEAD;
-use crate::time::Nanos;
 use thiserror::Error;
 
 /// `min default max` of a buffer, in bytes of memory.
@@ -24,6 +23,19 @@ pub enum TsoBonus {
     Linux,
     /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
     Bounded,
+}
+
+/// How large frames are, as far as a congestion controller reckons with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameRule {
+    /// A millisecond at the pacing rate, two segments at the least.
+    #[default]
+    Linux,
+    /// At most so many microseconds at the rate of the flow.
+    Bounded {
+        /// `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
 }
 
 /// What the small-queue limit is made of.
@@ -75,6 +87,9 @@ pub struct Config {
     pub tcp_dsack: bool,
     /// `net.ipv4.tcp_ecn`: 0 never, 1 ask and accept, 2 accept only.
     pub tcp_ecn: u8,
+    /// `net.ipv4.tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168
+    /// section 6.1.1.1).
+    pub tcp_ecn_fallback: bool,
     /// `net.ipv4.tcp_frto`.
     pub tcp_frto: bool,
     /// `net.ipv4.tcp_early_retrans`: tail loss probes when not 0.
@@ -106,8 +121,11 @@ pub struct Config {
     /// `neap.tcp_notsent_lowat_half`: a waiting writer is woken below half the mark (Linux
     /// a74f0fa082b7); off, below the mark itself, so by every ACK.
     pub notsent_lowat_half: bool,
-    /// `net.ipv4.tcp_syn_retries`.
+    /// `net.ipv4.tcp_syn_retries`: SYNs sent again with doubled timeouts, after the linear ones.
     pub tcp_syn_retries: u32,
+    /// `net.ipv4.tcp_syn_linear_timeouts`: SYNs sent again after a second each before timeouts
+    /// double.
+    pub tcp_syn_linear_timeouts: u32,
     /// `net.ipv4.tcp_synack_retries`.
     pub tcp_synack_retries: u32,
     /// `net.ipv4.tcp_retries2`: timeouts of an established connection before it is given up.
@@ -175,11 +193,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// What a frame takes at the most at the rate of its flow: the bound, or Linux's millisecond.
-    pub fn frame_time(&self) -> Nanos {
+    /// How large frames are: bounded in time, or as in Linux.
+    pub fn frame_rule(&self) -> FrameRule {
         match self.tso_bonus {
-            TsoBonus::Bounded => Nanos::from_micros(u64::from(self.tso_max_usecs)),
-            TsoBonus::Off | TsoBonus::Linux => Nanos::from_millis(1),
+            TsoBonus::Bounded => FrameRule::Bounded { usecs: self.tso_max_usecs },
+            TsoBonus::Off | TsoBonus::Linux => FrameRule::Linux,
         }
     }
 }
@@ -200,6 +218,7 @@ impl Default for Config {
             tcp_sack: true,
             tcp_dsack: true,
             tcp_ecn: 2,
+            tcp_ecn_fallback: true,
             tcp_frto: true,
             tcp_early_retrans: 3,
             tcp_reordering: 3,
@@ -215,6 +234,7 @@ impl Default for Config {
             tcp_notsent_lowat_us: 0,
             notsent_lowat_half: true,
             tcp_syn_retries: 6,
+            tcp_syn_linear_timeouts: 4,
             tcp_synack_retries: 5,
             tcp_retries2: 15,
             tcp_orphan_retries: 0,
@@ -255,6 +275,9 @@ pub enum SysctlError {
     /// No such name.
     #[error("unknown sysctl {0}")]
     Unknown(String),
+    /// It can only be read.
+    #[error("{0} can only be read")]
+    ReadOnly(String),
     /// The value does not parse or is out of range.
     #[error("{name}: {value:?} is not {expected}")]
     Value {

@@ -19,7 +19,7 @@ use crate::sender::pages::PagePool;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
-use crate::time::{Instant, Nanos, Rate};
+use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::GsoLimits;
@@ -29,11 +29,6 @@ use bytes::Bytes;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// `SOCK_MIN_SNDBUF`.
-const MIN_SNDBUF: u32 = 4608;
-/// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
-const MIN_RCVBUF: u32 = 2304;
-
 /// The way to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -42,6 +37,9 @@ pub struct Path {
     /// Bytes of the IP header: 20 or 40.
     pub ip_header: u32,
 }
+
+/// `TCP_MSS_DEFAULT`: a largest window up to this is used whole.
+const DEFAULT_MSS: u32 = 536;
 
 /// Everything that a new connection needs from its host.
 #[derive(Debug)]
@@ -75,6 +73,9 @@ pub enum ConnectionError {
     /// The peer reset the connection (ECONNRESET).
     #[error("connection reset by peer")]
     Reset,
+    /// The peer reset the connection after its FIN (EPIPE).
+    #[error("broken pipe")]
+    BrokenPipe,
     /// The peer stopped answering (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,
@@ -329,6 +330,7 @@ impl Connection {
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
         self.sender.establish(window, seq, now, &self.config);
+        self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
@@ -343,6 +345,9 @@ impl Connection {
     /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
     pub(crate) fn syn_segment(&mut self, now: Instant) -> Segment {
         let mut segment = self.offer().syn(now, self.iss, self.ts_offset);
+        if self.syn_retransmits > 0 && self.config.tcp_ecn_fallback {
+            segment.flags.remove(Flags::ECE | Flags::CWR);
+        }
         if self.state == State::SynReceived {
             segment.flags = Flags::SYN | Flags::ACK;
             segment.ack = self.receiver.nxt();
@@ -383,7 +388,15 @@ impl Connection {
         let header = 20 + if self.timestamps { 12 } else { 0 };
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
-        self.sender.mss = mss.min(limit);
+        self.sender.mss = self.half_window(mss.min(limit), 68 - header);
+    }
+
+    /// `bytes`, but no more than half of the largest window that the peer had, so that it need not wait
+    /// for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
+    pub(crate) fn half_window(&self, bytes: u32, least: u32) -> u32 {
+        let window = self.sender.max_wnd;
+        let half = if window > DEFAULT_MSS { window / 2 } else { window };
+        if half == 0 { bytes } else { bytes.min(half.max(least)) }
     }
 
     /// `TSval` at `now`.
@@ -422,120 +435,6 @@ impl Connection {
 
     // Application.
 
-    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    /// Payload bytes at which a buffer that is written now is full.
-    fn write_goal(&mut self) -> u32 {
-        let most = self.size_goal();
-        if !self.config.tso_at_write {
-            return most;
-        }
-        self.sender.queue.keep_buffers(self.config.skb_overhead);
-        let mss = self.sender.mss.max(1);
-        let by_rate = self.sender.pacer.rate().bytes_in(Nanos::from_micros(500));
-        let segments = by_rate / u64::from(mss);
-        let least = u64::from(self.config.tcp_min_tso_segs).max(1);
-        segments.max(least).saturating_mul(u64::from(mss)).min(u64::from(most)) as u32
-    }
-
-    pub(crate) fn size_goal(&self) -> u32 {
-        let mss = self.sender.mss.max(1);
-        if self.gso.max_segs <= 1 {
-            return mss;
-        }
-        let header = self.path.ip_header + 60;
-        let half_window = (self.sender.max_wnd / 2).max(mss);
-        let bytes = self.gso.max_size.saturating_sub(header).min(half_window);
-        (bytes / mss).clamp(1, self.gso.max_segs) * mss
-    }
-
-    fn may_write(&mut self) -> Result<(), WriteError> {
-        if let Some(error) = self.error
-            && !self.error_taken
-        {
-            self.error_taken = true;
-            return Err(WriteError::Failed(error));
-        }
-        if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
-            self.no_space = true;
-            return Err(WriteError::WouldBlock);
-        }
-        if !self.state.may_write() || self.fin != Fin::None {
-            return Err(WriteError::Closed);
-        }
-        Ok(())
-    }
-
-    /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
-    /// low-water mark is full, and [`Readiness::WRITABLE`] will return.
-    pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
-        self.may_write()?;
-        self.check_app_limited();
-        let goal = self.write_goal();
-        let mut done = 0;
-        while done < data.len() {
-            let mut room = self.sender.queue.room_in_last(goal);
-            if room == 0 {
-                if !self.grant_buffer() {
-                    break;
-                }
-                room = goal;
-            }
-            let take = (data.len() - done).min(room as usize);
-            self.sender.queue.push(&data[done..done + take]);
-            done += take;
-        }
-        self.after_write(now, done, done < data.len())
-    }
-
-    /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
-    pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
-        self.may_write()?;
-        self.check_app_limited();
-        let goal = self.write_goal() as usize;
-        let mut done = 0;
-        while !data.is_empty() && self.grant_buffer() {
-            let part = data.split_to(goal.min(data.len()));
-            done += part.len();
-            self.sender.queue.push_bytes(part);
-        }
-        self.after_write(now, done, !data.is_empty())
-    }
-
-    fn grant_buffer(&mut self) -> bool {
-        let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
-        if !empty && !self.memory_is_free(false) {
-            return false;
-        }
-        self.sender.queue.begin_buffer();
-        true
-    }
-
-    fn after_write(&mut self, now: Instant, done: usize, short: bool) -> Result<usize, WriteError> {
-        // A writer that goes by readiness stops here and is never refused; poll sets SOCK_NOSPACE
-        // for it in Linux. Without that its buffer would not grow.
-        self.no_space |= short || !self.is_writable();
-        if done == 0 && short {
-            return Err(WriteError::WouldBlock);
-        }
-        self.wrote = done > 0;
-        // A full tail is no short write: the small-segment rules see the whole queue.
-        self.push_override &= done == 0;
-        let _ = now;
-        Ok(done)
-    }
-
-    /// Marks the flow as limited by its application (`tcp_rate_check_app_limited`).
-    fn check_app_limited(&mut self) {
-        let counts = self.sender.board.counts();
-        if self.sender.queue.len() < self.sender.mss
-            && self.account.bytes() == 0
-            && counts.in_flight() < self.sender.window.cwnd
-            && counts.lost_out <= counts.retrans_out
-        {
-            self.sender.rate.mark_app_limited(counts.in_flight());
-        }
-    }
-
     fn may_read(&mut self) -> Result<(), ReadError> {
         if self.receiver.unread() == 0
             && let Some(error) = self.error
@@ -559,6 +458,20 @@ impl Connection {
             0 => Err(ReadError::WouldBlock),
             read => Ok(read),
         }
+    }
+
+    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are there
+    /// than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_low_water(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        let target = self.options.receive_lowat.min(len);
+        if self.receiver.unread() > 0 && !self.receiver.has_enough(target) && !self.is_at_end() {
+            return Err(ReadError::WouldBlock);
+        }
+        self.read(now, buf)
     }
 
     /// Takes received bytes without a copy. `Ok(None)` is the end of the stream.
@@ -634,62 +547,49 @@ impl Connection {
     }
 
     /// Sets one option.
+    ///
+    /// # Errors
+    /// As [`SocketOptions::set`].
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
+        let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);
+        options.set(&option, &self.config)?;
         match option {
             SocketOption::NoDelay(on) => {
-                options.nodelay = on;
                 self.push_override |= on;
+                if on {
+                    self.sender.queue.more.end_hold();
+                }
             }
             SocketOption::Cork(on) => {
-                self.push_override |= options.cork && !on && options.nodelay;
-                options.cork = on;
+                self.push_override |= was_corked && !on && options.nodelay;
+                if !on {
+                    self.sender.queue.more.end_hold();
+                }
             }
-            SocketOption::QuickAck(on) => {
-                options.quickack = Some(on);
-                self.receiver.set_quickack(i32::from(on));
-            }
-            SocketOption::KeepAlive(on) => {
-                options.keepalive = on;
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveIdle(idle) => {
-                options.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
-                self.arm_keepalive(now);
-            }
-            SocketOption::KeepAliveInterval(interval) => {
-                options.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
-            }
-            SocketOption::KeepAliveCount(count @ 1..=127) => options.keepalive_count = Some(count),
-            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
-            SocketOption::UserTimeout(time) => {
-                options.user_timeout = (time > Nanos::ZERO).then_some(time);
-            }
-            SocketOption::Linger(time) => options.linger = time,
-            SocketOption::SendBuffer(bytes) => {
-                let bytes = bytes.min(self.config.wmem_max).saturating_mul(2).max(MIN_SNDBUF);
-                options.send_buffer = Some(bytes);
-                self.sndbuf = bytes;
+            SocketOption::QuickAck(on) => self.receiver.set_quickack(i32::from(on)),
+            SocketOption::KeepAlive(_) | SocketOption::KeepAliveIdle(_) => self.arm_keepalive(now),
+            SocketOption::SendBuffer(_) => {
+                self.sndbuf = options.send_buffer.unwrap_or(self.sndbuf);
                 self.check_space();
             }
-            SocketOption::ReceiveBuffer(bytes) => {
-                let bytes = bytes.min(self.config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
-                options.receive_buffer = Some(bytes);
-                self.receiver.set_rcvbuf(bytes);
+            SocketOption::ReceiveBuffer(_) => {
+                if let Some(bytes) = options.receive_buffer {
+                    self.receiver.set_rcvbuf(bytes);
+                }
             }
-            SocketOption::MaxSegment(mss @ 88..=32767) => {
-                options.max_segment = Some(mss);
-                self.refresh_mss();
+            SocketOption::ReceiveLowat(_) => {
+                let bytes = options.receive_lowat;
+                self.receiver.make_room_for(bytes);
+                if self.receiver.has_enough(bytes) {
+                    self.edges |= Readiness::READABLE;
+                }
             }
-            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
-            SocketOption::MaxPacingRate(rate) => self.set_max_pacing_rate(rate),
-            SocketOption::MaxPacingRate32(rate) => self.set_max_pacing_rate(rate.into()),
-            SocketOption::NotSentLowat(bytes) => {
-                options.notsent_lowat = bytes;
-                self.check_space();
+            SocketOption::MaxSegment(_) => self.refresh_mss(),
+            SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
+                self.sender.pacer.set_max_rate(options.max_pacing_rate);
             }
-            SocketOption::NotSentLowatMicros(micros) => {
-                options.notsent_lowat_us = micros;
+            SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
             }
             SocketOption::Congestion(name) => {
@@ -697,15 +597,13 @@ impl Connection {
                 let controller = controller.ok_or(OptionError::UnknownCongestion(name))?;
                 self.sender.set_controller(controller, now, &self.config);
             }
-            SocketOption::Priority(band @ 0..=15) => options.priority = band,
-            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+            SocketOption::KeepAliveInterval(_)
+            | SocketOption::KeepAliveCount(_)
+            | SocketOption::UserTimeout(_)
+            | SocketOption::Linger(_)
+            | SocketOption::Priority(_) => {}
         }
         Ok(())
-    }
-
-    fn set_max_pacing_rate(&mut self, rate: Rate) {
-        Arc::make_mut(&mut self.options).max_pacing_rate = rate;
-        self.sender.pacer.set_max_rate(rate);
     }
 
     // Getters.
@@ -756,7 +654,8 @@ impl Connection {
         let mut ready = Readiness::empty();
         let over = self.state == State::Closed;
         let at_end = self.receiver.is_finished() || self.read_shut || over;
-        ready.set(Readiness::READABLE, self.receiver.unread() > 0 || at_end);
+        let enough = self.receiver.has_enough(self.options.receive_lowat);
+        ready.set(Readiness::READABLE, enough || at_end);
         ready.set(Readiness::READ_CLOSED, at_end);
         let write_closed = over || self.fin != Fin::None;
         ready.set(Readiness::WRITE_CLOSED, write_closed);
@@ -821,11 +720,6 @@ impl Connection {
     pub fn is_armed(&self, kind: Deadline) -> bool {
         self.deadlines.is_armed(kind)
     }
-}
-
-fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
-    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
-    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
 }
 
 /// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.

@@ -87,6 +87,8 @@ counters! {
     SACKReneging = "TcpExtTCPSACKReneging",
     /// Reordering seen by SACK.
     SACKReorder = "TcpExtTCPSACKReorder",
+    /// Reordering seen by duplicate ACKs, without SACK.
+    RenoReorder = "TcpExtTCPRenoReorder",
     /// ACKs that were delayed and then sent by the timer.
     DelayedACKs = "TcpExtDelayedACKs",
     /// A quick ACK was not possible because the application owned the socket.

@@ -195,7 +195,8 @@ impl Connection {
             data_segs_in: self.data_segs_in,
             delivery_rate: sender.rate.rate(sender.mss),
             delivery_rate_app_limited: sender.rate.is_rate_app_limited(),
-            delivered: sender.rate.delivered(),
+            // Linux counts the SYN.
+            delivered: sender.rate.delivered() + u64::from(self.state.is_synchronized()),
             delivered_ce: sender.rate.delivered_ce(),
             dsack_dups: sender.dsack_dups,
             reord_seen: recovery.rack.has_seen_reordering(),

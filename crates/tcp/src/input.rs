@@ -14,6 +14,12 @@ use crate::timers::IDLE_RELEASE;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
+/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
+/// acknowledged before there was a connection.
+const SYN_LEN: u64 = 1;
+
+/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
+const SOON: Nanos = Nanos::from_millis(8);
 
 impl Connection {
     /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
@@ -29,7 +35,8 @@ impl Connection {
             State::SynSent => self.on_syn_sent(now, &mut segment),
             _ => self.on_synchronized(now, &mut segment),
         }
-        if self.receiver.unread() > unread {
+        let lowat = self.options.receive_lowat;
+        if self.receiver.unread() > unread && self.receiver.has_enough(lowat) {
             self.edges |= Readiness::READABLE;
         }
     }
@@ -41,6 +48,10 @@ impl Connection {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
                 self.stray_reset = Some(segment.ack);
+            }
+            if self.syn_retransmits == 0 {
+                // The reset may be lost; the next SYN asks again soon (`tcp_rcv_synsent_state_process`).
+                self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
             }
             return;
         }
@@ -72,6 +83,7 @@ impl Connection {
             self.sender.rtt.fall_back();
         }
         self.established(now, scaled_window(segment, None), segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         self.receiver.enter_quickack();
         self.receiver.owe_ack();
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
@@ -194,6 +206,7 @@ impl Connection {
         }
         let error = match self.state {
             State::SynReceived => ConnectionError::Refused,
+            State::CloseWait => ConnectionError::BrokenPipe,
             _ => ConnectionError::Reset,
         };
         self.fail(error);
@@ -224,6 +237,7 @@ impl Connection {
         let window = scaled_window(segment, Some(self.snd_wscale));
         let closing = self.fin;
         self.established(now, window, segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
         if closing != Fin::None {
             self.turn(Transition::Shutdown);
         }
@@ -231,6 +245,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn take_ack(&mut self, now: Instant, segment: &Segment) -> bool {
+        self.sender.queue.more.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,
@@ -305,7 +320,8 @@ impl Connection {
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
-            self.abort(now);
+            self.stray_reset = Some(segment.ack);
+            self.fail(ConnectionError::Reset);
             return;
         }
         let estimates = self.estimates(now);

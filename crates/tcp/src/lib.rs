@@ -46,3 +46,4 @@ pub mod time;
 pub mod time_wait;
 mod timers;
 pub mod transmit;
+pub mod write;

@@ -1,7 +1,14 @@
 //! Socket options of a connection, by their Linux names.
 
+use crate::config::Config;
+use crate::congestion;
 use crate::time::{Nanos, Rate};
 use thiserror::Error;
+
+/// `SOCK_MIN_SNDBUF`.
+const MIN_SNDBUF: u32 = 4608;
+/// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
+const MIN_RCVBUF: u32 = 2304;
 
 /// What an application set on its socket; children inherit a listener's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +35,8 @@ pub struct SocketOptions {
     pub send_buffer: Option<u32>,
     /// `SO_RCVBUF` doubled as Linux does; `None` is autotuned.
     pub receive_buffer: Option<u32>,
+    /// `SO_RCVLOWAT`: unread bytes from which on a reader is woken, at least 1.
+    pub receive_lowat: u32,
     /// `TCP_MAXSEG`: upper bound of the MSS.
     pub max_segment: Option<u16>,
     /// `SO_MAX_PACING_RATE`.
@@ -39,6 +48,69 @@ pub struct SocketOptions {
     pub notsent_lowat_us: u32,
     /// `SO_PRIORITY`, 0 to 15: the band of `pfifo_fast` and `fq`.
     pub priority: u8,
+    /// `TCP_CONGESTION`; `None` is `tcp_congestion_control`.
+    pub congestion: Option<&'static str>,
+}
+
+fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
+    let range = Nanos::from_secs(1)..=Nanos::from_secs(32767);
+    if range.contains(&span) { Ok(span) } else { Err(OptionError::Range(name)) }
+}
+
+impl SocketOptions {
+    /// Sets one option of a socket that may have no connection yet. Nothing has changed where it
+    /// fails.
+    ///
+    /// # Errors
+    /// [`OptionError`].
+    pub fn set(&mut self, option: &SocketOption, config: &Config) -> Result<(), OptionError> {
+        match *option {
+            SocketOption::NoDelay(on) => self.nodelay = on,
+            SocketOption::Cork(on) => self.cork = on,
+            SocketOption::QuickAck(on) => self.quickack = Some(on),
+            SocketOption::KeepAlive(on) => self.keepalive = on,
+            SocketOption::KeepAliveIdle(idle) => {
+                self.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
+            }
+            SocketOption::KeepAliveInterval(interval) => {
+                self.keepalive_interval = Some(seconds(interval, "TCP_KEEPINTVL")?);
+            }
+            SocketOption::KeepAliveCount(count @ 1..=127) => self.keepalive_count = Some(count),
+            SocketOption::KeepAliveCount(_) => return Err(OptionError::Range("TCP_KEEPCNT")),
+            SocketOption::UserTimeout(time) => {
+                self.user_timeout = (time > Nanos::ZERO).then_some(time);
+            }
+            SocketOption::Linger(time) => self.linger = time,
+            SocketOption::SendBuffer(bytes) => {
+                let bytes = bytes.min(config.wmem_max).saturating_mul(2).max(MIN_SNDBUF);
+                self.send_buffer = Some(bytes);
+            }
+            SocketOption::ReceiveBuffer(bytes) => {
+                let bytes = bytes.min(config.rmem_max).saturating_mul(2).max(MIN_RCVBUF);
+                self.receive_buffer = Some(bytes);
+            }
+            SocketOption::ReceiveLowat(bytes) => {
+                let buffer = self.receive_buffer.unwrap_or(config.tcp_rmem.max);
+                self.receive_lowat = bytes.min(buffer / 2).max(1);
+            }
+            SocketOption::MaxSegment(0) => self.max_segment = None,
+            SocketOption::MaxSegment(mss @ 88..=32767) => self.max_segment = Some(mss),
+            SocketOption::MaxSegment(_) => return Err(OptionError::Range("TCP_MAXSEG")),
+            SocketOption::MaxPacingRate(rate) => self.max_pacing_rate = rate,
+            SocketOption::MaxPacingRate32(rate) => self.max_pacing_rate = rate.into(),
+            SocketOption::NotSentLowat(bytes) => self.notsent_lowat = bytes,
+            SocketOption::NotSentLowatMicros(micros) => self.notsent_lowat_us = micros,
+            SocketOption::Congestion(ref name) => {
+                let Some(controller) = congestion::by_name(name) else {
+                    return Err(OptionError::UnknownCongestion(name.clone()));
+                };
+                self.congestion = Some(controller.name());
+            }
+            SocketOption::Priority(band @ 0..=15) => self.priority = band,
+            SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+        }
+        Ok(())
+    }
 }
 
 impl Default for SocketOptions {
@@ -55,11 +127,13 @@ impl Default for SocketOptions {
             linger: None,
             send_buffer: None,
             receive_buffer: None,
+            receive_lowat: 1,
             max_segment: None,
             max_pacing_rate: Rate::UNLIMITED,
             notsent_lowat: 0,
             notsent_lowat_us: 0,
             priority: 0,
+            congestion: None,
         }
     }
 }
@@ -89,7 +163,9 @@ pub enum SocketOption {
     SendBuffer(u32),
     /// `SO_RCVBUF`, bytes as asked (doubled inside).
     ReceiveBuffer(u32),
-    /// `TCP_MAXSEG`, 88 to 32767.
+    /// `SO_RCVLOWAT`, bytes; at most half the receive buffer, 0 is 1.
+    ReceiveLowat(u32),
+    /// `TCP_MAXSEG`, 88 to 32767; 0 ends the bound.
     MaxSegment(u16),
     /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
     MaxPacingRate(Rate),

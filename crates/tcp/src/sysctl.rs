@@ -4,6 +4,9 @@ use crate::config::{BufferSizes, Config, SmallQueueRule, SysctlError, TsoBonus, 
 use crate::congestion;
 use core::str::FromStr;
 
+/// The names of all congestion controllers: read, not set.
+const AVAILABLE_CONGESTION_CONTROL: &str = "net.ipv4.tcp_available_congestion_control";
+
 /// One row of the table.
 struct Sysctl {
     name: &'static str,
@@ -69,6 +72,7 @@ sysctls! {
     "net.ipv4.tcp_dsack" tcp_dsack: switch;
     "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4;
     "net.ipv4.tcp_ecn" tcp_ecn: int 0..2;
+    "net.ipv4.tcp_ecn_fallback" tcp_ecn_fallback: switch;
     "net.ipv4.tcp_fin_timeout" tcp_fin_timeout: int 0..2147483;
     "net.ipv4.tcp_frto" tcp_frto: switch;
     "net.ipv4.tcp_invalid_ratelimit" tcp_invalid_ratelimit: int 0..2147483647;
@@ -92,6 +96,7 @@ sysctls! {
     "net.ipv4.tcp_rto_min_us" tcp_rto_min_us: int 1..2147483647;
     "net.ipv4.tcp_sack" tcp_sack: switch;
     "net.ipv4.tcp_slow_start_after_idle" tcp_slow_start_after_idle: switch;
+    "net.ipv4.tcp_syn_linear_timeouts" tcp_syn_linear_timeouts: int 0..127;
     "net.ipv4.tcp_syn_retries" tcp_syn_retries: int 1..127;
     "net.ipv4.tcp_synack_retries" tcp_synack_retries: int 0..255;
     "net.ipv4.tcp_syncookies" tcp_syncookies: int 0..2;
@@ -220,8 +225,12 @@ impl Config {
     ///
     /// # Errors
     /// [`SysctlError::Unknown`] for a name that is not there, [`SysctlError::Value`] for a value
-    /// that does not parse or is out of range; nothing has changed then.
+    /// that does not parse or is out of range, [`SysctlError::ReadOnly`] for
+    /// `net.ipv4.tcp_available_congestion_control`; nothing has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
+        if name == AVAILABLE_CONGESTION_CONTROL {
+            return Err(SysctlError::ReadOnly(name.into()));
+        }
         let sysctl = find(name).ok_or_else(|| SysctlError::Unknown(name.into()))?;
         (sysctl.set)(self, value.trim()).ok_or_else(|| SysctlError::Value {
             name: name.into(),
@@ -230,13 +239,16 @@ impl Config {
         })
     }
 
-    /// The value of the sysctl `name` as text that [`set`](Self::set) takes; `None` if there is no
-    /// such name.
+    /// The value of the sysctl `name` as text that [`set`](Self::set) takes, or the controllers of
+    /// `net.ipv4.tcp_available_congestion_control`; `None` if there is no such name.
     pub fn get(&self, name: &str) -> Option<String> {
+        if name == AVAILABLE_CONGESTION_CONTROL {
+            return Some(congestion::NAMES.join(" "));
+        }
         find(name).map(|sysctl| (sysctl.get)(self))
     }
 
-    /// The names of all sysctls.
+    /// The names of all sysctls that can be set.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SYSCTLS.iter().map(|sysctl| sysctl.name)
     }
@@ -294,6 +306,18 @@ mod tests {
         config.set("net.ipv4.tcp_wmem", "4096\t16384  4194304").expect("three sizes");
         assert_eq!(config.tcp_wmem, BufferSizes { min: 4096, default: 16384, max: 4 << 20 });
         assert_eq!(config.get("net.ipv4.tcp_wmem").as_deref(), Some("4096\t16384\t4194304"));
+    }
+
+    #[test]
+    fn the_list_of_controllers_is_read_and_not_set() {
+        let mut config = Config::default();
+        let names = config.get(AVAILABLE_CONGESTION_CONTROL).expect("it is there");
+        assert!(names.split(' ').any(|name| name == config.tcp_congestion_control));
+        for name in names.split(' ') {
+            assert_eq!(config.set("net.ipv4.tcp_congestion_control", name), Ok(()));
+        }
+        let refused = config.set(AVAILABLE_CONGESTION_CONTROL, "cubic");
+        assert_eq!(refused, Err(SysctlError::ReadOnly(AVAILABLE_CONGESTION_CONTROL.into())));
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Connection {
                 Deadline::LossProbe => self.on_loss_probe(now),
                 Deadline::Reorder => self.on_reorder_timeout(now),
                 Deadline::Probe => self.on_probe_timeout(now),
-                Deadline::Pacing => {}
+                Deadline::Pacing => self.sender.queue.more.end_hold(),
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
                 Deadline::IdleMemory => self.sender.release_idle_memory(),
@@ -84,8 +84,11 @@ impl Connection {
         self.deadlines.set_retransmit(Deadline::LossProbe, at);
     }
 
+    /// Our own SYN is repeated a few times at the same pace before its timeouts double.
     pub(crate) fn arm_syn(&mut self, now: Instant) {
-        let wait = SYN_TIMEOUT.saturating_mul(1 << self.syn_retransmits.min(32));
+        let linear = self.linear_syn_timeouts();
+        let doublings = u32::from(self.syn_retransmits).saturating_sub(linear).min(32);
+        let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
         let at = now + wait.min(self.sender.rtt.rto_max());
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
@@ -117,9 +120,13 @@ impl Connection {
         self.stalled_since
     }
 
+    fn linear_syn_timeouts(&self) -> u32 {
+        if self.state == State::SynSent { self.config.tcp_syn_linear_timeouts } else { 0 }
+    }
+
     fn on_syn_timeout(&mut self, now: Instant) {
         let limit = if self.state == State::SynSent {
-            self.config.tcp_syn_retries
+            self.config.tcp_syn_retries + self.linear_syn_timeouts()
         } else {
             self.config.tcp_synack_retries
         };

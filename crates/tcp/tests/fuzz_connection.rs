@@ -17,6 +17,8 @@ use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+use neap_tcp::write::WriteFlags;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -81,6 +83,8 @@ struct Wire {
     /// TSval sent last.
     clock: u32,
     sent: usize,
+    /// Where records end, as offsets in the stream.
+    records: BTreeSet<u32>,
 }
 
 /// The byte of a stream at the offset from its start.
@@ -132,12 +136,17 @@ impl Wire {
         let piece = if segment.gso_size == 0 { len } else { u32::from(segment.gso_size) };
         // No path is so narrow that nothing at all fits.
         assert!(piece + header <= self.path.mtu.max(header + 8), "{segment:?} {:?}", self.path);
-        assert!(segment.segments() <= 128, "{segment:?}");
+        assert!(segment.segments() <= 64, "{segment:?}");
         if len > 8 && segment.segments() > 2 {
             // A single segment may be cut in two, when options came since that take its place.
             assert!(len + header <= self.gso.max_size, "{len} bytes: {segment:?}");
         }
         let start = segment.seq.bytes_since(self.iss + 1);
+        if len > 1 {
+            let inside = start.wrapping_add(1)..start.wrapping_add(len);
+            let crosses = inside.start < inside.end && self.records.range(inside).next().is_some();
+            assert!(!crosses, "a frame goes beyond the end of a record: {segment:?}");
+        }
         let bytes: Vec<u8> = segment.payload.chunks().concat();
         assert!(bytes == stream(start, len), "other bytes than those that were written");
     }
@@ -244,6 +253,7 @@ impl World {
             acked: irs + 1,
             clock: 0,
             sent: 0,
+            records: BTreeSet::new(),
         };
         Self {
             now,
@@ -443,11 +453,22 @@ impl World {
 
     fn write(&mut self, source: &mut Source<'_>) {
         let data = stream(self.written, source.size());
-        let wrote = if source.bit() {
-            self.connection.write(self.now, &data)
-        } else {
-            self.connection.write_bytes(self.now, &mut Bytes::from(data))
+        let flags = WriteFlags::from_bits_truncate(source.byte() >> 4);
+        let (len, now) = (data.len(), self.now);
+        let wrote = match source.byte() % 3 {
+            0 => self.connection.write_with(now, &data, flags),
+            1 => self.connection.write_bytes_with(now, &mut Bytes::from(data), flags),
+            _ => {
+                // It sends any number of times; what leaves at one time is counted elsewhere.
+                let sent = self.wire.sent;
+                let wrote = self.connection.send(now, &data, flags, &mut self.wire);
+                self.wire.sent = sent;
+                wrote
+            }
         };
+        if flags.contains(WriteFlags::EOR) && len > 0 && wrote == Ok(len) {
+            self.wire.records.insert(self.written.wrapping_add(len as u32));
+        }
         self.written = self.written.wrapping_add(wrote.unwrap_or(0) as u32);
     }
 
@@ -472,7 +493,7 @@ impl World {
 
     fn set_option(&mut self, source: &mut Source<'_>) {
         let span = Nanos(u64::from(source.word()));
-        let option = match source.byte() % 15 {
+        let option = match source.byte() % 16 {
             0 => SocketOption::NoDelay(source.bit()),
             1 => SocketOption::Cork(source.bit()),
             2 => SocketOption::QuickAck(source.bit()),
@@ -489,9 +510,12 @@ impl World {
             13 => {
                 SocketOption::Congestion(congestion::NAMES[usize::from(source.byte() % 4)].into())
             }
+            14 => SocketOption::ReceiveLowat(source.word() >> (source.byte() % 32)),
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };
         let _ = self.connection.set_option(self.now, option);
+        // What was taken by a larger buffer stays when it shrinks.
+        self.sndbuf = self.sndbuf.max(self.connection.info(self.now).sndbuf);
     }
 
     /// Runs what is due and sends, as a host does.

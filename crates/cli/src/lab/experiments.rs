@@ -1,18 +1,27 @@
 //! The four published experiments: all their runs on all cores, and a table for each.
 
+use super::report::{self, Packets, Section};
 use neap_lab::library::{self, Builtin};
-use neap_lab::scenario::{Choice, Experiment, Figures, Table};
+use neap_lab::report::{Observed, Watch};
+use neap_lab::scenario::{Choice, Experiment, Run, Table, describe};
 use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Width of the first column: what is shown.
-const WHAT: usize = 44;
+const WHAT: usize = 41;
 /// Of the others.
 const CELL: usize = 14;
+/// Width of prose.
+const LINE: usize = 100;
+
+/// Runs of which packets are written: those of other experiments fill disks.
+const CAPTURED: [(&str, &[&str]); 2] =
+    [("small-queues", &["column=neap", "gso=true", "rate=100mbit"]), ("autosizing", &["column=neap"])];
 
 /// What all runs have come to.
 #[derive(Serialize)]
@@ -35,37 +44,42 @@ struct Shown {
     holds: bool,
 }
 
-/// One run.
-type Done = (Choice, Figures, String);
+/// An experiment, and what is drawn of it.
+struct Planned<'a> {
+    builtin: Builtin,
+    experiment: Experiment<'a>,
+}
 
 /// Runs all and prints them; whether all verdicts hold.
-pub(super) fn main(seed: u64, json: bool, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+pub(super) fn main(args: &super::Args, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
     let files = |name: &str| Err(format!("there is no file {name}"));
-    let scenarios = library::EXPERIMENTS.iter().filter_map(|name| {
-        library::SCENARIOS.iter().find(|scenario| scenario.name == *name).copied()
-    });
-    let scenarios: Vec<Builtin> = scenarios.collect();
-    let mut experiments = Vec::new();
-    for scenario in &scenarios {
-        experiments.push(Experiment::parse(scenario.name, scenario.text, &files)?);
+    let mut all = Vec::new();
+    for builtin in library::SCENARIOS.iter().filter(|s| library::EXPERIMENTS.contains(&s.name)) {
+        let experiment = Experiment::parse(builtin.name, builtin.text, &files)?;
+        all.push(Planned { builtin: *builtin, experiment });
     }
-    let done = run_all(&experiments, seed)?;
+    let done = run_all(&all, args)?;
     let mut report = Report { experiments: Vec::new(), holds: true, hash: String::new() };
     let mut digest = 0;
-    for ((scenario, experiment), done) in scenarios.iter().zip(&experiments).zip(done) {
-        for (_, _, hash) in &done {
-            digest = neap_lab::rng::mix(digest ^ u64::from_str_radix(hash, 16)?);
+    for (planned, runs) in all.iter().zip(&done) {
+        for run in runs {
+            digest = neap_lab::rng::mix(digest ^ u64::from_str_radix(&run.hash, 16)?);
         }
-        let runs: Vec<_> = done.into_iter().map(|(choice, figures, _)| (choice, figures)).collect();
-        let shown = show(scenario.name, experiment, &runs)?;
+        let shown = show(planned, runs)?;
         report.holds &= shown.holds;
-        if !json {
-            print(out, &shown)?;
+        if !args.json {
+            write!(out, "{}\n\n{}", paragraph(&shown.about), tables(&shown)?)?;
+            shown.verdicts.iter().try_for_each(|verdict| writeln!(out, "{}", paragraph(verdict)))?;
+            writeln!(out, "{}\n", paragraph(&shown.look_at))?;
         }
         report.experiments.push(shown);
     }
     report.hash = format!("{digest:016x}");
-    if json {
+    if let Some(path) = &args.html {
+        let page = page(&all, &done, &report.experiments)?;
+        std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if args.json {
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
         return Ok(report.holds);
@@ -75,39 +89,35 @@ pub(super) fn main(seed: u64, json: bool, out: &mut impl Write) -> Result<bool, 
     Ok(report.holds)
 }
 
-fn show(
-    name: &'static str,
-    experiment: &Experiment<'_>,
-    runs: &[(Choice, Figures)],
-) -> Result<Shown, Box<dyn Error>> {
-    let verdicts = experiment.judge(runs)?;
+fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
+    let experiment = &planned.experiment;
+    let figures = runs.iter().map(|run| run.figures.clone());
+    let runs: Vec<_> = experiment.choices().iter().cloned().zip(figures).collect();
+    let verdicts = experiment.judge(&runs)?;
     let scenario = experiment.scenario();
     Ok(Shown {
-        name,
+        name: planned.builtin.name,
         about: scenario.about.clone(),
         look_at: scenario.look_at.clone().unwrap_or_default(),
-        tables: experiment.tables(runs)?,
+        tables: experiment.tables(&runs)?,
         holds: verdicts.iter().all(|verdict| verdict.holds),
         verdicts: verdicts.into_iter().map(|verdict| verdict.text).collect(),
     })
 }
 
 /// By experiment, in the order of its choices.
-fn run_all(experiments: &[Experiment<'_>], seed: u64) -> Result<Vec<Vec<Done>>, Box<dyn Error>> {
+fn run_all(all: &[Planned<'_>], args: &super::Args) -> Result<Vec<Vec<Run>>, Box<dyn Error>> {
     // The last experiments are the longest: begun first, they leave no core idle at the end.
-    let jobs = experiments.iter().enumerate().rev().flat_map(|(index, experiment)| {
-        experiment.choices().iter().enumerate().map(move |(place, choice)| (index, place, choice))
+    let jobs = all.iter().enumerate().rev().flat_map(|(index, planned)| {
+        let choices = planned.experiment.choices().iter().enumerate();
+        choices.map(move |(place, choice)| (index, place, choice))
     });
     let jobs: Vec<(usize, usize, &Choice)> = jobs.collect();
     let (next, done, failure) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(None));
     let work = || {
         while let Some(&(index, place, choice)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut seeded = choice.clone();
-            seeded.push(("seed".to_owned(), (seed as i64).into()));
-            match experiments[index].run(&seeded, &|_| {}) {
-                Ok(run) => {
-                    lock(&done).push((index, place, (choice.clone(), run.figures, run.hash)))
-                }
+            match run(&all[index], choice, args) {
+                Ok(run) => lock(&done).push((index, place, run)),
                 Err(error) => {
                     *lock(&failure) = Some(error.to_string());
                     next.store(jobs.len(), Ordering::Relaxed);
@@ -122,24 +132,103 @@ fn run_all(experiments: &[Experiment<'_>], seed: u64) -> Result<Vec<Vec<Done>>, 
     }
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|&(index, place, _)| (index, place));
-    let mut by_experiment: Vec<Vec<Done>> = experiments.iter().map(|_| Vec::new()).collect();
-    done.into_iter().for_each(|(index, _, done)| by_experiment[index].push(done));
+    let mut by_experiment: Vec<Vec<Run>> = all.iter().map(|_| Vec::new()).collect();
+    done.into_iter().for_each(|(index, _, run)| by_experiment[index].push(run));
     Ok(by_experiment)
+}
+
+fn run(
+    planned: &Planned<'_>,
+    choice: &Choice,
+    args: &super::Args,
+) -> Result<Run, Box<dyn Error>> {
+    let experiment = &planned.experiment;
+    let path = args.pcapng.as_deref().filter(|_| is_captured(planned.builtin.name, choice));
+    let path = path.map(|path| named(path, planned.builtin.name));
+    let mut packets = path.map(|path| Packets::create(&path, experiment)).transpose()?;
+    let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
+    let watch = Watch {
+        record: args.html.is_some() && is_drawn(choice),
+        packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
+    };
+    let mut seeded = choice.clone();
+    seeded.push(("seed".to_owned(), (args.seed as i64).into()));
+    let run = experiment.run_watched(&seeded, &|_| {}, watch).map_err(|e| e.to_string())?;
+    packets.map_or(Ok(()), Packets::finish)?;
+    Ok(run)
+}
+
+fn is_captured(name: &str, choice: &Choice) -> bool {
+    let said = describe(choice);
+    CAPTURED.iter().any(|(own, words)| *own == name && words.iter().all(|word| said.contains(word)))
+}
+
+/// What differs from the rest only by the speed of a link is not drawn.
+fn is_drawn(choice: &Choice) -> bool {
+    let said = describe(choice);
+    !said.contains("gso=false") && !said.contains("10gbit")
+}
+
+/// The file of one experiment.
+fn named(path: &Path, name: &str) -> PathBuf {
+    let mut file = path.file_stem().unwrap_or_default().to_os_string();
+    file.push(format!("-{name}."));
+    file.push(path.extension().unwrap_or("pcapng".as_ref()));
+    path.with_file_name(file)
+}
+
+fn page(
+    all: &[Planned<'_>],
+    done: &[Vec<Run>],
+    shown: &[Shown],
+) -> Result<String, Box<dyn Error>> {
+    let mut sections = Vec::new();
+    for ((planned, runs), shown) in all.iter().zip(done).zip(shown) {
+        let cases = planned.experiment.choices().iter().zip(runs);
+        let cases = cases.filter_map(|(choice, run)| {
+            run.recording.as_ref().map(|recording| (describe(choice), recording))
+        });
+        let verdicts = shown.verdicts.iter().map(|text| (text.as_str(), !text.contains("DOES NOT")));
+        sections.push(Section {
+            title: &shown.about,
+            introduction: &shown.look_at,
+            tables: tables(shown)?,
+            verdicts: verdicts.collect(),
+            cases: cases.collect(),
+        });
+    }
+    Ok(report::front_page(&sections))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn print(out: &mut impl Write, shown: &Shown) -> Result<(), Box<dyn Error>> {
-    writeln!(out, "{}\n", shown.about)?;
+/// Text in lines that a terminal shows.
+fn paragraph(text: &str) -> String {
+    let (mut out, mut length) = (String::new(), 0);
+    for word in text.split(' ') {
+        if length > 0 && length + word.len() >= LINE {
+            out.push_str("\n  ");
+            length = 2;
+        } else if length > 0 {
+            out.push(' ');
+            length += 1;
+        }
+        out.push_str(word);
+        length += word.len();
+    }
+    out
+}
+
+/// As the terminal shows them.
+fn tables(shown: &Shown) -> Result<String, std::fmt::Error> {
+    let mut out = String::new();
     for table in &shown.tables {
         let title = &table.title;
-        let mut line = format!("{title:<WHAT$}{:>CELL$}{:>CELL$}", "published", "published");
-        for column in &table.columns {
-            write!(line, "{column:>CELL$}")?;
-        }
-        writeln!(out, "{line}")?;
+        write!(out, "{title:<WHAT$}{:>CELL$}{:>CELL$}", "before", "after")?;
+        table.columns.iter().try_for_each(|column| write!(out, "{column:>CELL$}"))?;
+        out.push('\n');
         for row in &table.rows {
             let [before, after] = &row.published;
             let mut line =
@@ -149,11 +238,7 @@ fn print(out: &mut impl Write, shown: &Shown) -> Result<(), Box<dyn Error>> {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
-        writeln!(out)?;
+        out.push('\n');
     }
-    for verdict in &shown.verdicts {
-        writeln!(out, "{verdict}")?;
-    }
-    writeln!(out, "{}\n", shown.look_at)?;
-    Ok(())
+    Ok(out)
 }

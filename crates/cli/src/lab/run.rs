@@ -1,11 +1,14 @@
 //! `neap lab run`: one scenario, its figures and what they say.
 
 use super::files::find;
+use super::report::{self, Packets};
 use clap::Args as ClapArgs;
-use neap_lab::scenario::{Experiment, Figures, Verdict};
+use neap_lab::report::{Observed, Watch};
+use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// Run a scenario once and print its figures
 #[derive(ClapArgs, Clone, Debug)]
@@ -21,6 +24,13 @@ pub(super) struct Args {
     /// Add what was looked at over time to the JSON
     #[arg(long, requires = "json")]
     series: bool,
+    /// Write a page with plots that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the headers of all packets with a comment on cwnd, bytes below the socket and what blocked
+    /// the flow, for Wireshark; with several links one file each, their names added
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -47,9 +57,13 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
     let choice = Vec::new();
-    let run = experiment.run(&choice, &|_| {}).map_err(|error| error.to_string())?;
+    let run = run(args, &experiment, &choice)?;
     let verdicts = experiment.judge(&[(choice, run.figures.clone())])?;
     let holds = verdicts.iter().all(|verdict| verdict.holds);
+    if let Some(path) = &args.html {
+        let page = report::page(&experiment, &found.name, &run, &verdicts);
+        std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let scenario = experiment.scenario();
     if args.json {
         let series = &run.series;
@@ -79,6 +93,20 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     }
     writeln!(out, "hash of the run: {}", run.hash)?;
     Ok(holds)
+}
+
+/// Runs it, and writes packets while it runs.
+fn run(args: &Args, experiment: &Experiment<'_>, choice: &Choice) -> Result<Run, Box<dyn Error>> {
+    let mut packets =
+        args.pcapng.as_ref().map(|path| Packets::create(path, experiment)).transpose()?;
+    let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
+    let watch = Watch {
+        record: args.html.is_some(),
+        packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
+    };
+    let run = experiment.run_watched(choice, &|_| {}, watch).map_err(|error| error.to_string())?;
+    packets.map_or(Ok(()), Packets::finish)?;
+    Ok(run)
 }
 
 /// One block per application, host and direction of a link.

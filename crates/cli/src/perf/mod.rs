@@ -7,7 +7,7 @@ use std::time::Duration;
 
 mod client;
 mod cpu;
-mod interrupt;
+pub(crate) mod interrupt;
 mod json;
 mod net;
 mod network;

@@ -2,7 +2,7 @@
 //! it a slower hop with a queue that drops at its tail.
 
 use crate::app::{App, Step};
-use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig};
+use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig, Policer};
 use crate::rng::Ppm;
 use crate::world::{HostId, World, WorldConfig};
 use bytes::Bytes;
@@ -42,17 +42,20 @@ pub struct Path {
     pub loss: Ppm,
     /// Segments marked CE at random.
     pub marks: Ppm,
+    /// A token bucket in front of the bottleneck.
+    pub policer: Option<Policer>,
     /// Largest IP packet.
     pub mtu: u16,
 }
 
 impl Path {
     /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
-    /// a round trip holds about a thousand, where they may be that large.
+    /// a round trip holds about a thousand, where they may be that large: the MSS is at most half of
+    /// the first window, which is 64 KB.
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
-        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 65_000) as u16;
+        let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 32_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
-        Self { rate, rtt, buffer_permille: 2000, loss, marks, mtu }
+        Self { rate, rtt, buffer_permille: 2000, loss, marks, policer: None, mtu }
     }
 
     /// Bytes of payload per second at the most: headers and Ethernet's share subtracted.
@@ -75,6 +78,7 @@ impl Path {
             bottleneck: Some(hop),
             loss: self.loss,
             congestion_marks: self.marks,
+            policer: self.policer,
             ..PathConfig::clean(nic_rate, self.rtt / 2)
         };
         let back = PathConfig::clean(nic_rate, self.rtt / 2);
@@ -327,7 +331,7 @@ pub const GRID_HEADER: &str = "\
                     BDP     %          s        %  /base       %";
 
 /// Packets that a cell of a quick table may cost.
-const AFFORDABLE_PACKETS: u64 = 40_000;
+const AFFORDABLE_PACKETS: u64 = 24_000;
 
 impl Cell {
     fn path(&self) -> Path {
@@ -343,8 +347,14 @@ impl Cell {
         let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
         let all = Nanos::from_secs(11);
         // A PROBE_RTT of a long path is too much of less; and with loss, the rate falls from one
-        // probe to the next, 63 round trips apart.
-        let cycles = if self.loss > 0 { path.rtt.saturating_mul(200) } else { Nanos::ZERO };
+        // probe to the next, 63 round trips apart. A small buffer is a policer to version 1, which
+        // it believes for 48.
+        let rounds = match (self.loss, self.buffer_permille) {
+            (1.., _) => 200,
+            (0, ..1000) => 120,
+            _ => 0,
+        };
+        let cycles = path.rtt.saturating_mul(rounds);
         if path.rtt >= Nanos::from_millis(100) { all } else { time.max(cycles).min(all) }
     }
 
@@ -353,7 +363,7 @@ impl Cell {
     pub fn has_room_for_frames(&self) -> bool {
         let path = self.path();
         let product = path.rate.bytes_in(path.rtt);
-        product >= 24 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
+        product >= 12 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
     }
 
     /// Runs it: start-up, and then so long.

@@ -86,6 +86,19 @@ pub struct Departed {
     pub flow: u64,
     /// Bytes of payload.
     pub bytes: u32,
+    /// From its departure from TCP to its last bit on the wire.
+    pub below: Nanos,
+}
+
+/// A packet as it left a NIC or the port of a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When its last bit left.
+    pub at: Instant,
+    /// Its headers, from that of IP on.
+    pub headers: Box<[u8]>,
+    /// Bytes of the whole IP packet.
+    pub len: u32,
 }
 
 /// A packet on its way. It moves from queue to queue, and so is boxed.
@@ -128,6 +141,8 @@ pub(super) struct Direction {
     pub(super) stats: LinkStats,
     /// What left since somebody began to take notes.
     pub(super) trace: Option<Vec<Departed>>,
+    /// Packets that left since somebody began to listen.
+    pub(super) capture: Option<Vec<Captured>>,
 }
 
 impl Direction {
@@ -152,6 +167,7 @@ impl Direction {
             received: VecDeque::new(),
             stats: LinkStats::default(),
             trace: None,
+            capture: None,
         }
     }
 
@@ -177,11 +193,7 @@ impl Direction {
         let credit = frame.credit.take();
         let (bytes, departure) = (frame.len() as u64, frame.departure);
         let is_super = frame.gso.is_some();
-        if let Some(trace) = &mut self.trace
-            && credit.is_some()
-        {
-            trace.push(Departed { at: posted, flow: frame.flow, bytes: frame.payload.len() });
-        }
+        let (flow, payload) = (frame.flow, frame.payload.len());
         let mut segments = 0;
         let mut done = now;
         for piece in gso::segment(frame, ChecksumBy::Device) {
@@ -200,13 +212,23 @@ impl Direction {
             self.stats.frames += 1;
             self.stats.super_frames += u64::from(is_super);
             self.stats.segments += segments;
-            self.stats.below.record(done.since(departure));
+            // Datagrams have no stamp: the NIC is the first place that knows them.
+            let departure = if departure == Instant::ZERO { posted } else { departure };
+            let below = done.since(departure);
+            self.stats.below.record(below);
             self.stats.in_ring.record(done.since(posted));
+            if let Some(trace) = &mut self.trace {
+                trace.push(Departed { at: posted, flow, bytes: payload, below });
+            }
         }
         self.ring.push_back(InRing { done: done + self.completion_delay, bytes, credit });
     }
 
     fn carry(&mut self, packet: Box<Packet>, at: Instant, on_wire: u64, back: &mut Self) {
+        if let Some(capture) = &mut self.capture {
+            let headers = packet.frame.headers.as_slice().into();
+            capture.push(Captured { at, headers, len: packet.frame.len() as u32 });
+        }
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)
         {
@@ -267,6 +289,12 @@ impl Direction {
     pub(super) fn take_arrived(&mut self, now: Instant) -> Option<(Instant, Box<Packet>)> {
         let is_there = self.path.next_arrival() <= now;
         is_there.then(|| self.path.arrivals.pop_front()).flatten()
+    }
+
+    pub(super) fn in_ring(&self, now: Instant) -> u64 {
+        let is_there = |frame: &&InRing| frame.done > now + self.completion_delay;
+        let posted = self.posted.iter().map(|(_, frame)| frame.len() as u64);
+        posted.chain(self.ring.iter().filter(is_there).map(|frame| frame.bytes)).sum()
     }
 
     pub(super) fn is_sending(&self, now: Instant) -> bool {

@@ -13,7 +13,7 @@ use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
 
 /// Bytes of a page, in which Linux counts memory of sockets.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// All figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
@@ -40,7 +40,7 @@ fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats)
 }
 
 /// Memory of a host's sockets, in pages (`sockstat`).
-fn pages(world: &World, host: HostId, now: Instant) -> u64 {
+pub(crate) fn pages(world: &World, host: HostId, now: Instant) -> u64 {
     let flows = world.stack(host).flows(now);
     let memory = |info: &neap_tcp::info::TcpInfo| {
         u64::from(info.wmem_queued).div_ceil(PAGE) + u64::from(info.rmem_alloc).div_ceil(PAGE)
@@ -122,6 +122,7 @@ impl<'a> Probes<'a> {
         }
         for ((name, _, log), probe) in self.groups.iter().zip(&mut self.app) {
             let (mut below, mut unsent, mut in_flight, mut srtt, mut count) = (0, 0, 0, 0, 0);
+            let mut cwnd = 0;
             probe.retransmitted = 0;
             for client in &log.borrow().clients {
                 let Some(handle) = &client.handle else { continue };
@@ -134,6 +135,7 @@ impl<'a> Probes<'a> {
                 probe.sndbuf_max = probe.sndbuf_max.max(info.sndbuf.into());
                 unsent += u64::from(info.notsent_bytes);
                 in_flight += u64::from(info.unacked_bytes);
+                cwnd += u64::from(info.snd_cwnd) * u64::from(info.snd_mss);
                 srtt += info.rtt.0;
                 count += 1;
             }
@@ -144,6 +146,7 @@ impl<'a> Probes<'a> {
                 ("below_bytes", below as f64),
                 ("unsent_bytes", unsent as f64),
                 ("in_flight_bytes", in_flight as f64),
+                ("cwnd_bytes", cwnd as f64),
                 ("srtt_ms", mean),
                 ("delivered_bytes", delivered as f64),
             ];

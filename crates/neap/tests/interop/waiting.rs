@@ -49,7 +49,7 @@ fn threads_share_a_stream() {
             expect_end(&mut &ours);
             is_over.store(true, Ordering::SeqCst);
         });
-        assert_eq!(ours.info().bytes_acked, LEN + 1, "the FIN counts");
+        assert_eq!(ours.info().bytes_acked, LEN + 2, "SYN and FIN count");
     });
 }
 

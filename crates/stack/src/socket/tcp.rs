@@ -19,6 +19,7 @@ use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::TxBlocked;
+use neap_tcp::write::WriteFlags;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -106,10 +107,7 @@ impl TcpState {
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     pub(crate) fn finish(&mut self, cx: &Cx<'_>) {
-        self.path.refresh(cx.host, cx.now, cx.socket.tuple.local, cx.socket.tuple.remote);
-        if let Some(path) = self.path.take_change(cx.socket.tuple.remote) {
-            self.connection.on_path_change(cx.now, path);
-        }
+        self.refresh_path(cx);
         let priority = self.connection.options().priority;
         let lower = &mut Lower::new(&mut self.path, cx, priority);
         if self.connection.transmit(cx.now, lower) == TxBlocked::Yield {
@@ -122,6 +120,24 @@ impl TcpState {
         let edges = self.connection.take_edges();
         cx.socket.readiness.set(self.connection.readiness(), edges);
         cx.socket.cell.publish(self.connection.deadline());
+    }
+
+    fn refresh_path(&mut self, cx: &Cx<'_>) {
+        self.path.refresh(cx.host, cx.now, cx.socket.tuple.local, cx.socket.tuple.remote);
+        if let Some(path) = self.path.take_change(cx.socket.tuple.remote) {
+            self.connection.on_path_change(cx.now, path);
+        }
+    }
+
+    /// Writes; what is more than one buffer leaves as it is copied.
+    fn send(&mut self, cx: &Cx<'_>, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
+        if !self.connection.is_large_write(data.len()) {
+            return self.connection.write_with(cx.now, data, flags);
+        }
+        self.refresh_path(cx);
+        let priority = self.connection.options().priority;
+        let lower = &mut Lower::new(&mut self.path, cx, priority);
+        self.connection.send(cx.now, data, flags, lower)
     }
 
     /// Takes the socket out of the tables of its host.
@@ -203,9 +219,18 @@ impl TcpSocket {
         now: Instant,
         f: impl FnOnce(&mut Connection) -> R,
     ) -> R {
+        self.with_state(host, now, |state, _| f(&mut state.connection))
+    }
+
+    fn with_state<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut TcpState, &Cx<'_>) -> R,
+    ) -> R {
         let mut cx = Cx { now, host, socket: self };
         let mut owner = self.state.own();
-        let answer = f(&mut owner.connection);
+        let answer = f(&mut owner, &cx);
         owner.finish(&cx);
         self.release(owner, &mut cx);
         answer
@@ -378,7 +403,17 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::write`]; `WouldBlock` when the send buffer is full.
     pub fn write(&self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
-        self.with(now, |connection| connection.write(now, data))
+        self.send(now, data, WriteFlags::empty())
+    }
+
+    /// As [`write`](Self::write), with `MSG_MORE` and `MSG_EOR`. Of what is more than one buffer, the
+    /// first leaves before the rest is copied.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn send(&self, now: Instant, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
+        let (socket, host) = (&self.0.socket, &self.0.host);
+        socket.with_state(host, now, |state, cx| state.send(cx, data, flags))
     }
 
     /// As [`write`](Self::write) without a copy: takes the front of `data`.
@@ -386,7 +421,20 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::write_bytes`].
     pub fn write_bytes(&self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
-        self.with(now, |connection| connection.write_bytes(now, data))
+        self.send_bytes(now, data, WriteFlags::empty())
+    }
+
+    /// As [`write_bytes`](Self::write_bytes), with `MSG_MORE` and `MSG_EOR`.
+    ///
+    /// # Errors
+    /// As [`Connection::write_bytes`].
+    pub fn send_bytes(
+        &self,
+        now: Instant,
+        data: &mut Bytes,
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.with(now, |connection| connection.write_bytes_with(now, data, flags))
     }
 
     /// Copies received bytes; `Ok(0)` is the end of the stream.
@@ -395,6 +443,14 @@ impl TcpHandle {
     /// As [`Connection::read`]; `WouldBlock` when nothing is there.
     pub fn read(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.with(now, |connection| connection.read(now, buf))
+    }
+
+    /// As [`read`](Self::read) for a caller that waits for `SO_RCVLOWAT` bytes.
+    ///
+    /// # Errors
+    /// As [`Connection::read_low_water`].
+    pub fn read_low_water(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.with(now, |connection| connection.read_low_water(now, buf))
     }
 
     /// As [`read`](Self::read) without a copy; `Ok(None)` is the end of the stream.
@@ -455,6 +511,11 @@ impl TcpHandle {
     /// A reference that does not keep the socket open.
     pub fn downgrade(&self) -> WeakTcpHandle {
         WeakTcpHandle(Arc::downgrade(&self.0))
+    }
+
+    /// `FIONREAD`: bytes that can be read.
+    pub fn unread(&self, now: Instant) -> u32 {
+        self.look(now, |connection| connection.unread())
     }
 
     /// `SIOCOUTQ`: bytes written and not acknowledged.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
 /// `net.core.rmem_default` and `wmem_default`.
-const DEFAULT_BUFFER: u32 = 212_992;
+pub(crate) const DEFAULT_BUFFER: u32 = 212_992;
 
 /// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
 const OVERHEAD: u32 = 640;
@@ -379,6 +379,34 @@ impl UdpHandle {
             socket.readiness.0.clear(Ready::READABLE);
         }
         Ok(datagram)
+    }
+
+    /// As [`recv_from`](Self::recv_from), and the datagram stays.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn peek_from(&self) -> Result<ReceivedDatagram, SocketError> {
+        let socket = &self.0.socket;
+        let mut state = lock(&socket.state);
+        if let Some(error) = state.error.take() {
+            socket.readiness.0.clear(Ready::ERROR);
+            return Err(error);
+        }
+        let is_closed = state.is_closed;
+        let none = if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock };
+        state.queue.front().cloned().ok_or(none)
+    }
+
+    /// `FIONREAD`: bytes of the next datagram, 0 without one.
+    pub fn next_len(&self) -> u32 {
+        let state = lock(&self.0.socket.state);
+        state.queue.front().map_or(0, |datagram| datagram.data.len() as u32)
+    }
+
+    /// Receive and send buffer, bytes.
+    pub fn buffers(&self) -> (u32, u32) {
+        let state = lock(&self.0.socket.state);
+        (state.receive_buffer, state.send_buffer)
     }
 
     /// `SO_RCVBUF` and `SO_SNDBUF`, in bytes, not doubled; `None` leaves one as it is.

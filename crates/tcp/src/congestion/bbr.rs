@@ -12,9 +12,11 @@ mod policer;
 mod tests;
 
 use super::path_model::{
-    Chance, MIN_WINDOW, UNIT, bandwidth, bdp, frame, in_network, initial_rate, min_frame, paced,
+    Chance, MIN_WINDOW, UNIT, bandwidth, bdp, for_minimum, frame, in_network, initial_rate,
+    min_frame, paced,
 };
 use super::{AckSample, CaState, CongestionControl, CongestionEvent, Start, Window};
+use crate::config::FrameRule;
 use crate::sender::INITIAL_WINDOW;
 use crate::sender::windowed_min::WindowedMax;
 use crate::time::{Instant, Nanos, Rate};
@@ -87,7 +89,7 @@ pub struct Bbr {
     pacing_gain: u32,
     cwnd_gain: u32,
     pacing_rate: Rate,
-    frame_time: Nanos,
+    frame_rule: FrameRule,
     has_seen_rtt: bool,
     /// The window before recovery or a visit to [`Mode::ProbeRtt`].
     prior_cwnd: u32,
@@ -120,7 +122,7 @@ impl Default for Bbr {
             pacing_gain: HIGH_GAIN,
             cwnd_gain: HIGH_GAIN,
             pacing_rate: initial_rate(INITIAL_WINDOW, 1448, Nanos::ZERO, HIGH_GAIN),
-            frame_time: Nanos::ZERO,
+            frame_rule: FrameRule::Linux,
             has_seen_rtt: false,
             prior_cwnd: 0,
             prior_state: CaState::Open,
@@ -151,7 +153,7 @@ impl Bbr {
     }
 
     fn frame(&self) -> u32 {
-        frame(self.pacing_rate, self.frame_time, self.progress.mss)
+        frame(self.pacing_rate, self.frame_rule, self.progress.mss)
     }
 
     /// Room for whole frames: one in the qdisc, one in segmentation, one in the peer's GRO.
@@ -268,7 +270,7 @@ impl Bbr {
 
     fn update_min_rtt(&mut self, sample: &AckSample, window: &mut Window) {
         let is_expired = sample.now.since(self.min_rtt.at) > MIN_RTT_WINDOW;
-        if let Some(rtt) = sample.rtt
+        if let Some(rtt) = sample.rtt.map(for_minimum)
             && (rtt < self.min_rtt.value || (is_expired && !sample.is_ack_delayed))
         {
             (self.min_rtt.value, self.min_rtt.at) = (rtt, sample.now);
@@ -387,10 +389,10 @@ impl CongestionControl for Bbr {
     }
 
     fn init(&mut self, start: &Start, window: &mut Window) {
-        let &Start { now, srtt, min_rtt, mss, delivered, lost, random, frame_time } = start;
+        let &Start { now, srtt, min_rtt, mss, delivered, lost, random, frame_rule } = start;
         let progress = Progress { at: now, delivered, lost, mss };
         let chance = Chance::new(random);
-        *self = Self { round_end: delivered, progress, chance, frame_time, ..Self::default() };
+        *self = Self { round_end: delivered, progress, chance, frame_rule, ..Self::default() };
         (self.min_rtt.value, self.min_rtt.at) = (min_rtt, now);
         self.policer.reset(progress);
         self.aggregation.restart(now);
@@ -408,7 +410,7 @@ impl CongestionControl for Bbr {
             self.watch_policer(true, false);
         }
         self.progress.mss = sample.mss;
-        self.frame_time = sample.frame_time;
+        self.frame_rule = sample.frame_rule;
         self.progress.delivered = sample.total_delivered;
         if sample.acked_sacked > 0 {
             self.progress.at = sample.now;
@@ -474,7 +476,7 @@ impl CongestionControl for Bbr {
     }
 
     fn min_tso_segs(&self) -> Option<u32> {
-        Some(min_frame(self.pacing_rate))
+        Some(min_frame(self.pacing_rate, self.frame_rule, self.progress.mss))
     }
 
     /// Slow start goes on during recovery, so there is one window more.

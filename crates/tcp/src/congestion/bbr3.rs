@@ -23,6 +23,7 @@ mod tests;
 use super::path_model::{Chance, Excess, MIN_WINDOW, UNIT, bdp, frame, in_network, initial_rate};
 use super::path_model::{min_frame, paced};
 use super::{AckSample, CaState, CongestionControl, CongestionEvent, LostSegments, Start, Window};
+use crate::config::FrameRule;
 use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
 use cycle::Probing;
@@ -128,7 +129,7 @@ pub struct Bbr3 {
     /// Deliveries of the connection.
     delivered: u64,
     mss: u32,
-    frame_time: Nanos,
+    frame_rule: FrameRule,
     /// The window before recovery or a visit to [`State::ProbeRtt`].
     prior_cwnd: u32,
     prior_state: CaState,
@@ -149,7 +150,7 @@ impl Bbr3 {
 
     /// `QuantizationBudget`: room for whole frames, in the qdisc, in segmentation, in the peer's GRO.
     fn with_budget(&self, volume: u32) -> u32 {
-        let budget = 3 * frame(self.pacing_rate, self.frame_time, self.mss).max(2);
+        let budget = 3 * frame(self.pacing_rate, self.frame_rule, self.mss);
         let volume = volume.max(budget).max(MIN_WINDOW);
         volume.saturating_add(if self.state == State::Up { 2 } else { 0 })
     }
@@ -254,9 +255,9 @@ impl CongestionControl for Bbr3 {
     }
 
     fn init(&mut self, start: &Start, window: &mut Window) {
-        let &Start { now, srtt, min_rtt, mss, delivered, random, frame_time, .. } = start;
+        let &Start { now, srtt, min_rtt, mss, delivered, random, frame_rule, .. } = start;
         let chance = Chance::new(random);
-        *self = Self { delivered, mss, frame_time, chance, ..Self::default() };
+        *self = Self { delivered, mss, frame_rule, chance, ..Self::default() };
         self.min_rtt = MinRtt::new(min_rtt, now);
         self.excess.restart(now);
         self.start_round();
@@ -267,7 +268,7 @@ impl CongestionControl for Bbr3 {
 
     fn on_ack(&mut self, sample: &AckSample, window: &mut Window) {
         (self.delivered, self.mss) = (sample.total_delivered, sample.mss);
-        self.frame_time = sample.frame_time;
+        self.frame_rule = sample.frame_rule;
         let was_recovering = self.prior_state >= CaState::Recovery;
         self.prior_state = sample.state;
         if was_recovering && sample.state < CaState::Recovery {
@@ -325,7 +326,7 @@ impl CongestionControl for Bbr3 {
     }
 
     fn min_tso_segs(&self) -> Option<u32> {
-        Some(min_frame(self.pacing_rate))
+        Some(min_frame(self.pacing_rate, self.frame_rule, self.mss))
     }
 
     /// The window may double during recovery.

@@ -9,6 +9,7 @@ pub mod reno;
 #[cfg(test)]
 mod tests;
 
+use crate::config::FrameRule;
 pub use crate::sender::recovery::CaState;
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
@@ -69,8 +70,8 @@ pub struct AckSample {
     pub next_departure: Instant,
     /// The segment size in bytes.
     pub mss: u32,
-    /// What a frame takes at the most at the rate of the flow.
-    pub frame_time: Nanos,
+    /// How large frames are.
+    pub frame_rule: FrameRule,
 }
 
 /// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
@@ -157,8 +158,8 @@ pub struct Start {
     pub min_rtt: Nanos,
     /// The segment size in bytes.
     pub mss: u32,
-    /// What a frame takes at the most at the rate of the flow.
-    pub frame_time: Nanos,
+    /// How large frames are.
+    pub frame_rule: FrameRule,
     /// Segments delivered so far.
     pub delivered: u64,
     /// Segments marked lost so far, modulo 2^32.

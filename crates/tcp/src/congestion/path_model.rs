@@ -4,6 +4,7 @@
 //! Cost: a few 128-bit multiplications and divisions per ACK.
 
 use super::AckSample;
+use crate::config::FrameRule;
 use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
 
@@ -50,16 +51,34 @@ pub(super) fn initial_rate(window: u32, mss: u32, srtt: Nanos, gain: u32) -> Rat
     paced(Rate::from_bytes_in(u64::from(window) * u64::from(mss), round), gain)
 }
 
-/// Least segments per frame at a pacing rate.
-pub(super) fn min_frame(rate: Rate) -> u32 {
-    if rate < MIN_TSO_RATE { 1 } else { 2 }
+/// Least segments per frame at a pacing rate. Linux pairs segments at almost every rate, which on a
+/// slow short path is a queue: two take 2.4 ms at 10 Mbit/s, and windows have room for three frames.
+/// Where frames are bounded in time, the bound holds for pairs too.
+pub(super) fn min_frame(rate: Rate, rule: FrameRule, mss: u32) -> u32 {
+    let is_single = match rule {
+        FrameRule::Linux => rate < MIN_TSO_RATE,
+        FrameRule::Bounded { .. } => rate.bytes_in(frame_time(rule)) < 2 * u64::from(mss),
+    };
+    if is_single { 1 } else { 2 }
 }
 
-/// Segments per frame that the model reckons with: what `time` holds at the rate. Linux has a
-/// millisecond here, since its frames take that long.
-pub(super) fn frame(rate: Rate, time: Nanos, mss: u32) -> u32 {
-    let bytes = rate.bytes_in(time).min(MAX_FRAME);
-    ((bytes / u64::from(mss.max(1))) as u32).max(min_frame(rate)).min(127)
+fn frame_time(rule: FrameRule) -> Nanos {
+    match rule {
+        FrameRule::Linux => Nanos::from_millis(1),
+        FrameRule::Bounded { usecs } => Nanos::from_micros(u64::from(usecs)),
+    }
+}
+
+/// Segments per frame that the model reckons with.
+pub(super) fn frame(rate: Rate, rule: FrameRule, mss: u32) -> u32 {
+    let bytes = rate.bytes_in(frame_time(rule)).min(MAX_FRAME);
+    ((bytes / u64::from(mss.max(1))) as u32).max(min_frame(rate, rule, mss)).min(127)
+}
+
+/// A round-trip time as minima take it: in microseconds, as Linux. In finer units the noise of
+/// wake-ups finds a new minimum again and again, and the pause that measures it never comes.
+pub(super) fn for_minimum(rtt: Nanos) -> Nanos {
+    Nanos::from_micros(rtt.as_micros().max(1))
 }
 
 /// How many of `in_flight` the network holds when the next frame departs: those that it delivers
@@ -151,11 +170,13 @@ mod tests {
 
     #[test]
     fn frames_follow_the_rate() {
-        let of = |mbit: u64, time| frame(Rate::from_bits(mbit * 1_000_000), time, 1448);
-        let linux = Nanos::from_millis(1);
+        let of = |mbit: u64, rule| frame(Rate::from_bits(mbit * 1_000_000), rule, 1448);
+        let linux = FrameRule::Linux;
         assert_eq!([of(1, linux), of(10, linux), of(100, linux)], [1, 2, 8]);
         assert_eq!([of(1000, linux), of(10_000, linux)], [45, 45]);
-        assert_eq!(of(1000, Nanos::from_micros(300)), 25);
+        let bounded = FrameRule::Bounded { usecs: 300 };
+        assert_eq!([of(1, bounded), of(70, bounded), of(80, bounded)], [1, 1, 2]);
+        assert_eq!(of(1000, bounded), 25);
         assert_eq!(frame(Rate::UNLIMITED, linux, 0), 127);
     }
 

@@ -203,7 +203,7 @@ proptest! {
         let mut now = Instant::ZERO;
         let start = Start {
             now, srtt: Nanos::ZERO, min_rtt: Nanos::MAX, mss: 1000, delivered: 0, lost: 0, random: 1,
-            frame_time: Nanos::from_millis(1),
+            frame_rule: FrameRule::Linux,
         };
         controller.init(&start, &mut window);
         for (gap, sample, step) in steps {

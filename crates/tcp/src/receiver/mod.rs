@@ -527,6 +527,18 @@ impl Receiver {
         self.window.lock(bytes);
     }
 
+    /// `SO_RCVLOWAT`: as many bytes must be able to wait.
+    pub fn make_room_for(&mut self, bytes: u32) {
+        self.window.make_room_for(bytes);
+    }
+
+    /// Whether a reader that waits for `target` bytes finds them, or will hardly find more since the
+    /// window is closing (`tcp_epollin_ready`).
+    pub fn has_enough(&self, target: u32) -> bool {
+        let unread = self.unread();
+        unread > 0 && (unread >= target || self.window.remaining(self.nxt) <= self.ack.rcv_mss())
+    }
+
     /// `TCP_WINDOW_CLAMP`: never offers more than `bytes`.
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.window.clamp_to(bytes);

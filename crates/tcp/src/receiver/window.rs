@@ -230,6 +230,16 @@ impl ReceiveWindow {
         self.set_clamp(win_from_space(self.rcvbuf, self.ratio));
     }
 
+    /// Lets `bytes` wait unread, unless the application set the size (`tcp_set_rcvlowat`).
+    pub(super) fn make_room_for(&mut self, bytes: u32) {
+        let space = (u64::from(bytes) << RATIO_SHIFT).div_ceil(u64::from(self.ratio.max(1)));
+        let space = u32::try_from(space).unwrap_or(u32::MAX);
+        if !self.locked && space > self.rcvbuf {
+            self.rcvbuf = space;
+            self.clamp = self.clamp.max(bytes.min(MAX_UNSCALED << self.wscale));
+        }
+    }
+
     /// `TCP_WINDOW_CLAMP`.
     pub(super) fn clamp_to(&mut self, bytes: u32) {
         self.set_clamp(bytes);

@@ -74,6 +74,8 @@ pub(crate) struct AckFacts {
     pub dsack: bool,
     pub ece: bool,
     pub ts_echo: Option<u32>,
+    /// `tcp_max_reordering`.
+    pub max_reordering: u32,
 }
 
 /// Why an ACK was not taken.
@@ -153,7 +155,8 @@ pub struct Sender {
     pub bytes_sent: u64,
     /// Payload bytes retransmitted (`tcpi_bytes_retrans`).
     pub bytes_retransmitted: u64,
-    /// Payload bytes acknowledged (`tcpi_bytes_acked`).
+    /// Sequence numbers acknowledged: payload, FIN, and the SYN of an active open
+    /// (`tcpi_bytes_acked`).
     pub bytes_acked: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
@@ -235,7 +238,7 @@ impl Sender {
             srtt: self.rtt.srtt(),
             min_rtt: self.rtt.min_rtt(),
             mss: self.mss,
-            frame_time: config.frame_time(),
+            frame_rule: config.frame_rule(),
             delivered: self.rate.delivered(),
             lost: self.rate.lost(),
             random: u64::from(self.nxt.0),
@@ -284,6 +287,7 @@ impl Sender {
             una_advanced: ack.ack.after(self.una),
             ece: ack.ece && self.ecn,
             ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
+            max_reordering: config.tcp_max_reordering,
             ..AckFacts::default()
         };
         let prior = self.board.counts();
@@ -306,6 +310,10 @@ impl Sender {
             self.recovery.retransmits = 0;
         }
         if prior.packets_out == 0 {
+            if facts.dsack {
+                // Everything had arrived, some of it twice: an undo may be due.
+                self.react(now, &facts, counters);
+            }
             return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
         }
         facts.is_duplicate = ack.ack == self.una
@@ -430,8 +438,8 @@ impl Sender {
             self.credit_delivery(now, part, &mut rtts.newest);
         });
         self.board = board;
-        if !self.sack {
-            self.board.remove_reno_sacked(acked);
+        if !self.sack && self.board.remove_reno_sacked(acked) {
+            self.saw_reno_reordering(acked, facts.max_reordering, counters);
         }
         facts.unsacked_acked = unsacked;
         if let (Some(low), Some(high)) = (reordered, highest_sack)
@@ -554,7 +562,7 @@ impl Sender {
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         sample.state = self.recovery.state;
-        sample.frame_time = config.frame_time();
+        sample.frame_rule = config.frame_rule();
         sample.next_departure = self.pacer.next_departure();
         if self.controller.owns_window() {
             self.controller.on_ack(sample, &mut self.window);

@@ -300,14 +300,9 @@ impl Sender {
 
     fn react_in_recovery(&mut self, now: Instant, ack: &AckFacts, counters: &Counters) {
         if !ack.una_advanced {
-            self.add_reno_sacks(ack);
-        } else {
-            if !self.sack {
-                self.board.set_reno_sacked(0);
-            }
-            if self.try_undo_partial(now, ack, counters) {
-                return;
-            }
+            self.add_reno_sacks(ack, counters);
+        } else if self.try_undo_partial(now, ack, counters) {
+            return;
         }
         if self.try_undo_dsack(now, counters) {
             self.try_open(now, ack);
@@ -323,7 +318,7 @@ impl Sender {
             if ack.una_advanced {
                 self.board.set_reno_sacked(0);
             }
-            self.add_reno_sacks(ack);
+            self.add_reno_sacks(ack, counters);
         }
         if self.recovery.state <= CaState::Disorder {
             self.try_undo_dsack(now, counters);
@@ -384,16 +379,18 @@ impl Sender {
             if ack.una_advanced {
                 self.board.set_reno_sacked(0);
             } else if self.nxt.after(self.recovery.high_seq) {
-                self.add_reno_sacks(ack);
+                self.add_reno_sacks(ack, counters);
             }
         }
         AfterAck::Ordinary
     }
 
-    fn add_reno_sacks(&mut self, ack: &AckFacts) {
+    fn add_reno_sacks(&mut self, ack: &AckFacts, counters: &Counters) {
         if !self.sack && ack.is_duplicate {
             let sacked = self.board.counts().sacked_out;
-            self.board.set_reno_sacked(sacked + 1);
+            if self.board.set_reno_sacked(sacked + 1) {
+                self.saw_reno_reordering(0, ack.max_reordering, counters);
+            }
         }
     }
 
@@ -518,9 +515,8 @@ impl Sender {
         self.controller.on_event(CongestionEvent::Open, now, &mut self.window);
     }
 
+    /// The marks for an undo stay: DSACKs may still come for all that was sent again.
     fn finish_episode(&mut self) {
-        self.recovery.undo_marker = None;
-        self.recovery.undo_retrans = None;
         self.recovery.frto = false;
         if self.board.counts().retrans_out == 0 {
             self.recovery.retrans_stamp = None;
@@ -682,6 +678,15 @@ impl Sender {
         let recovery = &mut self.recovery;
         recovery.reordering = recovery.reordering.max(segments).min(max.max(3));
         recovery.rack.reordering_seen = true;
+    }
+
+    /// More duplicate ACKs came than segments that are out can have caused: they were reordered by as
+    /// much as the flight was, of which an ACK just took `acked` (`tcp_check_reno_reordering`).
+    pub(super) fn saw_reno_reordering(&mut self, acked: u32, max: u32, counters: &Counters) {
+        counters.add(Counter::RenoReorder, 1);
+        let degree = (self.board.counts().packets_out + acked).min(max);
+        self.recovery.reordering = self.recovery.reordering.max(degree);
+        self.recovery.rack.reordering_seen = true;
     }
 
     /// An ACK while a tail loss probe is out (`tcp_process_tlp_ack`).

@@ -28,7 +28,7 @@ pub struct Sent {
     head: u16,
     /// Bytes of each segment but the last.
     pub unit: u16,
-    /// SYN or FIN when the frame carries it.
+    /// SYN, FIN and PSH when the frame carries them.
     pub flags: Flags,
     /// Whether any byte of it was ever retransmitted (Karn's rule).
     pub ever_retransmitted: bool,
@@ -158,7 +158,7 @@ impl Sent {
             *mine &= ones(index);
         }
         self.seq_len = at;
-        self.flags.remove(Flags::FIN);
+        self.flags.remove(Flags::FIN | Flags::PSH);
         rest.flags.remove(Flags::SYN);
         rest
     }
@@ -410,16 +410,19 @@ impl Scoreboard {
     }
 
     /// Duplicate ACKs counted as deliveries, where there is no SACK (`tcp_add_reno_sack`). There is
-    /// always a hole: the head, if nothing is known to be lost (`tcp_limit_reno_sacked`).
-    pub fn set_reno_sacked(&mut self, duplicates: u32) {
-        let holes = self.counts.lost_out.max(1);
-        self.counts.sacked_out = duplicates.min(self.counts.packets_out.saturating_sub(holes));
+    /// always a hole: the head, if nothing is known to be lost (`tcp_limit_reno_sacked`). Returns
+    /// whether there were more than what is out can have caused.
+    pub fn set_reno_sacked(&mut self, duplicates: u32) -> bool {
+        let out = self.counts.packets_out;
+        let holes = self.counts.lost_out.max(1).min(out);
+        self.counts.sacked_out = duplicates.min(out - holes);
+        duplicates > out - holes
     }
 
     /// Of `acked` segments one filled the hole, the others had been counted by duplicate ACKs
-    /// (`tcp_remove_reno_sacks`).
-    pub fn remove_reno_sacked(&mut self, acked: u32) {
-        self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)));
+    /// (`tcp_remove_reno_sacks`). Returns as [`set_reno_sacked`](Self::set_reno_sacked).
+    pub fn remove_reno_sacked(&mut self, acked: u32) -> bool {
+        self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)))
     }
 
     /// The first run of segments that are lost and not retransmitted, as the index of its frame and
@@ -515,7 +518,7 @@ impl Scoreboard {
                     let bytes = u32::from(mss) * MAX_SEGMENTS;
                     front.payload.truncate(bytes);
                     front.seq_len = bytes;
-                    front.flags.remove(Flags::FIN);
+                    front.flags.remove(Flags::FIN | Flags::PSH);
                     front.lost = front.all();
                     self.adopt(front);
                     sent.payload.advance(bytes);

@@ -7,6 +7,8 @@
 
 use super::pages::PagePool;
 use crate::segment::Payload;
+use crate::seq::SeqNumber;
+use crate::write::More;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,15 +17,6 @@ use std::sync::Arc;
 const SMALL_PAGE: usize = 512;
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
-
-/// Where buffers end that keep the size of their writing. O(1) per buffer.
-#[derive(Debug, Default)]
-struct Cuts {
-    /// Bytes of each buffer that waits, in order.
-    lens: VecDeque<u32>,
-    /// Memory that each counts for beside its payload.
-    overhead: u32,
-}
 
 /// The unsent part of a socket's write queue.
 #[derive(Debug, Default)]
@@ -34,29 +27,28 @@ pub struct SendQueue {
     tail: BytesMut,
     /// `tail` is a page of the pool.
     is_page: bool,
-    /// Pages whose bytes may still be referred to, oldest first.
-    #[expect(clippy::box_collection, reason = "an idle socket pays for a pointer only")]
-    retired: Option<Box<VecDeque<BytesMut>>>,
+    /// What an idle socket has not.
+    aside: Option<Box<Aside>>,
+    /// A record ends with the last byte, so that a new buffer must be granted.
+    is_record_ended: bool,
+    /// Whether the last write said that more follows.
+    pub(crate) more: More,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
-    /// Only where buffers leave as they were written.
-    cuts: Option<Box<Cuts>>,
     pool: Arc<PagePool>,
 }
 
-impl Cuts {
-    fn take(&mut self, mut len: u32) {
-        while let Some(first) = self.lens.front_mut() {
-            if *first > len {
-                *first -= len;
-                return;
-            }
-            len -= *first;
-            self.lens.pop_front();
-        }
-    }
+/// Lists that only a socket with data has.
+#[derive(Debug, Default)]
+struct Aside {
+    /// Pages whose bytes may still be referred to, oldest first.
+    retired: VecDeque<BytesMut>,
+    /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
+    records: VecDeque<SeqNumber>,
+    /// What ends there are buffers that leave as they were written, and no records.
+    are_buffers: bool,
 }
 
 impl SendQueue {
@@ -78,46 +70,72 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
-        if let Some(cuts) = &self.cuts {
-            return len.saturating_add(cuts.overhead.saturating_mul(cuts.lens.len() as u32));
-        }
-        len.saturating_add(len.div_ceil(goal.max(1)).saturating_mul(BUFFER_OVERHEAD))
+        let aside = self.aside.as_ref();
+        let records = aside.map_or(0, |aside| aside.records.len() as u32);
+        let filled = if aside.is_some_and(|aside| aside.are_buffers) {
+            u32::from(len > 0)
+        } else {
+            len.div_ceil(goal.max(1))
+        };
+        let buffers = filled.saturating_add(records);
+        len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
 
     /// Bytes that still fit the last buffer before a new one must be granted; `goal` is the size at
     /// which a buffer is full.
     pub fn room_in_last(&self, goal: u32) -> u32 {
-        if self.is_empty() { 0 } else { goal.saturating_sub(self.last_len) }
+        if self.is_empty() || self.is_record_ended {
+            return 0;
+        }
+        goal.saturating_sub(self.last_len)
     }
 
     /// Notes that a new buffer begins with the next byte.
     pub fn begin_buffer(&mut self) {
         self.last_len = 0;
-        if let Some(cuts) = &mut self.cuts {
-            cuts.lens.push_back(0);
+        self.is_record_ended = false;
+    }
+
+    /// A record ends with the last byte (`MSG_EOR`); `nxt` is the sequence number of the first.
+    pub fn end_record(&mut self, nxt: SeqNumber) {
+        let end = nxt + self.len();
+        self.aside.get_or_insert_default().records.push_back(end);
+        self.is_record_ended = true;
+    }
+
+    /// Another buffer follows, and no frame carries bytes of both: buffers have the size that they
+    /// were written with. `nxt` is the sequence number of the first byte.
+    pub fn end_buffer(&mut self, nxt: SeqNumber) {
+        if !self.is_empty() {
+            self.end_record(nxt);
+            self.aside.get_or_insert_default().are_buffers = true;
         }
     }
 
-    /// From now on buffers keep their size, and count for `overhead` each beside their payload. What
-    /// waits already is one buffer.
-    pub fn keep_buffers(&mut self, overhead: u32) {
-        if self.cuts.is_none() {
-            let len = self.len();
-            let lens = (len > 0).then_some(len).into_iter().collect();
-            self.cuts = Some(Box::new(Cuts { lens, overhead }));
+    /// Bytes of the first record, or of the first buffer if buffers keep their size, and whether a
+    /// record ends with them: all that waits if none does. `nxt` is the sequence number of the first
+    /// byte.
+    #[inline]
+    pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
+        let Some(aside) = self.aside.as_ref() else { return (self.len(), false) };
+        match aside.records.front() {
+            Some(end) => (end.bytes_since(nxt), !aside.are_buffers),
+            None => (self.len(), false),
         }
     }
 
-    /// Bytes that may leave in one frame: those of the first buffer where buffers keep their size,
-    /// else all.
-    pub fn first_len(&self) -> u32 {
-        let first = self.cuts.as_ref().and_then(|cuts| cuts.lens.front().copied());
-        first.unwrap_or_else(|| self.len())
+    /// Forgets the records that end at `nxt` or before: they were sent.
+    #[inline]
+    pub fn pass_records(&mut self, nxt: SeqNumber) {
+        let Some(Aside { records, .. }) = self.aside.as_deref_mut() else { return };
+        while records.front().is_some_and(|end| end.at_or_before(nxt)) {
+            records.pop_front();
+        }
     }
 
     /// Copies `data` behind what is there.
     pub fn push(&mut self, mut data: &[u8]) {
-        self.count_pushed(data.len());
+        self.last_len = self.last_len.saturating_add(data.len() as u32);
         while !data.is_empty() {
             let room = self.tail.capacity() - self.tail.len();
             if room == 0 {
@@ -132,28 +150,15 @@ impl SendQueue {
 
     /// Appends bytes that the application gave away, without a copy.
     pub fn push_bytes(&mut self, data: Bytes) {
-        self.count_pushed(data.len());
+        self.last_len = self.last_len.saturating_add(data.len() as u32);
         self.seal_tail();
         self.ready_len += data.len() as u32;
         self.ready.push_back(data);
     }
 
-    fn count_pushed(&mut self, len: usize) {
-        self.last_len = self.last_len.saturating_add(len as u32);
-        if let Some(cuts) = &mut self.cuts {
-            match cuts.lens.back_mut() {
-                Some(last) => *last += len as u32,
-                None => cuts.lens.push_back(len as u32),
-            }
-        }
-    }
-
     /// Takes the first `len` bytes (at most all) as the payload of a frame.
     pub fn take(&mut self, len: u32) -> Payload {
         let mut want = len.min(self.len()) as usize;
-        if let Some(cuts) = &mut self.cuts {
-            cuts.take(want as u32);
-        }
         let mut payload = Payload::new();
         while want > 0 {
             let Some(front) = self.ready.front_mut() else {
@@ -175,13 +180,9 @@ impl SendQueue {
 
     /// Puts a payload back in front that `take` gave, when the way down did not want it.
     pub fn put_back(&mut self, mut payload: Payload) {
-        let before = self.ready_len;
         for chunk in payload.take_chunks().into_iter().rev() {
             self.ready_len += chunk.len() as u32;
             self.ready.push_front(chunk);
-        }
-        if let Some(cuts) = &mut self.cuts {
-            cuts.lens.push_front(self.ready_len - before);
         }
     }
 
@@ -195,7 +196,7 @@ impl SendQueue {
     pub fn release_idle_memory(&mut self) {
         if self.is_empty() {
             self.reclaim();
-            self.retired = None;
+            self.aside = None;
             self.ready = VecDeque::new();
             let tail = std::mem::take(&mut self.tail);
             if std::mem::take(&mut self.is_page) {
@@ -215,7 +216,7 @@ impl SendQueue {
 
     /// Gives pages back to which nothing refers any more. O(1) per page.
     pub fn reclaim(&mut self) {
-        if let Some(retired) = &mut self.retired {
+        if let Some(Aside { retired, .. }) = self.aside.as_deref_mut() {
             while let Some(page) = retired.pop_front() {
                 if let Some(page) = self.pool.give(page) {
                     retired.push_front(page);
@@ -239,7 +240,7 @@ impl SendQueue {
         let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pool.take() };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
-            self.retired.get_or_insert_default().push_back(former);
+            self.aside.get_or_insert_default().retired.push_back(former);
         }
         self.is_page = !is_small;
     }

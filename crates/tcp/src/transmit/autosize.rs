@@ -24,6 +24,8 @@ pub struct FlowRate {
     pub completes_at_once: bool,
     /// Doublings of the queued time, because what was below ran empty.
     pub queue_boost: u8,
+    /// Time that a frame counts as below after it has left.
+    pub lateness: Nanos,
 }
 
 /// Bytes of memory that may be below TCP whatever the frame size is, and the goal of one frame.
@@ -75,7 +77,22 @@ pub fn sizes(
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
     let most = (gso_bytes / mss).min(gso_segs).max(1);
-    Sizes { segments: segments.max(min_segs).clamp(1, most), queue_bytes }
+    let segments = segments.max(min_segs).clamp(1, most);
+    let late = late_bytes(config, flow, segments.saturating_mul(mss));
+    Sizes { segments, queue_bytes: queue_bytes.saturating_add(late) }
+}
+
+/// Memory of what has left and still counts as below, in frames of so many bytes; with an eighth more,
+/// since a flow that is held back moves less than it could.
+fn late_bytes(config: &Config, flow: &FlowRate, frame: u32) -> u64 {
+    if flow.lateness == Nanos::ZERO {
+        return 0;
+    }
+    // What is acknowledged counts no longer.
+    let bytes = flow.moved.bytes_in(flow.lateness.min(flow.min_rtt));
+    let frames = bytes / u64::from(frame.max(1));
+    let truesize = bytes.saturating_add(frames.saturating_mul(config.skb_overhead.into()));
+    truesize.saturating_add(truesize / 8)
 }
 
 /// Microseconds that one frame may take at the rate of its flow. Beside a long round trip a longer
@@ -218,6 +235,7 @@ mod tests {
             shift: 10,
             completes_at_once: false,
             queue_boost: 0,
+            lateness: Nanos::ZERO,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::small_queue::TxCredit;
 use crate::segment::Segment;
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 
 /// What became of a frame at the qdisc (Linux's `NET_XMIT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,5 +60,11 @@ pub trait Egress {
     /// limit (`sk_pacing_shift`): 10 is about one millisecond.
     fn pacing_shift(&self) -> u32 {
         10
+    }
+
+    /// From the last bit of a frame on the wire to its completion, as far as it is known: the
+    /// small-queue limit must cover it, for until then the frame counts as below.
+    fn completion_lateness(&self) -> Nanos {
+        Nanos::ZERO
     }
 }

@@ -22,6 +22,7 @@ use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
+use crate::write::More;
 use autosize::{Deferral, FlowRate, Sizes};
 use egress::{Egress, Verdict};
 use late::{LateQueue, Visit};
@@ -81,6 +82,10 @@ pub(crate) struct Path<'a> {
     sizes: Sizes,
     /// Payload bytes of the largest frame that the path takes.
     pub gso_bytes: u32,
+    /// Segments of the largest frame.
+    pub gso_segs: u32,
+    /// The frame asks the peer for an answer (`tcp_write_wakeup`).
+    pub is_probe: bool,
 }
 
 impl Connection {
@@ -107,7 +112,12 @@ impl Connection {
         };
         self.blocked = blocked;
         match blocked {
-            TxBlocked::Pacing(at) => self.deadlines.set(Deadline::Pacing, at),
+            TxBlocked::Pacing(_) => {
+                let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss);
+                let slack = Nanos(self.config.timer_slack_ns.into());
+                let at = self.sender.pacer.deadline(now, frame, slack);
+                self.deadlines.set(Deadline::Pacing, at);
+            }
             _ => self.deadlines.clear(Deadline::Pacing),
         }
         self.check_space();
@@ -139,7 +149,7 @@ impl Connection {
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         let options = self.options_of(now, true);
         let header = 20 + options.wire_len() as u32;
-        let mss = self.mss_for(header);
+        let mss = self.current_mss(header);
         let gso = egress.gso();
         let flow = FlowRate {
             pacing: self.sender.pacer.rate(),
@@ -148,6 +158,10 @@ impl Connection {
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
             queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
+            lateness: match self.config.late_completions {
+                true => egress.completion_lateness(),
+                false => Nanos::ZERO,
+            },
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
@@ -161,7 +175,8 @@ impl Connection {
             (false, false) => Executor::Nobody,
         };
         self.sender.pacer.set_executor(executor);
-        let mut path = Path { egress, now, mss, options, sizes, gso_bytes };
+        let mut path =
+            Path { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
 
         if self.owed.zero_window_probe {
             self.send_window_probe(&mut path);
@@ -239,30 +254,32 @@ impl Connection {
             (quota, _) => quota.min(path.sizes.segments),
         };
         let window = self.sender.window_left();
-        let first = unsent.min(path.mss) + u32::from(unsent == 0);
+        // No frame goes beyond the end of a record.
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let first = record.min(path.mss) + u32::from(unsent == 0);
         if window < first {
             return Err(TxBlocked::Rwnd);
         }
-        let short_may_go = self.short_may_go(push);
-        let bytes = if unsent <= path.mss {
-            if unsent > 0 && unsent < path.mss && !short_may_go {
+        let is_last = record == unsent;
+        let short_may_go = !is_last || self.short_may_go(push);
+        // What ends a record cannot grow.
+        let may_grow = is_last && !is_ended;
+        let bytes = if record <= path.mss {
+            if record > 0 && record < path.mss && !short_may_go {
                 return Err(TxBlocked::Nagle);
             }
-            if push == Push::All && self.is_autocorked(unsent) {
+            if push == Push::All && may_grow && self.is_autocorked(record) {
                 return Err(TxBlocked::Autocork);
             }
-            unsent
+            record
         } else {
-            if push == Push::All && self.must_defer(path, window) {
+            if push == Push::All && self.must_defer(path, window, (record, is_ended)) {
                 return Err(TxBlocked::Defer);
             }
-            let first = self.sender.queue.first_len();
-            let bytes = autosize::split_point(first, window, path.mss, quota, short_may_go);
-            if bytes == unsent
-                && !bytes.is_multiple_of(path.mss)
-                && self.is_autocorked(bytes % path.mss)
-            {
-                bytes - bytes % path.mss
+            let bytes = autosize::split_point(record, window, path.mss, quota, short_may_go);
+            let partial = bytes % path.mss;
+            if bytes == record && may_grow && partial != 0 && self.is_autocorked(partial) {
+                bytes - partial
             } else {
                 bytes
             }
@@ -289,7 +306,13 @@ impl Connection {
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
     fn short_may_go(&self, push: Push) -> bool {
-        if push == Push::Probe || self.fin == Fin::Queued || self.push_override {
+        if push == Push::Probe || self.fin == Fin::Queued {
+            return true;
+        }
+        if self.sender.queue.more == More::Held {
+            return false;
+        }
+        if self.push_override {
             return true;
         }
         if self.options.cork {
@@ -313,11 +336,13 @@ impl Connection {
         true
     }
 
-    fn must_defer(&mut self, path: &Path<'_>, window: u32) -> bool {
+    fn must_defer(&mut self, path: &Path<'_>, window: u32, record: (u32, bool)) -> bool {
         let sender = &self.sender;
         let left = sender.window.cwnd.saturating_sub(sender.board.counts().in_flight());
         let cwnd_bytes = u64::from(sender.window.cwnd) * u64::from(path.mss);
         let unsent = sender.queue.len();
+        let len = record.0.min(self.size_goal());
+        let ends_here = len == record.0 && (record.1 || self.fin == Fin::Queued);
         let deferral = Deferral {
             in_recovery: sender.recovery.state >= CaState::Recovery,
             now: path.now,
@@ -326,12 +351,12 @@ impl Connection {
             rwnd_left: u64::from(window),
             window: cwnd_bytes.min(u64::from(sender.wnd)),
             unsent,
-            len: sender.queue.first_len().min(self.size_goal()),
+            len,
             max_segs: path.sizes.segments,
             mss: path.mss,
             oldest_sent: sender.board.front().map(|sent| sent.sent_at),
             srtt: sender.rtt.srtt(),
-            is_final: self.fin == Fin::Queued && unsent <= self.size_goal(),
+            is_final: ends_here,
         };
         match autosize::should_defer(&self.config, &deferral) {
             None => false,
@@ -360,6 +385,10 @@ impl Connection {
             self.was_waived |= self.account.bytes() >= limit;
             return Ok(());
         }
+        // What is acknowledged has left, whether it is known to be complete or not.
+        if self.config.late_completions && u64::from(self.sender.board.memory()) < limit {
+            return Ok(());
+        }
         // Linux compares a count that is one too high with ">": a full limit refuses.
         if self.account.admit(limit.saturating_sub(1)) {
             Ok(())
@@ -373,13 +402,17 @@ impl Connection {
         if self.sender.board.is_empty() {
             self.sender.restart_after_idle(path.now, &self.config);
         }
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let ends_record = is_ended && record == bytes;
         let payload = self.sender.queue.take(bytes);
         let empties = self.sender.queue.is_empty();
         let with_fin = empties && self.fin == Fin::Queued;
         let seq = self.sender.nxt;
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        flags.set(Flags::PSH, bytes > path.mss || (empties && bytes > 0));
+        let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
+        let pushes = bytes > 0 && (ends_record || ends_write || path.is_probe);
+        flags.set(Flags::PSH, pushes || bytes > path.mss);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload.clone();
@@ -403,10 +436,15 @@ impl Connection {
         self.commit_departure(path, bytes, segments, offer);
         let in_flight = self.sender.board.counts().in_flight() + segments;
         let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
-        let marks = flags & Flags::FIN;
+        let mut marks = flags & (Flags::FIN | Flags::PSH);
+        // That of a super-frame is for its receiver's GRO, not for the stream (`__tcp_transmit_skb`).
+        marks.set(Flags::PSH, pushes);
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
+        if ends_record {
+            self.sender.queue.pass_records(self.sender.nxt);
+        }
         self.sender.board.push(sent);
         if with_fin {
             self.fin = Fin::Sent;
@@ -534,7 +572,10 @@ impl Connection {
         let unsent = self.sender.queue.len();
         let closing = unsent == 0 && self.fin == Fin::Queued;
         if (unsent > 0 && window > 0) || closing {
-            let _ = self.send_frame(path, unsent.min(window).min(path.mss));
+            let (record, _) = self.sender.queue.first_record(self.sender.nxt);
+            path.is_probe = true;
+            let _ = self.send_frame(path, record.min(window).min(path.mss));
+            path.is_probe = false;
         } else {
             self.counters.add(Counter::KeepAlive, 1);
             self.send_bare(path, self.sender.una - 1, Flags::ACK);
@@ -605,6 +646,14 @@ impl Connection {
             let backlog = self.sender.pacer.backlog(now);
             self.deadlines.set_retransmit(Deadline::Probe, now + wait.min(most) + backlog);
         }
+    }
+
+    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and rates are
+    /// counted in, less what its options take beyond the usual ones.
+    fn current_mss(&self, header: u32) -> u32 {
+        let usual = 20 + if self.timestamps { 12 } else { 0 };
+        let counted = self.sender.mss.saturating_sub(header.saturating_sub(usual));
+        self.mss_for(header).min(counted.max(8))
     }
 
     /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU

@@ -7,6 +7,9 @@
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
 
+/// The least time to the next look at a departure.
+const STEP: Nanos = Nanos::from_micros(1);
+
 /// Who sees to it that frames leave when they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
@@ -117,6 +120,15 @@ impl Pacer {
         ((waits || self.is_draining) && self.next > now).then_some(self.next)
     }
 
+    /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most a
+    /// fourth of its gap late: with what hosts add to it, a short gap would be late by more than the
+    /// half that is made good, and the flow slower than its rate. Never a time that has passed.
+    pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
+        let gap = self.rate.time_for(u64::from(bytes));
+        let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
+        early.max(now + STEP).min(self.next)
+    }
+
     /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
     /// a probe) leaves at once where nobody holds it.
     pub fn departure(&self, now: Instant) -> Instant {
@@ -223,6 +235,20 @@ mod tests {
         assert_eq!(pacer.wait(next), None);
         pacer.set_executor(Executor::Path);
         assert_eq!(send(&mut pacer, now, 100), next);
+    }
+
+    #[test]
+    fn timers_with_slack_are_late_by_a_fourth_of_a_gap_at_most() {
+        let mut pacer = paced();
+        let now = Instant::from_nanos(100 * MS);
+        send(&mut pacer, now, 100);
+        let (next, slack) = (pacer.next_departure(), Nanos(20_000));
+        assert_eq!(pacer.deadline(now, 1000, slack), next, "a gap of a millisecond");
+        assert_eq!(pacer.deadline(now, 40, slack) + slack, next + Nanos(10_000));
+        assert_eq!(pacer.deadline(now, 0, slack) + slack, next);
+        let visit = next - slack;
+        assert_eq!(pacer.deadline(visit, 0, slack), visit + STEP, "none that has passed");
+        assert_eq!(pacer.deadline(next - Nanos(1), 0, slack), next);
     }
 
     #[test]

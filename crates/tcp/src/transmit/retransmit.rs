@@ -66,7 +66,8 @@ impl Connection {
         let ticket = original.map(|sent| sent.ticket);
         // Options that were not there when it was cut may have made segments smaller since.
         let unit = original.map_or(path.mss, |sent| u32::from(sent.unit));
-        let max = max.min(path.gso_bytes / unit.max(1));
+        let unit = unit.max(1);
+        let max = max.min(path.gso_bytes / unit).min(path.gso_segs * path.mss / unit);
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);
@@ -81,12 +82,12 @@ impl Connection {
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
         let payload = sent.payload.clone();
         let bytes = payload.len();
-        let mut flags = Flags::ACK | (marks & Flags::FIN);
-        flags.set(Flags::PSH, bytes > 0);
+        let flags = Flags::ACK | (marks & (Flags::FIN | Flags::PSH));
         let (mut segment, offer) = self.segment(path, seq, flags);
         segment.payload = payload;
         let unit = u32::from(unit).min(path.mss);
         if bytes > unit {
+            segment.flags |= Flags::PSH;
             segment.gso_size = unit as u16;
         }
         let segments = segment.segments();

@@ -16,6 +16,7 @@ use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
+use neap_tcp::write::WriteFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +72,8 @@ pub(crate) struct Wire {
     pub(crate) gso: GsoLimits,
     pub(crate) verdict: Verdict,
     pub(crate) holds_until_departure: bool,
+    /// Frames of data that may leave in one visit.
+    pub(crate) budget: usize,
     /// Frames complete as soon as they were handed down.
     pub(crate) completes: bool,
     pub(crate) credits: VecDeque<TxCredit>,
@@ -115,6 +118,10 @@ impl Egress for Wire {
 
     fn holds_until_departure(&self) -> bool {
         self.holds_until_departure
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.out.len() >= self.budget
     }
 }
 
@@ -208,6 +215,7 @@ impl Peer {
         let wire = Wire {
             gso: GsoLimits { max_size: 65535, max_segs: 64 },
             verdict: Verdict::Queued,
+            budget: usize::MAX,
             holds_until_departure: false,
             completes: true,
             credits: VecDeque::new(),
@@ -347,6 +355,24 @@ impl Peer {
         wrote
     }
 
+    /// Writes `len` bytes with `flags`, and transmits.
+    pub(crate) fn write_with(&mut self, len: usize, flags: WriteFlags) -> TxBlocked {
+        let data = pattern(self.written, len);
+        assert_eq!(self.connection.write_with(self.now, &data, flags), Ok(len));
+        self.written += len;
+        self.transmit()
+    }
+
+    /// Writes `len` bytes, of which large parts leave on the way; how many were taken.
+    pub(crate) fn send(&mut self, len: usize, flags: WriteFlags) -> usize {
+        let data = pattern(self.written, len);
+        self.wire.now = self.now;
+        let sent = self.connection.send(self.now, &data, flags, &mut self.wire).unwrap_or(0);
+        self.written += sent;
+        self.transmit();
+        sent
+    }
+
     /// Reads all there is.
     pub(crate) fn read(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -449,7 +475,8 @@ impl Peer {
     /// The end of what was sent, relative.
     pub(crate) fn end(&self) -> i32 {
         let info = self.info();
-        (info.bytes_acked as u32 + info.unacked_bytes) as i32
+        // The SYN counts.
+        (info.bytes_acked as u32 + info.unacked_bytes) as i32 - 1
     }
 
     pub(crate) fn count(&self, counter: Counter) -> u64 {

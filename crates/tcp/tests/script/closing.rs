@@ -252,7 +252,8 @@ fn a_reset_in_any_state_ends_everything() {
         assert_eq!(peer.connection.state(), State::Closed);
         assert_eq!(peer.connection.deadline(), Instant::FAR_FUTURE);
         peer.nothing();
-        let failed = Err(ReadError::Failed(ConnectionError::Reset));
+        let error = if state == 2 { ConnectionError::BrokenPipe } else { ConnectionError::Reset };
+        let failed = Err(ReadError::Failed(error));
         assert_eq!(peer.connection.read(peer.now, &mut [0; 10]), failed);
         assert_eq!(peer.info().wmem_queued, 0);
         assert_eq!(peer.account.bytes(), 0);

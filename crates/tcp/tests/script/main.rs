@@ -9,6 +9,8 @@ mod loss;
 mod opening;
 mod pacing;
 mod probing;
+mod reading;
+mod records;
 mod sending;
 mod small_queues;
 mod validity;

@@ -5,7 +5,7 @@ use neap_tcp::config::Config;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::segment::{Flags, Timestamps};
+use neap_tcp::segment::{Ecn, Flags, Timestamps};
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 
@@ -17,21 +17,60 @@ fn established(hello: Hello) -> Peer {
     opening(hello).shake()
 }
 
-#[test]
-fn a_syn_is_repeated_after_1_3_7_15_31_63_seconds_and_given_up_after_127() {
-    let mut peer = opening(Hello::default());
+/// When SYNs were sent again, in milliseconds, and when the open was given up.
+fn syn_times(config: Config) -> (Vec<u64>, u64) {
+    let mut peer = Peer::opening(config, SocketOptions::default(), Hello::default());
     let start = peer.now;
     peer.transmit();
     peer.one();
-    peer.advance_ms(126_999);
-    let times: Vec<_> = peer.take().iter().map(|out| out.at.since(start).as_millis()).collect();
-    assert_eq!(times, [1000, 3000, 7000, 15_000, 31_000, 63_000]);
-    assert_eq!(peer.connection.state(), State::SynSent);
-    peer.advance_ms(1);
-    assert_eq!(peer.connection.state(), State::Closed);
+    while peer.connection.state() == State::SynSent {
+        let due = peer.connection.deadline();
+        peer.advance(due.since(peer.now));
+    }
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
     assert_eq!(peer.connection.deadline(), Instant::FAR_FUTURE);
-    peer.nothing();
+    let times = peer.take().iter().map(|out| out.at.since(start).as_millis()).collect();
+    (times, peer.now.since(start).as_millis())
+}
+
+#[test]
+fn a_syn_is_repeated_each_second_four_times_then_after_doubled_pauses() {
+    let (times, end) = syn_times(Config::default());
+    assert_eq!(times, [1000, 2000, 3000, 4000, 5000, 7000, 11_000, 19_000, 35_000, 67_000]);
+    assert_eq!(end, 131_000, "as Linux documents tcp_syn_retries");
+    let (times, end) = syn_times(Config { tcp_syn_linear_timeouts: 0, ..Config::default() });
+    assert_eq!(times, [1000, 3000, 7000, 15_000, 31_000, 63_000]);
+    assert_eq!(end, 127_000, "RFC 6298");
+}
+
+#[test]
+fn only_the_first_syn_asks_for_ecn() {
+    let ecn = Flags::ECE | Flags::CWR;
+    for (fallback, want) in [(true, false), (false, true)] {
+        let config = Config { tcp_ecn: 1, tcp_ecn_fallback: fallback, ..Config::default() };
+        let hello = Hello { ecn: true, ..Hello::default() };
+        let mut peer = Peer::opening(config, SocketOptions::default(), hello);
+        peer.transmit();
+        assert!(peer.one().has(ecn));
+        peer.advance_ms(1000);
+        assert_eq!(peer.one().segment.flags.intersects(ecn), want);
+        // The answer may be to the first.
+        let synack = peer.syn(Flags::SYN | Flags::ACK);
+        peer.inject(synack);
+        peer.take();
+        peer.write(100);
+        assert_eq!(peer.one().segment.ecn, Ecn::Ect0);
+    }
+}
+
+#[test]
+fn the_syn_of_an_active_open_counts_as_acknowledged() {
+    let mut peer = established(Hello::default());
+    assert_eq!(peer.info().bytes_acked, 1);
+    peer.write(100);
+    peer.advance_ms(10);
+    peer.ack(100);
+    assert_eq!(peer.info().bytes_acked, 101);
 }
 
 #[test]
@@ -41,7 +80,7 @@ fn the_user_timeout_ends_an_open() {
     let mut peer = Peer::opening(Config::default(), options, Hello::default());
     peer.transmit();
     peer.advance_ms(10_000);
-    assert_eq!(peer.take().len(), 3);
+    assert_eq!(peer.take().len(), 5);
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
 }
 
@@ -221,7 +260,7 @@ fn the_least_mss_that_is_obeyed_is_tcp_min_snd_mss() {
                 peer.advance_ms(10);
                 peer.ack(upto);
             }
-            assert_eq!(peer.info().bytes_acked, 1000);
+            assert_eq!(peer.info().bytes_acked, 1001);
         }
     }
 }

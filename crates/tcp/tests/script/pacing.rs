@@ -133,3 +133,18 @@ fn without_internal_pacing_only_a_qdisc_paces() {
     peer.ack(10_000);
     assert_eq!(peer.sent_bytes(), 10_000, "at once");
 }
+
+#[test]
+fn a_pure_ack_departs_now_although_data_is_paced() {
+    let mut peer = paced();
+    peer.take();
+    peer.wire.holds_until_departure = true;
+    peer.write(5000);
+    let data = peer.take();
+    assert!(data.last().is_some_and(|out| out.departure > out.at), "the data is held");
+    peer.data(100);
+    peer.data(100);
+    let acks = peer.take();
+    let now = peer.now;
+    assert!(acks.iter().any(|ack| ack.ack() == 200 && ack.len() == 0 && ack.departure == now));
+}

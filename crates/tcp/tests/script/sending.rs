@@ -1,15 +1,16 @@
 //! When data leaves: Nagle in Minshall's form, `TCP_CORK`, autocorking, pacing, deferral, local
 //! drops (Linux's `tcp_write_xmit`).
 
-use crate::peer::{Hello, Peer};
+use crate::peer::{Hello, Out, Peer};
 use neap_tcp::config::Config;
+use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::Flags;
 use neap_tcp::sender::recovery::CaState;
 use neap_tcp::time::{Nanos, Rate};
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::transmit::egress::Verdict;
+use neap_tcp::transmit::egress::{GsoLimits, Verdict};
 
 #[test]
 fn nagle_holds_a_second_short_segment_until_the_first_is_acknowledged() {
@@ -361,4 +362,75 @@ fn retransmitted_frames_with_sack_blocks_fit_the_path() {
     peer.advance_ms(5);
     let repeated = peer.sent();
     assert!(repeated.contains(&(upto, 45 * 1423)), "{repeated:?}");
+}
+
+#[test]
+fn a_retransmission_that_is_cut_finer_has_no_more_segments_than_the_path_takes() {
+    let config = Config { tso_autosizing: false, ..Config::default() };
+    let hello = Hello { window: 1 << 20, ..Hello::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), hello);
+    peer.wire.gso = GsoLimits { max_size: 65_536, max_segs: 64 };
+    peer.wire.completes = true;
+    for _ in 0..5 {
+        peer.try_write(200_000);
+        peer.transmit();
+        for _ in 0..20 {
+            peer.advance_ms(10);
+            peer.ack(peer.info().bytes_sent as i32);
+        }
+    }
+    assert!(peer.info().snd_cwnd >= 64);
+    // Four holes in what arrives: SACK blocks take room from every segment.
+    for hole in 1..=4 {
+        let segment = peer.data_at(hole * 20, 10);
+        peer.inject(segment);
+    }
+    peer.take();
+    peer.write(20_000);
+    peer.take();
+    peer.wire.mtu = 92;
+    peer.connection.on_path_change(peer.now, Path { mtu: 92, ip_header: 20 });
+    peer.transmit();
+    let out = peer.take();
+    assert!(!out.is_empty());
+    for out in out {
+        assert!(out.segment.segments() <= 64, "{} segments", out.segment.segments());
+    }
+}
+
+#[test]
+fn a_visit_ends_when_the_driver_has_sent_enough_and_the_next_one_goes_on() {
+    let mut peer = Peer::plain();
+    peer.wire.budget = 3;
+    assert_eq!(peer.write(8000), TxBlocked::Yield);
+    assert_eq!(peer.take().len(), 3);
+    // What is owed leaves all the same: only new data waits.
+    peer.wire.budget = 0;
+    peer.data(100);
+    peer.data(100);
+    let acks = peer.take();
+    assert!(acks.iter().all(|out| out.len() == 0));
+    assert_eq!(acks.last().map(Out::ack), Some(200));
+    peer.wire.budget = usize::MAX;
+    peer.transmit();
+    assert_eq!(peer.end(), 8000);
+}
+
+#[test]
+fn a_frame_has_at_most_64_segments() {
+    let config = Config { tso_autosizing: false, half_cwnd: false, ..Config::default() };
+    let hello = Hello { mss: Some(100), window: 1 << 20, ..Hello::default() };
+    let options = SocketOptions { send_buffer: Some(1 << 20), ..SocketOptions::default() };
+    let mut peer = Peer::established(config, options, hello);
+    peer.wire.gso = GsoLimits { max_size: 65_536, max_segs: 65_535 };
+    peer.wire.completes = true;
+    let mut most = 0;
+    for _ in 0..10 {
+        peer.try_write(100_000);
+        peer.transmit();
+        most = peer.take().iter().map(|out| out.segment.segments()).max().unwrap_or(0).max(most);
+        peer.advance_ms(10);
+        peer.ack(peer.info().bytes_sent as i32);
+    }
+    assert_eq!(most, 64);
 }

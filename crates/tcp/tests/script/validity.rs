@@ -193,7 +193,7 @@ fn paws_tolerates_a_reordered_ack_only_if_it_says_nothing_new() {
     let mut acks = lagging(&peer, 50);
     acks.ack = at(1000, ISS);
     peer.inject(acks);
-    assert_eq!((peer.count(Counter::PAWSEstab), peer.info().bytes_acked), (1, 0));
+    assert_eq!((peer.count(Counter::PAWSEstab), peer.info().bytes_acked), (1, 1));
     let mut opens = lagging(&peer, 50);
     opens.window += 1;
     peer.inject(opens);
@@ -348,5 +348,22 @@ fn timestamps_that_were_not_agreed_are_ignored() {
     peer.advance_ms(10);
     peer.inject(ack);
     assert_eq!(peer.info().rtt, Nanos::from_millis(10));
-    assert_eq!(peer.info().bytes_acked, 100);
+    assert_eq!(peer.info().bytes_acked, 101);
+}
+
+#[test]
+fn a_reset_at_the_end_of_the_highest_sack_block_is_challenged() {
+    let mut peer = Peer::plain();
+    let beyond = peer.data_at(1000, 500);
+    peer.inject(beyond);
+    assert_eq!(peer.one().sacks(), [(1000, 1500)]);
+    let reset = peer.segment(1500, Flags::RST);
+    peer.inject(reset);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.count(Counter::ChallengeACK), 1);
+    // A peer that meant it answers the challenge with a reset at the next number.
+    assert_eq!(peer.one().ack(), 0);
+    let reset = peer.segment(0, Flags::RST);
+    peer.inject(reset);
+    assert_eq!(peer.connection.state(), State::Closed);
 }

@@ -1,6 +1,6 @@
 //! Byte counts of the kernel's own packetdrill scripts, with the rules of `linux-6.18`: MSS 1000, ten
-//! segments of initial window, a peer's window of 32896 bytes unless noted. The scripts with
-//! `MSG_EOR` need an option that is not here.
+//! segments of initial window, a peer's window of 32896 bytes unless noted. Those of `MSG_EOR` are in
+//! `records`.
 
 use super::peer::{Hello, Out, Peer};
 use neap_tcp::config::{BufferSizes, Config};

@@ -240,3 +240,22 @@ fn an_error_that_was_taken_is_no_error_any_more() {
     assert!(!ready.contains(Readiness::ERROR));
     assert!(ready.contains(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED));
 }
+
+#[test]
+fn small_writes_count_as_buffers_of_the_size_goal() {
+    let mut peer = writer(0, 1 << 20);
+    peer.set(SocketOption::Cork(true));
+    let size = peer.connection.size_goal();
+    assert_eq!(size, 16_000);
+    let memory = |bytes: u32| bytes + bytes.div_ceil(size) * 896;
+    // What was sent counts by its frames, what waits by full buffers.
+    for part in 1..=90u32 {
+        assert_eq!(peer.try_write(10), 10);
+        assert_eq!(peer.info().wmem_queued, memory(part * 10));
+    }
+    for part in 1..=40u32 {
+        let mut bytes = bytes::Bytes::from_static(&[0; 1000]);
+        assert_eq!(peer.connection.write_bytes(peer.now, &mut bytes), Ok(1000));
+        assert_eq!(peer.info().wmem_queued, memory(900 + part * 1000));
+    }
+}

@@ -17,13 +17,12 @@ impl Flow {
     fn new() -> Self {
         let (mut bbr, mut window) = (Bbr::default(), Window::new(10));
         let now = Instant::ZERO + Nanos::from_secs(1);
-        let frame_time = Nanos::from_millis(1);
         let start = Start {
             now,
             srtt: RTT,
             min_rtt: RTT,
             mss: MSS,
-            frame_time,
+            frame_rule: FrameRule::Linux,
             delivered: 0,
             lost: 0,
             random: 7,
@@ -50,7 +49,7 @@ impl Flow {
             srtt: RTT,
             min_rtt: RTT,
             mss: MSS,
-            frame_time: Nanos::from_millis(1),
+            frame_rule: FrameRule::Linux,
             next_departure: self.now,
             ..AckSample::default()
         }
@@ -170,7 +169,7 @@ fn a_probe_lasts_until_the_volume_is_there_or_something_is_lost() {
 #[test]
 fn the_round_trip_time_is_probed_after_ten_seconds_without_a_lower_one() {
     let mut flow = Flow::cruising();
-    let higher = Some(RTT + Nanos(1));
+    let higher = Some(RTT + Nanos(1_000));
     let mut rounds = 0;
     while flow.bbr.mode != Mode::ProbeRtt {
         let sample = AckSample { rtt: higher, ..flow.sample(100, 100) };
@@ -189,7 +188,7 @@ fn the_round_trip_time_is_probed_after_ten_seconds_without_a_lower_one() {
     let held = flow.now.since(small);
     assert!(held > PROBE_RTT_TIME && held < PROBE_RTT_TIME + RTT.saturating_mul(4), "{held:?}");
     assert!(flow.window.cwnd >= 200, "{}: restored", flow.window.cwnd);
-    assert_eq!(flow.bbr.min_rtt.value, RTT + Nanos(1), "what was measured counts");
+    assert_eq!(flow.bbr.min_rtt.value, RTT + Nanos(1_000), "what was measured counts");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The minimum round-trip time, and the pause in which it is measured.
 
-use super::super::path_model::MIN_WINDOW;
+use super::super::path_model::{MIN_WINDOW, for_minimum};
 use super::super::{AckSample, Window};
 use super::cycle::AckPhase;
 use super::{Bbr3, PROBE_RTT_CWND_GAIN, State};
@@ -53,7 +53,7 @@ impl Bbr3 {
     pub(super) fn update_min_rtt(&mut self, sample: &AckSample) {
         let min = &mut self.min_rtt;
         min.is_expired = sample.now.since(min.recent_at) > PROBE_RTT_INTERVAL;
-        if let Some(rtt) = sample.rtt
+        if let Some(rtt) = sample.rtt.map(for_minimum)
             && (rtt < min.recent || min.is_expired)
         {
             (min.recent, min.recent_at) = (rtt, sample.now);

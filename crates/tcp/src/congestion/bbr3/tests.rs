@@ -19,13 +19,12 @@ impl Flow {
     fn new() -> Self {
         let (mut bbr, mut window) = (Bbr3::default(), Window::new(10));
         let now = Instant::ZERO + Nanos::from_secs(1);
-        let frame_time = Nanos::from_millis(1);
         let start = Start {
             now,
             srtt: RTT,
             min_rtt: RTT,
             mss: MSS,
-            frame_time,
+            frame_rule: FrameRule::Linux,
             delivered: 0,
             lost: 0,
             random: 7,
@@ -54,7 +53,7 @@ impl Flow {
             min_rtt: RTT,
             mss: MSS,
             has_sack: true,
-            frame_time: Nanos::from_millis(1),
+            frame_rule: FrameRule::Linux,
             next_departure: self.now,
             ..AckSample::default()
         }

@@ -1,0 +1,242 @@
+//! `neap lab compare`: what the lab predicts beside what real devices do.
+//!
+//! The world is E1's: one bulk flow at 100 Mbit/s and 1 Gbit/s. On the machine it is two network
+//! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then the
+//! kernel in its place; the kernel receives. In the lab the queue of `tbf` is the ring of a NIC.
+
+mod measure;
+mod network;
+mod predict;
+
+use crate::perf::interrupt::Interrupt;
+use clap::Args as ClapArgs;
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+
+/// Compare the lab's predictions with the same flows over real devices (needs root, iproute2, iperf3)
+#[derive(ClapArgs, Clone, Debug)]
+pub(super) struct Args {
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 5, value_name = "SECS",
+          value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Only the link of this rate: 100 or 1000
+    #[arg(long, value_name = "MBIT", value_parser = link)]
+    mbit: Option<Link>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// A slow link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Link {
+    mbit: u32,
+    /// Largest super-frame, bytes: `tbf` cuts what does not fit its bucket.
+    gso_max: u32,
+    /// Bucket of `tbf`, bytes.
+    burst: u32,
+}
+
+const LINKS: [Link; 2] = [
+    Link { mbit: 100, gso_max: 16_384, burst: 20_480 },
+    Link { mbit: 1000, gso_max: 65_535, burst: 262_144 },
+];
+
+fn link(text: &str) -> Result<Link, String> {
+    let found = LINKS.iter().find(|link| link.mbit.to_string() == text).copied();
+    found.ok_or_else(|| "there are 100 and 1000".to_owned())
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Sender {
+    Neap,
+    Kernel,
+}
+
+/// What is predicted, and what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Outcome {
+    goodput_mbit: f64,
+    /// Median of the bytes in the queue of the slow link.
+    queue_bytes: f64,
+    /// The same as time at the rate of the link.
+    queue_ms: f64,
+    /// What 99 of 100 samples do not exceed.
+    queue_p99_ms: f64,
+    /// Median of the smoothed round-trip time.
+    rtt_ms: f64,
+    /// Median of the congestion window, segments.
+    cwnd: f64,
+}
+
+/// What a flow was seen to be, over and over.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    goodput_mbit: f64,
+    queue_bytes: Vec<f64>,
+    rtt_ms: Vec<f64>,
+    cwnd: Vec<f64>,
+}
+
+impl Outcome {
+    /// The median of nothing is nothing.
+    fn of(link: Link, samples: Samples) -> Self {
+        let Samples { goodput_mbit, queue_bytes: mut queue, mut rtt_ms, mut cwnd } = samples;
+        let millis = |bytes: f64| bytes * 8e-3 / f64::from(link.mbit);
+        let (p50, p99) = (quantile(&mut queue, 0.5), quantile(&mut queue, 0.99));
+        Self {
+            goodput_mbit,
+            queue_bytes: p50,
+            queue_ms: millis(p50),
+            queue_p99_ms: millis(p99),
+            rtt_ms: quantile(&mut rtt_ms, 0.5),
+            cwnd: quantile(&mut cwnd, 0.5),
+        }
+    }
+}
+
+fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let index = (values.len().saturating_sub(1) as f64 * share) as usize;
+    values.get(index).copied().unwrap_or(0.0)
+}
+
+/// Why the kernel's queue is not predicted where its window is smaller.
+const WHY: &str = "\
+The kernel's HyStart also ends slow start when ACKs come in a train; neap's (RFC 9406) does not. A larger
+                  window means a larger pacing rate, and the small-queue limit is a millisecond of that rate.";
+
+/// Prediction and measurement agree within so much of the measured value.
+const TOLERANCE: f64 = 0.2;
+
+/// One sender on one link.
+#[derive(Clone, Debug, Serialize)]
+struct Comparison {
+    link: Link,
+    sender: Sender,
+    predicted: Outcome,
+    measured: Outcome,
+    /// Goodput and queue delay agree within 20 %.
+    agrees: bool,
+}
+
+impl Comparison {
+    fn new(link: Link, sender: Sender, predicted: Outcome, measured: Outcome) -> Self {
+        let near = |of: fn(&Outcome) -> f64| {
+            (of(&predicted) - of(&measured)).abs() <= TOLERANCE * of(&measured)
+        };
+        let agrees = near(|outcome| outcome.goodput_mbit) && near(|outcome| outcome.queue_ms);
+        Self { link, sender, predicted, measured, agrees }
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let (sender, rules) = match self.sender {
+            Sender::Neap => ("neap sends", "lab, neap"),
+            Sender::Kernel => ("the kernel sends", "lab, linux-6.18"),
+        };
+        for (who, name, outcome) in
+            [(sender, rules, &self.predicted), ("", "measured", &self.measured)]
+        {
+            writeln!(
+                out,
+                "{who:<18}{name:<16}{:>10.1}{:>12.0}{:>10.3}{:>10.3}{:>10.3}{:>7.0}",
+                outcome.goodput_mbit,
+                outcome.queue_bytes,
+                outcome.queue_ms,
+                outcome.queue_p99_ms,
+                outcome.rtt_ms,
+                outcome.cwnd,
+            )?;
+        }
+        let off = |of: fn(&Outcome) -> f64| {
+            (of(&self.predicted) / of(&self.measured).max(f64::MIN_POSITIVE) - 1.0) * 100.0
+        };
+        let word = if self.agrees { "agree within 20 %" } else { "DO NOT AGREE within 20 %" };
+        writeln!(
+            out,
+            "{:<18}goodput {:+.1} %, queue delay {:+.1} %, RTT {:+.1} %: {word}",
+            "",
+            off(|outcome| outcome.goodput_mbit),
+            off(|outcome| outcome.queue_ms),
+            off(|outcome| outcome.rtt_ms),
+        )?;
+        if self.sender == Sender::Kernel && self.predicted.cwnd > self.measured.cwnd * 1.5 {
+            writeln!(out, "{:<18}{WHY}", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the predictions of neap's flows agree with what was measured. The kernel's show what differs
+/// between the two stacks, and decide nothing.
+pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
+    network::check()?;
+    let interrupt = Interrupt::catch()?;
+    let mut all = Vec::new();
+    for link in LINKS.into_iter().filter(|link| args.mbit.is_none_or(|only| only == *link)) {
+        if !args.json {
+            writeln!(
+                out,
+                "{} Mbit/s, super-frames of at most {} bytes, {} s each\n{:<34}{:>10}{:>12}{:>10}{:>10}{:>10}{:>7}",
+                link.mbit,
+                link.gso_max,
+                args.seconds,
+                "",
+                "Mbit/s",
+                "queue bytes",
+                "p50 ms",
+                "p99 ms",
+                "RTT ms",
+                "cwnd"
+            )?;
+        }
+        for sender in [Sender::Neap, Sender::Kernel] {
+            let predicted = predict::predict(link, sender)?;
+            let measured = measure::measure(link, sender, args.seconds, &interrupt)?;
+            let comparison = Comparison::new(link, sender, predicted, measured);
+            if !args.json {
+                comparison.print(out)?;
+                out.flush()?;
+            }
+            all.push(comparison);
+        }
+        if !args.json {
+            writeln!(out)?;
+        }
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &all)?;
+        writeln!(out)?;
+    }
+    let judged = all.iter().filter(|comparison| comparison.sender == Sender::Neap);
+    Ok(judged.into_iter().all(|comparison| comparison.agrees))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(goodput_mbit: f64, queue: &[f64]) -> Outcome {
+        let (queue_bytes, rtt_ms) = (queue.to_vec(), vec![3.0, 1.0, 2.0]);
+        Outcome::of(LINKS[0], Samples { goodput_mbit, queue_bytes, rtt_ms, cwnd: vec![10.0] })
+    }
+
+    #[test]
+    fn agreement_is_of_goodput_and_queue() {
+        let measured = outcome(95.0, &[12_500.0, 10_000.0, 30_000.0]);
+        assert_eq!(
+            (measured.queue_bytes, measured.queue_ms, measured.rtt_ms),
+            (12_500.0, 1.0, 2.0)
+        );
+        let agrees =
+            |predicted| Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees;
+        assert!(agrees(outcome(94.0, &[14_900.0])));
+        assert!(!agrees(outcome(94.0, &[15_100.0])));
+        assert!(!agrees(outcome(70.0, &[12_500.0])));
+        assert_eq!(outcome(1.0, &[]).queue_ms, 0.0);
+    }
+}

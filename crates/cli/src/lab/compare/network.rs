@@ -1,0 +1,143 @@
+//! Two network namespaces with a slow link between them, gone when they are dropped.
+
+use super::{Link, Sender};
+use std::error::Error;
+use std::ffi::OsStr;
+use std::process::{Child, Command, Output, Stdio};
+
+/// Names of all namespaces of this program begin so and end with its process.
+const PREFIX: &str = "neap-compare";
+
+/// Addresses of the sender and of the receiver, and the sender's interface.
+pub(super) const SENDER: &str = "10.99.0.2";
+pub(super) const RECEIVER: &str = "10.99.0.1";
+pub(super) const DEVICE: &str = "vs";
+
+/// `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_SYS_ADMIN`, which namespaces and AF_PACKET need.
+const CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
+
+/// Whether the machine lets us; what to do if not.
+///
+/// # Errors
+/// What is missing.
+pub(super) fn check() -> Result<(), Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")
+        .map_err(|_| "neap lab compare needs Linux: it uses network namespaces")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    if effective & CAPABILITIES != CAPABILITIES {
+        return Err("making network namespaces is not permitted; run it as root: \
+                    sudo neap lab compare"
+            .into());
+    }
+    for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("iperf3", "iperf3")] {
+        let option = if program == "iperf3" { "--version" } else { "-V" };
+        if Command::new(program).arg(option).output().is_err() {
+            let what = format!("{program} is not here; install it: apt install {package}");
+            return Err(what.into());
+        }
+    }
+    remove_leftovers()
+}
+
+/// Removes what a run left behind that was killed.
+fn remove_leftovers() -> Result<(), Box<dyn Error>> {
+    let listing = run(["ip", "netns", "list"])?;
+    for name in listing.lines().filter_map(|line| line.split_whitespace().next()) {
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.rsplit('-').next());
+        if owner.is_some_and(|id| !std::path::Path::new("/proc").join(id).exists()) {
+            run(["ip", "netns", "delete", name])?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command; what it printed.
+pub(super) fn run<S: AsRef<OsStr>>(
+    words: impl IntoIterator<Item = S>,
+) -> Result<String, Box<dyn Error>> {
+    let words: Vec<S> = words.into_iter().collect();
+    let output: Output = Command::new(&words[0]).args(&words[1..]).output()?;
+    if !output.status.success() {
+        let line: Vec<_> = words.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+        let what = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{}: {}", line.join(" "), what.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A program that does not outlive its measurement.
+pub(super) struct Running(pub(super) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The two namespaces.
+pub(super) struct Network {
+    pub(super) sender: String,
+    pub(super) receiver: String,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in [&self.sender, &self.receiver] {
+            if let Err(error) = run(["ip", "netns", "delete", name]) {
+                eprintln!("neap lab compare: {error}");
+            }
+        }
+    }
+}
+
+impl Network {
+    /// Makes them. The sender's end has an address if the kernel sends.
+    ///
+    /// # Errors
+    /// What `ip` or `tc` said.
+    pub(super) fn new(link: Link, sender: Sender) -> Result<Self, Box<dyn Error>> {
+        let name = |role: &str| format!("{PREFIX}-{role}-{}", std::process::id());
+        let (a, b) = (name("sender"), name("receiver"));
+        run(["ip", "netns", "add", &a])?;
+        let made = run(["ip", "netns", "add", &b]);
+        let network = Self { sender: a, receiver: b };
+        made?;
+        let (a, b) = (network.sender.as_str(), network.receiver.as_str());
+        for name in [a, b] {
+            let settings =
+                ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+            let words = ["ip", "netns", "exec", name, "sysctl", "-qw"];
+            run(words.into_iter().chain(settings))?;
+        }
+        run([
+            "ip", "-n", a, "link", "add", DEVICE, "type", "veth", "peer", "name", "vr", "netns", b,
+        ])?;
+        run(["ip", "-n", b, "address", "add", &format!("{RECEIVER}/24"), "dev", "vr"])?;
+        run(["ip", "-n", b, "link", "set", "vr", "up"])?;
+        if sender == Sender::Kernel {
+            run(["ip", "-n", a, "address", "add", &format!("{SENDER}/24"), "dev", DEVICE])?;
+            let size = link.gso_max.to_string();
+            run(["ip", "-n", a, "link", "set", DEVICE, "gso_max_size", &size])?;
+        }
+        run(["ip", "-n", a, "link", "set", DEVICE, "up"])?;
+        let (rate, burst) = (format!("{}mbit", link.mbit), link.burst.to_string());
+        let queue = ["tbf", "rate", &rate, "burst", &burst, "limit", "10mb"];
+        let words = ["tc", "-n", a, "qdisc", "replace", "dev", DEVICE, "root"];
+        run(words.into_iter().chain(queue))?;
+        Ok(network)
+    }
+
+    /// Starts a program in a namespace.
+    pub(super) fn start<S: AsRef<OsStr>>(
+        name: &str,
+        words: impl IntoIterator<Item = S>,
+    ) -> std::io::Result<Running> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name]).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(Running(command.spawn()?))
+    }
+}

@@ -1,0 +1,193 @@
+//! Packets on links, each with what its flow looked like when it went.
+
+use crate::app::traffic::SharedGroupLog;
+use crate::link::{Captured, ENDS};
+use crate::world::{LinkId, World};
+use core::net::{IpAddr, SocketAddr};
+use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
+use neap_stack::wire::Protocol;
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::TxBlocked;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// A packet that left one end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed<'a> {
+    /// The link.
+    pub link: &'a str,
+    /// Which end.
+    pub end: usize,
+    /// When its last bit left.
+    pub at: Instant,
+    /// Its headers, from that of IP on.
+    pub headers: &'a [u8],
+    /// Bytes of the whole IP packet.
+    pub len: u32,
+    /// The state of its flow at the end of the host's turn in which it was handed to the NIC; empty if the
+    /// packet is of no application's connection.
+    pub comment: &'a str,
+}
+
+/// Packets that a NIC has and that have not left it, earliest first: when, link, end, how many came before.
+type Waiting = BinaryHeap<Reverse<(Instant, usize, usize, u64, Packet)>>;
+
+/// Compares equal to all others: the order is that of times and numbers.
+struct Packet {
+    headers: Box<[u8]>,
+    len: u32,
+    comment: String,
+}
+
+impl PartialEq for Packet {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Packet {}
+
+impl PartialOrd for Packet {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Packet {
+    fn cmp(&self, _: &Self) -> core::cmp::Ordering {
+        core::cmp::Ordering::Equal
+    }
+}
+
+/// Sender and receiver of a packet.
+type Ends = (SocketAddr, SocketAddr);
+
+/// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its connection.
+pub(crate) struct Capture<'a> {
+    links: &'a [(String, LinkId)],
+    groups: &'a [(String, SharedGroupLog)],
+    /// Connections by the packets that they send.
+    flows: BTreeMap<Ends, WeakTcpHandle>,
+    /// How many clients and servers of each group were looked at.
+    seen: Vec<[usize; ENDS]>,
+    waiting: Waiting,
+    count: u64,
+    listener: &'a mut dyn FnMut(&Observed<'_>),
+}
+
+impl<'a> Capture<'a> {
+    pub(crate) fn begin(
+        world: &World,
+        links: &'a [(String, LinkId)],
+        groups: &'a [(String, SharedGroupLog)],
+        listener: &'a mut dyn FnMut(&Observed<'_>),
+    ) -> Self {
+        for (_, link) in links {
+            (0..ENDS).for_each(|end| drop(world.link(*link).capture(end)));
+        }
+        Self {
+            links,
+            groups,
+            flows: BTreeMap::new(),
+            seen: vec![[0; ENDS]; groups.len()],
+            waiting: Waiting::new(),
+            count: 0,
+            listener,
+        }
+    }
+
+    /// Takes what has come, and tells what has left.
+    pub(crate) fn look(&mut self, world: &World) {
+        self.learn();
+        for (index, (_, id)) in self.links.iter().enumerate() {
+            for end in 0..ENDS {
+                for packet in world.link(*id).capture(end) {
+                    let comment = self.comment(&packet, world.now());
+                    let Captured { at, headers, len } = packet;
+                    let packet = Packet { headers, len, comment };
+                    self.waiting.push(Reverse((at, index, end, self.count, packet)));
+                    self.count += 1;
+                }
+            }
+        }
+        self.tell(world.now());
+    }
+
+    /// Tells the rest.
+    pub(crate) fn finish(mut self, world: &World) {
+        self.look(world);
+        self.tell(Instant::FAR_FUTURE);
+    }
+
+    fn tell(&mut self, until: Instant) {
+        while self.waiting.peek().is_some_and(|first| first.0.0 <= until) {
+            let Some(Reverse((at, index, end, _, packet))) = self.waiting.pop() else { break };
+            let Packet { headers, len, comment } = &packet;
+            let link = &self.links[index].0;
+            (self.listener)(&Observed { link, end, at, headers, len: *len, comment });
+        }
+    }
+
+    /// Looks for connections that are new.
+    fn learn(&mut self) {
+        for ((_, log), seen) in self.groups.iter().zip(&mut self.seen) {
+            let log = log.borrow();
+            let sides = [&log.clients, &log.servers];
+            for (side, seen) in sides.into_iter().zip(seen) {
+                // Clients exist before they connect: they are passed in order.
+                while let Some(handle) = side.get(*seen).and_then(|end| end.handle.as_ref()) {
+                    let ends = (handle.local_addr(), handle.remote_addr());
+                    self.flows.insert(ends, handle.downgrade());
+                    *seen += 1;
+                }
+            }
+        }
+    }
+
+    fn comment(&self, packet: &Captured, now: Instant) -> String {
+        let handle = ends(&packet.headers).and_then(|ends| self.flows.get(&ends)?.upgrade());
+        handle.map_or_else(String::new, |handle| describe(&handle, now))
+    }
+}
+
+/// What the flow of a packet looks like.
+fn describe(handle: &TcpHandle, now: Instant) -> String {
+    let info = handle.info(now);
+    let qdisc = info.below_bytes.saturating_sub(info.device_bytes);
+    let blocked = match info.blocked {
+        TxBlocked::Pacing(at) => format!("Pacing for {:.3} ms", at.since(now).0 as f64 / 1e6),
+        other => format!("{other:?}"),
+    };
+    format!(
+        "cwnd {} segments, in flight {}; account {} bytes: qdisc {qdisc}, device {}; unsent {} bytes; \
+         srtt {:.3} ms; blocked by {blocked}",
+        info.snd_cwnd,
+        info.unacked,
+        info.below_bytes,
+        info.device_bytes,
+        info.notsent_bytes,
+        info.rtt.0 as f64 / 1e6,
+    )
+}
+
+/// Sender and receiver of a TCP segment.
+fn ends(headers: &[u8]) -> Option<Ends> {
+    let (protocol, addresses, ports): (u8, [IpAddr; 2], &[u8]) = match headers.first()? >> 4 {
+        4 => {
+            let at = |from: usize| Some(IpAddr::from(*headers.get(from..)?.first_chunk::<4>()?));
+            let len = usize::from(headers[0] & 15) * 4;
+            (*headers.get(9)?, [at(12)?, at(16)?], headers.get(len..)?)
+        }
+        6 => {
+            let at = |from: usize| Some(IpAddr::from(*headers.get(from..)?.first_chunk::<16>()?));
+            (*headers.get(6)?, [at(8)?, at(24)?], headers.get(40..)?)
+        }
+        _ => return None,
+    };
+    if protocol != Protocol::TCP.0 {
+        return None;
+    }
+    let port = |at: usize| Some(u16::from_be_bytes(*ports.get(at..)?.first_chunk::<2>()?));
+    let [from, to] = addresses;
+    Some((SocketAddr::new(from, port(0)?), SocketAddr::new(to, port(2)?)))
+}

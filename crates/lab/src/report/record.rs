@@ -1,0 +1,237 @@
+//! Series and distributions of a run.
+
+use crate::app::traffic::SharedGroupLog;
+use crate::histogram::Times;
+use crate::link::ENDS;
+use crate::scenario::figures::{PAGE, pages};
+use crate::world::{HostId, LinkId, World};
+use neap_tcp::time::{Instant, Nanos};
+
+/// Steps of a distribution.
+const QUANTILES: u32 = 200;
+
+/// What a track shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Of an application: payload bytes written and not sent.
+    Unsent,
+    /// Of an application: memory of frames in qdiscs, bytes.
+    Qdisc,
+    /// Of an application: memory of frames in devices, bytes.
+    Device,
+    /// Of an application: bytes that are not acknowledged, less those below.
+    InFlight,
+    /// Of an application: the mean of its smoothed round-trip times, milliseconds.
+    Srtt,
+    /// Of an application: the sum of its congestion windows, segments.
+    Cwnd,
+    /// Of an application: payload that its receivers read, Mbit/s.
+    Goodput,
+    /// Of one way of a link: the longest time that a frame took from TCP to the wire, milliseconds.
+    Below,
+    /// Of one way of a link: frames with data per second, super-frames counted once.
+    Frames,
+    /// Of one way of a link: bytes that have not yet left the NIC.
+    Ring,
+    /// Of one way of a link: bytes in the queue of its hop.
+    Backlog,
+    /// Of a host: wake-ups of applications per second.
+    Wakeups,
+    /// Of a host: memory of its sockets, bytes.
+    Memory,
+}
+
+/// One value per sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Track {
+    /// Of whom: an application, a host, or one way of a link.
+    pub subject: String,
+    /// What.
+    pub quantity: Quantity,
+    /// At the times of the recording.
+    pub values: Vec<f64>,
+}
+
+/// What share of all times is how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    /// Of what.
+    pub subject: String,
+    /// Milliseconds and share, both ascending.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What plots need of one run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recording {
+    /// When the samples were taken, milliseconds from the end of the warm-up.
+    pub ms: Vec<f64>,
+    /// What was seen then.
+    pub tracks: Vec<Track>,
+    /// Over the whole run.
+    pub distributions: Vec<Distribution>,
+}
+
+impl Recording {
+    /// All tracks of a quantity in which something happened.
+    pub fn of(&self, quantity: Quantity) -> impl Iterator<Item = &Track> {
+        self.tracks.iter().filter(move |track| {
+            track.quantity == quantity && track.values.iter().any(|&value| value != 0.0)
+        })
+    }
+}
+
+/// Takes a [`Recording`] while a world runs.
+pub(crate) struct Recorder<'a> {
+    hosts: &'a [(String, HostId)],
+    links: &'a [(String, LinkId)],
+    groups: &'a [(String, SharedGroupLog)],
+    begun: Instant,
+    last: Instant,
+    /// Wake-ups of each host and bytes that each application had delivered at the last sample.
+    wakeups: Vec<u64>,
+    delivered: Vec<u64>,
+    /// Of each link's ways.
+    below: Vec<[Times; ENDS]>,
+    recording: Recording,
+    /// The next track of this sample.
+    next: usize,
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn begin(
+        world: &World,
+        hosts: &'a [(String, HostId)],
+        links: &'a [(String, LinkId)],
+        groups: &'a [(String, SharedGroupLog)],
+    ) -> Self {
+        for (_, link) in links {
+            (0..ENDS).for_each(|end| drop(world.link(*link).trace(end)));
+        }
+        Self {
+            begun: world.now(),
+            last: world.now(),
+            wakeups: hosts.iter().map(|(_, id)| world.cpu_stats(*id).wakeups).collect(),
+            delivered: groups.iter().map(|(_, log)| log.borrow().delivered()).collect(),
+            below: links.iter().map(|_| <[Times; ENDS]>::default()).collect(),
+            recording: Recording::default(),
+            next: 0,
+            hosts,
+            links,
+            groups,
+        }
+    }
+
+    /// The value of the next track; every sample names them in the same order.
+    fn note(&mut self, subject: impl FnOnce() -> String, quantity: Quantity, value: f64) {
+        if self.next == self.recording.tracks.len() {
+            let track = Track { subject: subject(), quantity, values: Vec::new() };
+            self.recording.tracks.push(track);
+        }
+        self.recording.tracks[self.next].values.push(value);
+        self.next += 1;
+    }
+
+    /// One look.
+    pub(crate) fn sample(&mut self, world: &World) {
+        let now = world.now();
+        let seconds = now.since(self.last).as_secs_f64().max(1e-9);
+        self.last = now;
+        self.next = 0;
+        self.recording.ms.push(now.since(self.begun).0 as f64 / 1e6);
+        for index in 0..self.groups.len() {
+            self.sample_app(index, now, seconds);
+        }
+        for index in 0..self.links.len() {
+            self.sample_link(index, world, seconds);
+        }
+        for (index, (name, id)) in self.hosts.iter().enumerate() {
+            let wakeups = world.cpu_stats(*id).wakeups;
+            let before = core::mem::replace(&mut self.wakeups[index], wakeups);
+            self.note(|| name.clone(), Quantity::Wakeups, (wakeups - before) as f64 / seconds);
+            let memory = (pages(world, *id, now) * PAGE) as f64;
+            self.note(|| name.clone(), Quantity::Memory, memory);
+        }
+    }
+
+    fn sample_app(&mut self, index: usize, now: Instant, seconds: f64) {
+        let (name, log) = &self.groups[index];
+        let (mut unsent, mut qdisc, mut device, mut in_flight) = (0, 0, 0, 0);
+        let (mut srtt, mut cwnd) = (0, 0);
+        let mut count: u32 = 0;
+        let log = log.borrow();
+        for handle in log.clients.iter().filter_map(|client| client.handle.as_ref()) {
+            let info = handle.info(now);
+            unsent += u64::from(info.notsent_bytes);
+            qdisc += info.below_bytes.saturating_sub(info.device_bytes);
+            device += info.device_bytes;
+            in_flight += u64::from(info.unacked_bytes).saturating_sub(info.below_bytes);
+            srtt += info.rtt.0;
+            cwnd += u64::from(info.snd_cwnd);
+            count += u32::from(info.rtt > Nanos::ZERO);
+        }
+        let delivered = log.delivered();
+        let before = core::mem::replace(&mut self.delivered[index], delivered);
+        let goodput = (delivered - before) as f64 * 8e-6 / seconds;
+        let values = [
+            (Quantity::Unsent, unsent as f64),
+            (Quantity::Qdisc, qdisc as f64),
+            (Quantity::Device, device as f64),
+            (Quantity::InFlight, in_flight as f64),
+            (Quantity::Srtt, srtt as f64 / 1e6 / f64::from(count.max(1))),
+            (Quantity::Cwnd, cwnd as f64),
+            (Quantity::Goodput, goodput),
+        ];
+        for (quantity, value) in values {
+            self.note(|| name.clone(), quantity, value);
+        }
+    }
+
+    fn sample_link(&mut self, index: usize, world: &World, seconds: f64) {
+        let (name, id) = &self.links[index];
+        for (end, way) in ["there", "back"].iter().enumerate() {
+            let departed = world.link(*id).trace(end);
+            let longest = departed.iter().map(|frame| frame.below).max().unwrap_or(Nanos::ZERO);
+            departed.iter().for_each(|frame| self.below[index][end].record(frame.below));
+            let (_, backlog) = world.link(*id).backlog(end, world.now());
+            let values = [
+                (Quantity::Below, longest.0 as f64 / 1e6),
+                (Quantity::Frames, departed.len() as f64 / seconds),
+                (Quantity::Ring, world.link(*id).in_ring(end, world.now()) as f64),
+                (Quantity::Backlog, backlog as f64),
+            ];
+            for (quantity, value) in values {
+                self.note(|| format!("{name} {way}"), quantity, value);
+            }
+        }
+    }
+
+    pub(crate) fn finish(mut self, world: &World) -> Recording {
+        let mut distributions = Vec::new();
+        let mut add = |subject: String, times: &Times| {
+            if times.count() > 1 {
+                distributions.push(Distribution { subject, points: points(times) });
+            }
+        };
+        for ((name, id), below) in self.links.iter().zip(&self.below) {
+            for (end, way) in ["there", "back"].iter().enumerate() {
+                add(format!("{name} {way}: TCP to wire"), &below[end]);
+                let queued = &world.link(*id).stats(end).queued;
+                add(format!("{name} {way}: in the hop"), queued);
+            }
+        }
+        for (name, log) in self.groups {
+            add(format!("{name}: latency of messages"), &log.borrow().latency);
+        }
+        self.recording.distributions = distributions;
+        self.recording
+    }
+}
+
+fn points(times: &Times) -> Vec<(f64, f64)> {
+    let point = |step: u32| {
+        let share = f64::from(step) / f64::from(QUANTILES);
+        (times.percentile(share * 100.0).0 as f64 / 1e6, share)
+    };
+    (0..=QUANTILES).map(point).collect()
+}

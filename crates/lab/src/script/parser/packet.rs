@@ -1,0 +1,233 @@
+//! Packets: `[ect0] P. 1:1001(1000) ack 1 win 257 <nop,nop,TS val 1 ecr 2>`, and ICMP errors.
+
+use crate::script::ast::{Body, IcmpSpec, OptionSpec, PacketSpec, TcpSpec};
+use crate::script::cursor::{Cursor, Parsed};
+use neap_stack::wire::Protocol;
+use neap_tcp::segment::Ecn;
+
+/// Letters of the control bits.
+pub(crate) const FLAGS: [(char, u16); 9] = [
+    ('F', 0x01),
+    ('S', 0x02),
+    ('R', 0x04),
+    ('P', 0x08),
+    ('.', 0x10),
+    ('U', 0x20),
+    ('E', 0x40),
+    ('W', 0x80),
+    ('A', 0x100),
+];
+
+/// Largest payload of one packet.
+const MAX_LEN: u32 = 65_535;
+
+/// What cannot be left out where the peer speaks.
+pub(super) fn check_inbound(spec: &PacketSpec) -> Result<(), String> {
+    match &spec.body {
+        Body::Tcp(tcp) if tcp.window.is_none() && tcp.flags & 0x04 == 0 => {
+            Err("a segment of the peer needs win".into())
+        }
+        Body::Tcp(tcp) if tcp.options.is_none() => {
+            Err("the options of a segment of the peer cannot be any".into())
+        }
+        Body::Tcp(_) | Body::Icmp(_) => Ok(()),
+    }
+}
+
+/// What follows `<` or `>`.
+pub(super) fn packet(cursor: &mut Cursor<'_>) -> Parsed<PacketSpec> {
+    let mut connection = None;
+    if cursor.eat("{") {
+        connection = Some(cursor.small::<u8>()?.into());
+        if connection == Some(0) {
+            return Err(cursor.error("connections count from one"));
+        }
+        cursor.expect("}")?;
+    }
+    let mut ecn = None;
+    if cursor.eat("[") {
+        ecn = Some(match cursor.name() {
+            Some("noecn") => Ecn::NotEct,
+            Some("ect0") => Ecn::Ect0,
+            Some("ect1") => Ecn::Ect1,
+            Some("ce") => Ecn::Ce,
+            _ => return Err(cursor.expected("noecn, ect0, ect1 or ce")),
+        });
+        cursor.expect("]")?;
+    }
+    let body = if cursor.eat_name("icmp") {
+        Body::Icmp(icmp(cursor, Protocol::ICMP)?)
+    } else if cursor.eat_name("icmpv6") {
+        Body::Icmp(icmp(cursor, Protocol::ICMPV6)?)
+    } else {
+        Body::Tcp(tcp(cursor)?)
+    };
+    Ok(PacketSpec { connection, ecn, body })
+}
+
+fn flags(cursor: &mut Cursor<'_>) -> Parsed<u16> {
+    cursor.skip_blanks();
+    let mut start = *cursor;
+    let mut flags = 0;
+    if cursor.eat("-") {
+        return Ok(flags);
+    }
+    while let Some(char) = cursor.peek_raw() {
+        let Some(&(_, bit)) = FLAGS.iter().find(|(letter, _)| *letter == char) else { break };
+        flags |= bit;
+        cursor.bump();
+    }
+    if flags == 0 { Err(start.expected("control bits such as S. or P.")) } else { Ok(flags) }
+}
+
+/// `first:end(len)`: the first number and the length.
+fn range(cursor: &mut Cursor<'_>) -> Parsed<(u32, u32)> {
+    let first = cursor.word()?;
+    cursor.expect(":")?;
+    let mut here = *cursor;
+    let end = cursor.word()?;
+    cursor.expect("(")?;
+    let len = cursor.word()?;
+    cursor.expect(")")?;
+    if len > MAX_LEN || first.wrapping_add(len) != end {
+        return Err(here.expected(&format!("{}, first number and length", first.wrapping_add(len))));
+    }
+    Ok((first, len))
+}
+
+fn tcp(cursor: &mut Cursor<'_>) -> Parsed<TcpSpec> {
+    let flags = flags(cursor)?;
+    let (seq, len) = range(cursor)?;
+    let mut spec = TcpSpec {
+        flags,
+        seq,
+        len,
+        ack: None,
+        window: None,
+        urgent: None,
+        options: Some(Vec::new()),
+    };
+    if cursor.eat_name("ack") {
+        spec.ack = Some(cursor.word()?);
+    }
+    if cursor.eat_name("win") {
+        spec.window = Some(cursor.small()?);
+    }
+    if cursor.eat_name("urg") {
+        spec.urgent = Some(cursor.small()?);
+    }
+    if cursor.eat("<") {
+        spec.options = options(cursor)?;
+    }
+    if (spec.ack.is_some()) != (flags & 0x10 != 0) {
+        return Err(cursor.error("ack and the flag . belong together"));
+    }
+    Ok(spec)
+}
+
+fn options(cursor: &mut Cursor<'_>) -> Parsed<Option<Vec<OptionSpec>>> {
+    if cursor.eat("...") {
+        cursor.expect(">")?;
+        return Ok(None);
+    }
+    let mut options = Vec::new();
+    while !cursor.eat(">") {
+        options.push(option(cursor)?);
+        if !cursor.looks_at(">") && !cursor.eat(",") {
+            return Err(cursor.expected("a comma or >"));
+        }
+    }
+    Ok(Some(options))
+}
+
+fn option(cursor: &mut Cursor<'_>) -> Parsed<OptionSpec> {
+    let mut start = *cursor;
+    Ok(match cursor.name() {
+        Some("nop") => OptionSpec::Nop,
+        Some("eol") => OptionSpec::End,
+        Some("mss") => OptionSpec::Mss(cursor.small()?),
+        Some("wscale") => OptionSpec::WindowScale(cursor.small()?),
+        Some("sackOK") => OptionSpec::SackPermitted,
+        Some("sack") => OptionSpec::Sack(blocks(cursor)?),
+        Some("TS") => {
+            if !cursor.eat_name("val") {
+                return Err(cursor.expected("val"));
+            }
+            let value = cursor.word()?;
+            if !cursor.eat_name("ecr") {
+                return Err(cursor.expected("ecr"));
+            }
+            OptionSpec::Timestamps(value, cursor.word()?)
+        }
+        Some("FO") => OptionSpec::FastOpen(hex(cursor)?),
+        Some("kind") => {
+            let kind = cursor.small()?;
+            OptionSpec::Other(kind, hex(cursor)?)
+        }
+        _ => return Err(start.expected("a TCP option")),
+    })
+}
+
+fn blocks(cursor: &mut Cursor<'_>) -> Parsed<Vec<(u32, u32)>> {
+    let mut blocks = Vec::new();
+    while cursor.peek().is_some_and(|char| char.is_ascii_digit()) {
+        let left = cursor.word()?;
+        cursor.expect(":")?;
+        blocks.push((left, cursor.word()?));
+    }
+    if blocks.is_empty() { Err(cursor.expected("a block such as 1001:2001")) } else { Ok(blocks) }
+}
+
+fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
+    cursor.skip_blanks();
+    let mut start = *cursor;
+    let digits = cursor.take_while(|char| char.is_ascii_hexdigit());
+    let byte = |pair: &[u8]| {
+        core::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+    };
+    let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| start.expected("bytes in hexadecimal"))
+}
+
+/// Names of destination-unreachable codes, in IPv4.
+const UNREACHABLE: [(&str, u8); 8] = [
+    ("net_unreachable", 0),
+    ("host_unreachable", 1),
+    ("protocol_unreachable", 2),
+    ("port_unreachable", 3),
+    ("frag_needed", 4),
+    ("source_route_failed", 5),
+    ("net_prohibited", 9),
+    ("host_prohibited", 10),
+];
+
+/// The same in IPv6.
+const UNREACHABLE_V6: [(&str, u8); 4] =
+    [("no_route", 0), ("admin_prohibited", 1), ("address_unreachable", 3), ("port_unreachable", 4)];
+
+fn icmp(cursor: &mut Cursor<'_>, protocol: Protocol) -> Parsed<IcmpSpec> {
+    let v4 = protocol == Protocol::ICMP;
+    let mut start = *cursor;
+    let kind = match (cursor.name(), v4) {
+        (Some("unreachable"), true) => 3,
+        (Some("source_quench"), true) => 4,
+        (Some("time_exceeded"), true) => 11,
+        (Some("unreachable"), false) => 1,
+        (Some("packet_too_big"), false) => 2,
+        (Some("time_exceeded"), false) => 3,
+        _ => return Err(start.expected("a type of ICMP error")),
+    };
+    let mut code = 0;
+    let codes: &[(&str, u8)] = if v4 { &UNREACHABLE } else { &UNREACHABLE_V6 };
+    if let Some(&(_, number)) = codes.iter().find(|(name, _)| cursor.eat_name(name)) {
+        code = number;
+    }
+    let mtu = if cursor.eat_name("mtu") { cursor.word()? } else { 0 };
+    cursor.expect("[")?;
+    let quoted = range(cursor)?;
+    cursor.expect("]")?;
+    Ok(IcmpSpec { protocol, kind, code, mtu, quoted })
+}

@@ -1,0 +1,97 @@
+//! Arguments and results of system calls.
+
+use crate::script::ast::{Field, Value, ValueKind};
+use crate::script::cursor::{Cursor, Parsed};
+
+/// Levels of brackets.
+const MAX_DEPTH: u32 = 16;
+
+/// Values up to `end`, with commas between.
+pub(super) fn list(cursor: &mut Cursor<'_>, end: &str, depth: u32) -> Parsed<Vec<Value>> {
+    let mut values = Vec::new();
+    if cursor.eat(end) {
+        return Ok(values);
+    }
+    loop {
+        values.push(value(cursor, depth + 1)?);
+        if cursor.eat(end) {
+            return Ok(values);
+        }
+        if !cursor.eat(",") {
+            return Err(cursor.expected(&format!("a comma or {end:?}")));
+        }
+    }
+}
+
+/// One value.
+pub(super) fn value(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Value> {
+    let at = cursor.position();
+    let first = simple(cursor, depth)?;
+    if !cursor.looks_at("|") {
+        return Ok(first);
+    }
+    let mut all = vec![first];
+    while cursor.eat("|") {
+        all.push(simple(cursor, depth)?);
+    }
+    Ok(Value { at, kind: ValueKind::Or(all) })
+}
+
+fn simple(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Value> {
+    let at = cursor.position();
+    if depth > MAX_DEPTH {
+        return Err(cursor.error("too deep"));
+    }
+    let kind = if cursor.eat("...") {
+        ValueKind::Any
+    } else if cursor.eat("[") {
+        ValueKind::List(list(cursor, "]", depth)?)
+    } else if cursor.eat("{") {
+        ValueKind::Fields(fields(cursor, depth)?)
+    } else if cursor.eat("\"") {
+        ValueKind::Text(cursor.take_until("\"")?.to_owned())
+    } else if let Some(name) = cursor.name() {
+        match cursor.eat("(") {
+            true => ValueKind::Call(name.to_owned(), list(cursor, ")", depth)?),
+            false => ValueKind::Name(name.to_owned()),
+        }
+    } else {
+        shifted(cursor)?
+    };
+    Ok(Value { at, kind })
+}
+
+/// `1`, `1<<10`
+fn shifted(cursor: &mut Cursor<'_>) -> Parsed<ValueKind> {
+    let Ok(value) = cursor.integer() else { return Err(cursor.expected("a value")) };
+    if !cursor.eat("<<") {
+        return Ok(ValueKind::Integer(value));
+    }
+    let shift: u32 = cursor.small()?;
+    match value.checked_shl(shift) {
+        Some(value) => Ok(ValueKind::Integer(value)),
+        None => Err(cursor.error("shifted too far")),
+    }
+}
+
+/// `name=value` or `value`, up to the brace. A name may be followed by a length: `msg_iov(1)=...`.
+fn fields(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Vec<Field>> {
+    let mut fields = Vec::new();
+    while !cursor.eat("}") {
+        let mut ahead = *cursor;
+        let mut name = ahead.name();
+        if name.is_some() && ahead.eat("(") {
+            ahead.take_until(")")?;
+        }
+        match name.is_some() && ahead.eat("=") {
+            true => *cursor = ahead,
+            false => name = None,
+        }
+        let value = value(cursor, depth + 1)?;
+        fields.push(Field { name: name.map(str::to_owned), value });
+        if !cursor.looks_at("}") && !cursor.eat(",") {
+            return Err(cursor.expected("a comma or a closing brace"));
+        }
+    }
+    Ok(fields)
+}

@@ -1,0 +1,794 @@
+//! The C side: the table of functions that packetdrill calls, pointers in and out.
+//!
+//! All unsafe code is here. Its ground is the contract of the interface, which is that of the system
+//! calls: pointers that come with a length are valid for that many bytes while the call runs, others are
+//! null or point at one value of their type, and `userdata` is what `packetdrill_interface_init` left.
+
+use crate::flags::Flags;
+use crate::host::Host;
+use core::ffi::{CStr, c_char, c_int, c_longlong, c_short, c_uint, c_ulong, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use core::{ptr, slice};
+use libc::{
+    epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
+    timeval, useconds_t,
+};
+use neap_stack::posix::abi::*;
+use neap_stack::posix::sockaddr::{Domain, Encoded, encode, parse};
+use neap_stack::posix::{Call, EpollEvent, Errno, Fd, Outcome, PollFd, Posix};
+use neap_tcp::time::{Instant, Nanos};
+
+/// Bytes that one `splice` moves at the most (a pipe's capacity).
+const SPLICE_MOST: usize = 65_536;
+/// Bytes of a receive that are only dropped.
+const SCRATCH_MOST: usize = 16 << 20;
+
+/// The host of the last `packetdrill_interface_init`, for [`preloaded_getsockopt`].
+static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// `struct packetdrill_interface`.
+#[repr(C)]
+pub(crate) struct Interface {
+    pub(crate) userdata: *mut c_void,
+    pub(crate) free: extern "C" fn(*mut c_void),
+    pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
+    bind: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
+    listen: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
+    accept: extern "C" fn(*mut c_void, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+    pub(crate) connect: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
+    pub(crate) read: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t) -> ssize_t,
+    readv: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
+    recv: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t, c_int) -> ssize_t,
+    recvfrom: extern "C" fn(
+        *mut c_void,
+        c_int,
+        *mut c_void,
+        size_t,
+        c_int,
+        *mut sockaddr,
+        *mut socklen_t,
+    ) -> ssize_t,
+    recvmsg: extern "C" fn(*mut c_void, c_int, *mut msghdr, c_int) -> ssize_t,
+    pub(crate) write: extern "C" fn(*mut c_void, c_int, *const c_void, size_t) -> ssize_t,
+    writev: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
+    send: extern "C" fn(*mut c_void, c_int, *const c_void, size_t, c_int) -> ssize_t,
+    sendto: extern "C" fn(
+        *mut c_void,
+        c_int,
+        *const c_void,
+        size_t,
+        c_int,
+        *const sockaddr,
+        socklen_t,
+    ) -> ssize_t,
+    sendmsg: extern "C" fn(*mut c_void, c_int, *const msghdr, c_int) -> ssize_t,
+    /// Variadic in C. The last argument comes in the same register as a fixed one on the Linux ABIs of
+    /// x86-64 and AArch64.
+    pub(crate) fcntl: extern "C" fn(*mut c_void, c_int, c_int, c_ulong) -> c_int,
+    ioctl: extern "C" fn(*mut c_void, c_int, c_ulong, *mut c_void) -> c_int,
+    pub(crate) close: extern "C" fn(*mut c_void, c_int) -> c_int,
+    shutdown: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
+    getsockopt:
+        extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
+    setsockopt: extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
+    poll: extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
+    netdev_send: extern "C" fn(*mut c_void, *const c_void, size_t) -> c_int,
+    pub(crate) netdev_receive:
+        extern "C" fn(*mut c_void, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
+    usleep: extern "C" fn(*mut c_void, useconds_t) -> c_int,
+    gettimeofday: extern "C" fn(*mut c_void, *mut timeval, *mut c_void) -> c_int,
+    epoll_create: extern "C" fn(*mut c_void, c_int) -> c_int,
+    epoll_ctl: extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut epoll_event) -> c_int,
+    epoll_wait: extern "C" fn(*mut c_void, c_int, *mut epoll_event, c_int, c_int) -> c_int,
+    pub(crate) pipe: extern "C" fn(*mut c_void, *mut c_int) -> c_int,
+    splice: extern "C" fn(
+        *mut c_void,
+        c_int,
+        *mut loff_t,
+        c_int,
+        *mut loff_t,
+        size_t,
+        c_uint,
+    ) -> ssize_t,
+}
+
+/// What packetdrill looks up and calls first.
+///
+/// # Safety
+/// `flags` is null or a C string, `interface` points at a `struct packetdrill_interface`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn packetdrill_interface_init(
+    flags: *const c_char,
+    interface: *mut Interface,
+) {
+    let text = match flags.is_null() {
+        true => String::new(),
+        // SAFETY: not null, so a C string, says the contract of this function.
+        false => unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned(),
+    };
+    let host = Flags::parse(&text).map_err(|error| error.to_string());
+    let host = host.and_then(|flags| Host::new(flags).map_err(|error| error.to_string()));
+    let host = host.unwrap_or_else(|error| {
+        eprintln!("neap: {error}");
+        std::process::exit(1)
+    });
+    let userdata = Box::into_raw(Box::new(host)).cast();
+    LOADED.store(userdata, Ordering::Release);
+    let table = Interface {
+        userdata,
+        free,
+        socket,
+        bind,
+        listen,
+        accept,
+        connect,
+        read,
+        readv,
+        recv,
+        recvfrom,
+        recvmsg,
+        write,
+        writev,
+        send,
+        sendto,
+        sendmsg,
+        fcntl,
+        ioctl,
+        close,
+        shutdown,
+        getsockopt,
+        setsockopt,
+        poll,
+        netdev_send,
+        netdev_receive,
+        usleep,
+        gettimeofday,
+        epoll_create,
+        epoll_ctl,
+        epoll_wait,
+        pipe,
+        splice,
+    };
+    // SAFETY: the caller's structure, to be filled by this function.
+    unsafe { interface.write(table) };
+}
+
+extern "C" fn free(userdata: *mut c_void) {
+    LOADED.store(ptr::null_mut(), Ordering::Release);
+    // SAFETY: `userdata` came from `Box::into_raw` and is given back once.
+    drop(unsafe { Box::from_raw(userdata.cast::<Host>()) });
+}
+
+fn host<'a>(userdata: *mut c_void) -> &'a Host {
+    // SAFETY: `userdata` is the host until `free`, after which nothing is called.
+    unsafe { &*userdata.cast::<Host>() }
+}
+
+/// The bytes of an argument; none where the pointer is null.
+fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
+    match data.is_null() || len == 0 {
+        true => &[],
+        // SAFETY: a pointer that comes with its length, see the head of this file.
+        false => unsafe { slice::from_raw_parts(data.cast(), len) },
+    }
+}
+
+/// As [`bytes`], to be written.
+fn bytes_mut<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
+    match data.is_null() || len == 0 {
+        true => &mut [],
+        // SAFETY: a pointer that comes with its length and that nobody else uses meanwhile.
+        false => unsafe { slice::from_raw_parts_mut(data.cast(), len) },
+    }
+}
+
+/// Values of any type at a pointer with a count.
+fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
+    match data.is_null() || count == 0 {
+        true => &[],
+        // SAFETY: as for `bytes`.
+        false => unsafe { slice::from_raw_parts(data, count) },
+    }
+}
+
+/// As [`items`], to be written.
+fn items_mut<'a, T>(data: *mut T, count: usize) -> &'a mut [T] {
+    match data.is_null() || count == 0 {
+        true => &mut [],
+        // SAFETY: as for `bytes_mut`.
+        false => unsafe { slice::from_raw_parts_mut(data, count) },
+    }
+}
+
+/// The value at a pointer that may be null.
+fn value<'a, T>(at: *mut T) -> Option<&'a mut T> {
+    // SAFETY: null or one value of its type, see the head of this file.
+    unsafe { at.as_mut() }
+}
+
+/// Whether a pointer is null that the call needs.
+fn is_bad(data: *const c_void, len: usize) -> bool {
+    data.is_null() && len > 0
+}
+
+fn set_errno(Errno(number): Errno) {
+    // SAFETY: the C library gives each thread a place for its errno.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// What C expects: the answer, or -1 and errno.
+fn answer<T: TryInto<ssize_t>>(result: Result<T, Errno>) -> ssize_t {
+    match result {
+        Ok(value) => value.try_into().unwrap_or(ssize_t::MAX),
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+fn done(result: Result<(), Errno>) -> c_int {
+    answer(result.map(|()| 0i32)) as c_int
+}
+
+fn number(result: Result<i32, Errno>) -> c_int {
+    answer(result) as c_int
+}
+
+/// Writes an address with its size, as much as there is room for.
+fn give_address(address: Encoded, to: *mut sockaddr, len: *mut socklen_t) {
+    if let Some(len) = value(len) {
+        *len = address.copy_to(bytes_mut(to.cast(), *len as usize)) as socklen_t;
+    }
+}
+
+/// Takes a descriptor of neap's number from the system as well: nothing else gets the number, and
+/// packetdrill, which closes what a script left open by the system's call, finds something to close.
+fn hold(fd: Fd) {
+    // SAFETY: no pointers but the literal; the descriptors are this function's own.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if null >= 0 && null != fd {
+            // Beyond the limit of descriptors the number is free anyway.
+            libc::dup2(null, fd);
+            libc::close(null);
+        }
+    }
+}
+
+/// The answer of a call that makes a descriptor.
+fn descriptor(result: Result<Fd, Errno>) -> c_int {
+    if let Ok(fd) = result {
+        hold(fd);
+    }
+    number(result)
+}
+
+extern "C" fn socket(user: *mut c_void, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    host(user).refresh_settings();
+    descriptor(host(user).at_once(|posix, _| posix.socket(domain, kind, protocol)))
+}
+
+extern "C" fn bind(user: *mut c_void, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::bind(fd, to, len) };
+    }
+    let to = bytes(to.cast(), len as usize);
+    // A script's own address is whatever it binds to.
+    for domain in [Domain::V4, Domain::V6] {
+        if let Ok(address) = parse(domain, to) {
+            host(user).learn(address.ip().to_canonical());
+        }
+    }
+    done(host(user).at_once(|posix, now| posix.bind(now, fd, to)))
+}
+
+extern "C" fn listen(user: *mut c_void, fd: c_int, backlog: c_int) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: no pointers.
+        return unsafe { libc::listen(fd, backlog) };
+    }
+    done(host(user).at_once(|posix, now| posix.listen(now, fd, backlog)))
+}
+
+extern "C" fn accept(
+    user: *mut c_void,
+    fd: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::accept(fd, from, len) };
+    }
+    let accepted = host(user).call(|posix, now, call| posix.accept(now, call, fd, 0));
+    descriptor(accepted.map(|accepted| {
+        give_address(encode(accepted.peer), from, len);
+        accepted.fd
+    }))
+}
+
+extern "C" fn connect(user: *mut c_void, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::connect(fd, to, len) };
+    }
+    let to = bytes(to.cast(), len as usize);
+    done(host(user).call(|posix, now, call| posix.connect(now, call, fd, to)))
+}
+
+extern "C" fn read(user: *mut c_void, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::read(fd, buf, len) };
+    }
+    if is_bad(buf, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
+    let buf = bytes_mut(buf, len);
+    answer(host(user).call(|posix, now, call| posix.read(now, call, fd, buf)))
+}
+
+/// Bytes of all parts of a vector.
+fn total(parts: &[iovec]) -> usize {
+    parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)).min(SCRATCH_MOST)
+}
+
+/// Copies the front of `data` into the parts of a vector.
+fn scatter(mut data: &[u8], parts: &[iovec]) {
+    for part in parts {
+        let (now, later) = data.split_at(part.iov_len.min(data.len()));
+        bytes_mut(part.iov_base, now.len()).copy_from_slice(now);
+        data = later;
+    }
+}
+
+fn gather(parts: &[iovec]) -> Vec<u8> {
+    parts.iter().flat_map(|part| bytes(part.iov_base, part.iov_len)).copied().collect()
+}
+
+extern "C" fn readv(user: *mut c_void, fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::readv(fd, parts, count) };
+    }
+    let parts = items(parts, usize::try_from(count).unwrap_or(0));
+    let mut buf = vec![0; total(parts)];
+    let read = host(user).call(|posix, now, call| posix.read(now, call, fd, &mut buf));
+    if let Ok(read) = read {
+        scatter(&buf[..read], parts);
+    }
+    answer(read)
+}
+
+extern "C" fn recv(
+    user: *mut c_void,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    recvfrom(user, fd, buf, len, flags, ptr::null_mut(), ptr::null_mut())
+}
+
+extern "C" fn recvfrom(
+    user: *mut c_void,
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::recvfrom(fd, buf, len, flags, from, from_len) };
+    }
+    if is_bad(buf, len) && flags & MSG_TRUNC == 0 {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
+    // With MSG_TRUNC there may be no buffer: the length says how much is dropped.
+    let mut scratch = vec![0; if buf.is_null() { len.min(SCRATCH_MOST) } else { 0 }];
+    let buf = if buf.is_null() { &mut scratch[..] } else { bytes_mut(buf, len) };
+    let received = host(user).call(|posix, now, call| posix.recv_from(now, call, fd, buf, flags));
+    answer(received.map(|received| {
+        match received.from {
+            Some(address) => give_address(encode(address), from, from_len),
+            None => value(from_len).into_iter().for_each(|len| *len = 0),
+        }
+        received.len
+    }))
+}
+
+extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::recvmsg(fd, message, flags) };
+    }
+    let Some(message) = value(message) else { return answer(Err::<i32, _>(Errno::EFAULT)) };
+    let parts = items(message.msg_iov, message.msg_iovlen);
+    let mut buf = vec![0; total(parts)];
+    let received =
+        host(user).call(|posix, now, call| posix.recv_from(now, call, fd, &mut buf, flags));
+    answer(received.map(|received| {
+        if flags & MSG_TRUNC == 0 || received.from.is_some() {
+            scatter(&buf[..received.len.min(buf.len())], parts);
+        }
+        match received.from {
+            Some(address) => {
+                let len = &raw mut message.msg_namelen;
+                give_address(encode(address), message.msg_name.cast(), len);
+            }
+            None => message.msg_namelen = 0,
+        }
+        message.msg_flags = received.flags;
+        message.msg_controllen = 0;
+        received.len
+    }))
+}
+
+extern "C" fn write(user: *mut c_void, fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::write(fd, data, len) };
+    }
+    if is_bad(data, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
+    let data = bytes(data, len);
+    answer(host(user).call(|posix, now, call| posix.write(now, call, fd, data)))
+}
+
+extern "C" fn writev(user: *mut c_void, fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::writev(fd, parts, count) };
+    }
+    let data = gather(items(parts, usize::try_from(count).unwrap_or(0)));
+    answer(host(user).call(|posix, now, call| posix.write(now, call, fd, &data)))
+}
+
+extern "C" fn send(
+    user: *mut c_void,
+    fd: c_int,
+    data: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    sendto(user, fd, data, len, flags, ptr::null(), 0)
+}
+
+/// An address that may be missing.
+fn optional<'a>(to: *const c_void, len: socklen_t) -> Option<&'a [u8]> {
+    (!to.is_null()).then(|| bytes(to, len as usize))
+}
+
+extern "C" fn sendto(
+    user: *mut c_void,
+    fd: c_int,
+    data: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::sendto(fd, data, len, flags, to, to_len) };
+    }
+    if is_bad(data, len) {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    }
+    let (data, to) = (bytes(data, len), optional(to.cast(), to_len));
+    answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, data, flags, to)))
+}
+
+extern "C" fn sendmsg(
+    user: *mut c_void,
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::sendmsg(fd, message, flags) };
+    }
+    let Some(message) = value(message.cast_mut()) else {
+        return answer(Err::<i32, _>(Errno::EFAULT));
+    };
+    if message.msg_controllen > 0 {
+        return answer(Err::<i32, _>(Errno::EINVAL));
+    }
+    let data = gather(items(message.msg_iov, message.msg_iovlen));
+    let to = optional(message.msg_name, message.msg_namelen);
+    answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, &data, flags, to)))
+}
+
+extern "C" fn fcntl(user: *mut c_void, fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::fcntl(fd, command, argument) };
+    }
+    // An int, whose upper half the register does not define.
+    let argument = i64::from(argument as c_int);
+    let result = host(user).at_once(|posix, _| posix.fcntl(fd, command, argument));
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => descriptor(result),
+        _ => number(result),
+    }
+}
+
+extern "C" fn ioctl(
+    user: *mut c_void,
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::ioctl(fd, request, argument) };
+    }
+    let Some(argument) = value(argument.cast::<c_int>()) else {
+        return number(Err(Errno::EFAULT));
+    };
+    let result = host(user).at_once(|posix, now| posix.ioctl(now, fd, request, *argument));
+    number(result.map(|count| {
+        if request != FIONBIO {
+            *argument = count;
+        }
+        0
+    }))
+}
+
+extern "C" fn close(user: *mut c_void, fd: c_int) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's descriptor.
+        return unsafe { libc::close(fd) };
+    }
+    let closed = host(user).call(|posix, now, call| posix.close(now, call, fd));
+    // SAFETY: the number that `hold` took.
+    unsafe { libc::close(fd) };
+    done(closed)
+}
+
+extern "C" fn shutdown(user: *mut c_void, fd: c_int, how: c_int) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: no pointers.
+        return unsafe { libc::shutdown(fd, how) };
+    }
+    done(host(user).at_once(|posix, now| posix.shutdown(now, fd, how)))
+}
+
+extern "C" fn getsockopt(
+    user: *mut c_void,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    out: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if !host(user).owns(fd) {
+        return system_getsockopt(fd, level, name, out, len);
+    }
+    let Some(len) = value(len) else { return number(Err(Errno::EFAULT)) };
+    if c_int::try_from(*len).is_err() {
+        return number(Err(Errno::EINVAL));
+    }
+    let out = bytes_mut(out, *len as usize);
+    let size = host(user).at_once(|posix, now| posix.getsockopt(now, fd, level, name, out));
+    done(size.map(|size| *len = size as socklen_t))
+}
+
+/// By number: the name is [`preloaded_getsockopt`] here.
+fn system_getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    out: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's arguments for the same call of the system.
+    unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, out, len) as c_int }
+}
+
+/// packetdrill reads `TCP_INFO` for the code of a script by the C library's name and not through the
+/// interface. Where this library is also preloaded (`LD_PRELOAD`), that name is this function.
+#[unsafe(export_name = "getsockopt")]
+pub(crate) extern "C" fn preloaded_getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    out: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let user = LOADED.load(Ordering::Acquire);
+    match user.is_null() {
+        true => system_getsockopt(fd, level, name, out, len),
+        false => getsockopt(user, fd, level, name, out, len),
+    }
+}
+
+extern "C" fn setsockopt(
+    user: *mut c_void,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    option: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if !host(user).owns(fd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::setsockopt(fd, level, name, option, len) };
+    }
+    let option = bytes(option, len as usize);
+    done(host(user).at_once(|posix, now| posix.setsockopt(now, fd, level, name, option)))
+}
+
+extern "C" fn poll(user: *mut c_void, fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let list = items_mut(fds, count as usize);
+    if !list.iter().any(|one| host(user).owns(one.fd)) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::poll(fds, count, timeout) };
+    }
+    let ours = |one: &pollfd| PollFd { fd: one.fd, events: one.events, revents: 0 };
+    let mut ours: Vec<PollFd> = list.iter().map(ours).collect();
+    let found = host(user).call(|posix, now, call| posix.poll(now, call, &mut ours, timeout));
+    for (theirs, ours) in list.iter_mut().zip(&ours) {
+        theirs.revents = ours.revents as c_short;
+    }
+    answer(found) as c_int
+}
+
+extern "C" fn netdev_send(user: *mut c_void, packet: *const c_void, len: size_t) -> c_int {
+    if host(user).inject(bytes(packet, len)) { 0 } else { -1 }
+}
+
+/// Microseconds of the script's clock.
+fn micros(at: Instant) -> u64 {
+    at.as_nanos() / 1000
+}
+
+extern "C" fn netdev_receive(
+    user: *mut c_void,
+    buf: *mut c_void,
+    count: *mut size_t,
+    time: *mut c_longlong,
+) -> c_int {
+    let (Some(count), Some(time)) = (value(count), value(time)) else { return -1 };
+    let Some((at, packet)) = host(user).sniff() else {
+        *count = 0;
+        return 0;
+    };
+    let len = packet.len().min(*count);
+    bytes_mut(buf, len).copy_from_slice(&packet[..len]);
+    (*count, *time) = (len, micros(at) as c_longlong);
+    0
+}
+
+extern "C" fn usleep(user: *mut c_void, micros: useconds_t) -> c_int {
+    host(user).sleep(Nanos::from_micros(u64::from(micros)));
+    0
+}
+
+extern "C" fn gettimeofday(user: *mut c_void, out: *mut timeval, _zone: *mut c_void) -> c_int {
+    let now = micros(host(user).look_at_clock());
+    if let Some(out) = value(out) {
+        out.tv_sec = (now / 1_000_000) as libc::time_t;
+        out.tv_usec = (now % 1_000_000) as libc::suseconds_t;
+    }
+    0
+}
+
+extern "C" fn epoll_create(user: *mut c_void, size: c_int) -> c_int {
+    descriptor(host(user).at_once(|posix, _| posix.epoll_create(size)))
+}
+
+extern "C" fn epoll_ctl(
+    user: *mut c_void,
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if !host(user).owns(epfd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::epoll_ctl(epfd, operation, fd, event) };
+    }
+    let event = match value(event) {
+        Some(event) => EpollEvent { events: event.events, data: event.u64 },
+        None if operation == EPOLL_CTL_DEL => EpollEvent::default(),
+        None => return number(Err(Errno::EFAULT)),
+    };
+    done(host(user).at_once(|posix, _| posix.epoll_ctl(epfd, operation, fd, event)))
+}
+
+extern "C" fn epoll_wait(
+    user: *mut c_void,
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    if !host(user).owns(epfd) {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::epoll_wait(epfd, events, most, timeout) };
+    }
+    let found =
+        host(user).call(|posix, now, call| posix.epoll_wait(now, call, epfd, most, timeout));
+    let out = items_mut(events, usize::try_from(most).unwrap_or(0));
+    answer(found.map(|found| {
+        for (out, event) in out.iter_mut().zip(&found) {
+            *out = epoll_event { events: event.events, u64: event.data };
+        }
+        found.len()
+    })) as c_int
+}
+
+extern "C" fn pipe(_user: *mut c_void, fds: *mut c_int) -> c_int {
+    // SAFETY: the caller's two descriptors.
+    unsafe { libc::pipe(fds) }
+}
+
+extern "C" fn splice(
+    user: *mut c_void,
+    input: c_int,
+    input_at: *mut loff_t,
+    output: c_int,
+    output_at: *mut loff_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let (from_ours, to_ours) = (host(user).owns(input), host(user).owns(output));
+    if !from_ours && !to_ours {
+        // SAFETY: the caller's arguments for the same call of the system.
+        return unsafe { libc::splice(input, input_at, output, output_at, len, flags) };
+    }
+    if from_ours && to_ours {
+        // One end must be a pipe, and a pipe is the system's.
+        return answer(Err::<i32, _>(Errno::EINVAL));
+    }
+    // Neither a socket nor a pipe has offsets. packetdrill gives a pointer at the 0 that a script's
+    // NULL was read as.
+    if [input_at, output_at].iter().any(|at| value(*at).is_some_and(|at| *at != 0)) {
+        return answer(Err::<i32, _>(Errno::ESPIPE));
+    }
+    let mut buf = vec![0; len.min(SPLICE_MOST)];
+    let wait = if flags & SPLICE_F_NONBLOCK == 0 { 0 } else { MSG_DONTWAIT };
+    if from_ours {
+        from_socket(user, input, output, &mut buf, wait)
+    } else {
+        to_socket(user, input, output, &mut buf, wait)
+    }
+}
+
+/// From a socket of neap into a pipe: only what the pipe took leaves the socket.
+fn from_socket(user: *mut c_void, socket: Fd, pipe: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
+    let host = host(user);
+    let receive = |buf: &mut [u8], flags| {
+        host.call(
+            |posix: &mut Posix, now: Instant, call: &mut Call| -> Result<Outcome<usize>, Errno> {
+                posix.recv(now, call, socket, buf, flags)
+            },
+        )
+    };
+    let there = match receive(buf, MSG_PEEK | wait) {
+        Ok(there) => there,
+        Err(error) => return answer(Err::<i32, _>(error)),
+    };
+    // SAFETY: the buffer is as long as that.
+    let written = unsafe { libc::write(pipe, buf.as_ptr().cast(), there) };
+    match usize::try_from(written) {
+        Ok(written) => answer(receive(&mut buf[..written], MSG_DONTWAIT)),
+        Err(_) => -1,
+    }
+}
+
+/// From a pipe into a socket of neap.
+fn to_socket(user: *mut c_void, pipe: Fd, socket: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
+    // SAFETY: the buffer is as long as that.
+    let there = unsafe { libc::read(pipe, buf.as_mut_ptr().cast(), buf.len()) };
+    let Ok(there) = usize::try_from(there) else { return -1 };
+    let data = &buf[..there];
+    answer(host(user).call(|posix, now, call| posix.send(now, call, socket, data, wait)))
+}

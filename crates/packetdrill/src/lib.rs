@@ -1,0 +1,25 @@
+//! packetdrill's shared-object interface, on one neap host in virtual time.
+//!
+//! `packetdrill --so_filename=libneap_packetdrill.so --so_flags=FLAGS SCRIPT` gives the system calls
+//! and packets of a script to neap instead of the kernel. The host's device is the script: what
+//! packetdrill injects is received, what the stack sends is what packetdrill sniffs, a super-frame as
+//! one packet. Time is virtual: it passes when the script sleeps or waits for a packet, so that a
+//! script of a minute ends at once.
+//!
+//! Flags are words separated by white space or commas: `local=ADDRESS` for the host's own address
+//! (default `flags::LOCAL_V4` and `flags::LOCAL_V6`; packetdrill's `--local_ip` must agree where a script
+//! connects, other addresses are learnt from `bind` and from packets), `mtu=BYTES`, and sysctls by
+//! name. Whenever a socket is made, the sysctls of the process' network namespace are read from
+//! `/proc/sys/net` and hold for it as far as neap knows them; those of the flags come after.
+//!
+//! The code of a script (`%{ assert tcpi_rtt > 0 }%`) reads `TCP_INFO` past the interface: give the library
+//! to the loader as well, `LD_PRELOAD=libneap_packetdrill.so packetdrill ...`.
+//!
+//! Descriptors of neap begin at `host::FIRST_FD`; calls on others go to the system.
+
+mod ffi;
+mod flags;
+mod host;
+#[cfg(test)]
+mod tests;
+mod wire;

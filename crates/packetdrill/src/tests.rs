@@ -1,0 +1,129 @@
+//! The table of functions as packetdrill uses it, and two threads in virtual time.
+
+use crate::ffi::{Interface, packetdrill_interface_init};
+use crate::flags::Flags;
+use crate::host::Host;
+use core::mem::MaybeUninit;
+use core::ptr;
+use neap_stack::posix::abi::*;
+use neap_stack::posix::{Errno, PollFd, sockaddr};
+use neap_tcp::time::Nanos;
+use std::thread;
+
+fn host() -> Host {
+    Host::new(Flags::parse("").expect("no flags")).expect("default settings")
+}
+
+#[test]
+fn a_wait_ends_in_virtual_time_at_the_instant_it_was_for() {
+    let host = host();
+    let begin = host.look_at_clock();
+    let fd = host.at_once(|posix, _| posix.socket(AF_INET, SOCK_DGRAM, 0)).expect("one");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut fds = [PollFd { fd, events: POLLIN as i16, revents: 0 }];
+            let found = host.call(|posix, now, call| posix.poll(now, call, &mut fds, 60_000));
+            (found, host.look_at_clock())
+        });
+        while !host.has_waiters() {
+            thread::yield_now();
+        }
+        host.sleep(Nanos::from_secs(100));
+        let (found, at) = waiter.join().expect("no panic");
+        assert_eq!(found, Ok(0));
+        let waited = at.since(begin);
+        assert!(
+            waited >= Nanos::from_secs(60) && waited < Nanos::from_millis(60_001),
+            "{waited:?}"
+        );
+        assert!(host.look_at_clock().since(begin) >= Nanos::from_secs(100));
+    });
+}
+
+#[test]
+fn a_wait_sees_what_another_thread_did_before_time_goes_on() {
+    let host = host();
+    let address = sockaddr::encode("192.168.0.2:80".parse().expect("an address"));
+    let tcp = || host.at_once(|posix, _| posix.socket(AF_INET, SOCK_STREAM, 0)).expect("one");
+    let (listener, client) = (tcp(), tcp());
+    host.at_once(|posix, now| posix.bind(now, listener, &address)).expect("own address");
+    host.at_once(|posix, now| posix.listen(now, listener, 1)).expect("free");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let accepted = host.call(|posix, now, call| posix.accept(now, call, listener, 0));
+            (accepted.is_ok(), host.look_at_clock())
+        });
+        while !host.has_waiters() {
+            thread::yield_now();
+        }
+        host.sleep(Nanos::from_secs(5));
+        let before = host.look_at_clock();
+        host.call(|posix, now, call| posix.connect(now, call, client, &address)).expect("accepted");
+        host.sleep(Nanos::from_secs(5));
+        let (accepted, at) = waiter.join().expect("no panic");
+        assert!(accepted);
+        assert!(at.since(before) < Nanos::from_millis(1));
+    });
+}
+
+#[test]
+fn nobody_drives_and_a_timeout_still_comes() {
+    let host = host();
+    let set = host.at_once(|posix, _| posix.epoll_create1(0)).expect("one");
+    let found = host.call(|posix, now, call| posix.epoll_wait(now, call, set, 1, 5000));
+    assert_eq!(found, Ok(vec![]));
+}
+
+fn interface() -> Interface {
+    let mut table = MaybeUninit::uninit();
+    // SAFETY: a C string, and room for the table, which the call fills.
+    unsafe {
+        packetdrill_interface_init(c"local=10.1.1.1".as_ptr(), table.as_mut_ptr());
+        table.assume_init()
+    }
+}
+
+fn errno() -> Errno {
+    Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+#[test]
+fn the_table_serves_own_descriptors_and_passes_others_on() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert!(fd >= crate::host::FIRST_FD);
+    assert_eq!((table.fcntl)(user, fd, F_GETFL, 0), O_RDWR | O_NONBLOCK);
+    let to = sockaddr::encode("192.0.2.1:80".parse().expect("an address"));
+    assert_eq!((table.connect)(user, fd, to.as_ptr().cast(), to.len() as u32), -1);
+    assert_eq!(errno(), Errno::EINPROGRESS);
+
+    let (mut packet, mut len, mut time) = ([0u8; 100], 100, 0);
+    let buf = packet.as_mut_ptr().cast();
+    assert_eq!((table.netdev_receive)(user, buf, &mut len, &mut time), 0);
+    assert!(len >= 40 && time > 0);
+    assert_eq!(
+        (packet[0] >> 4, packet[9], &packet[12..20]),
+        (4, 6, &[10, 1, 1, 1, 192, 0, 2, 1][..])
+    );
+    // Nobody answers: the next is the same SYN, a second later.
+    let (first, mut second) = (time, 0);
+    len = 100;
+    assert_eq!((table.netdev_receive)(user, buf, &mut len, &mut second), 0);
+    assert!((second - first - 1_000_000).abs() < 10_000, "{}", second - first);
+
+    assert_eq!((table.read)(user, fd, ptr::null_mut(), 1), -1);
+    assert_eq!(errno(), Errno::EFAULT);
+    let mut ends = [0; 2];
+    assert_eq!((table.pipe)(user, ends.as_mut_ptr()), 0);
+    assert_eq!((table.write)(user, ends[1], b"through".as_ptr().cast(), 7), 7);
+    let mut out = [0u8; 10];
+    assert_eq!((table.read)(user, ends[0], out.as_mut_ptr().cast(), 10), 7);
+    assert_eq!(&out[..7], b"through");
+    for fd in [fd, ends[0], ends[1]] {
+        assert_eq!((table.close)(user, fd), 0);
+    }
+    assert_eq!((table.close)(user, fd), -1);
+    assert_eq!(errno(), Errno::EBADF);
+    (table.free)(user);
+}

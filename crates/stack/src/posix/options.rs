@@ -1,0 +1,502 @@
+//! `setsockopt` and `getsockopt`: numbers, sizes and errors of Linux at the edge, neap's types behind.
+
+use super::abi::*;
+use super::errno::Errno;
+use super::sockaddr::{self, Domain};
+use super::socket::{Kind, Socket};
+use super::{Fd, Posix, tcp_info};
+use crate::listener::ListenerHandle;
+use neap_tcp::config::Config;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::state::State;
+use neap_tcp::time::{Instant, Nanos, Rate};
+
+/// Options that say how something is and nothing else: they can be read, and set to what they are.
+const FIXED: &[(i32, i32, i32)] = &[
+    (SOL_SOCKET, SO_DONTROUTE, 0),
+    (SOL_SOCKET, SO_BROADCAST, 0),
+    (SOL_SOCKET, SO_OOBINLINE, 0),
+    (SOL_SOCKET, SO_REUSEPORT, 0),
+    (SOL_SOCKET, SO_TIMESTAMP, 0),
+    (SOL_SOCKET, SO_TIMESTAMPNS, 0),
+    (SOL_SOCKET, SO_MARK, 0),
+    (SOL_SOCKET, SO_RXQ_OVFL, 0),
+    (SOL_SOCKET, SO_BUSY_POLL, 0),
+    (SOL_SOCKET, SO_ZEROCOPY, 0),
+    (SOL_TCP, TCP_DEFER_ACCEPT, 0),
+    (SOL_TCP, TCP_WINDOW_CLAMP, 0),
+    (SOL_TCP, TCP_THIN_LINEAR_TIMEOUTS, 0),
+    (SOL_TCP, TCP_THIN_DUPACK, 0),
+    (SOL_TCP, TCP_REPAIR, 0),
+    (SOL_TCP, TCP_FASTOPEN, 0),
+    (SOL_TCP, TCP_SAVE_SYN, 0),
+    (SOL_TCP, TCP_FASTOPEN_CONNECT, 0),
+    (SOL_TCP, TCP_FASTOPEN_NO_COOKIE, 0),
+    (SOL_TCP, TCP_INQ, 0),
+    (SOL_TCP, TCP_TX_DELAY, 0),
+    (SOL_IP, IP_TOS, 0),
+    (SOL_IP, IP_TTL, 64),
+    (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
+    (SOL_IP, IP_RECVERR, 0),
+    (SOL_IP, IP_FREEBIND, 0),
+    (SOL_IP, IP_TRANSPARENT, 0),
+    (SOL_IPV6, IPV6_UNICAST_HOPS, 64),
+    (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
+    (SOL_IPV6, IPV6_RECVERR, 0),
+    (SOL_IPV6, IPV6_TCLASS, 0),
+];
+
+fn fixed(level: i32, name: i32) -> Option<i32> {
+    let found = FIXED.iter().find(|(one, other, _)| (*one, *other) == (level, name));
+    found.map(|(_, _, value)| *value)
+}
+
+/// The `int` at the front of a value.
+fn int(value: &[u8]) -> Result<i32, Errno> {
+    value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
+}
+
+fn switch(value: &[u8]) -> Result<bool, Errno> {
+    Ok(int(value)? != 0)
+}
+
+/// An `int` of seconds, from 1.
+fn seconds(value: &[u8]) -> Result<Nanos, Errno> {
+    let seconds = u64::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+    Ok(Nanos::from_secs(seconds))
+}
+
+/// An `int` that may not be negative.
+fn unsigned(value: &[u8]) -> Result<u32, Errno> {
+    u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
+}
+
+/// `struct timeval` of a timeout: zero is forever, a negative one is over at once.
+fn timeval(value: &[u8]) -> Result<Option<Nanos>, Errno> {
+    let whole: &[u8; 16] = value.first_chunk().ok_or(Errno::EINVAL)?;
+    let (seconds, micros) = whole.split_at(8);
+    let read = |part: &[u8]| part.first_chunk().map_or(0, |part| i64::from_ne_bytes(*part));
+    let (seconds, micros) = (read(seconds), read(micros));
+    if !(0..1_000_000).contains(&micros) {
+        return Err(Errno::EDOM);
+    }
+    let Ok(seconds) = u64::try_from(seconds) else { return Ok(Some(Nanos::ZERO)) };
+    let span = Nanos::from_secs(seconds) + Nanos::from_micros(micros as u64);
+    Ok((span > Nanos::ZERO).then_some(span))
+}
+
+fn timeval_bytes(timeout: Option<Nanos>) -> [u8; 16] {
+    let micros = timeout.unwrap_or(Nanos::ZERO).as_micros();
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&(micros / 1_000_000).to_ne_bytes());
+    bytes[8..].copy_from_slice(&(micros % 1_000_000).to_ne_bytes());
+    bytes
+}
+
+/// Copies the front of a value; the size that the call tells.
+fn give(value: &[u8], out: &mut [u8]) -> usize {
+    let len = value.len().min(out.len());
+    out[..len].copy_from_slice(&value[..len]);
+    len
+}
+
+fn give_int(value: impl TryInto<i32>, out: &mut [u8]) -> usize {
+    give(&value.try_into().unwrap_or(i32::MAX).to_ne_bytes(), out)
+}
+
+/// Seconds, rounded up as Linux rounds what is not whole.
+fn whole_seconds(span: Nanos) -> u64 {
+    span.0.div_ceil(1_000_000_000)
+}
+
+impl Posix {
+    /// `setsockopt(2)`.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` for an option that neap does not have, or one that it cannot set to this value;
+    /// `EINVAL` for a short or bad value; `EDOM` for a timeout; `ENOENT` for a congestion control.
+    pub fn setsockopt(
+        &mut self,
+        now: Instant,
+        fd: Fd,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let config = self.stack.config();
+        let socket = self.table.socket_mut(fd)?;
+        if let Some(only) = fixed(level, name) {
+            // Options of IP may come as one byte.
+            let asked = match value {
+                [byte] if level == SOL_IP => i32::from(*byte),
+                _ => int(value)?,
+            };
+            let is_default = level == SOL_IPV6 && asked == -1;
+            return if asked == only || is_default { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
+        }
+        match level {
+            SOL_SOCKET => socket.set_common(now, &config, name, value),
+            SOL_TCP if socket.is_stream() => socket.set_tcp(now, &config, name, value),
+            SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
+                let on = switch(value)?;
+                if socket.bound.is_some()
+                    || !matches!(socket.kind, Kind::Fresh | Kind::Datagram(None))
+                {
+                    return Err(Errno::EINVAL);
+                }
+                socket.common.v6_only = on;
+                Ok(())
+            }
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+
+    /// `getsockopt(2)`: writes the value, as much as fits `out`, and answers its size.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT`; `ENOTCONN` for what only a connection has.
+    pub fn getsockopt(
+        &mut self,
+        now: Instant,
+        fd: Fd,
+        level: i32,
+        name: i32,
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let config = self.stack.config();
+        let socket = self.table.socket(fd)?;
+        let is_served = match level {
+            SOL_SOCKET | SOL_IP => true,
+            SOL_TCP => socket.is_stream(),
+            SOL_IPV6 => socket.domain == Domain::V6,
+            _ => false,
+        };
+        if !is_served {
+            return Err(if level == SOL_TCP { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
+        }
+        if let Some(value) = fixed(level, name) {
+            // As in Linux, a small value of an IP option fits less than an int.
+            let is_byte = level == SOL_IP && (1..4).contains(&out.len());
+            return Ok(if is_byte { give(&[value as u8], out) } else { give_int(value, out) });
+        }
+        match (level, name) {
+            (SOL_SOCKET, SO_PEERNAME) => {
+                let address = sockaddr::encode(self.getpeername(now, fd)?);
+                if address.len() < out.len() {
+                    return Err(Errno::EINVAL);
+                }
+                Ok(give(&address, out))
+            }
+            (SOL_SOCKET, _) => socket.common_option(now, &config, name, out),
+            (SOL_TCP, _) => socket.tcp_option(now, &config, name, out),
+            (SOL_IP, IP_MTU) | (SOL_IPV6, IPV6_MTU) => match &socket.kind {
+                Kind::Stream { handle, .. } => Ok(give_int(handle.info(now).pmtu, out)),
+                _ => Err(Errno::ENOTCONN),
+            },
+            (SOL_IPV6, IPV6_V6ONLY) => Ok(give_int(i32::from(socket.common.v6_only), out)),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+}
+
+impl Socket {
+    /// Options as they stand, whoever has them.
+    fn options(&self, now: Instant) -> SocketOptions {
+        match &self.kind {
+            Kind::Stream { handle, .. } => handle.options(now),
+            _ => self.options.clone(),
+        }
+    }
+
+    /// Sets an option of TCP on whatever the socket is now.
+    fn set(&mut self, now: Instant, config: &Config, option: SocketOption) -> Result<(), Errno> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => handle.set_option(now, option)?,
+            Kind::Listening(handles) => {
+                self.options.set(&option, config)?;
+                handles.iter().for_each(|handle| handle.set_options(self.options.clone()));
+            }
+            Kind::Fresh | Kind::Datagram(_) => self.options.set(&option, config)?,
+        }
+        Ok(())
+    }
+
+    fn set_common(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        name: i32,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let is_stream = self.is_stream();
+        let option = match name {
+            SO_REUSEADDR => {
+                self.common.reuse_address = switch(value)?;
+                return Ok(());
+            }
+            SO_RCVLOWAT => {
+                let lowat = u32::try_from(int(value)?).unwrap_or(i32::MAX as u32);
+                self.common.receive_lowat = lowat.max(1);
+                return Ok(());
+            }
+            SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW => {
+                self.common.receive_timeout = timeval(value)?;
+                return Ok(());
+            }
+            SO_SNDTIMEO_OLD | SO_SNDTIMEO_NEW => {
+                self.common.send_timeout = timeval(value)?;
+                return Ok(());
+            }
+            // Negative sizes are large ones, as in Linux.
+            SO_SNDBUF => SocketOption::SendBuffer(int(value)? as u32),
+            SO_RCVBUF => SocketOption::ReceiveBuffer(int(value)? as u32),
+            SO_KEEPALIVE if is_stream => SocketOption::KeepAlive(switch(value)?),
+            SO_PRIORITY if is_stream => {
+                let band = u8::try_from(int(value)?).map_err(|_| Errno::ENOPROTOOPT)?;
+                SocketOption::Priority(band)
+            }
+            SO_LINGER if is_stream => SocketOption::Linger(linger(value)?),
+            SO_MAX_PACING_RATE if is_stream => rate(value)?,
+            SO_TYPE | SO_PROTOCOL | SO_DOMAIN | SO_ERROR => return Err(Errno::ENOPROTOOPT),
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        self.set(now, config, option)?;
+        if let Kind::Datagram(Some(handle)) = &self.kind {
+            handle.set_buffers(self.options.receive_buffer, self.options.send_buffer);
+        }
+        Ok(())
+    }
+
+    fn set_tcp(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        name: i32,
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let option = match name {
+            TCP_CONGESTION => {
+                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                if value.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
+                let name = &name[..name.len().min(TCP_CA_NAME_MAX - 1)];
+                SocketOption::Congestion(String::from_utf8_lossy(name).into_owned())
+            }
+            TCP_NODELAY => SocketOption::NoDelay(switch(value)?),
+            TCP_CORK => SocketOption::Cork(switch(value)?),
+            TCP_QUICKACK => SocketOption::QuickAck(switch(value)?),
+            TCP_KEEPIDLE => SocketOption::KeepAliveIdle(seconds(value)?),
+            TCP_KEEPINTVL => SocketOption::KeepAliveInterval(seconds(value)?),
+            TCP_KEEPCNT => SocketOption::KeepAliveCount(unsigned(value)?),
+            TCP_USER_TIMEOUT => {
+                SocketOption::UserTimeout(Nanos::from_millis(u64::from(unsigned(value)?)))
+            }
+            TCP_MAXSEG => {
+                let mss = u16::try_from(int(value)?).map_err(|_| Errno::EINVAL)?;
+                SocketOption::MaxSegment(mss)
+            }
+            TCP_NOTSENT_LOWAT => SocketOption::NotSentLowat(int(value)? as u32),
+            TCP_NEAP_NOTSENT_LOWAT_US => SocketOption::NotSentLowatMicros(unsigned(value)?),
+            TCP_SYNCNT | TCP_LINGER2 => {
+                let only = tcp_default(name, config);
+                return if int(value)? == only { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        self.set(now, config, option)
+    }
+
+    fn common_option(
+        &self,
+        now: Instant,
+        config: &Config,
+        name: i32,
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let is_stream = self.is_stream();
+        Ok(match name {
+            SO_REUSEADDR => give_int(i32::from(self.common.reuse_address), out),
+            SO_TYPE => give_int(if is_stream { SOCK_STREAM } else { SOCK_DGRAM }, out),
+            SO_PROTOCOL => give_int(if is_stream { IPPROTO_TCP } else { IPPROTO_UDP }, out),
+            SO_DOMAIN => give_int(self.domain.number(), out),
+            SO_ERROR => give_int(self.take_error(now).map_or(0, |error| error.0), out),
+            SO_ACCEPTCONN => give_int(i32::from(matches!(self.kind, Kind::Listening(_))), out),
+            SO_SNDBUF => give_int(self.buffers(now, config).1, out),
+            SO_RCVBUF => give_int(self.buffers(now, config).0, out),
+            SO_RCVLOWAT => give_int(self.common.receive_lowat, out),
+            SO_SNDLOWAT => give_int(1, out),
+            SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW => {
+                give(&timeval_bytes(self.common.receive_timeout), out)
+            }
+            SO_SNDTIMEO_OLD | SO_SNDTIMEO_NEW => {
+                give(&timeval_bytes(self.common.send_timeout), out)
+            }
+            SO_KEEPALIVE => give_int(i32::from(self.options(now).keepalive), out),
+            SO_PRIORITY => give_int(self.options(now).priority, out),
+            SO_LINGER => {
+                let linger = self.options(now).linger;
+                let seconds = linger.map_or(0, whole_seconds) as u32;
+                let mut value = [0; 8];
+                value[..4].copy_from_slice(&u32::from(linger.is_some()).to_ne_bytes());
+                value[4..].copy_from_slice(&seconds.to_ne_bytes());
+                give(&value, out)
+            }
+            SO_MAX_PACING_RATE => {
+                let Rate(rate) = self.options(now).max_pacing_rate;
+                if out.len() >= 8 {
+                    give(&rate.to_ne_bytes(), out)
+                } else {
+                    let rate = u32::try_from(rate).unwrap_or(u32::MAX);
+                    give(&rate.to_ne_bytes(), out)
+                }
+            }
+            SO_MEMINFO => give(&self.memory(now, config), out),
+            _ => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+
+    fn tcp_option(
+        &self,
+        now: Instant,
+        config: &Config,
+        name: i32,
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let options = self.options(now);
+        Ok(match name {
+            TCP_INFO => give(&self.info(now, config), out),
+            TCP_CC_INFO => match self.controller(now, config).as_str() {
+                // These have no figures of their own to tell, in Linux too.
+                "reno" | "cubic" => 0,
+                _ => return Err(Errno::ENOPROTOOPT),
+            },
+            TCP_CONGESTION => {
+                let name = self.controller(now, config);
+                let mut padded = [0; TCP_CA_NAME_MAX];
+                give(name.as_bytes(), &mut padded[..TCP_CA_NAME_MAX - 1]);
+                give(&padded, out)
+            }
+            TCP_NODELAY => give_int(i32::from(options.nodelay), out),
+            TCP_CORK => give_int(i32::from(options.cork), out),
+            TCP_QUICKACK => give_int(i32::from(options.quickack.unwrap_or(true)), out),
+            TCP_KEEPIDLE => {
+                let default = Nanos::from_secs(u64::from(config.tcp_keepalive_time));
+                give_int(whole_seconds(options.keepalive_idle.unwrap_or(default)), out)
+            }
+            TCP_KEEPINTVL => {
+                let default = Nanos::from_secs(u64::from(config.tcp_keepalive_intvl));
+                give_int(whole_seconds(options.keepalive_interval.unwrap_or(default)), out)
+            }
+            TCP_KEEPCNT => {
+                give_int(options.keepalive_count.unwrap_or(config.tcp_keepalive_probes), out)
+            }
+            TCP_USER_TIMEOUT => give_int(options.user_timeout.map_or(0, Nanos::as_millis), out),
+            TCP_MAXSEG => match (&self.kind, options.max_segment) {
+                (Kind::Stream { handle, .. }, _) => give_int(handle.info(now).snd_mss, out),
+                (_, asked) => give_int(asked.unwrap_or(536), out),
+            },
+            TCP_NOTSENT_LOWAT => give(&options.notsent_lowat.to_ne_bytes(), out),
+            TCP_NEAP_NOTSENT_LOWAT_US => give_int(options.notsent_lowat_us, out),
+            TCP_SYNCNT | TCP_LINGER2 => give_int(tcp_default(name, config), out),
+            _ => return Err(Errno::ENOPROTOOPT),
+        })
+    }
+
+    /// `TCP_CONGESTION`
+    fn controller(&self, now: Instant, config: &Config) -> String {
+        let name = match &self.kind {
+            Kind::Stream { handle, .. } => handle.info(now).congestion,
+            _ => self.options.congestion.unwrap_or(&config.tcp_congestion_control),
+        };
+        name.to_owned()
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    fn take_error(&self, now: Instant) -> Option<Errno> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => handle.take_error(now).map(Errno::from),
+            Kind::Datagram(Some(handle)) => handle.take_error().map(Errno::from),
+            _ => None,
+        }
+    }
+
+    /// Receive and send buffer as they are now.
+    fn buffers(&self, now: Instant, config: &Config) -> (u32, u32) {
+        match &self.kind {
+            Kind::Stream { handle, .. } => {
+                let info = handle.info(now);
+                (info.rcvbuf, info.sndbuf)
+            }
+            Kind::Datagram(Some(handle)) => handle.buffers(),
+            Kind::Datagram(None) => {
+                let default = crate::socket::udp::DEFAULT_BUFFER;
+                let Self { options, .. } = self;
+                (options.receive_buffer.unwrap_or(default), options.send_buffer.unwrap_or(default))
+            }
+            Kind::Fresh | Kind::Listening(_) => (
+                self.options.receive_buffer.unwrap_or(config.tcp_rmem.default),
+                self.options.send_buffer.unwrap_or(config.tcp_wmem.default),
+            ),
+        }
+    }
+
+    /// `SK_MEMINFO_*`: nine words.
+    fn memory(&self, now: Instant, config: &Config) -> [u8; 36] {
+        let (rcvbuf, sndbuf) = self.buffers(now, config);
+        let (read, below, queued) = match &self.kind {
+            Kind::Stream { handle, .. } => {
+                let info = handle.info(now);
+                let below = u32::try_from(info.below_bytes).unwrap_or(u32::MAX);
+                (info.rmem_alloc, below, info.wmem_queued)
+            }
+            _ => (0, 0, 0),
+        };
+        let words = [read, rcvbuf, below, sndbuf, 0, queued, 0, 0, 0];
+        let mut bytes = [0; 36];
+        for (at, word) in bytes.chunks_exact_mut(4).zip(words) {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn info(&self, now: Instant, config: &Config) -> [u8; tcp_info::SIZE] {
+        match &self.kind {
+            Kind::Stream { handle, is_connecting: true } if handle.state(now) == State::Closed => {
+                tcp_info::fresh(config, self.options.max_pacing_rate)
+            }
+            Kind::Stream { handle, .. } => tcp_info::connection(&handle.info(now)),
+            Kind::Listening(handles) => {
+                let queued = handles.iter().map(|handle| handle.queued().1).sum();
+                let most = handles.iter().map(ListenerHandle::max_queued).max().unwrap_or(0);
+                tcp_info::listener(config, self.options.max_pacing_rate, (queued, most))
+            }
+            Kind::Fresh | Kind::Datagram(_) => {
+                tcp_info::fresh(config, self.options.max_pacing_rate)
+            }
+        }
+    }
+}
+
+/// Options of TCP that the sysctls decide for all sockets.
+fn tcp_default(name: i32, config: &Config) -> i32 {
+    let value = if name == TCP_SYNCNT { config.tcp_syn_retries } else { config.tcp_fin_timeout };
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+/// `struct linger`.
+fn linger(value: &[u8]) -> Result<Option<Nanos>, Errno> {
+    let whole: &[u8; 8] = value.first_chunk().ok_or(Errno::EINVAL)?;
+    let seconds = int(&whole[4..])?;
+    // A negative time is a very long one, as in Linux.
+    let span = u64::try_from(seconds).map_or(Nanos::MAX, Nanos::from_secs);
+    Ok((int(whole)? != 0).then_some(span))
+}
+
+/// `SO_MAX_PACING_RATE` in either size.
+fn rate(value: &[u8]) -> Result<SocketOption, Errno> {
+    Ok(match value.try_into() {
+        Ok(bytes) => SocketOption::MaxPacingRate(Rate(u64::from_ne_bytes(bytes))),
+        Err(_) => SocketOption::MaxPacingRate32(int(value)? as u32),
+    })
+}

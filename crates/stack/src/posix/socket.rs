@@ -1,0 +1,444 @@
+//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has it.
+
+use super::abi::*;
+use super::errno::Errno;
+use super::sockaddr::{self, Domain};
+use super::table::Object;
+use super::{Call, Fd, Outcome, Posix};
+use crate::listener::ListenerHandle;
+use crate::socket::SocketError;
+use crate::socket::tcp::TcpHandle;
+use crate::socket::udp::UdpHandle;
+use crate::stack::{ConnectOptions, ListenOptions};
+use core::net::{IpAddr, SocketAddr};
+use neap_tcp::options::SocketOptions;
+use neap_tcp::state::State;
+use neap_tcp::time::{Instant, Nanos};
+use smallvec::SmallVec;
+
+/// What a socket is now.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// TCP, neither connected nor listening (Linux's `TCP_CLOSE` before a connection).
+    Fresh,
+    /// Two listeners where IPv6 serves IPv4 too.
+    Listening(SmallVec<[ListenerHandle; 2]>),
+    Stream {
+        handle: TcpHandle,
+        /// `SS_CONNECTING`: no `connect` has told the application of the end yet.
+        is_connecting: bool,
+    },
+    /// UDP; `None` before it has a port.
+    Datagram(Option<UdpHandle>),
+}
+
+/// Options of the socket layer that a connection does not know.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub(super) reuse_address: bool,
+    /// `IPV6_V6ONLY`
+    pub(super) v6_only: bool,
+    /// `SO_RCVTIMEO`; `None` is forever.
+    pub(super) receive_timeout: Option<Nanos>,
+    /// `SO_SNDTIMEO`
+    pub(super) send_timeout: Option<Nanos>,
+    /// `SO_RCVLOWAT`, at least 1.
+    pub(super) receive_lowat: u32,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            reuse_address: false,
+            v6_only: false,
+            receive_timeout: None,
+            send_timeout: None,
+            receive_lowat: 1,
+        }
+    }
+}
+
+/// A socket of any kind.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) domain: Domain,
+    pub(super) kind: Kind,
+    /// What `bind` chose, IPv4 where it was mapped.
+    pub(super) bound: Option<SocketAddr>,
+    pub(super) common: Common,
+    /// Of a socket that has no connection.
+    pub(super) options: SocketOptions,
+    /// UDP: receiving and sending were shut down.
+    pub(super) shut: (bool, bool),
+}
+
+/// What `accept` took from the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The new socket.
+    pub fd: Fd,
+    /// The peer, as the listener's family shows it.
+    pub peer: SocketAddr,
+}
+
+impl Socket {
+    fn new(domain: Domain, kind: Kind) -> Self {
+        Self {
+            domain,
+            kind,
+            bound: None,
+            common: Common::default(),
+            options: SocketOptions::default(),
+            shut: (false, false),
+        }
+    }
+
+    pub(super) fn is_stream(&self) -> bool {
+        !matches!(self.kind, Kind::Datagram(_))
+    }
+
+    /// An address as the stack knows it: mapped ones are IPv4.
+    pub(super) fn canonical(&self, address: SocketAddr) -> SocketAddr {
+        let mapped = match address.ip() {
+            IpAddr::V6(ip) if !self.common.v6_only => ip.to_ipv4_mapped(),
+            _ => None,
+        };
+        mapped.map_or(address, |ip| SocketAddr::new(ip.into(), address.port()))
+    }
+
+    /// The own end towards `remote`: a wildcard serves both families.
+    fn bound_for(&self, remote: SocketAddr) -> Option<SocketAddr> {
+        let bound = self.bound?;
+        if bound.ip().is_unspecified() && bound.is_ipv4() != remote.is_ipv4() {
+            let any = if remote.is_ipv4() { Domain::V4 } else { Domain::V6 };
+            return Some(SocketAddr::new(any.unspecified(), bound.port()));
+        }
+        Some(bound)
+    }
+
+    /// Ends what the socket is connected to or listens on; it can be used anew.
+    fn reset(&mut self, now: Instant) {
+        match core::mem::replace(&mut self.kind, Kind::Fresh) {
+            Kind::Listening(handles) => handles.iter().for_each(|handle| handle.close(now)),
+            Kind::Stream { handle, .. } => {
+                self.options = handle.options(now);
+                handle.abort(now);
+                handle.close(now);
+            }
+            kind => self.kind = kind,
+        }
+    }
+}
+
+impl Posix {
+    /// `socket(2)`.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags, `EMFILE`.
+    pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
+        let flags = kind & !SOCK_TYPE_MASK;
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let domain = match domain {
+            AF_INET => Domain::V4,
+            AF_INET6 => Domain::V6,
+            _ => return Err(Errno::EAFNOSUPPORT),
+        };
+        let kind = match (kind & SOCK_TYPE_MASK, protocol) {
+            (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
+            (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
+            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        let object = Object::Socket(Box::new(Socket::new(domain, kind)));
+        self.table.open(object, flags & SOCK_NONBLOCK != 0, flags & SOCK_CLOEXEC != 0)
+    }
+
+    /// `listen(2)`; again on a listener it changes the backlog.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for UDP, `EINVAL` for a connected socket, `EADDRINUSE`.
+    pub fn listen(&mut self, now: Instant, fd: Fd, backlog: i32) -> Result<(), Errno> {
+        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let socket = self.table.socket(fd)?;
+        match &socket.kind {
+            Kind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+            Kind::Stream { .. } => return Err(Errno::EINVAL),
+            Kind::Listening(handles) => {
+                handles.iter().for_each(|handle| handle.set_backlog(backlog));
+                return Ok(());
+            }
+            Kind::Fresh => {}
+        }
+        let any = SocketAddr::new(socket.domain.unspecified(), 0);
+        let mut local = socket.bound.unwrap_or(any);
+        let is_dual = local.is_ipv6() && local.ip().is_unspecified() && !socket.common.v6_only;
+        let options = ListenOptions {
+            backlog,
+            reuse_address: socket.common.reuse_address,
+            options: socket.options.clone(),
+        };
+        let mut handles: SmallVec<[ListenerHandle; 2]> = SmallVec::new();
+        let first = self.stack.listen(local, options.clone())?;
+        local.set_port(first.local_addr().port());
+        handles.push(first);
+        if is_dual {
+            let other = SocketAddr::new(Domain::V4.unspecified(), local.port());
+            match self.stack.listen(other, options) {
+                Ok(other) => handles.push(other),
+                Err(error) => {
+                    handles[0].close(now);
+                    return Err(error.into());
+                }
+            }
+        }
+        let socket = self.table.socket_mut(fd)?;
+        socket.bound = Some(local);
+        socket.kind = Kind::Listening(handles);
+        self.changed(fd);
+        Ok(())
+    }
+
+    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. The new socket inherits the listener's options.
+    ///
+    /// # Errors
+    /// `EINVAL` for one that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
+    /// `EMFILE`.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        flags: i32,
+    ) -> Result<Outcome<Accepted>, Errno> {
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let socket = self.table.socket(fd)?;
+        let Kind::Listening(handles) = &socket.kind else {
+            return Err(if socket.is_stream() { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+        };
+        let mut next = Err(SocketError::WouldBlock);
+        for handle in handles {
+            next = handle.accept();
+            if !matches!(next, Err(SocketError::WouldBlock)) {
+                break;
+            }
+        }
+        match next {
+            Ok((handle, peer)) => {
+                let child = Socket {
+                    domain: socket.domain,
+                    kind: Kind::Stream { handle, is_connecting: false },
+                    bound: None,
+                    common: socket.common.clone(),
+                    options: SocketOptions::default(),
+                    shut: (false, false),
+                };
+                let peer = socket.domain.show(peer);
+                let object = Object::Socket(Box::new(child));
+                let nonblocking = flags & SOCK_NONBLOCK != 0;
+                let fd = self.table.open(object, nonblocking, flags & SOCK_CLOEXEC != 0)?;
+                Ok(Outcome::Done(Accepted { fd, peer }))
+            }
+            Err(SocketError::WouldBlock) if !self.table.is_nonblocking(fd) => {
+                let timeout = socket.common.receive_timeout;
+                call.wait(now, timeout, (fd, POLLIN)).ok_or(Errno::EAGAIN)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `connect(2)`; waits as `SO_SNDTIMEO` says. `AF_UNSPEC` ends a connection.
+    ///
+    /// # Errors
+    /// `EINPROGRESS`, `EALREADY`, `EISCONN`; `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`,
+    /// `ENETUNREACH`; `ECONNREFUSED`, `ETIMEDOUT` and the others of a connection that failed.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        address: &[u8],
+    ) -> Result<Outcome<()>, Errno> {
+        let socket = self.table.socket_mut(fd)?;
+        let is_unspecified = sockaddr::family(address)? == AF_UNSPEC;
+        match &socket.kind {
+            Kind::Datagram(_) => {
+                self.connect_datagram(now, fd, address)?;
+                return Ok(Outcome::Done(()));
+            }
+            _ if is_unspecified => {
+                socket.reset(now);
+                self.changed(fd);
+                return Ok(Outcome::Done(()));
+            }
+            Kind::Listening(_) | Kind::Stream { is_connecting: false, .. } => {
+                return Err(Errno::EISCONN);
+            }
+            Kind::Stream { .. } => {}
+            Kind::Fresh => {
+                self.begin_connect(now, fd, address)?;
+                call.done = 1;
+            }
+        }
+        self.finish_connect(now, call, fd)
+    }
+
+    fn begin_connect(&mut self, now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
+        let socket = self.table.socket(fd)?;
+        let remote = sockaddr::parse(socket.domain, address)?;
+        let remote = socket.canonical(remote);
+        if remote.ip().is_multicast() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let local = socket.bound_for(remote);
+        let options = ConnectOptions { local, options: socket.options.clone() };
+        let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
+            SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
+            error => error.into(),
+        })?;
+        self.table.socket_mut(fd)?.kind = Kind::Stream { handle, is_connecting: true };
+        self.changed(fd);
+        Ok(())
+    }
+
+    /// Looks whether a connection is open. `call.done` is 1 if this call began it.
+    fn finish_connect(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+    ) -> Result<Outcome<()>, Errno> {
+        let nonblocking = self.table.is_nonblocking(fd);
+        let socket = self.table.socket_mut(fd)?;
+        let Kind::Stream { handle, is_connecting } = &mut socket.kind else {
+            return Err(Errno::ECONNABORTED);
+        };
+        match handle.state(now) {
+            State::SynSent | State::SynReceived => {
+                let pending = if call.done == 1 { Errno::EINPROGRESS } else { Errno::EALREADY };
+                if nonblocking {
+                    return Err(pending);
+                }
+                let timeout = socket.common.send_timeout;
+                call.wait(now, timeout, (fd, POLLOUT)).ok_or(pending)
+            }
+            State::Closed => {
+                let error = handle.take_error(now).map_or(Errno::ECONNABORTED, Errno::from);
+                socket.reset(now);
+                self.changed(fd);
+                Err(error)
+            }
+            _ => {
+                *is_connecting = false;
+                Ok(Outcome::Done(()))
+            }
+        }
+    }
+
+    fn connect_datagram(&mut self, now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
+        let socket = self.table.socket(fd)?;
+        let remote = match sockaddr::family(address)? {
+            AF_UNSPEC => None,
+            _ => Some(socket.canonical(sockaddr::parse(socket.domain, address)?)),
+        };
+        if let Some(remote) = remote {
+            self.stack.host().source_for(now, remote.ip())?;
+        }
+        let is_v4 = remote.map_or(socket.domain == Domain::V4, |remote| remote.is_ipv4());
+        Ok(self.datagram(fd, is_v4)?.connect(remote)?)
+    }
+
+    /// The UDP socket of a descriptor, bound to a port of its own if it has none.
+    pub(super) fn datagram(&mut self, fd: Fd, is_v4: bool) -> Result<UdpHandle, Errno> {
+        let socket = self.table.socket_mut(fd)?;
+        let Kind::Datagram(handle) = &mut socket.kind else { return Err(Errno::EOPNOTSUPP) };
+        if let Some(handle) = handle {
+            return Ok(handle.clone());
+        }
+        let any = if is_v4 { Domain::V4 } else { Domain::V6 };
+        let local = SocketAddr::new(any.unspecified(), 0);
+        let bound = self.stack.bind_udp(local, socket.common.reuse_address)?;
+        bound.set_buffers(socket.options.receive_buffer, socket.options.send_buffer);
+        *handle = Some(bound.clone());
+        self.changed(fd);
+        Ok(bound)
+    }
+
+    /// `shutdown(2)`.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown direction, `ENOTCONN`.
+    pub fn shutdown(&mut self, now: Instant, fd: Fd, how: i32) -> Result<(), Errno> {
+        let socket = self.table.socket_mut(fd)?;
+        if !(SHUT_RD..=SHUT_RDWR).contains(&how) {
+            return Err(Errno::EINVAL);
+        }
+        let (reads, writes) = (how != SHUT_WR, how != SHUT_RD);
+        match &mut socket.kind {
+            Kind::Fresh => return Err(Errno::ENOTCONN),
+            Kind::Listening(_) if reads => {
+                socket.reset(now);
+                self.changed(fd);
+            }
+            Kind::Listening(_) => {}
+            Kind::Stream { handle, is_connecting } => match handle.state(now) {
+                State::SynSent => {
+                    socket.reset(now);
+                    self.changed(fd);
+                }
+                State::Closed => return Err(Errno::ENOTCONN),
+                state => {
+                    *is_connecting &= state == State::SynReceived;
+                    if writes {
+                        handle.shutdown_write(now);
+                    }
+                    if reads {
+                        handle.shutdown_read(now);
+                    }
+                }
+            },
+            Kind::Datagram(handle) => {
+                let is_connected = handle.as_ref().is_some_and(|one| one.remote_addr().is_some());
+                socket.shut = (socket.shut.0 | reads, socket.shut.1 | writes);
+                self.changed(fd);
+                return if is_connected { Ok(()) } else { Err(Errno::ENOTCONN) };
+            }
+        }
+        Ok(())
+    }
+
+    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer has
+    /// everything, or for so long.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close(&mut self, now: Instant, call: &mut Call, fd: Fd) -> Result<Outcome<()>, Errno> {
+        if call.lingers.is_none() {
+            let id = self.table.id(fd)?;
+            let Some(description) = self.table.close(fd)? else { return Ok(Outcome::Done(())) };
+            self.forget_watches(id, &description);
+            let Object::Socket(mut socket) = description.object else {
+                return Ok(Outcome::Done(()));
+            };
+            let Kind::Stream { handle, .. } = &socket.kind else {
+                socket.reset(now);
+                return Ok(Outcome::Done(()));
+            };
+            handle.close(now);
+            call.lingers = Some(handle.clone());
+        }
+        let Some(handle) = &call.lingers else { return Ok(Outcome::Done(())) };
+        let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
+        let state = handle.state(now);
+        let is_closing = matches!(state, State::FinWait1 | State::Closing | State::LastAck);
+        let until = call.deadline(now, Some(linger));
+        if is_closing && now < until {
+            return Ok(Outcome::Wait(super::Wait { on: SmallVec::new(), until }));
+        }
+        call.lingers = None;
+        Ok(Outcome::Done(()))
+    }
+}

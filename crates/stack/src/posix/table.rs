@@ -1,0 +1,193 @@
+//! Descriptors, and the open descriptions that they refer to.
+
+use super::Fd;
+use super::epoll::{Epoll, Mark};
+use super::errno::Errno;
+use super::socket::Socket;
+use slab::Slab;
+use std::sync::Arc;
+
+/// Most descriptors of a process (the hard limit of `RLIMIT_NOFILE` on most systems).
+const MOST: usize = 1 << 20;
+
+/// What a descriptor refers to, shared by duplicates (Linux's `struct file`).
+#[derive(Debug)]
+pub(super) struct Description {
+    /// Descriptors that refer to it.
+    references: usize,
+    /// `O_NONBLOCK`.
+    pub(super) nonblocking: bool,
+    pub(super) object: Object,
+    /// Epoll sets that watch it.
+    pub(super) watchers: Vec<Arc<Mark>>,
+}
+
+/// What is open.
+#[derive(Debug)]
+pub(super) enum Object {
+    Socket(Box<Socket>),
+    Epoll(Epoll),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    description: usize,
+    close_on_exec: bool,
+}
+
+/// All descriptors of a process.
+///
+/// Cost: O(1) to look one up; a new one looks for the lowest that is free.
+#[derive(Debug)]
+pub(super) struct Table {
+    first: Fd,
+    slots: Vec<Option<Slot>>,
+    descriptions: Slab<Description>,
+}
+
+impl Table {
+    pub(super) fn new(first: Fd) -> Self {
+        Self { first, slots: Vec::new(), descriptions: Slab::new() }
+    }
+
+    fn index(&self, fd: Fd) -> Option<usize> {
+        usize::try_from(i64::from(fd) - i64::from(self.first)).ok()
+    }
+
+    fn slot(&self, fd: Fd) -> Result<Slot, Errno> {
+        let index = self.index(fd).ok_or(Errno::EBADF)?;
+        self.slots.get(index).copied().flatten().ok_or(Errno::EBADF)
+    }
+
+    /// The description of a descriptor.
+    pub(super) fn id(&self, fd: Fd) -> Result<usize, Errno> {
+        Ok(self.slot(fd)?.description)
+    }
+
+    pub(super) fn get(&self, id: usize) -> &Description {
+        &self.descriptions[id]
+    }
+
+    pub(super) fn get_mut(&mut self, id: usize) -> &mut Description {
+        &mut self.descriptions[id]
+    }
+
+    /// The epoll set of this description, if it still is one.
+    pub(super) fn epoll_mut(&mut self, id: usize) -> Option<&mut Epoll> {
+        match &mut self.descriptions.get_mut(id)?.object {
+            Object::Epoll(epoll) => Some(epoll),
+            Object::Socket(_) => None,
+        }
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.descriptions.iter().filter_map(|(_, description)| match &description.object {
+            Object::Socket(socket) => Some(&**socket),
+            Object::Epoll(_) => None,
+        })
+    }
+
+    pub(super) fn socket(&self, fd: Fd) -> Result<&Socket, Errno> {
+        match &self.get(self.id(fd)?).object {
+            Object::Socket(socket) => Ok(socket),
+            Object::Epoll(_) => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    pub(super) fn socket_mut(&mut self, fd: Fd) -> Result<&mut Socket, Errno> {
+        let id = self.id(fd)?;
+        match &mut self.get_mut(id).object {
+            Object::Socket(socket) => Ok(socket),
+            Object::Epoll(_) => Err(Errno::ENOTSOCK),
+        }
+    }
+
+    /// Whether calls on this descriptor return rather than wait.
+    pub(super) fn is_nonblocking(&self, fd: Fd) -> bool {
+        self.id(fd).is_ok_and(|id| self.get(id).nonblocking)
+    }
+
+    fn place(&mut self, least: Fd, slot: Slot) -> Result<Fd, Errno> {
+        let from = self.index(least).unwrap_or(0);
+        if self.slots.len() < from.min(MOST) {
+            self.slots.resize(from.min(MOST), None);
+        }
+        let free = self.slots[from.min(MOST)..].iter().position(Option::is_none);
+        let index = free.map_or(self.slots.len(), |free| from + free);
+        if index >= MOST {
+            return Err(Errno::EMFILE);
+        }
+        let fd = i64::from(self.first) + index as i64;
+        let fd = Fd::try_from(fd).map_err(|_| Errno::EMFILE)?;
+        if index == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[index] = Some(slot);
+        self.descriptions[slot.description].references += 1;
+        Ok(fd)
+    }
+
+    /// Opens the lowest free descriptor.
+    pub(super) fn open(
+        &mut self,
+        object: Object,
+        nonblocking: bool,
+        close_on_exec: bool,
+    ) -> Result<Fd, Errno> {
+        let description = self.descriptions.insert(Description {
+            references: 0,
+            nonblocking,
+            object,
+            watchers: Vec::new(),
+        });
+        let placed = self.place(self.first, Slot { description, close_on_exec });
+        if placed.is_err() {
+            self.descriptions.remove(description);
+        }
+        placed
+    }
+
+    /// Another descriptor, at least `least`, of the same description.
+    pub(super) fn duplicate(
+        &mut self,
+        fd: Fd,
+        least: Fd,
+        close_on_exec: bool,
+    ) -> Result<Fd, Errno> {
+        let description = self.id(fd)?;
+        self.place(least, Slot { description, close_on_exec })
+    }
+
+    /// Closes a descriptor. The description, if that was its last.
+    pub(super) fn close(&mut self, fd: Fd) -> Result<Option<Description>, Errno> {
+        let id = self.id(fd)?;
+        if let Some(index) = self.index(fd) {
+            self.slots[index] = None;
+        }
+        while matches!(self.slots.last(), Some(None)) {
+            self.slots.pop();
+        }
+        let description = self.get_mut(id);
+        description.references -= 1;
+        Ok((description.references == 0).then(|| self.descriptions.remove(id)))
+    }
+
+    /// All open descriptors.
+    pub(super) fn descriptors(&self) -> Vec<Fd> {
+        let open = self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
+        open.map(|(index, _)| self.first + index as Fd).collect()
+    }
+
+    /// `FD_CLOEXEC`.
+    pub(super) fn close_on_exec(&self, fd: Fd) -> Result<bool, Errno> {
+        Ok(self.slot(fd)?.close_on_exec)
+    }
+
+    pub(super) fn set_close_on_exec(&mut self, fd: Fd, on: bool) -> Result<(), Errno> {
+        let slot = Slot { close_on_exec: on, ..self.slot(fd)? };
+        if let Some(index) = self.index(fd) {
+            self.slots[index] = Some(slot);
+        }
+        Ok(())
+    }
+}

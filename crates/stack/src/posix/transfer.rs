@@ -1,0 +1,326 @@
+//! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, as `tcp_sendmsg` and
+//! `tcp_recvmsg` have it.
+//!
+//! Vectors and `struct msghdr` are the caller's to flatten; control messages do not exist here, since
+//! no option that brings or takes one does.
+
+use super::abi::*;
+use super::errno::Errno;
+use super::sockaddr;
+use super::socket::{Common, Kind};
+use super::{Call, Fd, Outcome, Posix};
+use crate::socket::SocketError;
+use crate::socket::readiness::Ready;
+use crate::socket::tcp::TcpHandle;
+use bytes::Bytes;
+use core::net::SocketAddr;
+use neap_tcp::connection::{ReadError, WriteError};
+use neap_tcp::time::Instant;
+use neap_tcp::write::WriteFlags;
+
+/// What a receiving call brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// What the call returns: bytes, or with `MSG_TRUNC` the size of the datagram.
+    pub len: usize,
+    /// `msg_flags`: `MSG_TRUNC` where a datagram was cut.
+    pub flags: i32,
+    /// Who sent the datagram; nothing for TCP, as in Linux.
+    pub from: Option<SocketAddr>,
+}
+
+impl Received {
+    fn bytes(len: usize) -> Self {
+        Self { len, flags: 0, from: None }
+    }
+}
+
+/// Of one call: the descriptor, its flags, whether it may wait.
+#[derive(Clone, Copy)]
+struct Way {
+    now: Instant,
+    fd: Fd,
+    flags: i32,
+    may_wait: bool,
+}
+
+impl Posix {
+    /// `read(2)`: as `recv` without flags, and nothing at all for an empty buffer.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn read(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+    ) -> Result<Outcome<usize>, Errno> {
+        if buf.is_empty() {
+            self.table.socket(fd).map_err(file_error)?;
+            return Ok(Outcome::Done(0));
+        }
+        self.recv(now, call, fd, buf, 0).map_err(file_error)
+    }
+
+    /// `write(2)`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn write(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+    ) -> Result<Outcome<usize>, Errno> {
+        self.send(now, call, fd, data, 0).map_err(file_error)
+    }
+
+    /// `recv(2)`.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+        flags: i32,
+    ) -> Result<Outcome<usize>, Errno> {
+        let received = self.recv_from(now, call, fd, buf, flags)?;
+        Ok(match received {
+            Outcome::Done(received) => Outcome::Done(received.len),
+            Outcome::Wait(wait) => Outcome::Wait(wait),
+        })
+    }
+
+    /// `send(2)`.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to).
+    pub fn send(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+        flags: i32,
+    ) -> Result<Outcome<usize>, Errno> {
+        self.send_to(now, call, fd, data, flags, None)
+    }
+
+    /// `recvfrom(2)`, `recvmsg(2)`; waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`,
+    /// `MSG_WAITALL` and `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and
+    /// `buf` only says how many. The error queue is always empty.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
+    /// connection, once.
+    pub fn recv_from(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+        flags: i32,
+    ) -> Result<Outcome<Received>, Errno> {
+        let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
+        let way = Way { now, fd, flags, may_wait };
+        let socket = self.table.socket(fd)?;
+        if flags & MSG_ERRQUEUE != 0 {
+            return Err(Errno::EAGAIN);
+        }
+        match &socket.kind {
+            Kind::Fresh | Kind::Listening(_) => Err(Errno::ENOTCONN),
+            Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
+            Kind::Stream { handle, .. } => read_stream(way, call, &socket.common, handle, buf),
+            Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
+            Kind::Datagram(handle) => {
+                let next = match handle {
+                    Some(handle) if flags & MSG_PEEK != 0 => handle.peek_from(),
+                    Some(handle) => handle.recv_from(),
+                    None => Err(SocketError::WouldBlock),
+                };
+                let datagram = match next {
+                    Ok(datagram) => datagram,
+                    Err(SocketError::WouldBlock) if socket.shut.0 => {
+                        return Ok(Outcome::Done(Received::bytes(0)));
+                    }
+                    Err(SocketError::WouldBlock) if may_wait => {
+                        let timeout = socket.common.receive_timeout;
+                        return call.wait(now, timeout, (fd, POLLIN)).ok_or(Errno::EAGAIN);
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                let (whole, cut) = (datagram.data.len(), datagram.data.len().min(buf.len()));
+                buf[..cut].copy_from_slice(&datagram.data[..cut]);
+                Ok(Outcome::Done(Received {
+                    len: if flags & MSG_TRUNC != 0 { whole } else { cut },
+                    flags: if cut < whole { MSG_TRUNC } else { 0 },
+                    from: Some(socket.domain.show(datagram.from)),
+                }))
+            }
+        }
+    }
+
+    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken. `MSG_MORE`, `MSG_EOR`,
+    /// `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint that changes nothing.
+    /// TCP ignores `to`.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `EPIPE`, with [`take_sigpipe`](Self::take_sigpipe) for TCP without `MSG_NOSIGNAL`;
+    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
+    pub fn send_to(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+        flags: i32,
+        to: Option<&[u8]>,
+    ) -> Result<Outcome<usize>, Errno> {
+        let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
+        let way = Way { now, fd, flags, may_wait };
+        let socket = self.table.socket(fd)?;
+        if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let sent = match &socket.kind {
+            Kind::Fresh | Kind::Listening(_) => Err(Errno::EPIPE),
+            Kind::Stream { handle, .. } => write_stream(way, call, &socket.common, handle, data),
+            Kind::Datagram(_) => return self.send_datagram(way, call, data, to),
+        };
+        self.sigpipe = sent == Err(Errno::EPIPE) && flags & MSG_NOSIGNAL == 0;
+        sent
+    }
+
+    fn send_datagram(
+        &mut self,
+        way: Way,
+        call: &mut Call,
+        data: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<Outcome<usize>, Errno> {
+        let socket = self.table.socket(way.fd)?;
+        if way.flags & MSG_MORE != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let to = to.map(|to| sockaddr::parse(socket.domain, to)).transpose()?;
+        let to = to.map(|to| socket.canonical(to));
+        if socket.shut.1 {
+            return Err(Errno::EPIPE);
+        }
+        let timeout = socket.common.send_timeout;
+        let is_v4 = to.map_or(socket.domain.number() == AF_INET, |to| to.is_ipv4());
+        let handle = match &socket.kind {
+            Kind::Datagram(None) if to.is_none() => return Err(Errno::EDESTADDRREQ),
+            _ => self.datagram(way.fd, is_v4)?,
+        };
+        match handle.send_to(way.now, Bytes::copy_from_slice(data), to) {
+            Ok(()) => Ok(Outcome::Done(data.len())),
+            Err(SocketError::WouldBlock) if way.may_wait => {
+                call.wait(way.now, timeout, (way.fd, POLLOUT)).ok_or(Errno::EAGAIN)
+            }
+            Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// `read` and `write` know no sockets, but whatever has a descriptor.
+fn file_error(error: Errno) -> Errno {
+    if error == Errno::ENOTSOCK { Errno::EINVAL } else { error }
+}
+
+/// Reads from a connection until enough is there (`tcp_recvmsg_locked`).
+fn read_stream(
+    way: Way,
+    call: &mut Call,
+    common: &Common,
+    handle: &TcpHandle,
+    buf: &mut [u8],
+) -> Result<Outcome<Received>, Errno> {
+    let Way { now, fd, flags, may_wait } = way;
+    let whole = buf.len();
+    let target = match flags & MSG_WAITALL {
+        0 => (common.receive_lowat as usize).min(whole),
+        _ => whole,
+    };
+    let target = target.max(1);
+    let is_peek = flags & MSG_PEEK != 0;
+    let bits = handle.readiness().bits();
+    let unread = handle.unread(now) as usize;
+    // What has come is told before what ended the connection, and the error stays for the next call.
+    let is_over = unread == 0 && bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    if call.done > 0 && is_over {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
+    let is_enough = if is_peek { unread >= target } else { call.done + unread >= target };
+    let takes = is_enough || !may_wait || bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    let out = &mut buf[call.done.min(whole)..];
+    if takes || !is_peek {
+        let read = match (is_peek, flags & MSG_TRUNC != 0) {
+            _ if out.is_empty() && unread == 0 && !is_over => Err(ReadError::WouldBlock),
+            (true, false) => handle.peek(now, out),
+            (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread)]),
+            (false, false) => handle.read(now, out),
+            (false, true) if unread == 0 => handle.read(now, &mut vec![0; out.len().min(1)]),
+            (false, true) => handle.read(now, &mut vec![0; out.len().min(unread)]),
+        };
+        match read {
+            Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),
+            Ok(read) => call.done += read,
+            Err(ReadError::WouldBlock) => {}
+            Err(ReadError::Failed(error)) => return Err(error.into()),
+        }
+    }
+    if call.done >= target {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
+    let wait = if may_wait { call.wait(now, common.receive_timeout, (fd, POLLIN)) } else { None };
+    match wait {
+        Some(wait) => Ok(wait),
+        None if call.done > 0 => Ok(Outcome::Done(Received::bytes(call.done))),
+        None => Err(Errno::EAGAIN),
+    }
+}
+
+/// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
+fn write_stream(
+    way: Way,
+    call: &mut Call,
+    common: &Common,
+    handle: &TcpHandle,
+    data: &[u8],
+) -> Result<Outcome<usize>, Errno> {
+    let Way { now, fd, may_wait, .. } = way;
+    let bits = handle.readiness().bits();
+    let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
+    if call.done > 0 && is_over {
+        return Ok(Outcome::Done(call.done));
+    }
+    // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
+    if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {
+        let mut marks = WriteFlags::empty();
+        marks.set(WriteFlags::MORE, way.flags & MSG_MORE != 0);
+        marks.set(WriteFlags::EOR, way.flags & MSG_EOR != 0);
+        let written = handle.send(now, &data[call.done.min(data.len())..], marks);
+        match written {
+            Ok(written) => call.done += written,
+            Err(WriteError::WouldBlock) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if call.done >= data.len() && written.is_ok() {
+            return Ok(Outcome::Done(call.done));
+        }
+    }
+    let wait = if may_wait { call.wait(now, common.send_timeout, (fd, POLLOUT)) } else { None };
+    match wait {
+        Some(wait) => Ok(wait),
+        None if call.done > 0 => Ok(Outcome::Done(call.done)),
+        None => Err(Errno::EAGAIN),
+    }
+}

@@ -1,0 +1,144 @@
+//! `shutdown`, `close`, linger, resets.
+
+use super::*;
+
+fn linger(on: i32, seconds: i32) -> [u8; 8] {
+    let mut value = [0; 8];
+    value[..4].copy_from_slice(&int(on));
+    value[4..].copy_from_slice(&int(seconds));
+    value
+}
+
+#[test]
+fn shutdown_ends_one_direction_and_the_peer_reads_the_end() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    assert_eq!(p.posix.shutdown(p.now, client, 3), Err(Errno::EINVAL));
+    assert_eq!(p.posix.shutdown(p.now, client, -1), Err(Errno::EINVAL));
+    assert_eq!(p.posix.shutdown(p.now, client, SHUT_WR), Ok(()));
+    assert_eq!(p.recv(server, 10, 0), Ok(vec![]));
+    assert_eq!(p.send(client, b"late", MSG_NOSIGNAL), Err(Errno::EPIPE));
+    assert!(!p.posix.take_sigpipe());
+    assert_eq!(p.send(client, b"late", 0), Err(Errno::EPIPE));
+    assert!(p.posix.take_sigpipe());
+    assert!(!p.posix.take_sigpipe(), "once");
+    assert_eq!(p.send(server, b"still", 0), Ok(5));
+    assert_eq!(p.recv(client, 10, 0), Ok(b"still".to_vec()));
+}
+
+#[test]
+fn shutdown_needs_a_connection() {
+    let mut p = Process::new();
+    let fd = p.tcp();
+    assert_eq!(p.posix.shutdown(p.now, fd, SHUT_RDWR), Err(Errno::ENOTCONN));
+    let listener = p.listen("127.0.0.1:80");
+    assert_eq!(p.posix.shutdown(p.now, listener, SHUT_WR), Ok(()));
+    assert_eq!(p.connect(fd, "127.0.0.1:80"), Ok(()));
+    // To end the reading of a listener is to stop listening.
+    assert_eq!(p.posix.shutdown(p.now, listener, SHUT_RD), Ok(()));
+    let other = p.tcp();
+    assert_eq!(p.connect(other, "127.0.0.1:80"), Err(Errno::ECONNREFUSED));
+    assert_eq!(p.posix.listen(p.now, listener, 1), Ok(()), "its port is still its own");
+    assert_eq!(p.connect(other, "127.0.0.1:80"), Ok(()));
+}
+
+#[test]
+fn a_reset_is_an_error_once_and_the_end_afterwards() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.set(client, SOL_SOCKET, SO_LINGER, &linger(1, 0)).expect("known");
+    p.close(client);
+    let all = POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP;
+    assert_eq!(p.ready(server) & all, all);
+    assert_eq!(p.recv(server, 10, 0), Err(Errno::ECONNRESET));
+    assert_eq!(p.recv(server, 10, 0), Ok(vec![]));
+    assert_eq!(p.send(server, b"x", 0), Err(Errno::EPIPE));
+    assert!(p.posix.take_sigpipe());
+    assert_eq!(p.posix.shutdown(p.now, server, SHUT_WR), Err(Errno::ENOTCONN));
+    assert_eq!(p.posix.getpeername(p.now, server), Err(Errno::ENOTCONN));
+}
+
+#[test]
+fn a_reset_fails_a_write_with_its_own_error_first() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.set(client, SOL_SOCKET, SO_LINGER, &linger(1, 0)).expect("known");
+    p.close(client);
+    p.settle();
+    assert_eq!(p.send(server, b"x", 0), Err(Errno::ECONNRESET));
+    assert!(!p.posix.take_sigpipe());
+    assert_eq!(p.send(server, b"x", 0), Err(Errno::EPIPE));
+    assert!(p.posix.take_sigpipe());
+}
+
+#[test]
+fn close_with_unread_data_resets() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.send(client, b"unread", 0).expect("room");
+    p.settle();
+    p.close(server);
+    assert_eq!(p.recv(client, 10, 0), Err(Errno::ECONNRESET));
+}
+
+#[test]
+fn a_lingering_close_waits_for_the_peer_or_its_time() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.set(client, SOL_SOCKET, SO_LINGER, &linger(1, 5)).expect("known");
+    p.send(client, b"last words", 0).expect("room");
+    let begin = p.now;
+    p.close(client);
+    assert_eq!(p.now, begin, "the peer's stack has it all at once");
+    assert_eq!(p.recv(server, 20, 0), Ok(b"last words".to_vec()));
+    assert_eq!(p.recv(server, 20, 0), Ok(vec![]));
+
+    // The peer's window is closed, so its end cannot be had.
+    let (client, _server, _) = {
+        let listener = p.listen("127.0.0.1:81");
+        let client = p.tcp();
+        p.connect(client, "127.0.0.1:81").expect("somebody listens");
+        (client, p.accept(listener), listener)
+    };
+    p.set(client, SOL_SOCKET, SO_LINGER, &linger(1, 5)).expect("known");
+    p.set_nonblocking(client);
+    while p.send(client, &[0; 65536], 0).is_ok() {
+        p.settle();
+    }
+    let begin = p.now;
+    p.close(client);
+    assert_eq!(p.now.since(begin), Nanos::from_secs(5));
+    assert_eq!(p.posix.fcntl(client, F_GETFL, 0), Err(Errno::EBADF));
+}
+
+#[test]
+fn connect_to_no_family_ends_a_connection_and_the_socket_is_new() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    let nothing = [0u8; 16];
+    let ended = p.once(|posix, now, call| posix.connect(now, call, client, &nothing));
+    assert_eq!(ended, Ok(()));
+    assert_eq!(p.recv(server, 10, 0), Err(Errno::ECONNRESET));
+    assert_eq!(p.ready(client) & (POLLOUT | POLLHUP), POLLOUT | POLLHUP);
+    assert_eq!(p.connect(client, "127.0.0.1:80"), Ok(()));
+}
+
+#[test]
+fn the_last_descriptor_closes_the_connection() {
+    let mut p = Process::new();
+    let (client, server, listener) = p.pair();
+    let copy = p.posix.fcntl(client, F_DUPFD, 0).expect("a descriptor");
+    p.close(client);
+    assert_eq!(p.recv(server, 1, 0), Err(Errno::EAGAIN));
+    p.close(copy);
+    assert_eq!(p.recv(server, 1, 0), Ok(vec![]));
+    let again = p.once(|posix, now, call| posix.close(now, call, copy));
+    assert_eq!(again, Err(Errno::EBADF));
+    p.close(listener);
+    let other = p.tcp();
+    assert_eq!(p.connect(other, "127.0.0.1:80"), Err(Errno::ECONNREFUSED));
+    p.posix.close_all(p.now);
+    assert!(!p.posix.owns(other) && !p.posix.owns(server));
+    p.pass(Nanos::from_secs(70));
+    assert_eq!(p.posix.stack().usage().tcp.connections, 0);
+}
