@@ -39,11 +39,12 @@ mod units;
 mod way;
 
 pub use figures::{Figures, Series};
+use model::Expect;
 pub use model::Scenario;
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
 pub use sweep::{Choice, describe, plain};
-pub use table::{Row, Table};
+pub use table::{Group, Row, Table};
 pub use way::Files;
 
 use crate::report::Watch;
@@ -141,43 +142,70 @@ impl<'a> Experiment<'a> {
             let expect = expect.get_ref();
             for (choice, figures) in runs.iter().filter(|(choice, _)| matches(choice, &expect.when))
             {
-                let figure = self.figure(figures, &expect.figure)?;
-                let mut value = figure;
-                let mut text = expect.figure.get_ref().clone();
-                if expect.says.is_none() && !choice.is_empty() {
-                    text = format!("{text} ({})", describe(choice));
-                }
-                if !expect.relative_to.is_empty() {
-                    let other = replaced(choice, &expect.relative_to);
-                    let base = runs.iter().find(|(choice, _)| *choice == other);
-                    let Some((_, base)) = base else {
-                        let what = format!("there is no run with {}", describe(&other));
-                        return Err(self.source.error(&expect.figure, what));
-                    };
-                    value /= self.figure(base, &expect.figure)?;
-                    if expect.says.is_none() {
-                        text = format!("{text} over that with {}", describe(&other));
-                    }
-                }
-                let holds = expect.at_least.is_none_or(|least| value >= least)
-                    && expect.at_most.is_none_or(|most| value <= most);
-                let bounds = match (expect.at_least, expect.at_most) {
-                    (Some(least), Some(most)) => format!("from {least} to {most}"),
-                    (Some(least), None) => format!("at least {least}"),
-                    (None, most) => format!("at most {}", most.unwrap_or_default()),
-                };
-                let word = if holds { "holds" } else { "DOES NOT HOLD" };
-                let text = match &expect.says {
-                    None => format!("{text}: {value:.4}, {bounds}: {word}"),
-                    Some(says) => {
-                        let said = short(value * expect.scale.unwrap_or(1.0));
-                        format!("{}: {word}", says.replace("{}", &said))
-                    }
-                };
-                verdicts.push(Verdict { text, holds });
+                verdicts.push(self.verdict(expect, choice, figures, runs)?);
             }
         }
         Ok(verdicts)
+    }
+
+    fn verdict(
+        &self,
+        expect: &Expect,
+        choice: &Choice,
+        figures: &Figures,
+        runs: &[(Choice, Figures)],
+    ) -> Result<Verdict, ScenarioError> {
+        let mut value = self.figure(figures, &expect.figure)?;
+        let mut text = expect.figure.get_ref().clone();
+        if !choice.is_empty() {
+            text = format!("{text} ({})", describe(choice));
+        }
+        if !expect.relative_to.is_empty() {
+            let (base, other) = self.other(expect, choice, &expect.relative_to, runs)?;
+            value /= base;
+            text = format!("{text} over that with {other}");
+        }
+        if !expect.more_than.is_empty() {
+            let (base, other) = self.other(expect, choice, &expect.more_than, runs)?;
+            value -= base;
+            text = format!("{text} less that with {other}");
+        }
+        let holds = expect.at_least.is_none_or(|least| value >= least)
+            && expect.at_most.is_none_or(|most| value <= most);
+        let bounds = match (expect.at_least, expect.at_most) {
+            (Some(least), Some(most)) => format!("from {least} to {most}"),
+            (Some(least), None) => format!("at least {least}"),
+            (None, most) => format!("at most {}", most.unwrap_or_default()),
+        };
+        let word = if holds { "holds" } else { "DOES NOT HOLD" };
+        let text = match &expect.says {
+            None => format!("{text}: {value:.4}, {bounds}: {word}"),
+            Some(says) => {
+                let said = says.replace("{}", &short(value * expect.scale.unwrap_or(1.0)));
+                let is_judged = expect.at_least.is_some() || expect.at_most.is_some();
+                if is_judged { format!("{said}: {word}") } else { said }
+            }
+        };
+        Ok(Verdict { text, holds })
+    }
+
+    /// The figure of the run with other values, and their description.
+    fn other(
+        &self,
+        expect: &Expect,
+        choice: &Choice,
+        values: &BTreeMap<Name, toml::Value>,
+        runs: &[(Choice, Figures)],
+    ) -> Result<(f64, String), ScenarioError> {
+        let other = replaced(choice, values);
+        let said = describe(&other);
+        match runs.iter().find(|(choice, _)| *choice == other) {
+            Some((_, figures)) => Ok((self.figure(figures, &expect.figure)?, said)),
+            None => {
+                let what = format!("there is no run with {said}");
+                Err(self.source.error(&expect.figure, what))
+            }
+        }
     }
 
     fn figure(&self, figures: &Figures, name: &Name) -> Result<f64, ScenarioError> {

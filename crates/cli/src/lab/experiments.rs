@@ -3,7 +3,7 @@
 use super::report::{self, Packets, Section};
 use neap_lab::library::{self, Builtin};
 use neap_lab::report::{Observed, Watch};
-use neap_lab::scenario::{Choice, Experiment, Run, Table, describe};
+use neap_lab::scenario::{Choice, Experiment, Group, Run, Table, Verdict, describe};
 use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,15 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Width of the first column: what is shown.
-const WHAT: usize = 41;
+const WHAT: usize = 34;
 /// Of the others.
-const CELL: usize = 14;
+const CELL: usize = 13;
 /// Width of prose.
-const LINE: usize = 100;
+const LINE: usize = 110;
 
 /// Runs of which packets are written: those of other experiments fill disks.
-const CAPTURED: [(&str, &[&str]); 2] =
-    [("small-queues", &["column=neap", "gso=true", "rate=100mbit"]), ("autosizing", &["column=neap"])];
+const CAPTURED: [(&str, &[&str]); 2] = [
+    ("small-queues", &["column=neap", "gso=true", "rate=100mbit"]),
+    ("autosizing", &["column=neap"]),
+];
 
 /// What all runs have come to.
 #[derive(Serialize)]
@@ -39,12 +41,19 @@ struct Shown {
     name: &'static str,
     about: String,
     look_at: String,
-    tables: Vec<Table>,
-    verdicts: Vec<String>,
+    table: Table,
+    verdicts: Vec<Said>,
     holds: bool,
 }
 
-/// An experiment, and what is drawn of it.
+/// A sentence, and whether it holds.
+#[derive(Serialize)]
+struct Said {
+    text: String,
+    holds: bool,
+}
+
+/// An experiment and where it comes from.
 struct Planned<'a> {
     builtin: Builtin,
     experiment: Experiment<'a>,
@@ -68,15 +77,13 @@ pub(super) fn main(args: &super::Args, out: &mut impl Write) -> Result<bool, Box
         let shown = show(planned, runs)?;
         report.holds &= shown.holds;
         if !args.json {
-            write!(out, "{}\n\n{}", paragraph(&shown.about), tables(&shown)?)?;
-            shown.verdicts.iter().try_for_each(|verdict| writeln!(out, "{}", paragraph(verdict)))?;
-            writeln!(out, "{}\n", paragraph(&shown.look_at))?;
+            print(out, &shown)?;
         }
         report.experiments.push(shown);
     }
     report.hash = format!("{digest:016x}");
     if let Some(path) = &args.html {
-        let page = page(&all, &done, &report.experiments)?;
+        let page = page(&all, &done, &report.experiments);
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if args.json {
@@ -99,9 +106,12 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
         name: planned.builtin.name,
         about: scenario.about.clone(),
         look_at: scenario.look_at.clone().unwrap_or_default(),
-        tables: experiment.tables(&runs)?,
+        table: experiment.table(&runs)?,
         holds: verdicts.iter().all(|verdict| verdict.holds),
-        verdicts: verdicts.into_iter().map(|verdict| verdict.text).collect(),
+        verdicts: verdicts
+            .into_iter()
+            .map(|Verdict { text, holds }| Said { text, holds })
+            .collect(),
     })
 }
 
@@ -137,11 +147,7 @@ fn run_all(all: &[Planned<'_>], args: &super::Args) -> Result<Vec<Vec<Run>>, Box
     Ok(by_experiment)
 }
 
-fn run(
-    planned: &Planned<'_>,
-    choice: &Choice,
-    args: &super::Args,
-) -> Result<Run, Box<dyn Error>> {
+fn run(planned: &Planned<'_>, choice: &Choice, args: &super::Args) -> Result<Run, Box<dyn Error>> {
     let experiment = &planned.experiment;
     let path = args.pcapng.as_deref().filter(|_| is_captured(planned.builtin.name, choice));
     let path = path.map(|path| named(path, planned.builtin.name));
@@ -177,27 +183,24 @@ fn named(path: &Path, name: &str) -> PathBuf {
     path.with_file_name(file)
 }
 
-fn page(
-    all: &[Planned<'_>],
-    done: &[Vec<Run>],
-    shown: &[Shown],
-) -> Result<String, Box<dyn Error>> {
+fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> String {
     let mut sections = Vec::new();
     for ((planned, runs), shown) in all.iter().zip(done).zip(shown) {
         let cases = planned.experiment.choices().iter().zip(runs);
         let cases = cases.filter_map(|(choice, run)| {
             run.recording.as_ref().map(|recording| (describe(choice), recording))
         });
-        let verdicts = shown.verdicts.iter().map(|text| (text.as_str(), !text.contains("DOES NOT")));
+        let said = shown.verdicts.iter().map(|said| (said.text.as_str(), said.holds));
+        let unmatched = shown.table.unmatched.iter().map(|text| (text.as_str(), false));
         sections.push(Section {
             title: &shown.about,
             introduction: &shown.look_at,
-            tables: tables(shown)?,
-            verdicts: verdicts.collect(),
+            table: cells(&shown.table),
+            verdicts: said.chain(unmatched).collect(),
             cases: cases.collect(),
         });
     }
-    Ok(report::front_page(&sections))
+    report::front_page(&sections)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -221,24 +224,56 @@ fn paragraph(text: &str) -> String {
     out
 }
 
-/// As the terminal shows them.
-fn tables(shown: &Shown) -> Result<String, std::fmt::Error> {
+fn print(out: &mut impl Write, shown: &Shown) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "{}\n{}\n", paragraph(&shown.about), paragraph(&shown.look_at))?;
+    writeln!(out, "{}", table(&shown.table)?)?;
+    let verdicts = shown.verdicts.iter().map(|said| &said.text);
+    verdicts
+        .chain(&shown.table.unmatched)
+        .try_for_each(|said| writeln!(out, "{}", paragraph(said)))?;
+    Ok(writeln!(out)?)
+}
+
+/// As a terminal shows it.
+fn table(table: &Table) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
-    for table in &shown.tables {
-        let title = &table.title;
-        write!(out, "{title:<WHAT$}{:>CELL$}{:>CELL$}", "before", "after")?;
-        table.columns.iter().try_for_each(|column| write!(out, "{column:>CELL$}"))?;
-        out.push('\n');
-        for row in &table.rows {
-            let [before, after] = &row.published;
-            let mut line =
-                format!("  {:<width$}{before:>CELL$}{after:>CELL$}", row.what, width = WHAT - 2);
+    let published = CELL * table.published.len();
+    writeln!(out, "{:WHAT$}{:>published$}{:>CELL$}", "", "published:", "here:")?;
+    write!(out, "{:WHAT$}", "")?;
+    let mut heads = table.published.iter().chain(&table.columns);
+    heads.try_for_each(|head| write!(out, "{head:>CELL$}"))?;
+    out.push('\n');
+    for group in &table.groups {
+        let is_alone = group.rows.iter().all(|row| row.case.is_empty());
+        if !is_alone {
+            writeln!(out, "{}", group.what)?;
+        }
+        for row in &group.rows {
+            let what = if is_alone { group.what.clone() } else { format!("  {}", row.case) };
+            let mut line = format!("{what:WHAT$}");
+            row.published.iter().try_for_each(|said| write!(line, "{said:>CELL$}"))?;
             for value in &row.values {
-                write!(line, "{value:>CELL$.digits$}", digits = row.digits)?;
+                write!(line, "{value:>CELL$.digits$}", digits = group.digits)?;
             }
             writeln!(out, "{}", line.trim_end())?;
         }
-        out.push('\n');
     }
     Ok(out)
+}
+
+/// As a page shows it: head and rows.
+fn cells(table: &Table) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut head = vec![String::new()];
+    head.extend(table.published.iter().map(|name| format!("published: {name}")));
+    head.extend(table.columns.iter().cloned());
+    let rows = table.groups.iter().flat_map(|group| {
+        group.rows.iter().map(|row| {
+            let Group { what, digits, .. } = group;
+            let is_alone = row.case.is_empty();
+            let what = if is_alone { what.clone() } else { format!("{what}: {}", row.case) };
+            let values = row.values.iter().map(|value| format!("{value:.digits$}"));
+            core::iter::once(what).chain(row.published.iter().cloned()).chain(values).collect()
+        })
+    });
+    (head, rows.collect())
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 pub(super) struct Section<'a> {
     pub(super) title: &'a str,
     pub(super) introduction: &'a str,
-    /// As the terminal shows them.
-    pub(super) tables: String,
+    /// Head and rows.
+    pub(super) table: (Vec<String>, Vec<Vec<String>>),
     /// And whether they hold.
     pub(super) verdicts: Vec<(&'a str, bool)>,
     /// The runs that are drawn.
@@ -34,7 +34,8 @@ pub(super) fn front_page(sections: &[Section<'_>]) -> String {
     for section in sections {
         page.heading(section.title);
         page.text(section.introduction);
-        page.preformatted(&section.tables);
+        let (head, rows) = &section.table;
+        page.table(&head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
         page.verdicts(section.verdicts.iter().copied());
         let cases = section.cases.iter();
         let cases = cases.map(|(name, recording)| Case { name: name.clone(), recording });

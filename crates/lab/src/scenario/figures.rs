@@ -290,6 +290,12 @@ impl AppProbe {
             // Jain, Chiu and Hawe 1984.
             out("jain_index", sum * sum / (shares.len() as f64 * squares));
         }
+        let rates = shares.iter().map(|share| share * 8e-6 / seconds);
+        let (least, most) = rates.fold((f64::INFINITY, 0.0_f64), |(least, most), rate| {
+            (least.min(rate), most.max(rate))
+        });
+        out("slowest_mbit", least.min(most));
+        out("fastest_mbit", most);
         out("retransmitted", self.retransmitted as f64);
         out("below_bytes_max", self.below_max as f64);
         out("sndbuf_max", self.sndbuf_max as f64);

@@ -51,6 +51,9 @@ pub struct Scenario {
     /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
     #[serde(default)]
     pub column: Vec<Column>,
+    /// Names of the columns that others have measured.
+    #[serde(default)]
+    pub published: Vec<Name>,
     /// Figures that are shown for each column.
     #[serde(default)]
     pub row: Vec<Row>,
@@ -474,6 +477,12 @@ pub struct Row {
     pub published: Vec<Published>,
 }
 
+impl Row {
+    pub(super) fn scale(&self) -> f64 {
+        self.scale.unwrap_or(1.0)
+    }
+}
+
 /// A measurement of others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -481,17 +490,19 @@ pub struct Published {
     /// With these values of the sweep only.
     #[serde(default)]
     pub when: BTreeMap<Name, toml::Value>,
-    /// Before the change.
-    pub before: String,
-    /// And after it.
-    pub after: String,
+    /// By the columns named as published; empty where nothing was measured.
+    pub values: Vec<String>,
+    /// Why the runs differ, if they do.
+    #[serde(default)]
+    pub why: Option<String>,
 }
 
 /// A figure that must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
+    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said. With
+    /// words an expectation needs no bounds: then it only tells.
     #[serde(default)]
     pub says: Option<String>,
     /// The value is said multiplied by this.
@@ -509,6 +520,9 @@ pub struct Expect {
     /// Divided by the figure of the run with these values in place of its own.
     #[serde(default)]
     pub relative_to: BTreeMap<Name, toml::Value>,
+    /// Less the figure of the run with these values in place of its own.
+    #[serde(default)]
+    pub more_than: BTreeMap<Name, toml::Value>,
 }
 
 impl Scenario {
