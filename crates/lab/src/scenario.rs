@@ -140,21 +140,32 @@ impl<'a> Experiment<'a> {
         let mut verdicts = Vec::new();
         for expect in &self.scenario.expect {
             let expect = expect.get_ref();
-            for (choice, figures) in runs.iter().filter(|(choice, _)| matches(choice, &expect.when))
-            {
-                verdicts.push(self.verdict(expect, choice, figures, runs)?);
+            let those = runs.iter().filter(|(choice, _)| matches(choice, &expect.when));
+            let all = those.map(|(choice, figures)| self.verdict(expect, choice, figures, runs));
+            let mut all = all.collect::<Result<Vec<_>, _>>()?;
+            if expect.says.is_some() {
+                // A sentence about several runs is about the one that is nearest to the bound.
+                all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+                let is_floor = expect.at_least.is_some() && expect.at_most.is_none();
+                all = if is_floor {
+                    all.into_iter().take(1).collect()
+                } else {
+                    all.split_off(all.len().saturating_sub(1))
+                };
             }
+            verdicts.extend(all.into_iter().map(|(_, verdict)| verdict));
         }
         Ok(verdicts)
     }
 
+    /// The value, and what it says.
     fn verdict(
         &self,
         expect: &Expect,
         choice: &Choice,
         figures: &Figures,
         runs: &[(Choice, Figures)],
-    ) -> Result<Verdict, ScenarioError> {
+    ) -> Result<(f64, Verdict), ScenarioError> {
         let mut value = self.figure(figures, &expect.figure)?;
         let mut text = expect.figure.get_ref().clone();
         if !choice.is_empty() {
@@ -186,7 +197,7 @@ impl<'a> Experiment<'a> {
                 if is_judged { format!("{said}: {word}") } else { said }
             }
         };
-        Ok(Verdict { text, holds })
+        Ok((value, Verdict { text, holds }))
     }
 
     /// The figure of the run with other values, and their description.
