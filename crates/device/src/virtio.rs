@@ -107,24 +107,15 @@ impl Header {
 mod tests {
     use super::*;
     use neap_stack::frame::{Gso, Headers};
-    use neap_tcp::segment::{Ecn, Payload};
-    use neap_tcp::time::{Instant, Rate};
+    use neap_tcp::segment::Payload;
 
     fn frame(tcp_flags: u8) -> Frame {
         let mut headers = Headers::default();
         headers.prepend(40)[20 + TCP_FLAGS] = tcp_flags;
         Frame {
-            headers,
-            link_len: 0,
-            payload: Payload::from(bytes::Bytes::from_static(&[7; 4000])),
             gso: Some(Gso { size: 1460, kind: GsoKind::Tcp4 }),
             checksum: Some(PartialChecksum { start: 20, offset: 16 }),
-            departure: Instant::ZERO,
-            pacing_rate: Rate::UNLIMITED,
-            priority: 0,
-            flow: 0,
-            ecn: Ecn::NotEct,
-            credit: None,
+            ..Frame::new(headers, Payload::from(bytes::Bytes::from_static(&[7; 4000])))
         }
     }
 

@@ -11,6 +11,7 @@ use neap_stack::socket::readiness::{Ready, ReadyState};
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::connection::WriteError;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -305,9 +306,9 @@ impl TcpStream {
         if data.is_empty() {
             return Ok(0);
         }
-        use neap_tcp::connection::WriteError::WouldBlock;
+        let block = &WriteError::WouldBlock;
         let written = self
-            .wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
+            .wait_for(WRITE_READY, &self.waiting.write_timeout, block, || {
                 self.handle.write(clock::now(), data)
             })
             .map_err(write_error)?;
@@ -321,25 +322,15 @@ impl TcpStream {
     /// # Errors
     /// As [`Write::write`].
     pub fn send(&self, data: &[u8], flags: WriteFlags) -> io::Result<usize> {
-        use neap_tcp::connection::WriteError::WouldBlock;
-        let mut total = 0;
-        while total < data.len() {
-            let sent = self.wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
-                self.handle.send(clock::now(), &data[total..], flags)
-            });
-            match sent {
-                Ok(sent) => {
-                    total += sent;
-                    self.count_written(sent);
-                }
-                Err(_) if total > 0 => break,
-                Err(error) => return Err(write_error(error)),
-            }
-            if self.waiting.nonblocking.load(Relaxed) {
-                break;
-            }
+        let mut rest = data;
+        if rest.is_empty() {
+            return Ok(0);
         }
-        Ok(total)
+        self.send_all(|| {
+            let sent = self.handle.send(clock::now(), rest, flags)?;
+            rest = &rest[sent..];
+            Ok((sent, rest.is_empty()))
+        })
     }
 
     /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they
@@ -348,25 +339,36 @@ impl TcpStream {
     /// # Errors
     /// As [`Write::write`].
     pub fn send_bytes(&self, data: &mut Bytes) -> io::Result<usize> {
-        use neap_tcp::connection::WriteError::WouldBlock;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.send_all(|| {
+            let sent = self.handle.write_bytes(clock::now(), data)?;
+            Ok((sent, data.is_empty()))
+        })
+    }
+
+    /// Sends by `attempt`, which says how much it took and whether that was all, until it was; in
+    /// non-blocking mode once.
+    fn send_all(
+        &self,
+        mut attempt: impl FnMut() -> Result<(usize, bool), WriteError>,
+    ) -> io::Result<usize> {
+        let (block, timeout) = (&WriteError::WouldBlock, &self.waiting.write_timeout);
         let mut total = 0;
-        while !data.is_empty() {
-            let sent = self.wait_for(WRITE_READY, &self.waiting.write_timeout, &WouldBlock, || {
-                self.handle.write_bytes(clock::now(), data)
-            });
-            match sent {
-                Ok(sent) => {
+        loop {
+            match self.wait_for(WRITE_READY, timeout, block, &mut attempt) {
+                Ok((sent, is_all)) => {
                     total += sent;
                     self.count_written(sent);
+                    if is_all || self.waiting.nonblocking.load(Relaxed) {
+                        return Ok(total);
+                    }
                 }
-                Err(_) if total > 0 => break,
+                Err(_) if total > 0 => return Ok(total),
                 Err(error) => return Err(write_error(error)),
             }
-            if self.waiting.nonblocking.load(Relaxed) {
-                break;
-            }
         }
-        Ok(total)
     }
 
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {

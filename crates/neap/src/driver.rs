@@ -9,15 +9,13 @@
 //! its socket while another leads; one is called when the leader leaves. *Worker*: leads only while
 //! nobody else does, and gives the role up while it sleeps.
 
+use crate::alarm::{Alarm, timespec};
 use crate::clock;
 use neap_stack::shard::Why;
 use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -104,44 +102,24 @@ impl Wake for CallLeader {
     }
 }
 
-/// An epoll set over the devices' descriptors, the kick and a timer. A timeout of `epoll_wait` may be
-/// late by the thread's timer slack (50 us); a timerfd is not.
+/// An epoll set over the devices' descriptors, the kick and an alarm.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     epoll: OwnedFd,
-    timer: OwnedFd,
-    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than a
-    /// look that was too early.
-    armed: AtomicU64,
+    alarm: Alarm,
     /// The last part of a sleep that is spent awake.
     spin: Nanos,
 }
 
-/// The time from `now` to `until` as `epoll_pwait2(2)` takes it.
-pub(crate) fn timeout(until: Instant, now: Instant) -> Option<Timespec> {
-    (until != Instant::FAR_FUTURE).then(|| {
-        let left = until.since(now).0;
-        Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
-    })
-}
-
 /// Token of the kick in a sleeper.
 const KICK: u64 = u64::MAX;
-/// Token of its timer.
-const TIMER: u64 = u64::MAX - 1;
-
-fn timespec(nanos: u64) -> Timespec {
-    Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
-}
+/// Token of its alarm.
+const ALARM: u64 = u64::MAX - 1;
 
 impl Sleeper {
     fn new(devices: &[Arc<OwnedFd>], kick: &Kick, spin: Nanos) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // An edge for each expiry: it need not be read.
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&set, &timer, epoll::EventData::new_u64(TIMER), flags)?;
+        let alarm = Alarm::new(&set, ALARM)?;
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&set, &kick.0, data, epoll::EventFlags::IN)?;
         for (index, device) in devices.iter().enumerate() {
@@ -150,7 +128,7 @@ impl Sleeper {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&set, device.as_fd(), data, flags)?;
         }
-        Ok(Self { epoll: set, timer, armed: AtomicU64::new(u64::MAX), spin })
+        Ok(Self { epoll: set, alarm, spin })
     }
 
     /// Its descriptor, to be slept on together with others: readable when there is an event.
@@ -164,12 +142,11 @@ impl Sleeper {
         if until == Instant::FAR_FUTURE {
             seen = self.wait(None);
         } else if until.since(now) > self.spin {
-            let at = until - self.spin;
-            let timeout = self.arm(at, now).err().map(|_| timespec(at.since(now).0));
-            seen = self.wait(timeout.as_ref());
+            self.alarm.set(until - self.spin, now);
+            seen = self.wait(None);
         }
         if self.spin > Nanos::ZERO {
-            // Only the timer ends a sleep early.
+            // Only the alarm ends a sleep early.
             while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
                 seen = self.wait(Some(&timespec(0)));
                 core::hint::spin_loop();
@@ -178,20 +155,10 @@ impl Sleeper {
         seen.kick
     }
 
-    /// Has the timer fire at `at` or earlier; never for the far future.
-    pub(crate) fn arm(&self, at: Instant, now: Instant) -> rustix::io::Result<()> {
-        if at == Instant::FAR_FUTURE {
-            return Ok(());
-        }
-        let armed = Instant::from_nanos(self.armed.load(Ordering::Relaxed));
-        if armed > now && armed <= at {
-            return Ok(());
-        }
-        let it_value = timespec(at.as_nanos().max(1));
-        let time = Itimerspec { it_interval: timespec(0), it_value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)?;
-        self.armed.store(at.as_nanos(), Ordering::Relaxed);
-        Ok(())
+    /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or earlier.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn wake_at(&self, at: Instant, now: Instant) {
+        self.alarm.set(at, now);
     }
 
     fn wait(&self, timeout: Option<&Timespec>) -> Seen {
@@ -203,7 +170,7 @@ impl Sleeper {
         let tokens = || events[..count].iter().map(|event| event.data.u64());
         Seen {
             any: count > 0,
-            event: tokens().any(|token| token != TIMER),
+            event: tokens().any(|token| token != ALARM),
             kick: tokens().any(|token| token == KICK),
         }
     }
@@ -213,7 +180,7 @@ impl Sleeper {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     any: bool,
-    /// Something else than the timer.
+    /// Something else than the alarm.
     event: bool,
     kick: bool,
 }

@@ -56,6 +56,7 @@
 //! [`device`], the way out.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod blocking;
 mod builder;
 mod clock;

@@ -9,6 +9,7 @@
 //! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets; about 200
 //! bytes for each. One system call more per wait while there are descriptors.
 
+use crate::alarm::{Alarm, timespec};
 use crate::blocking::Source;
 use crate::clock;
 use crate::driver::{Led, Sleeper};
@@ -205,6 +206,8 @@ struct Waiting {
 const BELL: u64 = u64::MAX;
 /// Token of the descriptors.
 const FILES: u64 = u64::MAX - 1;
+/// Token of the alarm.
+const ALARM: u64 = u64::MAX - 2;
 /// Descriptors reported by one wait at the most.
 const MAX_FILES: usize = 64;
 
@@ -224,7 +227,8 @@ pub struct Poller {
     /// The kernel's descriptors.
     files: OwnedFd,
     has_files: AtomicBool,
-    /// What is slept on: the bell, `files`, and the devices of the shards.
+    alarm: Alarm,
+    /// What is slept on: the bell, `files`, the alarm, and the devices of the shards.
     set: OwnedFd,
 }
 
@@ -253,6 +257,7 @@ impl Poller {
             epoch: AtomicUsize::new(0),
             files,
             has_files: AtomicBool::new(false),
+            alarm: Alarm::new(&set, ALARM)?,
             set,
         })
     }
@@ -421,12 +426,12 @@ impl Poller {
 
     fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) {
         let mut buffer = [NO_EVENT; 8];
-        let timeout = crate::driver::timeout(until, now);
-        let count = epoll::wait(&self.set, &mut buffer, timeout.as_ref()).unwrap_or(0);
+        self.alarm.set(until, now);
+        let count = epoll::wait(&self.set, &mut buffer, None).unwrap_or(0);
         for event in &buffer[..count] {
             match event.data.u64() {
                 BELL => drop(rustix::io::read(&self.shared.bell, &mut [0; 8])),
-                FILES => {}
+                FILES | ALARM => {}
                 token => {
                     if let Some(shard) = shards.iter().find(|shard| shard.token == token) {
                         shard.running.driver(shard.index).drain(&shard.sleeper);
@@ -478,7 +483,7 @@ impl Poller {
             return Ok(());
         }
         let mut buffer = [NO_EVENT; MAX_FILES];
-        let at_once = crate::driver::timeout(Instant::ZERO, Instant::ZERO);
+        let at_once = Some(timespec(0));
         let count = match epoll::wait(&self.files, &mut buffer, at_once.as_ref()) {
             Err(rustix::io::Errno::INTR) => 0,
             result => result?,
@@ -618,4 +623,24 @@ impl Drop for Poller {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_does_not_last_for_whole_milliseconds() {
+        let poller = Poller::new().expect("descriptors");
+        let mut events = Vec::new();
+        // On a busy machine any of them may be late, but hardly all.
+        let shortest = (0..100).map(|_| {
+            let start = clock::now();
+            poller.wait(&mut events, Some(Duration::from_micros(100))).expect("a wait");
+            clock::now().since(start)
+        });
+        let shortest = shortest.min().expect("waits");
+        assert!(shortest.0 >= 100_000, "it ended early: {shortest:?}");
+        assert!(shortest.0 < 1_000_000, "rounded: {shortest:?}");
+    }
 }

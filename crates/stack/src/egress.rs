@@ -257,17 +257,10 @@ fn tcp_frame(tuple: &FourTuple, found: &Found, segment: Segment, identification:
     let kind = if tuple.local.is_ipv4() { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
     let checksum = by_device.then(|| partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT));
     Frame {
-        headers,
-        link_len: 0,
-        payload: segment.payload,
         gso: is_super.then_some(Gso { size: segment.gso_size, kind }),
         checksum,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
         ecn: segment.ecn,
-        credit: None,
+        ..Frame::new(headers, segment.payload)
     }
 }
 
@@ -381,17 +374,10 @@ impl Datagram {
         };
         ip.emit(&mut self.headers, u16::try_from(transport_len).unwrap_or(u16::MAX));
         Frame {
-            headers: self.headers,
-            link_len: 0,
-            payload: self.payload,
-            gso: None,
-            checksum: None,
-            departure: Instant::ZERO,
             pacing_rate: self.pacing_rate,
-            priority: 0,
             flow: self.flow,
-            ecn: Ecn::NotEct,
             credit: self.credit,
+            ..Frame::new(self.headers, self.payload)
         }
     }
 }

@@ -134,8 +134,7 @@ mod tests {
     use crate::wire::checksum::Pseudo;
     use crate::wire::{self, ChecksumBy, Ports, Protocol, udp};
     use bytes::Bytes;
-    use neap_tcp::segment::Ecn;
-    use neap_tcp::time::{Instant, Rate};
+    use neap_tcp::time::Instant;
     use neap_tcp::transmit::small_queue::TxCredit;
 
     const PORTS: Ports = Ports { source: 1, destination: 2 };
@@ -159,17 +158,9 @@ mod tests {
         headers.prepend(14).fill(7);
         let mark = wire::partial_checksum(&headers, udp::HEADER_LEN, udp::CHECKSUM_AT);
         let frame = Frame {
-            headers,
             link_len: 14,
-            payload: data,
-            gso: None,
             checksum: (by == ChecksumBy::Device).then_some(mark),
-            departure: Instant::ZERO,
-            pacing_rate: Rate::UNLIMITED,
-            priority: 0,
-            flow: 0,
-            ecn: Ecn::NotEct,
-            credit: None,
+            ..Frame::new(headers, data)
         };
         (frame, pseudo)
     }

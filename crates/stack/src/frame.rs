@@ -125,6 +125,23 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame without a link header that leaves as it is and at once, of no flow and no account.
+    pub fn new(headers: Headers, payload: Payload) -> Self {
+        Self {
+            headers,
+            link_len: 0,
+            payload,
+            gso: None,
+            checksum: None,
+            departure: Instant::ZERO,
+            priority: 0,
+            pacing_rate: Rate::UNLIMITED,
+            flow: 0,
+            ecn: Ecn::NotEct,
+            credit: None,
+        }
+    }
+
     /// Bytes of headers and payload as they stand, one header for a super-frame (Linux's `skb->len`).
     pub fn len(&self) -> usize {
         self.headers.len() + self.payload.len() as usize
@@ -188,17 +205,5 @@ impl Frame {
 pub(crate) fn test_frame(payload: usize) -> Frame {
     let mut headers = Headers::default();
     headers.prepend(40);
-    Frame {
-        headers,
-        link_len: 0,
-        payload: Payload::from(Bytes::from(vec![0; payload])),
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
-        ecn: Ecn::NotEct,
-        credit: None,
-    }
+    Frame::new(headers, Payload::from(Bytes::from(vec![0; payload])))
 }

@@ -17,7 +17,7 @@ use core::str::FromStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_tcp::lateness::Departures;
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::{Instant, Rate};
+use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
 use std::sync::Arc;
 
@@ -324,17 +324,9 @@ impl Interface {
 
 fn link_frame(headers: Headers) -> Frame {
     Frame {
-        headers,
         link_len: ethernet::HEADER_LEN as u8,
-        payload: Payload::new(),
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
         flow: ORPHAN,
-        ecn: Ecn::NotEct,
-        credit: None,
+        ..Frame::new(headers, Payload::new())
     }
 }
 

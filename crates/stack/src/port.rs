@@ -275,17 +275,20 @@ impl Port {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        let mut round = Round::new(self, now, true);
-        let posted = self.device.post(|debt| debt.reap = true, &mut round);
-        let had_completed = round.had_completed;
-        round.end(posted == Posted::DebtLeft);
-        had_completed
+        self.post(Round::new(self, now, true), |debt| debt.reap = true)
     }
 
     fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
-        let mut round = Round::new(self, now, false);
+        self.post(Round::new(self, now, false), add);
+    }
+
+    /// Has the owner of the device do what `add` asks for: this thread, if nobody owns it. Whether the
+    /// device had completed frames.
+    fn post(&self, mut round: Round<'_>, add: impl FnOnce(&mut Debt)) -> bool {
         let posted = self.device.post(add, &mut round);
+        let had_completed = round.had_completed;
         round.end(posted == Posted::DebtLeft);
+        had_completed
     }
 
     /// When to call [`run`](Self::run) next if no event of the device comes first: the earliest of
@@ -457,12 +460,13 @@ impl Transmitter {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
 
-    /// One completion round. Whether there were any.
+    /// One completion round. Whether there were any; what completes at submission does not count, it is
+    /// no event of the device.
     fn reap(&mut self, now: Instant) -> bool {
         let done = self.tx.reap(now);
         self.is_full = false;
         let Some(bql) = &mut self.bql else {
-            return done.frames > 0;
+            return false;
         };
         if done.frames > 0 {
             bql.on_completed(now, done.bytes);

@@ -261,7 +261,7 @@ impl Batch {
     }
 }
 
-/// What one round found.
+/// What one round, or a part of it, found.
 struct Round {
     /// Work is left.
     more: bool,
@@ -392,9 +392,10 @@ impl Shard {
             driver.generation = host.topology.generation();
             driver.locals = host.topology.locals();
         }
-        let (mut more, received) = driver.receive(host, now, &self.list);
+        let mut round = driver.receive(host, now, &self.list);
+        round.had_event |= had_event;
         if self.list.index == 0 {
-            more |= driver.receive_loopback(host, now);
+            round.more |= driver.receive_loopback(host, now);
             host.expire(now);
         }
         driver.expire(host, now);
@@ -403,7 +404,7 @@ impl Shard {
         for queue in driver.queues.iter().filter(|queue| queue.port.next_event() <= now) {
             queue.port.run(now);
         }
-        Round { more, had_event: had_event | received }
+        round
     }
 
     /// The earliest of what is planned.
@@ -428,8 +429,8 @@ impl Shard {
 
 impl Driver {
     /// Takes at most a budget of packets from the devices and gives each touched connection its
-    /// segments. Whether the budget was used up, and whether anything had come.
-    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> (bool, bool) {
+    /// segments.
+    fn receive(&mut self, host: &Host, now: Instant, list: &RunList) -> Round {
         let shard = list.index;
         let count = self.queues.len();
         let (mut budget, mut bytes) = (RECEIVE_BUDGET, RECEIVE_BYTES);
@@ -456,7 +457,7 @@ impl Driver {
         if budget < RECEIVE_BUDGET {
             self.flush(host, now, shard);
         }
-        (budget == 0 || bytes == 0, budget < RECEIVE_BUDGET)
+        Round { more: budget == 0 || bytes == 0, had_event: budget < RECEIVE_BUDGET }
     }
 
     /// The same for what this host sent to itself.

@@ -14,8 +14,8 @@ use neap_stack::hand_off::{HandOff, Posted, Released, Settle};
 use neap_stack::port::Port;
 use neap_stack::qdisc::fifo::PfifoFast;
 use neap_stack::qdisc::{QdiscStats, Verdict};
-use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::{Instant, Rate};
+use neap_tcp::segment::Payload;
+use neap_tcp::time::Instant;
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use std::task::{Wake, Waker};
 
@@ -175,17 +175,9 @@ fn world(slots: usize, completion: Completion) -> Arc<World> {
 
 fn send(world: &World, flow: u64) {
     let frame = Frame {
-        headers: Headers::default(),
-        link_len: 0,
-        payload: Payload::new(),
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
         flow,
-        ecn: Ecn::NotEct,
         credit: Some(TxCredit::charge(&world.account, 1)),
+        ..Frame::new(Headers::default(), Payload::new())
     };
     assert_eq!(world.port.enqueue(frame, Instant::ZERO), Verdict::Queued);
 }

@@ -385,7 +385,7 @@ impl Connection {
 
     /// Recomputes the payload of a full segment from path, peer and options.
     pub(crate) fn refresh_mss(&mut self) {
-        let header = 20 + if self.timestamps { 12 } else { 0 };
+        let header = self.usual_header();
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
         self.sender.mss = self.half_window(mss.min(limit), 68 - header);

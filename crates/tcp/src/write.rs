@@ -62,8 +62,7 @@ impl Connection {
             return mss;
         }
         let header = self.path.ip_header + 60;
-        let half_window = (self.sender.max_wnd / 2).max(mss);
-        let bytes = self.gso.max_size.saturating_sub(header).min(half_window);
+        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
         (bytes / mss).clamp(1, self.gso.max_segs) * mss
     }
 

@@ -252,8 +252,7 @@ mod tests {
     use crate::sys::Mapping;
     use bytes::{Bytes, BytesMut};
     use neap_stack::frame::Headers;
-    use neap_tcp::segment::{Ecn, Payload};
-    use neap_tcp::time::Rate;
+    use neap_tcp::segment::Payload;
     use neap_tcp::transmit::small_queue::TxAccount;
     use std::task::Waker;
 
@@ -269,17 +268,9 @@ mod tests {
         let mut headers = Headers::default();
         headers.prepend(14);
         Frame {
-            headers,
             link_len: 14,
-            payload: Payload::from(Bytes::from_static(payload)),
-            gso: None,
-            checksum: None,
-            departure: Instant::ZERO,
-            pacing_rate: Rate::UNLIMITED,
-            priority: 0,
-            flow: 0,
-            ecn: Ecn::NotEct,
             credit: Some(TxCredit::charge(account, 100)),
+            ..Frame::new(headers, Payload::from(Bytes::from_static(payload)))
         }
     }
 

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use neap_stack::device::{Received, RxQueue};
 use neap_stack::frame::{Frame, Gso, GsoKind, Headers, PartialChecksum};
-use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::{Instant, Rate};
+use neap_tcp::segment::Payload;
+use neap_tcp::time::Instant;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -62,19 +62,7 @@ pub(crate) fn sum(mut total: u32, bytes: &[u8]) -> u32 {
 pub(crate) fn frame(headers: &[u8], payload: Payload) -> Frame {
     let mut room = Headers::default();
     room.prepend(headers.len()).copy_from_slice(headers);
-    Frame {
-        headers: room,
-        link_len: 0,
-        payload,
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
-        ecn: Ecn::NotEct,
-        credit: None,
-    }
+    Frame::new(room, payload)
 }
 
 pub(crate) fn ipv4(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u8; 20] {

@@ -5,7 +5,6 @@ use core::net::IpAddr;
 use neap_stack::frame::{Frame, Headers};
 use neap_stack::wire::{Protocol, checksum, icmp, icmpv6, ipv4, ipv6};
 use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::{Instant, Rate};
 
 /// Bytes of a packet that an ICMP error quotes (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
 const QUOTE_V4: usize = 548;
@@ -97,19 +96,7 @@ pub(super) fn too_big(packet: &Frame, mtu: u16) -> Option<Frame> {
         }
         .emit(&mut headers, len as u16);
     }
-    Some(Frame {
-        headers,
-        link_len: 0,
-        payload: body,
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
-        ecn: Ecn::NotEct,
-        credit: None,
-    })
+    Some(Frame::new(headers, body))
 }
 
 fn quote(whole: &Bytes, most: usize) -> Payload {

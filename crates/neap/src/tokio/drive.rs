@@ -69,8 +69,7 @@ impl Task {
                     continue;
                 }
                 Some((next, _)) => {
-                    // It fails only for times that are none.
-                    let _ = self.set.get_ref().0.arm(next, now);
+                    self.set.get_ref().0.wake_at(next, now);
                     self.running.driver(self.shard).expect_task(next);
                     None
                 }

@@ -695,24 +695,25 @@ impl Sender {
         self.cwnd_used = 0;
         self.cwnd_stamp = now;
     }
-}
 
-/// Counts what is marked lost of one frame and tells the controller.
-fn note_lost(
-    now: Instant,
-    (rate, controller, window): (&mut RateSampler, &mut dyn CongestionControl, &Window),
-    sent: &Sent,
-    segments: u32,
-) {
-    let lost = rate.count_lost(&sent.snapshot, segments);
-    let lost = LostSegments {
-        segments,
-        tx_in_flight: sent.snapshot.in_flight(),
-        lost,
-        is_app_limited: sent.snapshot.is_app_limited(),
-        total_delivered: rate.delivered(),
-    };
-    controller.on_lost(now, &lost, window);
+    /// Marks frames lost by `mark`; counts what it notes of each and tells the controller.
+    fn lose(
+        &mut self,
+        now: Instant,
+        mark: impl FnOnce(&mut Scoreboard, &mut dyn FnMut(&Sent, u32)),
+    ) {
+        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
+        mark(&mut self.board, &mut |sent, segments| {
+            let lost = LostSegments {
+                segments,
+                tx_in_flight: sent.snapshot.in_flight(),
+                lost: rate.count_lost(&sent.snapshot, segments),
+                is_app_limited: sent.snapshot.is_app_limited(),
+                total_delivered: rate.delivered(),
+            };
+            controller.on_lost(now, &lost, &self.window);
+        });
+    }
 }
 
 /// Round-trip samples of one ACK, and the newest segment that it delivered.

@@ -2,7 +2,7 @@
 //! timestamps (RFC 3708, RFC 4015), NewReno without SACK (RFC 6582), in Linux's arrangement.
 
 use super::scoreboard::Sent;
-use super::{AckFacts, Sender, note_lost};
+use super::{AckFacts, Sender};
 use crate::congestion::CongestionEvent;
 use crate::counters::{Counter, Counters};
 use crate::seq::SeqNumber;
@@ -225,8 +225,6 @@ impl Sender {
         let window = self.reordering_window();
         let rack = self.recovery.rack;
         let mut wait: Option<Nanos> = None;
-        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
-        let congestion_window = &self.window;
         let rule = |sent: &Sent| {
             if !sent_after(rack.sent_at, rack.end, sent.sent_at, sent.seq) {
                 // Never-retransmitted frames are in order of departure: none behind is older.
@@ -242,9 +240,7 @@ impl Sender {
             let same = sent.sent_at == rack.sent_at;
             Some(if same { rack.end } else { sent.end() })
         };
-        self.board.mark_lost(rule, |sent, segments| {
-            note_lost(now, (rate, controller, congestion_window), sent, segments);
-        });
+        self.lose(now, |board, note| board.mark_lost(rule, note));
         wait
     }
 
@@ -258,11 +254,7 @@ impl Sender {
         if (state < CaState::Recovery && duplicates >= self.recovery.reordering)
             || (state == CaState::Recovery && ack.una_advanced)
         {
-            let (rate, controller) = (&mut self.rate, self.controller.as_mut());
-            let window = &self.window;
-            self.board.mark_head_lost(|sent, segments| {
-                note_lost(now, (rate, controller, window), sent, segments);
-            });
+            self.lose(now, |board, note| board.mark_head_lost(note));
         }
         None
     }
@@ -442,11 +434,8 @@ impl Sender {
         {
             self.recovery.reordering = self.recovery.reordering.min(reordering);
         }
-        let (rate, controller) = (&mut self.rate, self.controller.as_mut());
-        let window = &self.window;
-        self.board.mark_all_lost(reneged || !self.sack, |sent, segments| {
-            note_lost(now, (rate, controller, window), sent, segments);
-        });
+        let all = reneged || !self.sack;
+        self.lose(now, |board, note| board.mark_all_lost(all, note));
         self.window.cwnd = self.board.counts().in_flight() + 1;
         self.window.cwnd_cnt = 0;
         self.set_state(CaState::Loss);

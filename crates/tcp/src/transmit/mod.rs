@@ -651,9 +651,14 @@ impl Connection {
     /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and rates are
     /// counted in, less what its options take beyond the usual ones.
     fn current_mss(&self, header: u32) -> u32 {
-        let usual = 20 + if self.timestamps { 12 } else { 0 };
-        let counted = self.sender.mss.saturating_sub(header.saturating_sub(usual));
+        let more = header.saturating_sub(self.usual_header());
+        let counted = self.sender.mss.saturating_sub(more);
         self.mss_for(header).min(counted.max(8))
+    }
+
+    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`).
+    pub(crate) fn usual_header(&self) -> u32 {
+        20 + if self.timestamps { 12 } else { 0 }
     }
 
     /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU

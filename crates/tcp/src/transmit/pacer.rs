@@ -112,12 +112,8 @@ impl Pacer {
     /// When the connection itself has to wait for its next frame, and until when
     /// (`tcp_pacing_check`).
     pub fn wait(&self, now: Instant) -> Option<Instant> {
-        let waits = match self.executor {
-            Executor::Nobody => false,
-            Executor::Connection => self.is_needed(),
-            Executor::Path => return None,
-        };
-        ((waits || self.is_draining) && self.next > now).then_some(self.next)
+        let waits = self.executor != Executor::Path && (self.is_spaced() || self.is_draining);
+        (waits && self.next > now).then_some(self.next)
     }
 
     /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most a
