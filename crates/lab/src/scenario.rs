@@ -44,7 +44,7 @@ pub use model::Scenario;
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
 pub use sweep::{Choice, describe, plain};
-pub use table::{Group, Row, Table};
+pub use table::{Group, Row, Table, brief};
 pub use way::Files;
 
 use crate::report::Watch;

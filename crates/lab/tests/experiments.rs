@@ -15,8 +15,7 @@ fn experiment(name: &str) -> Experiment<'static> {
 /// The runs of which all these words are part of the choice.
 fn runs(experiment: &Experiment<'_>, words: &[&str]) -> Vec<(Choice, Figures)> {
     let choices = experiment.choices().iter();
-    let choices =
-        choices.filter(|choice| words.iter().all(|word| describe(choice).contains(word)));
+    let choices = choices.filter(|choice| words.iter().all(|word| describe(choice).contains(word)));
     choices.map(|c| (c.clone(), experiment.run(c, &|_| {}).expect("a run").figures)).collect()
 }
 

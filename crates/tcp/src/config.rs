@@ -188,7 +188,7 @@ pub struct Config {
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
     /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip is
-    /// long, a frame may take a 16th of it, and no more than a millisecond of the pacing rate.
+    /// 32 ms or more, only the millisecond of the pacing rate bounds frames.
     pub tso_max_usecs: u32,
 }
 

@@ -46,8 +46,8 @@ pub struct Row {
     pub values: Vec<f64>,
 }
 
-/// Values of a combination, in the words of a table.
-fn case(choice: &Choice) -> String {
+/// A combination by its values alone, in the words of a table.
+pub fn brief(choice: &Choice) -> String {
     let words = choice.iter().map(|(name, value)| match value {
         toml::Value::Boolean(value) => {
             let name = name.rsplit('.').next().unwrap_or_default();
@@ -86,7 +86,7 @@ impl Experiment<'_> {
                 let values = columns.iter().map(value).collect::<Result<Vec<f64>, ScenarioError>>();
                 let published = row.published.iter().find(|own| matches(choice, &own.when));
                 let mut shown = Row {
-                    case: case(choice),
+                    case: brief(choice),
                     published: vec![String::new(); table.published.len()],
                     values: values?,
                 };

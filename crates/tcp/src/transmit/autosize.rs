@@ -6,8 +6,9 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
-/// A frame of a path with a long round trip may take this part of it, within Linux's bound.
-const FRAMES_PER_RTT: u64 = 16;
+/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
+/// larger frames cost less at both ends.
+const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// What the size of a frame depends on.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,7 @@ pub struct Sizes {
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s; so with [`TsoBonus::Bounded`] a frame takes at most
-/// `tso_max_usecs` at the rate of the flow, or a 16th of a long round trip if that is more.
+/// `tso_max_usecs` at the rate of the flow, unless its round trip is long.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -68,10 +69,11 @@ pub fn sizes(
     let mut queue_bytes = scaled;
     if config.tso_bonus == TsoBonus::Bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
-        let wider = 10u32.saturating_sub(flow.shift).min(10);
-        let moved = |micros: u64| flow.moved.bytes_in(Nanos::from_micros(micros << wider));
-        bytes = bytes.min(moved(frame_micros(config, flow.min_rtt)));
-        let bound = moved(config.tso_max_usecs.into());
+        let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
+        let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
+        if flow.min_rtt < LONG_ROUND_TRIP || flow.min_rtt == Nanos::MAX {
+            bytes = bytes.min(bound);
+        }
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
@@ -93,13 +95,6 @@ fn late_bytes(config: &Config, flow: &FlowRate, frame: u32) -> u64 {
     let frames = bytes / u64::from(frame.max(1));
     let truesize = bytes.saturating_add(frames.saturating_mul(config.skb_overhead.into()));
     truesize.saturating_add(truesize / 8)
-}
-
-/// Microseconds that one frame may take at the rate of its flow. Beside a long round trip a longer
-/// frame is no delay, and fewer frames cost less at both ends.
-fn frame_micros(config: &Config, min_rtt: Nanos) -> u64 {
-    let by_rtt = if min_rtt == Nanos::MAX { 0 } else { min_rtt.as_micros() / FRAMES_PER_RTT };
-    u64::from(config.tso_max_usecs).max(by_rtt)
 }
 
 /// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
@@ -279,13 +274,13 @@ mod tests {
     #[test]
     fn long_round_trips_allow_larger_frames_up_to_those_of_linux() {
         let config = Config::default();
-        for (millis, micros) in [(1, 300), (4, 300), (16, 1000), (40, 2500)] {
-            assert_eq!(frame_micros(&config, Nanos::from_millis(millis)), micros, "{millis} ms");
-        }
-        assert_eq!(frame_micros(&config, Nanos::MAX), 300, "nothing is known");
         let far = flow(Rate(25_000_000), Nanos::from_millis(40));
         let linux = Config { tso_bonus: TsoBonus::Off, ..Config::default() };
         assert_eq!(segs(&config, &far), segs(&linux, &far));
+        for rtt in [Nanos::from_millis(31), Nanos::MAX] {
+            let near = flow(Rate(25_000_000), rtt);
+            assert_eq!(segs(&config, &near), 5, "300 us");
+        }
         // What may be below does not grow with it: two frames, or the time of short paths.
         assert_eq!(sizes(&config, &far, 1448, 65215, 65535, 2).queue_bytes, 15_000);
     }
