@@ -218,6 +218,5 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
         completion_delay: time(said.completion_delay),
         tx_coalescing: coalescing(said.tx_usecs, said.tx_frames),
         rx_coalescing: coalescing(said.rx_usecs, said.rx_frames),
-        ..default
     })
 }
