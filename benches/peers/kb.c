@@ -1,6 +1,8 @@
 // kb: TCP on the kernel's own sockets. It is the far side of every benchmark, and the peer `kernel`.
 //
-//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C]
+//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C] [--fq-rate BITS]
+//
+// With --fq-rate `send` paces each flow to so many bit/s, and `sink` tells how far flows were from it.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -40,6 +42,7 @@ static struct {
     const char *mode, *target, *congestion;
     int port, flows;
     double seconds;
+    uint64_t fq_rate;
 } args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .seconds = 5};
 
 static char buffer[READ_SIZE];
@@ -178,7 +181,33 @@ static double steady_gbps(void) {
     return to > from ? sum * 8 / ((to - from) / 10.0) / 1e9 : 0;
 }
 
-// Reads from everybody who connects, until the last has closed.
+enum { MAX_FLOWS = 1024, MAX_SECONDS = 64 };
+
+// Bytes read of each descriptor, in seconds since the first byte of all.
+static uint32_t by_flow[MAX_FLOWS][MAX_SECONDS];
+
+// How far flows were from --fq-rate, percent: all together, and the worst second of any. The first second is slow
+// start.
+static void print_rate_error(int seconds) {
+    double due = args.fq_rate / 8.0, sum = 0, worst = 0;
+    int flows = 0;
+    if (seconds > MAX_SECONDS) seconds = MAX_SECONDS;
+    for (int f = 0; f < MAX_FLOWS; f++) {
+        uint64_t bytes = 0;
+        for (int s = 1; s < seconds; s++) bytes += by_flow[f][s];
+        if (!bytes) continue;
+        flows++;
+        sum += bytes / due / (seconds - 1) - 1;
+        for (int s = 1; s < seconds; s++) {
+            double error = by_flow[f][s] / due - 1;
+            if (error * error > worst * worst) worst = error;
+        }
+    }
+    if (flows) printf("\"mean_percent\":%.4f,\"worst_percent\":%.4f,", sum / flows * 100, worst * 100);
+}
+
+// Reads from everybody who connects, until the last has closed; from paced flows, which take long to send what they hold,
+// for `seconds`.
 static int sink(void) {
     int listener = listen_socket(), epoll = epoll_create1(0), open = 0, accepted = 0;
     struct epoll_event events[MAX_EVENTS];
@@ -188,6 +217,7 @@ static int sink(void) {
     while (now_s() - start < args.seconds + GRACE_S) {
         int n = epoll_wait(epoll, events, MAX_EVENTS, 100);
         if (accepted && !open && now_s() - last > 0.2) break;
+        if (args.fq_rate && first && now_s() - first > args.seconds + 0.5) break;
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd, c;
             if (fd == listener) {
@@ -207,9 +237,12 @@ static int sink(void) {
             bytes += r;
             int bin = (last - first) * 10;
             if (bin < 4096) bins[bin] += r;
+            if (fd < MAX_FLOWS && bin / 10 < MAX_SECONDS) by_flow[fd][bin / 10] += r;
         }
     }
-    printf("{\"bytes\":%lu,\"gbps\":%.4f,\"gbps_steady\":%.4f,\"flows\":%d}\n", bytes,
+    putchar('{');
+    if (args.fq_rate) print_rate_error(args.seconds);
+    printf("\"bytes\":%lu,\"gbps\":%.4f,\"gbps_steady\":%.4f,\"flows\":%d}\n", bytes,
            last > first ? bytes * 8 / (last - first) / 1e9 : 0, steady_gbps(), accepted);
     return 0;
 }
@@ -347,6 +380,10 @@ static int *connect_flows(int epoll, uint32_t events) {
     for (int i = 0; i < args.flows; i++) {
         fds[i] = connect_socket();
         set_nonblocking(fds[i], 1);
+        if (args.fq_rate) {
+            uint64_t rate = args.fq_rate / 8;
+            if (setsockopt(fds[i], SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate)) die("SO_MAX_PACING_RATE");
+        }
         watch(epoll, fds[i], events);
     }
     return fds;
@@ -374,9 +411,9 @@ static int send_flows(void) {
         socklen_t len = sizeof info;
         getsockopt(fds[i], IPPROTO_TCP, TCP_INFO, &info, &len);
         retransmits += info.tcpi_total_retrans;
-        shutdown(fds[i], SHUT_WR);
+        if (!args.fq_rate) shutdown(fds[i], SHUT_WR);
     }
-    for (int i = 0; i < args.flows; i++) {
+    for (int i = 0; i < args.flows && !args.fq_rate; i++) {
         struct timeval limit = {10, 0};
         set_nonblocking(fds[i], 0);
         setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -489,7 +526,7 @@ static int run(void) {
 int main(int argc, char **argv) {
     static const struct option options[] = {
         {"target", 1, 0, 't'},  {"port", 1, 0, 'p'},       {"flows", 1, 0, 'n'},
-        {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {0},
+        {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {"fq-rate", 1, 0, 'r'}, {0},
     };
     for (int o; (o = getopt_long(argc, argv, "", options, 0)) != -1;) {
         if (o == 't') args.target = optarg;
@@ -497,10 +534,11 @@ int main(int argc, char **argv) {
         else if (o == 'n') args.flows = atoi(optarg);
         else if (o == 's') args.seconds = atof(optarg);
         else if (o == 'c') args.congestion = optarg;
+        else if (o == 'r') args.fq_rate = strtoull(optarg, 0, 10);
         else return 2;
     }
     if (optind >= argc || args.flows < 1) {
-        fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C]\n");
+        fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C] [--fq-rate BITS]\n");
         return 2;
     }
     args.mode = argv[optind];

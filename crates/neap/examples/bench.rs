@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bench MODE [--interface I] [--target A] [--port P] [--flows N] [--seconds S] [--write BYTES]
-//!            [--congestion C] [--sysctl NAME=VALUE]...
+//!            [--congestion C] [--sysctl NAME=VALUE]... [--qdisc Q] [--fq-rate BITS]
 //! ```
 //! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
 //! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
+use neap::tcp::counters::Counter;
 use neap::{Event, Events, Poller, Stack, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
@@ -32,6 +33,9 @@ struct Args {
     length: Duration,
     write_size: usize,
     sysctls: Vec<(String, String)>,
+    qdisc: Option<String>,
+    /// Of each flow, bytes per second.
+    max_pacing_rate: Option<u64>,
 }
 
 impl Args {
@@ -47,6 +51,8 @@ impl Args {
             length: Duration::from_secs(5),
             write_size: 128 << 10,
             sysctls: Vec::new(),
+            qdisc: None,
+            max_pacing_rate: None,
         };
         while let Some(name) = given.next() {
             let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -58,6 +64,8 @@ impl Args {
                 "--seconds" => args.length = Duration::from_secs_f64(value.parse()?),
                 "--write" => args.write_size = value.parse()?,
                 "--congestion" => args.set("net.ipv4.tcp_congestion_control", &value),
+                "--qdisc" => args.qdisc = Some(value),
+                "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
                 "--sysctl" => {
                     let (name, value) = value.split_once('=').ok_or("--sysctl NAME=VALUE")?;
                     args.set(name, value);
@@ -83,6 +91,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, value) in &args.sysctls {
         builder = builder.sysctl(name, value);
     }
+    if let Some(qdisc) = &args.qdisc {
+        builder = builder.qdisc(qdisc);
+    }
     let stack = builder.build()?;
     match args.mode.as_str() {
         "send" => send(&stack, &args, false)?,
@@ -101,7 +112,11 @@ fn dial(stack: &Stack, args: &Args) -> io::Result<TcpStream> {
     loop {
         match TcpStream::connect(stack, args.remote) {
             Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
-            done => return done,
+            Err(error) => return Err(error),
+            Ok(stream) => {
+                stream.set_max_pacing_rate(args.max_pacing_rate)?;
+                return Ok(stream);
+            }
         }
     }
 }
@@ -127,7 +142,9 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
     let streams = dial_all(stack, args)?;
     let start = Instant::now();
     let mut bytes = 0;
-    if let [stream] = streams.as_slice() {
+    let is_paced = args.max_pacing_rate.is_some();
+    // A write of a paced flow may block for longer than the run.
+    if let ([stream], false) = (streams.as_slice(), is_paced) {
         while start.elapsed() < args.length {
             bytes += data.write(stream)?;
         }
@@ -139,11 +156,25 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
     }
     let seconds = start.elapsed().as_secs_f64();
     let retransmits: u32 = streams.iter().map(|stream| stream.info().total_retrans).sum();
-    drain(&streams)?;
+    // What a paced flow holds takes long.
+    if !is_paced {
+        drain(&streams)?;
+    }
     let peak = status("VmHWM");
+    let host = stack.host();
+    let late = host.departures();
+    let counter = |name| host.tcp_counters().into_iter().find(|&(one, _)| one == name).unwrap().1;
+    let late_us = |percent| late.percentile(percent).0 as f64 / 1e3;
     println!(
         "{{\"bytes\":{bytes},\"seconds\":{seconds:.3},\"retransmits\":{retransmits},\
-         \"peak_rss_kb\":{peak}}}"
+         \"peak_rss_kb\":{peak},\"segments\":{},\"wakeups\":{},\"departures\":{},\
+         \"p50_us\":{},\"p99_us\":{},\"max_us\":{}}}",
+        counter(Counter::OutSegs),
+        counter(Counter::TimerWakeups),
+        late.count(),
+        late_us(50.0),
+        late_us(99.0),
+        late.max().0 as f64 / 1e3,
     );
     Ok(())
 }

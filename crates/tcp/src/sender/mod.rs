@@ -611,7 +611,8 @@ impl Sender {
     /// than what was delivered in a round trip, or an eighth more than over milliseconds;
     /// unlimited before the first sample. While something else than cwnd
     /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
-    /// nothing. A flow that fills its window in slow start will move twice as much a round later.
+    /// nothing. A flow that fills its window in slow start will move twice as much a round later. None
+    /// moves more than it is paced to.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
@@ -619,7 +620,8 @@ impl Sender {
             self.steady.rate(self.mss).map(|Rate(rate)| Rate(rate.saturating_add(rate / 8)));
         let rate = [delivered, steady].into_iter().flatten().fold(used, Rate::min);
         let grows = self.window.in_slow_start() && self.is_cwnd_limited;
-        if grows { Rate(rate.0.saturating_mul(2)) } else { rate }
+        let rate = if grows { Rate(rate.0.saturating_mul(2)) } else { rate };
+        if self.pacer.is_needed() { rate.min(self.pacer.rate()) } else { rate }
     }
 
     /// The rate of so many segments per round trip, or of those in flight if they are more.

@@ -10,6 +10,10 @@ use crate::time::{Instant, Nanos, Rate};
 /// larger frames cost less at both ends.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
+/// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
+/// hundredth, whenever it begins.
+const PACED_BURST: Nanos = Nanos::from_millis(5);
+
 /// What the size of a frame depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowRate {
@@ -21,6 +25,8 @@ pub struct FlowRate {
     pub min_rtt: Nanos,
     /// `sk_pacing_shift`.
     pub shift: u32,
+    /// The controller or the application asked for pacing.
+    pub is_paced: bool,
     /// Frames are on the wire as soon as they are handed down, so their size costs no delay.
     pub completes_at_once: bool,
     /// Doublings of the queued time, because what was below ran empty.
@@ -43,8 +49,9 @@ pub struct Sizes {
 /// `gso_bytes` and `gso_segs` are what the path takes, `min_segs` the floor of the controller or of
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
-/// on a LAN, 10 ms at 100 Mbit/s; so with [`TsoBonus::Bounded`] a frame takes at most
-/// `tso_max_usecs` at the rate of the flow, unless its round trip is long.
+/// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
+/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
+/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -67,7 +74,10 @@ pub fn sizes(
         bytes += u64::from(gso_bytes >> steps);
     }
     let mut queue_bytes = scaled;
-    if config.tso_bonus == TsoBonus::Bounded && !flow.completes_at_once {
+    let is_bounded = config.tso_bonus == TsoBonus::Bounded;
+    if is_bounded && flow.completes_at_once && flow.is_paced {
+        bytes = bytes.min(flow.pacing.bytes_in(PACED_BURST));
+    } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
@@ -228,6 +238,7 @@ mod tests {
             moved: rate,
             min_rtt,
             shift: 10,
+            is_paced: false,
             completes_at_once: false,
             queue_boost: 0,
             lateness: Nanos::ZERO,
@@ -290,6 +301,10 @@ mod tests {
         let mut flow = flow(Rate::from_bits(100_000_000), Nanos::from_micros(200));
         flow.completes_at_once = true;
         assert_eq!(segs(&Config::default(), &flow), 45);
+        flow.is_paced = true;
+        assert_eq!(segs(&Config::default(), &flow), 43, "5 ms");
+        flow.pacing = Rate::from_bits(1_000_000);
+        assert_eq!(segs(&Config::default(), &flow), 2, "not 64 KB: half a second");
     }
 
     #[test]

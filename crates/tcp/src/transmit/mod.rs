@@ -154,6 +154,7 @@ impl Connection {
         let flow = FlowRate {
             pacing: self.sender.pacer.rate(),
             moved: self.sender.moved_rate(),
+            is_paced: self.sender.pacer.is_needed(),
             min_rtt: self.sender.rtt.min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
