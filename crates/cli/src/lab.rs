@@ -1,6 +1,7 @@
-//! `neap lab`: what small queues change, in virtual time.
+//! `neap lab`: four published experiments, in virtual time; and scenarios.
 
 mod compare;
+mod experiments;
 mod files;
 mod list;
 mod parquet;
@@ -11,19 +12,19 @@ mod sweep;
 
 use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
-use neap_lab::experiments::small_queues::{Failure, HEADER, INTRODUCTION, Report, Run, run_all};
-use std::io::{ErrorKind, Write};
+use std::error::Error;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// One bulk flow over an emulated link, small queues off and on, at four speeds; or scenarios
+/// Four published experiments in virtual time, beside what was published; or scenarios
 #[derive(ClapArgs, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// Without a command: the small queues
+    /// Without a command: the four experiments
     #[command(subcommand)]
     command: Option<Command>,
-    /// Print JSON instead of a table
+    /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
     /// Seed of all randomness; equal seeds print equal figures
@@ -32,6 +33,10 @@ pub(crate) struct Args {
     /// Write a page with tables and plots that needs nothing but itself
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the headers of all packets of neap's runs of the first two experiments for Wireshark, one
+    /// file each, their names added
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -47,11 +52,11 @@ enum Command {
 
 impl Default for Args {
     fn default() -> Self {
-        Self { command: None, json: false, seed: 1, html: None }
+        Self { command: None, json: false, seed: 1, html: None, pcapng: None }
     }
 }
 
-/// Runs the experiment; fails if the small queues do not keep what they promise.
+/// Runs the experiments; fails if one does not show what it must.
 pub(crate) fn main(args: &Args) -> ExitCode {
     match print(args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,7 +75,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 }
 
 /// Whether all that is promised holds.
-fn print(args: &Args) -> Result<bool, Failure> {
+fn print(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mut out = std::io::stdout();
     match &args.command {
         Some(Command::Run(args)) => return run::main(args, &mut out),
@@ -81,66 +86,5 @@ fn print(args: &Args) -> Result<bool, Failure> {
         Some(Command::List) => return list::main(&mut out),
         None => {}
     }
-    if args.json {
-        let report = run_all(args.seed, |_| Ok(()))?;
-        write_page(args, &report)?;
-        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-        return Ok(report.holds);
-    }
-    writeln!(out, "{INTRODUCTION}\n\n{HEADER}")?;
-    let report = run_all(args.seed, |run| print_run(&mut out, run))?;
-    print_verdicts(&mut out, &report)?;
-    write_page(args, &report)?;
-    Ok(report.holds)
-}
-
-/// The page, if it was asked for.
-fn write_page(args: &Args, report: &Report) -> Result<(), Failure> {
-    let Some(path) = &args.html else { return Ok(()) };
-    let rows = report.runs.iter().map(|run| format!("\n{run}"));
-    let case = |rate: &str, on: i64| {
-        let values = [
-            ("host.a.sysctl.neap.tcp_small_queues", on.into()),
-            ("link.wire.rate", rate.into()),
-            ("seed", (args.seed as i64).into()),
-        ];
-        let name = format!("{rate}, {}", if on == 1 { "on" } else { "off" });
-        (name, values.map(|(path, value)| (path.to_owned(), value)).to_vec())
-    };
-    let rates = ["100mbit", "1gbit"];
-    let section = report::Section {
-        title: "Small queues",
-        introduction: INTRODUCTION,
-        table: format!("{HEADER}{}", rows.collect::<String>()),
-        verdicts: &report.verdicts,
-        holds: report.holds,
-        scenario: "small-queues",
-        cases: rates.iter().flat_map(|rate| [case(rate, 0), case(rate, 1)]).collect(),
-    };
-    let page = report::front_page(&[section])?;
-    std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(())
-}
-
-/// Rows appear as they are measured.
-fn print_run(out: &mut impl Write, run: &Run) -> Result<(), Failure> {
-    writeln!(out, "{run}")?;
-    if run.small_queues {
-        writeln!(out)?;
-    }
-    Ok(out.flush()?)
-}
-
-fn print_verdicts(out: &mut impl Write, report: &Report) -> Result<(), Failure> {
-    for verdict in &report.verdicts {
-        writeln!(out, "{verdict}")?;
-    }
-    let summary = if report.holds {
-        "Small queues keep the queue out of the host and cost no goodput."
-    } else {
-        "SMALL QUEUES DO NOT KEEP THEIR PROMISE."
-    };
-    writeln!(out, "\n{summary}\nhash of the run: {}", report.hash)?;
-    Ok(())
+    experiments::main(args, &mut out)
 }

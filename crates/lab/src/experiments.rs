@@ -1,4 +1,3 @@
 //! Experiments: worlds whose figures are worth printing.
 
 pub mod bottleneck;
-pub mod small_queues;

@@ -19,6 +19,8 @@ macro_rules! scenarios {
 pub const SCENARIOS: &[Builtin] = scenarios![
     "small-queues",
     "autosizing",
+    "low-water-mark",
+    "internal-pacing",
     "bufferbloat",
     "lte",
     "wifi",
@@ -30,6 +32,10 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "priority-inversion",
     "ack-congestion",
 ];
+
+/// Of these, the published experiments that are run again, in this order.
+pub const EXPERIMENTS: [&str; 4] =
+    ["small-queues", "autosizing", "low-water-mark", "internal-pacing"];
 
 /// Files that they name, and their text.
 pub const FILES: &[(&str, &str)] = &[("lte.trace", include_str!("../scenarios/lte.trace"))];

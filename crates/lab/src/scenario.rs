@@ -36,15 +36,18 @@ mod place;
 mod run;
 mod session;
 mod sweep;
+mod table;
 mod units;
 mod way;
 
 pub use figures::{Figures, Series};
+use model::Expect;
 pub(crate) use model::Kind;
 pub use model::{Oracles, Scenario};
 pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
 pub use sweep::{Choice, describe, plain};
+pub use table::{Group, Row, Table, brief};
 pub use way::Files;
 
 use crate::report::Watch;
@@ -157,40 +160,89 @@ impl<'a> Experiment<'a> {
         let mut verdicts = Vec::new();
         for expect in &self.scenario.expect {
             let expect = expect.get_ref();
-            for (choice, figures) in runs.iter().filter(|(choice, _)| matches(choice, &expect.when))
-            {
-                let figure = self.figure(figures, &expect.figure)?;
-                let mut value = figure;
-                let mut text = expect.figure.get_ref().clone();
-                if !choice.is_empty() {
-                    text = format!("{text} ({})", describe(choice));
-                }
-                if !expect.relative_to.is_empty() {
-                    let other = replaced(choice, &expect.relative_to);
-                    if other == *choice {
-                        continue;
-                    }
-                    let base = runs.iter().find(|(choice, _)| *choice == other);
-                    let Some((_, base)) = base else {
-                        let what = format!("there is no run with {}", describe(&other));
-                        return Err(self.source.error(&expect.figure, what));
-                    };
-                    value /= self.figure(base, &expect.figure)?;
-                    text = format!("{text} over that with {}", describe(&other));
-                }
-                let holds = expect.at_least.is_none_or(|least| value >= least)
-                    && expect.at_most.is_none_or(|most| value <= most);
-                let bounds = match (expect.at_least, expect.at_most) {
-                    (Some(least), Some(most)) => format!("from {least} to {most}"),
-                    (Some(least), None) => format!("at least {least}"),
-                    (None, most) => format!("at most {}", most.unwrap_or_default()),
-                };
-                let word = if holds { "holds" } else { "DOES NOT HOLD" };
-                verdicts
-                    .push(Verdict { text: format!("{text}: {value:.4}, {bounds}: {word}"), holds });
+            let mut those: Vec<_> =
+                runs.iter().filter(|(choice, _)| matches(choice, &expect.when)).collect();
+            if !expect.relative_to.is_empty() {
+                those.retain(|(choice, _)| replaced(choice, &expect.relative_to) != *choice);
             }
+            let all = those
+                .into_iter()
+                .map(|(choice, figures)| self.verdict(expect, choice, figures, runs));
+            let mut all = all.collect::<Result<Vec<_>, _>>()?;
+            if expect.says.is_some() {
+                // A sentence about several runs is about the one that is nearest to the bound.
+                all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+                let is_floor = expect.at_least.is_some() && expect.at_most.is_none();
+                all = if is_floor {
+                    all.into_iter().take(1).collect()
+                } else {
+                    all.split_off(all.len().saturating_sub(1))
+                };
+            }
+            verdicts.extend(all.into_iter().map(|(_, verdict)| verdict));
         }
         Ok(verdicts)
+    }
+
+    /// The value, and what it says.
+    fn verdict(
+        &self,
+        expect: &Expect,
+        choice: &Choice,
+        figures: &Figures,
+        runs: &[(Choice, Figures)],
+    ) -> Result<(f64, Verdict), ScenarioError> {
+        let mut value = self.figure(figures, &expect.figure)?;
+        let mut text = expect.figure.get_ref().clone();
+        if !choice.is_empty() {
+            text = format!("{text} ({})", describe(choice));
+        }
+        if !expect.relative_to.is_empty() {
+            let (base, other) = self.other(expect, choice, &expect.relative_to, runs)?;
+            value /= base;
+            text = format!("{text} over that with {other}");
+        }
+        if !expect.more_than.is_empty() {
+            let (base, other) = self.other(expect, choice, &expect.more_than, runs)?;
+            value -= base;
+            text = format!("{text} less that with {other}");
+        }
+        let holds = expect.at_least.is_none_or(|least| value >= least)
+            && expect.at_most.is_none_or(|most| value <= most);
+        let bounds = match (expect.at_least, expect.at_most) {
+            (Some(least), Some(most)) => format!("from {least} to {most}"),
+            (Some(least), None) => format!("at least {least}"),
+            (None, most) => format!("at most {}", most.unwrap_or_default()),
+        };
+        let word = if holds { "holds" } else { "DOES NOT HOLD" };
+        let text = match &expect.says {
+            None => format!("{text}: {value:.4}, {bounds}: {word}"),
+            Some(says) => {
+                let said = says.replace("{}", &short(value * expect.scale.unwrap_or(1.0)));
+                let is_judged = expect.at_least.is_some() || expect.at_most.is_some();
+                if is_judged { format!("{said}: {word}") } else { said }
+            }
+        };
+        Ok((value, Verdict { text, holds }))
+    }
+
+    /// The figure of the run with other values, and their description.
+    fn other(
+        &self,
+        expect: &Expect,
+        choice: &Choice,
+        values: &BTreeMap<Name, toml::Value>,
+        runs: &[(Choice, Figures)],
+    ) -> Result<(f64, String), ScenarioError> {
+        let other = replaced(choice, values);
+        let said = describe(&other);
+        match runs.iter().find(|(choice, _)| *choice == other) {
+            Some((_, figures)) => Ok((self.figure(figures, &expect.figure)?, said)),
+            None => {
+                let what = format!("there is no run with {said}");
+                Err(self.source.error(&expect.figure, what))
+            }
+        }
     }
 
     fn figure(&self, figures: &Figures, name: &Name) -> Result<f64, ScenarioError> {
@@ -201,6 +253,16 @@ impl<'a> Experiment<'a> {
             self.source.error(name, format_args!("there is no such figure{hint}"))
         })
     }
+}
+
+/// A number as people say it: three digits that count.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
 }
 
 /// Whether a choice has these values.

@@ -31,7 +31,8 @@ pub struct Capabilities {
     pub mtu: u16,
     /// Largest super-frame, IP header included, in bytes; the MTU or less means no TSO.
     pub gso_max_size: u32,
-    /// Most wire segments in one super-frame.
+    /// Most wire segments in one super-frame; 0 means none at all, not even for the stack to cut
+    /// (`ethtool -K gso off`).
     pub gso_max_segs: u32,
     /// The device finishes partial checksums.
     pub checksum_tx: bool,

@@ -177,6 +177,9 @@ impl<'a> Lower<'a> {
 
 /// Super-frames through a port: as the device takes them, or cut by the port.
 fn gso_limits(capabilities: &Capabilities) -> GsoLimits {
+    if capabilities.gso_max_segs == 0 {
+        return GsoLimits { max_size: capabilities.mtu.into(), max_segs: 1 };
+    }
     if capabilities.gso_max_size > u32::from(capabilities.mtu) {
         let max_size = capabilities.gso_max_size.min(MAX_PACKET);
         return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };

@@ -130,6 +130,9 @@ pub struct Config {
     /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
     /// least two frames; 0 is off. The lower of the two marks holds.
     pub tcp_notsent_lowat_us: u32,
+    /// `neap.tcp_notsent_lowat_half`: a waiting writer is woken below half the mark (Linux
+    /// a74f0fa082b7); off, below the mark itself, so by every ACK.
+    pub notsent_lowat_half: bool,
     /// `net.ipv4.tcp_syn_retries`: SYNs sent again with doubled timeouts, after the linear ones.
     pub tcp_syn_retries: u32,
     /// `net.ipv4.tcp_syn_linear_timeouts`: SYNs sent again after a second each before timeouts
@@ -192,10 +195,14 @@ pub struct Config {
     pub hystart: HyStartRule,
     /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
     pub tso_autosizing: bool,
+    /// `neap.tcp_tso_at_write`: a buffer gets its size when it is written, for half a millisecond of the
+    /// pacing rate of that moment, and leaves as it is (`tcp_xmit_size_goal` before 605ad7f184b6).
+    pub tso_at_write: bool,
     /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
-    /// frame may take at the flow's rate; the small-queue limit is twice that.
+    /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip is
+    /// 32 ms or more, only the millisecond of the pacing rate bounds frames.
     pub tso_max_usecs: u32,
 }
 
@@ -239,6 +246,7 @@ impl Default for Config {
             timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,
             tcp_notsent_lowat_us: 0,
+            notsent_lowat_half: true,
             tcp_syn_retries: 6,
             tcp_syn_linear_timeouts: 4,
             tcp_synack_retries: 5,
@@ -269,6 +277,7 @@ impl Default for Config {
             tso_defer: TsoDefer::NextAck,
             hystart: HyStartRule::Rfc9406,
             tso_autosizing: true,
+            tso_at_write: false,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,
         }

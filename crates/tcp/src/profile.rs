@@ -105,6 +105,7 @@ fn linux_2017() -> Config {
         tcp_limit_output_bytes: 262_144,
         small_queue_spare: 2,
         small_queue_cap_paced: true,
+        notsent_lowat_half: false,
         pacing_credit: false,
         pacing_free_segments: 0,
         ..linux_2018()
@@ -130,6 +131,8 @@ fn linux_2012() -> Config {
         tcp_rmem: BufferSizes { min: 4096, default: 87_380, max: 6 << 20 },
         tso_autosizing: false,
         small_queue_rule: SmallQueueRule::Fixed,
+        // 2304 bytes of memory for 1448 of payload.
+        skb_overhead: 856,
         ..linux_2014()
     }
 }

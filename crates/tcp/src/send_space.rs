@@ -4,7 +4,7 @@
 //! their limits (`sk_stream_memory_free`). A writer that waits is woken later than that: when a third
 //! of the send buffer is free and less than *half* of the low-water mark waits
 //! (`__sk_stream_is_writeable`, Linux a74f0fa082b7), so that it is woken once per half mark and not
-//! once per ACK. And it is looked at whenever bytes may have gone, by an ACK or by leaving for the wire
+//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes may have gone, by an ACK or by leaving for the wire
 //! (`tcp_check_space`, Linux 4bfe744ff164): with a long round trip the queue is empty long before
 //! the ACK comes.
 //!
@@ -56,7 +56,8 @@ impl Connection {
     /// Whether a new buffer may be begun; with `wake`, by the rule of wake-ups
     /// (`sk_stream_memory_free`).
     pub(crate) fn memory_is_free(&self, wake: bool) -> bool {
-        let unsent = u64::from(self.sender.queue.len()) << u32::from(wake);
+        let is_halved = wake && self.config.notsent_lowat_half;
+        let unsent = u64::from(self.sender.queue.len()) << u32::from(is_halved);
         self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
     }
 

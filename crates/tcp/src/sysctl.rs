@@ -121,8 +121,10 @@ sysctls! {
     "neap.tcp_small_queue_rule" small_queue_rule: rule;
     "neap.tcp_small_queue_spare" small_queue_spare: int 0..64;
     "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000;
+    "neap.tcp_notsent_lowat_half" notsent_lowat_half: switch;
     "neap.tcp_small_queues" small_queues: switch;
     "neap.tcp_tso_autosizing" tso_autosizing: switch;
+    "neap.tcp_tso_at_write" tso_at_write: switch;
     "neap.tcp_tso_bonus" tso_bonus: bonus;
     "neap.tcp_tso_defer" tso_defer: defer;
     "neap.tcp_tso_max_usecs" tso_max_usecs: int 1..1000000;

@@ -5,10 +5,13 @@
 
 use crate::connection::{Connection, Fin, WriteError};
 use crate::state::State;
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::Egress;
 use bytes::Bytes;
+
+/// What a buffer that keeps its size holds at the rate of its writing.
+const HALF_A_MILLISECOND: Nanos = Nanos::from_micros(500);
 
 bitflags::bitflags! {
     /// What an application says of one write.
@@ -61,6 +64,18 @@ impl Connection {
         let header = self.path.ip_header + 60;
         let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
         (bytes / mss).clamp(1, self.gso.max_segs) * mss
+    }
+
+    /// Payload bytes at which a buffer that is written now is full.
+    fn write_goal(&self) -> u32 {
+        let most = self.size_goal();
+        if !self.config.tso_at_write {
+            return most;
+        }
+        let mss = self.sender.mss.max(1);
+        let by_rate = self.sender.pacer.rate().bytes_in(HALF_A_MILLISECOND) / u64::from(mss);
+        let segments = by_rate.max(self.config.tcp_min_tso_segs.max(1).into());
+        segments.saturating_mul(mss.into()).min(most.into()) as u32
     }
 
     fn may_write(&mut self) -> Result<(), WriteError> {
@@ -149,7 +164,7 @@ impl Connection {
     /// Copies from the front of `data` what there is room for.
     #[inline(always)]
     fn append(&mut self, data: &[u8]) -> usize {
-        let goal = self.size_goal();
+        let goal = self.write_goal();
         let mut done = 0;
         while done < data.len() {
             let mut room = self.sender.queue.room_in_last(goal);
@@ -186,7 +201,7 @@ impl Connection {
     ) -> Result<usize, WriteError> {
         self.may_write()?;
         self.check_app_limited();
-        let goal = self.size_goal() as usize;
+        let goal = self.write_goal() as usize;
         let mut done = 0;
         while !data.is_empty() && self.grant_buffer() {
             let part = data.split_to(goal.min(data.len()));
@@ -200,6 +215,9 @@ impl Connection {
         let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
         if !empty && !self.memory_is_free(false) {
             return false;
+        }
+        if self.config.tso_at_write {
+            self.sender.queue.end_buffer(self.sender.nxt);
         }
         self.sender.queue.begin_buffer();
         true

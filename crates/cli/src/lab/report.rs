@@ -1,9 +1,8 @@
 //! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark (`--pcapng`).
 
-use super::files::find;
 use neap_lab::link::ENDS;
-use neap_lab::report::{Case, Observed, Page, Watch};
-use neap_lab::scenario::{Choice, Experiment, Figures, Run, Verdict};
+use neap_lab::report::{Case, Observed, Page, Recording};
+use neap_lab::scenario::{Experiment, Figures, Run, Verdict};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -21,36 +20,28 @@ use std::time::Duration;
 pub(super) struct Section<'a> {
     pub(super) title: &'a str,
     pub(super) introduction: &'a str,
-    /// As the terminal shows it.
-    pub(super) table: String,
-    pub(super) verdicts: &'a [String],
-    pub(super) holds: bool,
-    /// A scenario that neap brings along, and the combinations of its parameters that are drawn.
-    pub(super) scenario: &'a str,
-    pub(super) cases: Vec<(String, Choice)>,
+    /// Head and rows.
+    pub(super) table: (Vec<String>, Vec<Vec<String>>),
+    /// And whether they hold.
+    pub(super) verdicts: Vec<(&'a str, bool)>,
+    /// The runs that are drawn.
+    pub(super) cases: Vec<(String, &'a Recording)>,
 }
 
-/// One page about experiments; runs the combinations that it draws.
-pub(super) fn front_page(sections: &[Section<'_>]) -> Result<String, Box<dyn Error>> {
+/// One page about experiments.
+pub(super) fn front_page(sections: &[Section<'_>]) -> String {
     let mut page = Page::new("neap lab: TCP without the queue");
     for section in sections {
         page.heading(section.title);
         page.text(section.introduction);
-        page.preformatted(&section.table);
-        page.verdicts(section.verdicts.iter().map(|text| (text.as_str(), section.holds)));
-        let found = find(section.scenario)?;
-        let files = |name: &str| found.read(name);
-        let experiment = Experiment::parse(&found.name, &found.text, &files)?;
-        let mut runs = Vec::new();
-        for (name, choice) in &section.cases {
-            let watch = Watch { record: true, packets: None };
-            let run = experiment.run_watched(choice, &|_| {}, watch).map_err(|e| e.to_string())?;
-            runs.extend(run.recording.map(|recording| (name, recording)));
-        }
-        let cases = runs.iter().map(|(name, recording)| Case { name: (*name).clone(), recording });
+        let (head, rows) = &section.table;
+        page.table(&head.iter().map(String::as_str).collect::<Vec<_>>(), rows);
+        page.verdicts(section.verdicts.iter().copied());
+        let cases = section.cases.iter();
+        let cases = cases.map(|(name, recording)| Case { name: name.clone(), recording });
         page.cases(&cases.collect::<Vec<_>>());
     }
-    Ok(page.finish())
+    page.finish()
 }
 
 /// One page about one run.

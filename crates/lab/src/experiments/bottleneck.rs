@@ -1,7 +1,6 @@
 //! Flows of chosen congestion controllers through one bottleneck: two hosts, a fast NIC, and behind
 //! it a slower hop with a queue that drops at its tail.
 
-use super::small_queues::Failure;
 use crate::app::{App, Step};
 use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig, Policer};
 use crate::rng::Ppm;
@@ -19,6 +18,9 @@ use neap_tcp::options::SocketOption;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::cell::RefCell;
 use std::rc::Rc;
+
+/// Why an experiment could not be done.
+pub type Failure = Box<dyn core::error::Error>;
 
 /// What Ethernet adds to each IP packet on the wire, bytes.
 const ETHERNET: u64 = 38;

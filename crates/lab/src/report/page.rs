@@ -21,7 +21,6 @@ p{max-width:45rem;margin:.5rem 0}\
 .t{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}\
 th,td{padding:.2rem .7rem;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}\
 th:first-child,td:first-child{text-align:left;padding-left:0}th{color:var(--dim);font-weight:600}\
-pre{overflow-x:auto;font-size:.8rem;line-height:1.35}\
 .v{padding-left:0;list-style:none}.v li:before{content:'\\2713  ';color:var(--good)}\
 .v .n{color:var(--bad)}.v .n:before{content:'\\2717  ';color:var(--bad)}\
 .p{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:1rem}\
@@ -33,7 +32,7 @@ figure ul{list-style:none;margin:.2rem 0;padding:0;font-size:.85rem;display:flex
 figure li:before{content:'';display:inline-block;width:.8em;height:.8em;margin-right:.35em;background:var(--k);\
 print-color-adjust:exact;-webkit-print-color-adjust:exact}\
 @media print{:root{color-scheme:light}body{max-width:none;font-size:11pt;padding:0}h2{break-after:avoid}.p{grid-template-columns:1fr 1fr}\
-.t,pre{overflow:visible}pre{white-space:pre-wrap}}";
+.t{overflow:visible}}";
 
 /// One run on a page.
 #[derive(Clone, Debug)]
@@ -77,11 +76,6 @@ impl Page {
     /// A paragraph.
     pub fn text(&mut self, text: &str) {
         put(&mut self.html, format_args!("<p>{}</p>\n", escape(text)));
-    }
-
-    /// Text whose columns stay where they are.
-    pub fn preformatted(&mut self, text: &str) {
-        put(&mut self.html, format_args!("<pre>{}</pre>\n", escape(text)));
     }
 
     /// A table; its first column is text.

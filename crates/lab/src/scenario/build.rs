@@ -4,6 +4,7 @@ use super::hostile;
 use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
 use super::place::{ScenarioError, Source};
 use super::session;
+use super::sweep::COLUMN;
 use super::units::{Share, Size, Speed, Time};
 use super::way::{Files, Reader, nic};
 use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
@@ -100,6 +101,7 @@ impl Source {
         builder.unleash(start, &sessions, &mut hostiles)?;
         let events = builder.events(start)?;
         builder.expectations()?;
+        builder.publications()?;
         let links = builder.links.iter().map(|(name, (id, _))| ((*name).to_owned(), *id)).collect();
         let world = builder.world;
         Ok(Built { world, start, hosts, links, groups, sessions, hostiles, events })
@@ -186,7 +188,8 @@ impl<'a> Builder<'a> {
             }
         };
         let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
-        Ok(Cpu { lateness, per_wakeup: time(host.per_wakeup), per_switch: time(host.per_switch) })
+        let (per_wakeup, per_switch) = (time(host.per_wakeup), time(host.per_switch));
+        Ok(Cpu { lateness, per_wakeup, per_switch, timer_per_flow: host.timer_per_flow })
     }
 
     /// Gives an actor its name.
@@ -519,20 +522,51 @@ impl<'a> Builder<'a> {
         for spanned in &self.scenario.expect {
             let expect = spanned.get_ref();
             let what = match (expect.at_least, expect.at_most) {
-                (None, None) => "expects nothing: say at_least or at_most",
+                (None, None) if expect.says.is_none() => "expects nothing: say at_least or at_most",
                 (Some(least), Some(most)) if least > most => "at_least is above at_most",
                 _ => {
-                    let names = expect.when.keys().chain(expect.relative_to.keys());
-                    let swept = |name: &&Name| self.scenario.sweep.contains_key(*name);
-                    if let Some(name) = names.into_iter().find(|name| !swept(name)) {
-                        return Err(self.source.error(name, "is not swept"));
-                    }
+                    let others = expect.relative_to.keys().chain(expect.more_than.keys());
+                    self.are_swept(expect.when.keys().chain(others))?;
                     continue;
                 }
             };
             return Err(self.source.error(&expect.figure, what));
         }
         Ok(())
+    }
+
+    /// What others have measured belongs to columns that exist.
+    fn publications(&self) -> Result<(), ScenarioError> {
+        let columns = &self.scenario.column;
+        for name in &self.scenario.published {
+            if !columns.iter().any(|column| column.name.get_ref() == name.get_ref()) {
+                return Err(self.source.error(name, "is no column"));
+            }
+        }
+        for row in &self.scenario.row {
+            for published in &row.published {
+                self.are_swept(published.when.keys())?;
+                if published.values.len() != self.scenario.published.len() {
+                    let what = "needs one published value for each column that is published";
+                    return Err(self.source.error(&row.figure, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn are_swept<'n>(
+        &self,
+        mut names: impl Iterator<Item = &'n Name>,
+    ) -> Result<(), ScenarioError> {
+        let is_swept = |name: &&Name| {
+            let is_column = name.get_ref() == COLUMN && !self.scenario.column.is_empty();
+            is_column || self.scenario.sweep.contains_key(*name)
+        };
+        match names.find(|name| !is_swept(name)) {
+            Some(name) => Err(self.source.error(name, "is not swept")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -62,6 +62,8 @@ struct AppProbe {
     received: Vec<u64>,
     srtt: Times,
     retransmitted: u64,
+    below_max: u64,
+    sndbuf_max: u64,
 }
 
 /// Looks at a world while it runs.
@@ -130,12 +132,14 @@ impl<'a> Probes<'a> {
                 }
                 probe.retransmitted += u64::from(info.total_retrans);
                 below += info.below_bytes;
+                probe.sndbuf_max = probe.sndbuf_max.max(info.sndbuf.into());
                 unsent += u64::from(info.notsent_bytes);
                 in_flight += u64::from(info.unacked_bytes);
                 cwnd += u64::from(info.snd_cwnd) * u64::from(info.snd_mss);
                 srtt += info.rtt.0;
                 count += 1;
             }
+            probe.below_max = probe.below_max.max(below);
             let mean = srtt as f64 / f64::from(count.max(1)) / 1e6;
             let delivered = log.borrow().delivered();
             let columns = [
@@ -263,6 +267,7 @@ fn link_figures(stats: &LinkStats, seconds: f64, out: &mut impl FnMut(&str, f64)
     for (name, count) in counts {
         out(name, count as f64);
     }
+    out("segments_per_frame", stats.segments as f64 / stats.frames.max(1) as f64);
     out("busy", stats.busy.as_secs_f64() / seconds);
     out("wire_mbit", stats.wire_bytes as f64 * 8e-6 / seconds);
     quantiles("below", &stats.below, out);
@@ -285,7 +290,15 @@ impl AppProbe {
             // Jain, Chiu and Hawe 1984.
             out("jain_index", sum * sum / (shares.len() as f64 * squares));
         }
+        let rates = shares.iter().map(|share| share * 8e-6 / seconds);
+        let (least, most) = rates.fold((f64::INFINITY, 0.0_f64), |(least, most), rate| {
+            (least.min(rate), most.max(rate))
+        });
+        out("slowest_mbit", least.min(most));
+        out("fastest_mbit", most);
         out("retransmitted", self.retransmitted as f64);
+        out("below_bytes_max", self.below_max as f64);
+        out("sndbuf_max", self.sndbuf_max as f64);
         let failed = log.clients.iter().filter(|client| client.has_failed).count();
         out("failed", failed as f64);
         out("refused", log.clients.iter().map(|client| client.refused).sum::<u64>() as f64);

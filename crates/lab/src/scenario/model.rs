@@ -59,6 +59,15 @@ pub struct Scenario {
     /// Figures that must hold.
     #[serde(default)]
     pub expect: Vec<Spanned<Expect>>,
+    /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
+    #[serde(default)]
+    pub column: Vec<Column>,
+    /// Names of the columns that others have measured.
+    #[serde(default)]
+    pub published: Vec<Name>,
+    /// Figures that are shown for each column.
+    #[serde(default)]
+    pub row: Vec<Row>,
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
@@ -97,6 +106,10 @@ pub struct Host {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
+    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13 (218af599fa63). Only the
+    /// count changes.
+    #[serde(default)]
+    pub timer_per_flow: bool,
     /// From the wake-up of an application to its turn.
     #[serde(default)]
     pub per_switch: Option<Time>,
@@ -123,6 +136,8 @@ pub struct Nic {
     pub mtu: Option<u16>,
     /// Segmentation offload.
     pub tso: Option<bool>,
+    /// Super-frames at all: those that the stack would cut, too.
+    pub gso: Option<bool>,
     /// Received segments are joined by the card.
     pub gro: Option<bool>,
     /// Checksums are left to the card.
@@ -455,10 +470,67 @@ pub struct Event {
     pub down: Option<bool>,
 }
 
+/// A named setting of several parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// What it is called.
+    pub name: Name,
+    /// Parameters and their values, as in a sweep.
+    #[serde(default)]
+    pub set: BTreeMap<String, toml::Value>,
+}
+
+/// A figure that is shown for each column.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// In words, with its unit.
+    pub what: String,
+    /// Its name.
+    pub figure: Name,
+    /// It is shown multiplied by this.
+    #[serde(default)]
+    pub scale: Option<f64>,
+    /// Digits behind the point.
+    #[serde(default)]
+    pub digits: usize,
+    /// What others have measured.
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+impl Row {
+    pub(super) fn scale(&self) -> f64 {
+        self.scale.unwrap_or(1.0)
+    }
+}
+
+/// A measurement of others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// With these values of the sweep only.
+    #[serde(default)]
+    pub when: BTreeMap<Name, toml::Value>,
+    /// By the columns named as published; empty where nothing was measured.
+    pub values: Vec<String>,
+    /// Why the runs differ, if they do.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
 /// A figure that must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
+    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said. With
+    /// words an expectation needs no bounds: then it only tells.
+    #[serde(default)]
+    pub says: Option<String>,
+    /// The value is said multiplied by this.
+    #[serde(default)]
+    pub scale: Option<f64>,
     /// Its name.
     pub figure: Name,
     /// No less.
@@ -471,6 +543,9 @@ pub struct Expect {
     /// Divided by the figure of the run with these values in place of its own.
     #[serde(default)]
     pub relative_to: BTreeMap<Name, toml::Value>,
+    /// Less the figure of the run with these values in place of its own.
+    #[serde(default)]
+    pub more_than: BTreeMap<Name, toml::Value>,
 }
 
 impl Scenario {

@@ -1,10 +1,14 @@
 //! All combinations of the values that a scenario's parameters take.
 
-use super::model::Scenario;
+use super::model::{Column, Scenario};
 use super::place::{ScenarioError, Source};
 use super::way::Files;
 use core::fmt::Write;
+use core::ops::Range;
 use toml::{Table, Value};
+
+/// The parameter whose values are the columns.
+pub(super) const COLUMN: &str = "column";
 
 /// One combination: parameter and value, in the order of the parameters' names.
 pub type Choice = Vec<(String, Value)>;
@@ -49,6 +53,14 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     set(inner, rest, value)
 }
 
+/// What the column of this name sets.
+fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
+    let columns = table.get(COLUMN).and_then(Value::as_array);
+    let own = columns.and_then(|all| all.iter().find(|one| one.get("name") == Some(name)));
+    let values = own.and_then(|own| own.get("set")).and_then(Value::as_table);
+    values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect()
+}
+
 impl Source {
     /// The scenario with other values of some parameters. An error in what results is one of the
     /// parameter at `blame`, where that is known.
@@ -60,6 +72,12 @@ impl Source {
         let error = |what: String| self.error_at(blame.unwrap_or(0), what);
         let mut table: Table = self.text.parse().map_err(|e| self.parse_error(&e))?;
         for (path, value) in choice {
+            if path == COLUMN {
+                for (path, value) in column(&table, value) {
+                    set(&mut table, &path, value).map_err(|e| error(format!("{path}: {e}")))?;
+                }
+                continue;
+            }
             set(&mut table, path, value.clone()).map_err(|e| error(format!("{path}: {e}")))?;
         }
         let text = table.to_string();
@@ -79,13 +97,20 @@ impl Source {
         files: &Files<'_>,
     ) -> Result<Vec<Choice>, ScenarioError> {
         let mut choices = vec![Choice::new()];
-        for (name, values) in &scenario.sweep {
-            let offset = name.span().start;
+        let names = |column: &Column| Value::from(column.name.get_ref().clone());
+        let columns: Vec<Value> = scenario.column.iter().map(names).collect();
+        let at_columns = scenario.column.first().map(|first| first.name.span().start);
+        let columns = at_columns.map(|at| (COLUMN.to_owned(), at, &columns));
+        let swept = scenario.sweep.iter().map(|(name, values)| {
+            let Range { start, .. } = name.span();
+            (name.get_ref().clone(), start, values)
+        });
+        for (name, offset, values) in columns.into_iter().chain(swept) {
             if values.is_empty() {
-                return Err(self.error(name, "a sweep needs at least one value"));
+                return Err(self.error_at(offset, "a sweep needs at least one value"));
             }
             for value in values {
-                let single = vec![(name.get_ref().clone(), value.clone())];
+                let single = vec![(name.clone(), value.clone())];
                 let (changed, scenario) = self.with(&single, Some(offset))?;
                 changed.build(&scenario, files).map_err(|e| {
                     let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
@@ -93,9 +118,11 @@ impl Source {
                 })?;
             }
             let longer = |choice: Choice| {
+                let name = &name;
                 values.iter().map(move |value| {
                     let mut choice = choice.clone();
-                    choice.push((name.get_ref().clone(), value.clone()));
+                    choice.push((name.clone(), value.clone()));
+                    choice.sort_by(|a, b| a.0.cmp(&b.0));
                     choice
                 })
             };

@@ -190,7 +190,11 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
     if gro && !checksums {
         return Err(("gro", "needs checksums: a card joins what it has verified"));
     }
-    let tso = said.tso.unwrap_or(true);
+    let has_super_frames = said.gso.unwrap_or(true);
+    if !has_super_frames && said.tso == Some(true) {
+        return Err(("tso", "needs gso: a card cuts super-frames"));
+    }
+    let tso = said.tso.unwrap_or(has_super_frames);
     if !tso && said.gso_max_size.is_some() {
         return Err(("gso_max_size", "means nothing without tso"));
     }
@@ -206,6 +210,7 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
         mtu,
         descriptors: said.ring.unwrap_or(default.descriptors),
         gso_max_size: if tso { gso_max_size as u32 } else { mtu.into() },
+        gso_max_segs: if has_super_frames { default.gso_max_segs } else { 0 },
         checksums,
         gro,
         rx_descriptors: said.rx_ring.unwrap_or(default.rx_descriptors),
@@ -213,6 +218,5 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
         completion_delay: time(said.completion_delay),
         tx_coalescing: coalescing(said.tx_usecs, said.tx_frames),
         rx_coalescing: coalescing(said.rx_usecs, said.rx_frames),
-        ..default
     })
 }

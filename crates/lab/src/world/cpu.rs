@@ -42,13 +42,16 @@ pub struct Cpu {
     pub per_wakeup: Nanos,
     /// From the moment when a sleeping application has something to do to its turn.
     pub per_switch: Nanos,
+    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13.
+    pub timer_per_flow: bool,
 }
 
 impl Cpu {
     /// A processor that costs nothing and is at most so late.
     pub const fn up_to(lateness: Nanos) -> Self {
         let (per_wakeup, per_switch) = (Nanos::ZERO, Nanos::ZERO);
-        Self { lateness: Lateness::UpTo(lateness), per_wakeup, per_switch }
+        let lateness = Lateness::UpTo(lateness);
+        Self { lateness, per_wakeup, per_switch, timer_per_flow: false }
     }
 }
 

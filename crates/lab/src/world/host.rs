@@ -8,6 +8,7 @@ use crate::rng::Rng;
 use neap_stack::interface::InterfaceId;
 use neap_stack::shard::Why;
 use neap_stack::stack::Stack;
+use neap_stack::stats::IpCounter;
 use neap_tcp::time::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -226,6 +227,10 @@ impl Host {
     }
 
     pub(super) fn cpu_stats(&self) -> CpuStats {
-        self.running.stats
+        let mut stats = self.running.stats;
+        if self.cpu.timer_per_flow {
+            stats.timer_interrupts = self.stack.ip_counters().get(IpCounter::IpOutRequests);
+        }
+        stats
     }
 }

@@ -47,6 +47,8 @@ struct Aside {
     retired: VecDeque<BytesMut>,
     /// Sequence numbers at which records end, in order; the last one may be the end of the queue.
     records: VecDeque<SeqNumber>,
+    /// What ends there are buffers that leave as they were written, and no records.
+    are_buffers: bool,
 }
 
 impl SendQueue {
@@ -68,8 +70,14 @@ impl SendQueue {
     /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
-        let records = self.aside.as_ref().map_or(0, |aside| aside.records.len() as u32);
-        let buffers = len.div_ceil(goal.max(1)).saturating_add(records);
+        let aside = self.aside.as_ref();
+        let records = aside.map_or(0, |aside| aside.records.len() as u32);
+        let filled = if aside.is_some_and(|aside| aside.are_buffers) {
+            u32::from(len > 0)
+        } else {
+            len.div_ceil(goal.max(1))
+        };
+        let buffers = filled.saturating_add(records);
         len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
 
@@ -95,12 +103,23 @@ impl SendQueue {
         self.is_record_ended = true;
     }
 
-    /// Bytes of the first record, and whether it ends with them: all that waits if it does not.
-    /// `nxt` is the sequence number of the first byte.
+    /// Another buffer follows, and no frame carries bytes of both: buffers have the size that they
+    /// were written with. `nxt` is the sequence number of the first byte.
+    pub fn end_buffer(&mut self, nxt: SeqNumber) {
+        if !self.is_empty() {
+            self.end_record(nxt);
+            self.aside.get_or_insert_default().are_buffers = true;
+        }
+    }
+
+    /// Bytes of the first record, or of the first buffer if buffers keep their size, and whether a
+    /// record ends with them: all that waits if none does. `nxt` is the sequence number of the first
+    /// byte.
     #[inline]
     pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
-        match self.aside.as_ref().and_then(|aside| aside.records.front()) {
-            Some(end) => (end.bytes_since(nxt), true),
+        let Some(aside) = self.aside.as_ref() else { return (self.len(), false) };
+        match aside.records.front() {
+            Some(end) => (end.bytes_since(nxt), !aside.are_buffers),
             None => (self.len(), false),
         }
     }

@@ -6,6 +6,10 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
+/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
+/// larger frames cost less at both ends.
+const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
+
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
 /// hundredth, whenever it begins.
 const PACED_BURST: Nanos = Nanos::from_millis(5);
@@ -46,8 +50,8 @@ pub struct Sizes {
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
-/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow. Where nothing
-/// waits below, the bound of paced flows is 5 ms, and others have none.
+/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
+/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -60,7 +64,7 @@ pub fn sizes(
     // Two frames fit the cap of what is below.
     let gso_bytes = gso_bytes.min((config.tcp_limit_output_bytes / 2).max(mss));
     let scaled = flow.pacing.0.checked_shr(flow.shift).unwrap_or(0);
-    if !config.tso_autosizing {
+    if !config.tso_autosizing || config.tso_at_write {
         let segments = (gso_bytes / mss).clamp(1, gso_segs.max(1));
         return Sizes { segments, queue_bytes: scaled };
     }
@@ -77,7 +81,9 @@ pub fn sizes(
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
-        bytes = bytes.min(bound);
+        if flow.min_rtt < LONG_ROUND_TRIP || flow.min_rtt == Nanos::MAX {
+            bytes = bytes.min(bound);
+        }
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
@@ -274,6 +280,20 @@ mod tests {
             assert!(rate.time_for(2 * frame) < Nanos::from_millis(1), "{mbit} Mbit/s");
             assert!(rate.time_for(sizes.queue_bytes) < Nanos::from_millis(1));
         }
+    }
+
+    #[test]
+    fn long_round_trips_allow_larger_frames_up_to_those_of_linux() {
+        let config = Config::default();
+        let far = flow(Rate(25_000_000), Nanos::from_millis(40));
+        let linux = Config { tso_bonus: TsoBonus::Off, ..Config::default() };
+        assert_eq!(segs(&config, &far), segs(&linux, &far));
+        for rtt in [Nanos::from_millis(31), Nanos::MAX] {
+            let near = flow(Rate(25_000_000), rtt);
+            assert_eq!(segs(&config, &near), 5, "300 us");
+        }
+        // What may be below does not grow with it: two frames, or the time of short paths.
+        assert_eq!(sizes(&config, &far, 1448, 65215, 65535, 2).queue_bytes, 15_000);
     }
 
     #[test]

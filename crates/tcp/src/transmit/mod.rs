@@ -458,7 +458,7 @@ impl Connection {
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
         self.sender.nxt = sent.end();
-        if ends_record {
+        if record == bytes {
             self.sender.queue.pass_records(self.sender.nxt);
         }
         self.sender.board.push(sent);

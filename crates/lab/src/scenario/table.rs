@@ -1,0 +1,175 @@
+//! What a scenario's rows and columns show: published figures beside those of the runs, and where they
+//! differ.
+
+use super::figures::Figures;
+use super::model;
+use super::place::ScenarioError;
+use super::sweep::{COLUMN, Choice, plain};
+use super::{Experiment, matches};
+use serde::Serialize;
+
+/// What a published figure and one of a run may differ by, as a part, and still be called the same.
+const SAME: f64 = 0.1;
+
+/// All runs of a scenario.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// The columns that others have measured.
+    pub published: Vec<String>,
+    /// All columns.
+    pub columns: Vec<String>,
+    /// One per figure that is shown.
+    pub groups: Vec<Group>,
+    /// In words, where the runs differ from what was published by more than a tenth, and why.
+    pub unmatched: Vec<String>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// In words, with its unit.
+    pub what: String,
+    /// Digits behind the point that mean something.
+    pub digits: usize,
+    /// One per combination of the sweep.
+    pub rows: Vec<Row>,
+}
+
+/// One figure in all columns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The combination; empty without a sweep.
+    pub case: String,
+    /// By published column; empty where nothing was.
+    pub published: Vec<String>,
+    /// By column.
+    pub values: Vec<f64>,
+}
+
+/// A combination by its values alone, in the words of a table.
+pub fn brief(choice: &Choice) -> String {
+    let words = choice.iter().map(|(name, value)| match value {
+        toml::Value::Boolean(value) => {
+            let name = name.rsplit('.').next().unwrap_or_default();
+            format!("{}{name}", if *value { "" } else { "no " })
+        }
+        value => plain(value),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+impl Experiment<'_> {
+    /// The table of these runs, in the order of the sweep.
+    ///
+    /// # Errors
+    /// A row whose figure does not exist.
+    pub fn table(&self, runs: &[(Choice, Figures)]) -> Result<Table, ScenarioError> {
+        let mut cases: Vec<(Choice, Vec<&Figures>)> = Vec::new();
+        for (choice, figures) in runs {
+            let rest = choice.iter().filter(|(name, _)| name != COLUMN).cloned().collect();
+            match cases.iter_mut().find(|(other, _)| *other == rest) {
+                Some((_, columns)) => columns.push(figures),
+                None => cases.push((rest, vec![figures])),
+            }
+        }
+        let mut table = Table {
+            published: self.scenario.published.iter().map(|name| name.get_ref().clone()).collect(),
+            columns: self.scenario.column.iter().map(|one| one.name.get_ref().clone()).collect(),
+            groups: Vec::new(),
+            unmatched: Vec::new(),
+        };
+        for row in &self.scenario.row {
+            let mut group = Group { what: row.what.clone(), digits: row.digits, rows: Vec::new() };
+            for (choice, columns) in &cases {
+                let value =
+                    |figures: &&Figures| Ok(self.figure(figures, &row.figure)? * row.scale());
+                let values = columns.iter().map(value).collect::<Result<Vec<f64>, ScenarioError>>();
+                let published = row.published.iter().find(|own| matches(choice, &own.when));
+                let mut shown = Row {
+                    case: brief(choice),
+                    published: vec![String::new(); table.published.len()],
+                    values: values?,
+                };
+                if let Some(published) = published {
+                    shown.published.clone_from(&published.values);
+                    table.unmatched.extend(table.misses(row, published, &shown));
+                }
+                group.rows.push(shown);
+            }
+            table.groups.push(group);
+        }
+        Ok(table)
+    }
+}
+
+impl Table {
+    /// In words, if a figure is not what was published.
+    fn misses(
+        &self,
+        row: &model::Row,
+        published: &model::Published,
+        shown: &Row,
+    ) -> Option<String> {
+        let mut misses = Vec::new();
+        for (column, said) in self.published.iter().zip(&published.values) {
+            let own = self.columns.iter().position(|own| own == column);
+            let Some(&value) = own.and_then(|own| shown.values.get(own)) else { continue };
+            if let Some(off) = Span::of(said).and_then(|span| span.miss(value)) {
+                let digits = row.digits;
+                let percent = off * 100.0;
+                let text = format!("\"{column}\" {value:.digits$}, not {said} ({percent:+.0} %)");
+                misses.push(text);
+            }
+        }
+        if misses.is_empty() {
+            return None;
+        }
+        let case =
+            if shown.case.is_empty() { String::new() } else { format!(" at {}", shown.case) };
+        let why = published.why.as_deref().unwrap_or("no explanation is known");
+        let (what, misses) = (&row.what, misses.join("; "));
+        Some(format!("Not as published: {what}{case}: {misses}. {why}"))
+    }
+}
+
+/// What a published figure says: a value, a range ("5849-6635") or a bound ("< 8").
+struct Span {
+    least: f64,
+    most: f64,
+    is_bound: bool,
+}
+
+impl Span {
+    fn of(said: &str) -> Option<Self> {
+        if let Some(most) = said.strip_prefix("< ") {
+            return Some(Self { least: 0.0, most: most.parse().ok()?, is_bound: true });
+        }
+        let (least, most) = said.split_once('-').unwrap_or((said, said));
+        Some(Self { least: least.parse().ok()?, most: most.parse().ok()?, is_bound: false })
+    }
+
+    /// By what part of it a value is off.
+    fn miss(&self, value: f64) -> Option<f64> {
+        let tolerance = if self.is_bound { 0.0 } else { SAME };
+        let nearest = value.clamp(self.least, self.most);
+        let off = (value - nearest) / nearest;
+        (off.abs() > tolerance).then_some(off)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_published_figure_is_a_value_a_range_or_a_bound() {
+        let miss = |said: &str, value: f64| Span::of(said).expect("a figure").miss(value);
+        assert_eq!(miss("1397", 1400.0), None);
+        assert_eq!(miss("600", 300.0), Some(-0.5));
+        assert_eq!(miss("5849-6635", 6000.0), None);
+        assert_eq!(miss("100-200", 300.0), Some(0.5));
+        assert_eq!(miss("< 8", 7.99), None);
+        assert_eq!(miss("< 8", 10.0), Some(0.25));
+        assert!(Span::of("").is_none());
+    }
+}
