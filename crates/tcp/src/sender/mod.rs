@@ -583,6 +583,7 @@ impl Sender {
             if may_raise {
                 let threshold = self.window.ssthresh;
                 self.controller.on_ack(sample, &mut self.window);
+                self.cwnd_stamp = sample.now;
                 if self.window.ssthresh != threshold {
                     self.count_hystart(counters);
                 }
