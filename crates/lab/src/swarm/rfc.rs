@@ -192,8 +192,10 @@ impl Side {
         if let Some(timestamps) = segment.options.timestamps {
             self.stamp = Some(timestamps.value);
         }
-        // What an actor acknowledges must make sense, or else its window says nothing.
-        let is_sound = !self.is_actor || peer.end.bytes_since(segment.ack) < 1 << 24;
+        // What an actor acknowledges must make sense, at the latest when it arrives, or else its window
+        // says nothing.
+        let is_near = (peer.end + (1 << 20)).bytes_since(segment.ack) < 1 << 24;
+        let is_sound = !self.is_actor || is_near;
         if flags.contains(Flags::ACK) && is_sound {
             self.ack = Some(self.ack.map_or(segment.ack, |ack| ack.later(segment.ack)));
             let shift = if syn == 1 { 0 } else { self.scale(peer).unwrap_or(0) };

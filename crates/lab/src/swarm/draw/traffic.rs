@@ -100,27 +100,28 @@ impl Draw {
             ),
         }
         put(&mut app, [("count", size(self.rng.pick(&[1, 1, 1, 2, 4])))]);
-        if kind == 5 {
-            return app;
-        }
-        let keepalive = self.keepalive();
-        put(
-            &mut app,
-            [("keepalive", keepalive), ("nodelay", self.rng.chance(Ppm::percent(30)).into())],
-        );
-        if self.often(15) && kind != 2 && kind != 3 {
-            put(&mut app, [("read_rate", speed((self.rate / 2).max(1000)))]);
-        }
-        if self.often(20) {
-            put(&mut app, [("writer", self.rng.pick(&["edge", "async"]).into())]);
-        }
-        if self.often(15) {
-            put(&mut app, [("notsent_lowat", size(self.rng.log_range(1, 65_536)))]);
-        }
-        if self.often(10) {
-            put(&mut app, [("priority", size(self.rng.below(16)))]);
+        if kind != 5 {
+            self.app_options(&mut app, kind != 2 && kind != 3);
         }
         app
+    }
+
+    /// What only connections have; `streams` if the other end is told how fast to read.
+    fn app_options(&mut self, app: &mut Table, streams: bool) {
+        let keepalive = self.keepalive();
+        put(app, [("keepalive", keepalive), ("nodelay", self.rng.chance(Ppm::percent(30)).into())]);
+        if self.often(15) && streams {
+            put(app, [("read_rate", speed((self.rate / 2).max(1000)))]);
+        }
+        if self.often(20) {
+            put(app, [("writer", self.rng.pick(&["edge", "async"]).into())]);
+        }
+        if self.often(15) {
+            put(app, [("notsent_lowat", size(self.rng.log_range(1, 65_536)))]);
+        }
+        if self.often(10) {
+            put(app, [("priority", size(self.rng.below(16)))]);
+        }
     }
 
     fn session(&mut self) -> Table {
