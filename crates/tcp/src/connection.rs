@@ -196,7 +196,8 @@ pub struct Connection {
     pub(crate) frame_segments: u8,
     pub(crate) sndbuf: u32,
     pub(crate) probe_backoff: u16,
-    pub(crate) keepalive_probes: u16,
+    /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
+    pub(crate) probes_out: u16,
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u16,
     /// First retransmission timeout of the row, for the user timeout.
@@ -294,7 +295,7 @@ impl Connection {
             frame_segments: 1,
             sndbuf,
             probe_backoff: 0,
-            keepalive_probes: 0,
+            probes_out: 0,
             syn_sent_at: now,
             syn_retransmits: 0,
             stalled_since: Instant::FAR_FUTURE,

@@ -159,7 +159,7 @@ impl Connection {
             ca_state: recovery.state,
             congestion: sender.controller.name(),
             retransmits: recovery.retransmits.max(u32::from(self.syn_retransmits)),
-            probes: u32::from(self.probe_backoff.max(self.keepalive_probes)),
+            probes: u32::from(self.probe_backoff.max(self.probes_out)),
             backoff: sender.rtt.shift(),
             rto: sender.rtt.rto(),
             ato: receiver.ato(),

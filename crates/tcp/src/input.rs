@@ -113,7 +113,7 @@ impl Connection {
             self.open_passively(now, segment);
         }
         self.last_heard = now;
-        self.keepalive_probes = 0;
+        self.probes_out = 0;
         if let Some(timestamps) = segment.options.timestamps {
             self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
         }

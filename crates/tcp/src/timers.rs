@@ -204,13 +204,19 @@ impl Connection {
             return;
         }
         let since = self.stall(now);
-        // A peer that answers with a closed window may do so for ever, unless the user objects.
-        let answers = self.last_heard >= since && !self.is_orphan;
-        if (self.options.user_timeout.is_some() || !answers) && self.has_given_up(now, since) {
+        // A peer that answers with a closed window may do so for ever, unless the user objects. Each
+        // answer begins the count anew.
+        let is_over = if self.options.user_timeout.is_some() || self.is_orphan {
+            self.has_given_up(now, since)
+        } else {
+            u32::from(self.probes_out) >= self.config.tcp_retries2
+        };
+        if is_over {
             self.give_up();
             return;
         }
         self.probe_backoff = self.probe_backoff.saturating_add(1);
+        self.probes_out = self.probes_out.saturating_add(1);
         self.owed.zero_window_probe = true;
     }
 
@@ -242,15 +248,15 @@ impl Connection {
         let limit = self.options.keepalive_count.unwrap_or(self.config.tcp_keepalive_probes);
         let by_user = self.options.user_timeout;
         let timed_out = match by_user {
-            Some(limit) => quiet >= limit && self.keepalive_probes > 0,
-            None => u32::from(self.keepalive_probes) >= limit,
+            Some(limit) => quiet >= limit && self.probes_out > 0,
+            None => u32::from(self.probes_out) >= limit,
         };
         if timed_out {
             self.give_up();
             self.owed.reset = true;
             return;
         }
-        self.keepalive_probes = self.keepalive_probes.saturating_add(1);
+        self.probes_out = self.probes_out.saturating_add(1);
         self.owed.keepalive = true;
         self.counters.add(Counter::KeepAlive, 1);
         let interval = self.options.keepalive_interval;

@@ -90,6 +90,25 @@ fn a_silent_peer_with_a_closed_window_is_given_up_after_tcp_retries2() {
 }
 
 #[test]
+fn a_peer_that_falls_silent_after_answers_to_probes_is_given_up() {
+    let mut peer = closed_window(SocketOptions::default());
+    let start = peer.now;
+    while peer.ms_since(start) < 3_600_000 {
+        peer.advance_ms(1000);
+        if !peer.take().is_empty() {
+            peer.ack(1000);
+        }
+    }
+    let silent = peer.now;
+    peer.advance_ms(15 * 120_000);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.take().len(), 15);
+    peer.advance_ms(120_000);
+    assert_eq!(peer.connection.state(), State::Closed, "{}", peer.ms_since(silent));
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+}
+
+#[test]
 fn the_user_timeout_ends_probing_even_if_the_peer_answers() {
     let user_timeout = Some(Nanos::from_secs(10));
     let mut peer = closed_window(SocketOptions { user_timeout, ..SocketOptions::default() });
