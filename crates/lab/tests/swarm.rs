@@ -40,6 +40,41 @@ fn nothing_breaks_in_random_worlds() {
     assert!(faults.is_empty(), "{} worlds are broken", faults.len());
 }
 
+/// RACK waits for as long as the round trip of a frame that was thought lost and then is SACKed, which is
+/// longer than the timeout.
+const LATE_SACKS: &str = r#"
+duration = "17s"
+seed = 1005575
+oracles = "survival"
+[host.b]
+qdisc = "fq_codel"
+[host.b.nic]
+ring = 2
+[host.b.sysctl]
+"neap.tcp_tso_autosizing" = 0
+"net.ipv4.tcp_limit_output_bytes" = 20000
+"net.ipv4.tcp_notsent_lowat" = 1
+"net.ipv4.tcp_syncookies" = 2
+[hostile.enemy0]
+attack = "sack-lies"
+count = 3
+stop = "8s"
+target = "b"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "154437bps"
+"#;
+
+#[test]
+fn worlds_that_were_broken_are_sound() {
+    for text in [LATE_SACKS] {
+        let text = format!("about = \"once broken\"\n{text}");
+        if let Err(broken) = swarm::run(&text, u64::MAX) {
+            panic!("{}:{text}", broken.fault);
+        }
+    }
+}
+
 #[test]
 fn a_world_that_breaks_is_made_smaller_until_nothing_can_go() {
     // The victim reads nothing but what must come: other bytes are a fault that never heals.

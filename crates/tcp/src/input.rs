@@ -288,7 +288,7 @@ impl Connection {
                 self.deadlines.set(Deadline::IdleMemory, now + IDLE_RELEASE);
             }
         } else if let Some(wait) = outcome.reorder_wait {
-            self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
+            self.arm_reorder(now, wait);
         } else if outcome.rearm {
             self.arm_retransmit(now);
             self.arm_loss_probe(now);

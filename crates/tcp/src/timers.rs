@@ -190,10 +190,19 @@ impl Connection {
 
     fn on_reorder_timeout(&mut self, now: Instant) {
         let wait = self.sender.on_reorder_timeout(now, &self.counters);
-        match wait {
-            Some(wait) => self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1)),
+        let oldest = self.sender.board.front().map_or(now, |sent| sent.sent_at);
+        let timeout = (oldest + self.sender.rtt.rto()).since(now);
+        match wait.filter(|&wait| wait < timeout) {
+            Some(wait) => self.arm_reorder(now, wait),
             None => self.resume_retransmit(now),
         }
+    }
+
+    /// Arms the end of RACK's reordering window in place of the timeout, no later than that: the round
+    /// trip that the window adds to may be longer (`tcp_rack_mark_lost`).
+    pub(crate) fn arm_reorder(&mut self, now: Instant, wait: Nanos) {
+        let wait = wait.min(self.sender.rtt.rto());
+        self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
     }
 
     /// Zero-window probe (RFC 9293 section 3.8.6.1; `tcp_probe_timer`).
