@@ -103,7 +103,12 @@ impl Oracle {
         // Whose frames the host's own queues refuse tries again, and others may be faster.
         let is_refused = info.blocked == TxBlocked::Egress;
         let first = if is_refused { LONGEST_RTO } else { first };
-        if silent > first.min(LONGEST_RTO) + SLACK {
+        // A departure that was planned at a lower rate than that of now stays, as in Linux.
+        let planned = match info.blocked {
+            TxBlocked::Pacing(at) => at.since(watched.moved),
+            _ => Nanos::ZERO,
+        };
+        if silent > first.max(planned).min(LONGEST_RTO) + SLACK {
             return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
         }
         Ok(())

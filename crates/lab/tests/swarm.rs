@@ -65,9 +65,39 @@ ends = ["enemy0", "b"]
 rate = "154437bps"
 "#;
 
+/// A rate that is low for a moment plans a departure far off.
+const SLOW_DEPARTURE: &str = r#"
+duration = "29s"
+oracles = "survival"
+[host.a]
+[host.b.sysctl]
+"neap.tcp_small_queues" = 0
+"net.ipv4.tcp_congestion_control" = "bbr3"
+"net.ipv4.tcp_sack" = 0
+"net.ipv4.tcp_syncookies" = 2
+[hostile.enemy0]
+attack = "syn-flood"
+stop = "4s"
+target = "a"
+[hostile.enemy1]
+attack = "sack-lies"
+count = 4
+stop = "17s"
+target = "b"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "111965bps"
+[link.to-enemy1]
+ends = ["enemy1", "b"]
+rate = "111965bps"
+[link.to-enemy1.back.bottleneck]
+buffer = "7 packets"
+rate = "37321bps"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    for text in [LATE_SACKS] {
+    for text in [LATE_SACKS, SLOW_DEPARTURE] {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
             panic!("{}:{text}", broken.fault);
