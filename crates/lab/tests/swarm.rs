@@ -106,6 +106,19 @@ fn worlds_that_were_broken_are_sound() {
 }
 
 #[test]
+fn copies_do_not_fill_slow_links_where_everything_must_arrive() {
+    // The slowest link takes 1.2 s per frame, and 16 connections may send copies.
+    let text = swarm::draw(1_004_884);
+    assert!(
+        text.contains("oracles = \"delivery\"") && text.contains("rate = \"1250bps\""),
+        "{text}"
+    );
+    let least = text.lines().filter_map(|line| line.strip_prefix("\"net.ipv4.tcp_rto_max_ms\" = "));
+    let least: Vec<u64> = least.map(|number| number.parse().expect("a number")).collect();
+    assert!(least.len() == 2 && least.iter().all(|&ms| ms > 16 * 1200), "{least:?}");
+}
+
+#[test]
 fn a_world_that_breaks_is_made_smaller_until_nothing_can_go() {
     // The victim reads nothing but what must come: other bytes are a fault that never heals.
     let text = r#"

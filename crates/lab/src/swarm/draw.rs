@@ -9,6 +9,15 @@ use neap_tcp::profile::Profile;
 use neap_tcp::time::Nanos;
 use toml::{Table, Value};
 
+/// The slowest of all links, in bytes per second.
+const LEAST_RATE: u64 = 1_000;
+
+/// Connections of a world that may time out at the same time.
+const COPIES: u64 = 16;
+
+/// Bytes of most frames on the wire, at the most.
+const LARGEST_FRAME: u64 = 1_538;
+
 /// What the parts of a world have in common.
 struct Draw {
     rng: Rng,
@@ -247,7 +256,11 @@ impl Draw {
             }
         }
         if self.delivers {
-            put("net.ipv4.tcp_rto_max_ms", self.rng.pick(&[1_000, 2_000, 10_000]));
+            // A timeout shorter than what waits at the slowest link fills it with copies, for ever,
+            // unless one of each connection leaves room for what is new.
+            let slowest = (self.rate / 10).max(LEAST_RATE);
+            let least = (COPIES * LARGEST_FRAME * 1000 / slowest) as i64;
+            put("net.ipv4.tcp_rto_max_ms", self.rng.pick(&[1_000, 2_000, 10_000]).max(least));
             put("net.ipv4.tcp_retries2", 200);
             put("net.ipv4.tcp_orphan_retries", 200);
             put("net.ipv4.tcp_syn_retries", 60);
