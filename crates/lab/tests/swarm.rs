@@ -154,6 +154,7 @@ bytes = 1000
     }
     assert_eq!(small.matches("[session.").count(), 1, "one is enough:\n{small}");
     assert!(small.contains("loss = \"100%\""), "{small}");
+    assert!(small.contains("oracles = \"delivery\""), "neap lab run has none without it:\n{small}");
     swarm::run(&small, u64::MAX).expect_err("it still breaks");
 }
 
