@@ -103,6 +103,8 @@ pub struct Captured {
     pub headers: Box<[u8]>,
     /// Bytes of the whole IP packet.
     pub len: u32,
+    /// Its TCP checksum is right, or it carries no TCP.
+    pub is_sound: bool,
 }
 
 /// A packet on its way. It moves from queue to queue, and so is boxed.
@@ -242,7 +244,8 @@ impl Direction {
     fn carry(&mut self, packet: Box<Packet>, at: Instant, on_wire: u64, back: &mut Self) {
         if let Some(capture) = &mut self.capture {
             let headers = packet.frame.headers.as_slice().into();
-            capture.push(Captured { at, headers, len: packet.frame.len() as u32 });
+            let is_sound = offload::is_sound(&packet.frame);
+            capture.push(Captured { at, headers, len: packet.frame.len() as u32, is_sound });
         }
         let way_back = back.path.config.delay;
         if let Some((at, answer)) = self.path.enter(at, packet, on_wire, way_back, &mut self.stats)

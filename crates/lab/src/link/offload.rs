@@ -1,11 +1,13 @@
 //! The receiving NIC: checksums, and joining segments that follow each other.
 
 use super::direction::Packet;
+use crate::report::ends;
 use bytes::BytesMut;
 use neap_stack::device::{Received, RxChecksum};
 use neap_stack::frame::Frame;
 use neap_stack::gso;
-use neap_stack::wire::checksum;
+use neap_stack::wire::Protocol;
+use neap_stack::wire::checksum::{self, Pseudo};
 use neap_stack::wire::tcp::{self, CHECKSUM_AT};
 use neap_tcp::segment::Flags;
 use std::collections::VecDeque;
@@ -85,6 +87,20 @@ impl Receiver {
         }
         Received { data, gso_size: 0, checksum: RxChecksum::Unknown }
     }
+}
+
+/// Whether the TCP checksum of a packet is right when the NIC has finished it; others have none.
+pub(super) fn is_sound(packet: &Frame) -> bool {
+    let Some((from, to)) = ends(packet.headers.as_slice()) else { return true };
+    let at = if from.is_ipv4() { 20 } else { 40 };
+    let Some(pseudo) = Pseudo::of(from.ip(), to.ip(), Protocol::TCP) else { return false };
+    let mut finished = copy(packet);
+    gso::finish_checksum(&mut finished);
+    let Some(header) = finished.headers.as_slice().get(at..) else { return false };
+    let mut sum = pseudo.with_len((header.len() + packet.payload.len() as usize) as u32);
+    sum.add(header);
+    finished.payload.chunks().iter().for_each(|chunk| sum.add(chunk));
+    sum.finish() == 0
 }
 
 /// The same packet once more, without its credit.

@@ -1,6 +1,7 @@
 use super::*;
 use neap_stack::device::RxChecksum;
 use neap_stack::frame::{Gso, GsoKind, Headers};
+use neap_stack::gso;
 use neap_stack::wire::checksum::Pseudo;
 use neap_stack::wire::{ChecksumBy, Ports, Protocol, ipv4, partial_checksum, tcp};
 use neap_tcp::segment::{Ecn, Flags, Segment};
@@ -151,6 +152,20 @@ fn a_host_without_offloads_gets_finished_checksums() {
     let packets = all(&mut b, FAR);
     assert!(packets.iter().all(|packet| packet.checksum == RxChecksum::Unknown));
     assert_eq!(packets.iter().filter(|packet| parse(packet).is_ok()).count(), 3);
+}
+
+#[test]
+fn a_capture_says_which_checksums_are_wrong() {
+    let (link, [mut a, _]) = link(NicConfig::default(), path());
+    drop(link.capture(0));
+    let mut wrong = frame(9000, 1, Flags::ACK);
+    // The sum of another pseudo-header.
+    wrong.headers.as_mut_slice()[20 + tcp::CHECKSUM_AT + 1] ^= 1;
+    let mut finished = frame(8000, 1, Flags::ACK);
+    gso::finish_checksum(&mut finished);
+    send(&mut a, [frame(0, 3, Flags::ACK), wrong, finished]);
+    let sound: Vec<_> = link.capture(0).iter().map(|packet| packet.is_sound).collect();
+    assert_eq!(sound, [true, true, true, false, true]);
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl<'a> Capture<'a> {
             for end in 0..ENDS {
                 for packet in world.link(*id).capture(end) {
                     let comment = self.comment(&packet, world.now());
-                    let Captured { at, headers, len } = packet;
+                    let Captured { at, headers, len, .. } = packet;
                     let packet = Packet { headers, len, comment };
                     self.waiting.push(Reverse((at, index, end, self.count, packet)));
                     self.count += 1;

@@ -113,6 +113,7 @@ impl Rfc {
         let is_strict = is_strict && self.is_quiet && !own.is_vague;
         let verdict = match sender {
             Sender::Host { mtu, .. } if packet.len > u32::from(mtu) => Err("larger than the MTU"),
+            Sender::Host { .. } if !packet.is_sound => Err("a wrong checksum"),
             Sender::Host { .. } => judge(&own, &peer, &segment, len, ends.0.is_ipv4()),
             Sender::Actor => Ok(()),
         };
