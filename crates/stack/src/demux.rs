@@ -118,6 +118,8 @@ struct TimeWaitEntry {
     tuple: FourTuple,
     time_wait: TimeWait,
     serial: u32,
+    /// Of the socket: its answers stay in its band (`tw_priority`).
+    priority: u8,
 }
 
 /// All TCP sockets of a host by address.
@@ -256,7 +258,7 @@ impl Demux {
     }
 
     /// Replaces a connection by what is left of it. Beyond the bound the oldest entry goes.
-    pub(crate) fn enter_time_wait(&self, socket: &TcpSocket, time_wait: TimeWait) {
+    pub(crate) fn enter_time_wait(&self, socket: &TcpSocket, time_wait: TimeWait, priority: u8) {
         let key = self.key;
         let tuple = *socket.tuple();
         let hash = key.flow(&tuple);
@@ -271,7 +273,7 @@ impl Demux {
         tables.next_serial = tables.next_serial.wrapping_add(1);
         let serial = tables.next_serial;
         let due = time_wait.deadline();
-        let entry = TimeWaitEntry { tuple, time_wait, serial };
+        let entry = TimeWaitEntry { tuple, time_wait, serial, priority };
         let slot = tables.time_wait_entries.insert(entry) as u32;
         tables.expiry.push_back((due, slot, serial));
         tables.uses.add(tuple.local_port);
@@ -281,22 +283,22 @@ impl Demux {
     }
 
     /// Lets `f` look at the entry in TIME_WAIT of this flow; `f` must not call back. With
-    /// `(.., true)` the entry is removed.
+    /// `(.., true)` the entry is removed. With what `f` found, the priority of the socket.
     pub(crate) fn with_time_wait<R>(
         &self,
         tuple: &FourTuple,
         f: impl FnOnce(&mut TimeWait) -> (R, bool),
-    ) -> Option<R> {
+    ) -> Option<(R, u8)> {
         let hash = self.key.flow(tuple);
         let mut tables = self.lock();
         let slot = tables.find_time_wait(hash, tuple)?;
         let entry = &mut tables.time_wait_entries[slot as usize];
-        let serial = entry.serial;
+        let (serial, priority) = (entry.serial, entry.priority);
         let (answer, remove) = f(&mut entry.time_wait);
         if remove {
             tables.remove_time_wait(self.key, slot, serial);
         }
-        Some(answer)
+        Some((answer, priority))
     }
 
     /// Removes the entries whose time is over; when to come back. O(1) per entry.

@@ -438,7 +438,7 @@ pub(crate) fn send_segment(
     host: &Host,
     now: Instant,
     shard: usize,
-    tuple: &FourTuple,
+    (tuple, priority): (&FourTuple, u8),
     segment: Segment,
 ) -> Verdict {
     let mut path = SocketPath::default();
@@ -448,6 +448,6 @@ pub(crate) fn send_segment(
         return Verdict::Dropped;
     };
     let mut frame = tcp_frame(tuple, found, segment, 0);
-    frame.flow = orphan(host, tuple);
+    (frame.priority, frame.flow) = (priority, orphan(host, tuple));
     output(host, now, shard, &found.way, frame)
 }

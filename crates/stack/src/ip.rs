@@ -423,10 +423,11 @@ fn time_wait(
         let is_over = matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
         (verdict, is_over)
     });
+    let Some((verdict, priority)) = verdict else { return };
     match verdict {
-        None | Some(TimeWaitVerdict::Drop | TimeWaitVerdict::Remove) => {}
-        Some(TimeWaitVerdict::Ack(ack)) => send_segment(host, now, shard, tuple, ack),
-        Some(TimeWaitVerdict::Reopen { iss }) => match host.demux.listener(tuple.local_addr()) {
+        TimeWaitVerdict::Drop | TimeWaitVerdict::Remove => {}
+        TimeWaitVerdict::Ack(ack) => send_segment(host, now, shard, (tuple, priority), ack),
+        TimeWaitVerdict::Reopen { iss } => match host.demux.listener(tuple.local_addr()) {
             Some(listener) => {
                 listen(host, now, shard, batch, &listener, tuple, segment, Some(iss));
             }
@@ -457,7 +458,7 @@ fn listen(
         Answer::Ignore => {}
         Answer::Full => host.drops.count(DropReason::ListenerFull),
         Answer::NoHandshake => host.drops.count(DropReason::ListenerState),
-        Answer::Send(answer) => send_segment(host, now, shard, tuple, answer),
+        Answer::Send(answer) => send_segment(host, now, shard, (tuple, 0), answer),
         Answer::Reset => reset(host, now, shard, tuple, &segment),
         Answer::Establish(accepted) => {
             establish(host, now, shard, batch, listener, tuple, segment, &accepted, path);
@@ -504,15 +505,16 @@ pub(crate) fn reset(host: &Host, now: Instant, shard: usize, tuple: &FourTuple, 
         let flags = Flags::RST | Flags::ACK;
         Segment { ack: segment.end_seq(), flags, ..Segment::default() }
     };
-    send_segment(host, now, shard, tuple, answer);
+    send_segment(host, now, shard, (tuple, 0), answer);
 }
 
-/// Sends a segment that no connection sent: SYN-ACK, reset, or an ACK from TIME_WAIT.
+/// Sends a segment that no connection sent: SYN-ACK, reset, or an ACK from TIME_WAIT. `to` says between
+/// which ends, and with which priority.
 pub(crate) fn send_segment(
     host: &Host,
     now: Instant,
     shard: usize,
-    tuple: &FourTuple,
+    to: (&FourTuple, u8),
     segment: Segment,
 ) {
     let counters = host.shards[shard].counters();
@@ -520,5 +522,5 @@ pub(crate) fn send_segment(
     if segment.flags.contains(Flags::RST) {
         counters.add(Counter::OutRsts, 1);
     }
-    let _ = egress::send_segment(host, now, shard, tuple, segment);
+    let _ = egress::send_segment(host, now, shard, to, segment);
 }

@@ -537,7 +537,7 @@ impl Target {
                     host.close_listener(listener, now);
                 }
                 let mut send = |tuple: &FourTuple, segment| {
-                    ip::send_segment(host, now, listener.cell.shard(), tuple, segment);
+                    ip::send_segment(host, now, listener.cell.shard(), (tuple, 0), segment);
                 };
                 listener.on_deadline(now, host.hash_key, &mut send);
             }

@@ -13,6 +13,7 @@ use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::counters::Counter;
+use neap_tcp::options::SocketOption;
 use neap_tcp::time::Nanos;
 
 fn address(text: &str) -> SocketAddr {
@@ -601,6 +602,23 @@ fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
         assert_eq!(world.a.usage().tcp.connections, 0);
         assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
     }
+}
+
+#[test]
+fn time_wait_answers_with_the_priority_of_its_socket() {
+    let mut world = World::new(&WireConfig { checksum: false, ..WireConfig::default() });
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    server.set_option(world.now, SocketOption::Priority(6)).unwrap();
+    server.close(world.now);
+    world.run(SECOND);
+    client.close(world.now);
+    world.run(SECOND);
+    assert_eq!(world.b.usage().tcp.time_wait, 1);
+    let fin = world.ab.lock().unwrap().sent.last().unwrap().clone();
+    let before = world.ba.lock().unwrap().priorities.len();
+    common::inject(&world.ab, world.now, fin);
+    world.run(SECOND);
+    assert_eq!(world.ba.lock().unwrap().priorities[before..], [6], "one ACK");
 }
 
 #[test]

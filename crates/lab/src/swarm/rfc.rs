@@ -119,8 +119,6 @@ impl Rfc {
         };
         let verdict = match verdict {
             Err(HOLE) if drops() => Ok(()),
-            // TIME-WAIT answers for the socket, in no band of its own.
-            Err(BACK | SHRINKS) if own.fin.is_some() => Ok(()),
             Err(HOLE | BACK | SHRINKS | AFTER_RESET | BEFORE) if !is_strict => Ok(()),
             other => other,
         };

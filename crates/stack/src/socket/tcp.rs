@@ -146,7 +146,8 @@ impl TcpState {
         match self.connection.take_time_wait() {
             Some(time_wait) => {
                 cx.host.schedule(time_wait.deadline());
-                cx.host.demux.enter_time_wait(cx.socket, time_wait);
+                let priority = self.connection.options().priority;
+                cx.host.demux.enter_time_wait(cx.socket, time_wait, priority);
             }
             None => {
                 cx.host.demux.remove(cx.socket);

@@ -48,6 +48,8 @@ pub(crate) struct Direction {
     pub(crate) filter: Option<Filter>,
     /// Everything that was sent, from the link header on.
     pub(crate) sent: Vec<Bytes>,
+    /// Of each of these.
+    pub(crate) priorities: Vec<u8>,
 }
 
 pub(crate) type Shared = Arc<Mutex<Direction>>;
@@ -63,6 +65,7 @@ impl TxQueue for Tx {
         let data = frame.to_bytes();
         let due = now + self.1.delay;
         direction.sent.push(data.clone());
+        direction.priorities.push(frame.priority);
         let passes = direction.filter.as_mut().is_none_or(|filter| filter(&data));
         if passes {
             let checksum = match frame.checksum {
