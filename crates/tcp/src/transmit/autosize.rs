@@ -6,8 +6,8 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
-/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
-/// larger frames cost less at both ends.
+/// From this round trip on only Linux's rule bounds frames of flows that are not paced: its
+/// millisecond is a 32nd of it, and the larger frames cost less at both ends.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
@@ -50,8 +50,8 @@ pub struct Sizes {
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
-/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
-/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
+/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless that is
+/// not paced and its round trip long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -81,7 +81,8 @@ pub fn sizes(
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
-        if flow.min_rtt < LONG_ROUND_TRIP || flow.min_rtt == Nanos::MAX {
+        let is_long = flow.min_rtt >= LONG_ROUND_TRIP && flow.min_rtt != Nanos::MAX;
+        if flow.is_paced || !is_long {
             bytes = bytes.min(bound);
         }
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
