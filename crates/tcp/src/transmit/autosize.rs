@@ -6,8 +6,9 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
-/// From this round trip on only Linux's rule bounds frames of flows that are not paced: its
-/// millisecond is a 32nd of it, and the larger frames cost less at both ends.
+/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
+/// larger frames cost less at both ends. Flows that asked for pacing asked for short frames: theirs
+/// is twice that.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
@@ -50,8 +51,8 @@ pub struct Sizes {
 /// `tcp_min_tso_segs`. Linux's formula is rate >> shift, plus a bonus that halves with each
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
-/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless that is
-/// not paced and its round trip long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
+/// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
+/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -81,8 +82,8 @@ pub fn sizes(
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
-        let is_long = flow.min_rtt >= LONG_ROUND_TRIP && flow.min_rtt != Nanos::MAX;
-        if flow.is_paced || !is_long {
+        let long = Nanos(LONG_ROUND_TRIP.0 << u32::from(flow.is_paced));
+        if flow.min_rtt < long || flow.min_rtt == Nanos::MAX {
             bytes = bytes.min(bound);
         }
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
@@ -293,6 +294,11 @@ mod tests {
             let near = flow(Rate(25_000_000), rtt);
             assert_eq!(segs(&config, &near), 5, "300 us");
         }
+        let paced = |millis| {
+            let far = flow(Rate(25_000_000), Nanos::from_millis(millis));
+            segs(&config, &FlowRate { is_paced: true, ..far })
+        };
+        assert_eq!((paced(63), paced(64)), (5, segs(&linux, &far)));
         // What may be below does not grow with it: two frames, or the time of short paths.
         assert_eq!(sizes(&config, &far, 1448, 65215, 65535, 2).queue_bytes, 15_000);
     }
