@@ -69,7 +69,7 @@ fn probe_rtt(controller: &'static str) -> String {
     // Ten seconds after the lowest sample with four segments, or after one of the cycle that is no
     // higher; five seconds after it with half the product.
     let (expected, window) =
-        if controller == "bbr" { (1..=2, 0.0..0.1) } else { (3..=4, 0.4..0.6) };
+        if controller == "bbr" { (2..=2, 0.0..0.1) } else { (3..=4, 0.4..0.6) };
     assert!(expected.contains(&visits), "{visits}: {least} for {small}");
     assert!(window.contains(&least), "{least}");
     let each = small * 10 / visits;

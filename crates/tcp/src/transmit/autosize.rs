@@ -7,7 +7,8 @@ use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
 /// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
-/// larger frames cost less at both ends.
+/// larger frames cost less at both ends. Flows that asked for pacing asked for short frames: theirs
+/// is twice that.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
@@ -81,7 +82,8 @@ pub fn sizes(
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
         let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
-        if flow.min_rtt < LONG_ROUND_TRIP || flow.min_rtt == Nanos::MAX {
+        let long = Nanos(LONG_ROUND_TRIP.0 << u32::from(flow.is_paced));
+        if flow.min_rtt < long || flow.min_rtt == Nanos::MAX {
             bytes = bytes.min(bound);
         }
         queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
@@ -292,6 +294,11 @@ mod tests {
             let near = flow(Rate(25_000_000), rtt);
             assert_eq!(segs(&config, &near), 5, "300 us");
         }
+        let paced = |millis| {
+            let far = flow(Rate(25_000_000), Nanos::from_millis(millis));
+            segs(&config, &FlowRate { is_paced: true, ..far })
+        };
+        assert_eq!((paced(63), paced(64)), (5, segs(&linux, &far)));
         // What may be below does not grow with it: two frames, or the time of short paths.
         assert_eq!(sizes(&config, &far, 1448, 65215, 65535, 2).queue_bytes, 15_000);
     }
