@@ -47,6 +47,13 @@ pub struct Setting {
     pub value: String,
 }
 
+impl Setting {
+    /// Whether packets are IPv6 because of it.
+    pub fn is_v6(&self) -> bool {
+        self.name == "ip_version" && self.value == "ipv6"
+    }
+}
+
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -168,8 +175,8 @@ pub enum ValueKind {
     Integer(i64),
     /// A constant's name.
     Name(String),
-    /// Text in quotes.
-    Text(String),
+    /// Bytes in quotes.
+    Text(Vec<u8>),
     /// `...`: any.
     Any,
     /// `[a, b]`.

@@ -35,7 +35,7 @@ pub(super) fn check_inbound(spec: &PacketSpec) -> Result<(), String> {
 }
 
 /// What follows `<` or `>`.
-pub(super) fn packet(cursor: &mut Cursor<'_>) -> Parsed<PacketSpec> {
+pub(super) fn packet(cursor: &mut Cursor<'_>, is_v6: bool) -> Parsed<PacketSpec> {
     let mut connection = None;
     if cursor.eat("{") {
         connection = Some(cursor.small::<u8>()?.into());
@@ -56,9 +56,7 @@ pub(super) fn packet(cursor: &mut Cursor<'_>) -> Parsed<PacketSpec> {
         cursor.expect("]")?;
     }
     let body = if cursor.eat_name("icmp") {
-        Body::Icmp(icmp(cursor, Protocol::ICMP)?)
-    } else if cursor.eat_name("icmpv6") {
-        Body::Icmp(icmp(cursor, Protocol::ICMPV6)?)
+        Body::Icmp(icmp(cursor, if is_v6 { Protocol::ICMPV6 } else { Protocol::ICMP })?)
     } else {
         Body::Tcp(tcp(cursor)?)
     };
