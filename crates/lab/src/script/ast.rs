@@ -85,8 +85,8 @@ pub enum EventKind {
 /// A packet as written.
 #[derive(Clone, Debug)]
 pub struct PacketSpec {
-    /// The connection it belongs to, counted from one; the latest if not given.
-    pub connection: Option<usize>,
+    /// Ports of its connection, as in the packet; without, it belongs to the connection under test.
+    pub ports: Option<(u16, u16)>,
     /// ECN codepoint.
     pub ecn: Option<Ecn>,
     /// Above IP.

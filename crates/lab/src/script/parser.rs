@@ -50,7 +50,11 @@ fn option(cursor: &mut Cursor<'_>) -> Parsed<Setting> {
     cursor.expect("--")?;
     let name = cursor.take_while(|char| char.is_ascii_alphanumeric() || char == '_').to_owned();
     cursor.expect("=")?;
-    let value = cursor.take_while(|char| !char.is_whitespace()).to_owned();
+    let quoted = cursor.eat("\"");
+    let value = match quoted {
+        true => cursor.take_until("\"")?.to_owned(),
+        false => cursor.take_while(|char| !char.is_whitespace()).to_owned(),
+    };
     Ok(Setting { at, name, value })
 }
 

@@ -97,7 +97,7 @@ impl Settings {
             }
             "mtu" => self.mtu = value.parse().ok().filter(|&mtu| mtu >= 576).ok_or_else(bad)?,
             "so_flags" => {
-                for word in value.trim_matches('"').split(',') {
+                for word in value.split(',') {
                     self.flag(word).map_err(|()| bad())?;
                 }
             }
