@@ -6,9 +6,8 @@
 //!
 //! Language: <https://github.com/google/packetdrill>. What this runner does not have is a shell:
 //! between back quotes only `sysctl -q name=value` stands; and between `%{` and `}%` stand
-//! assertions over `TCP_INFO` ([`expression`]). What it has besides: `{2}` in front of a packet names
-//! another connection than the latest; bytes are compared, both ways; and a packet that nobody
-//! expects is a difference, also after the last event.
+//! assertions over `TCP_INFO` ([`expression`]). What it has besides: bytes are
+//! compared, both ways; and a packet that nobody expects is a difference, also after the last event.
 
 pub mod ast;
 mod calls;

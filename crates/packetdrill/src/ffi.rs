@@ -4,7 +4,7 @@
 //! calls: pointers that come with a length are valid for that many bytes while the call runs, others are
 //! null or point at one value of their type, and `userdata` is what `packetdrill_interface_init` left.
 
-use crate::flags::Flags;
+use crate::flags::{FLAGS_VARIABLE, Flags};
 use crate::host::Host;
 use core::ffi::{CStr, c_char, c_int, c_longlong, c_short, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -101,11 +101,12 @@ pub(crate) unsafe extern "C" fn packetdrill_interface_init(
     flags: *const c_char,
     interface: *mut Interface,
 ) {
-    let text = match flags.is_null() {
-        true => String::new(),
+    let mut text = std::env::var(FLAGS_VARIABLE).unwrap_or_default();
+    if !flags.is_null() {
+        text.push(' ');
         // SAFETY: not null, so a C string, says the contract of this function.
-        false => unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned(),
-    };
+        text.push_str(&unsafe { CStr::from_ptr(flags) }.to_string_lossy());
+    }
     let host = Flags::parse(&text).map_err(|error| error.to_string());
     let host = host.and_then(|flags| Host::new(flags).map_err(|error| error.to_string()));
     let host = host.unwrap_or_else(|error| {

@@ -1,13 +1,18 @@
 //! `--so_flags`, and the sysctls of the namespace.
 
 use core::net::IpAddr;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_tcp::config::{Config, SysctlError};
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Own IPv4 address unless the flags say another.
 pub(crate) const LOCAL_V4: &str = "192.168.0.2";
 /// Own IPv6 address unless the flags say another.
 pub(crate) const LOCAL_V6: &str = "fd3d:fa7b:d17d::2";
+
+/// The environment's flags, in front of the others.
+pub(crate) const FLAGS_VARIABLE: &str = "NEAP_SO_FLAGS";
 
 /// Where a namespace shows its sysctls.
 const PROC: &str = "/proc/sys/";
@@ -24,7 +29,14 @@ pub(crate) struct Flags {
     pub(crate) mtu: u16,
     /// Sysctls by name.
     pub(crate) sysctls: Vec<(String, String)>,
+    /// That of every interface, whatever the namespace names.
+    pub(crate) qdisc: Option<QdiscConfig>,
+    /// `defaults`: what the namespace sets counts only once a script has changed it.
+    pub(crate) is_from_defaults: bool,
 }
+
+/// Sysctls of the namespace that do not count, as they were when the script began.
+pub(crate) type Baseline = BTreeMap<String, String>;
 
 /// A flag that cannot be used.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -43,9 +55,19 @@ pub(crate) enum FlagError {
 impl Flags {
     /// Reads the flags; none is the default of all.
     pub(crate) fn parse(text: &str) -> Result<Self, FlagError> {
-        let mut flags = Self { local: Vec::new(), mtu: 1500, sysctls: Vec::new() };
+        let mut flags = Self {
+            local: Vec::new(),
+            mtu: 1500,
+            sysctls: Vec::new(),
+            qdisc: None,
+            is_from_defaults: false,
+        };
         let is_space = |char: char| char == ',' || char.is_whitespace();
         for word in text.split(is_space).filter(|word| !word.is_empty()) {
+            if word == "defaults" {
+                flags.is_from_defaults = true;
+                continue;
+            }
             let (name, value) = word.split_once('=').ok_or_else(|| FlagError::Form(word.into()))?;
             match name {
                 "local" => {
@@ -55,6 +77,10 @@ impl Flags {
                 "mtu" => {
                     let mtu = value.parse().ok().filter(|mtu| *mtu >= 68);
                     flags.mtu = mtu.ok_or_else(|| FlagError::Value(value.into(), "MTU"))?;
+                }
+                "qdisc" => {
+                    let bad = |_| FlagError::Value(value.into(), "qdisc");
+                    flags.qdisc = Some(value.parse().map_err(bad)?);
                 }
                 _ => {
                     Config::default().set(name, value)?;
@@ -71,11 +97,21 @@ impl Flags {
         Ok(flags)
     }
 
+    /// What of the namespace does not count.
+    pub(crate) fn baseline(&self, read: impl Fn(&str) -> Option<String>) -> Baseline {
+        let all = Config::names().chain([QDISC_SYSCTL]).filter(|_| self.is_from_defaults);
+        all.filter_map(|name| Some((name.to_owned(), read(name)?))).collect()
+    }
+
     /// The settings of a socket that is made now: those of the namespace, then those of the flags.
-    pub(crate) fn config(&self, read: impl Fn(&str) -> Option<String>) -> Config {
+    pub(crate) fn config(
+        &self,
+        baseline: &Baseline,
+        read: impl Fn(&str) -> Option<String>,
+    ) -> Config {
         let mut config = Config::default();
         for name in Config::names().filter(|name| name.starts_with("net.")) {
-            if let Some(value) = read(name) {
+            if let Some(value) = read(name).filter(|value| baseline.get(name) != Some(value)) {
                 // What the kernel knows and neap does not keeps neap's default.
                 let _ = config.set(name, &value);
             }
@@ -118,9 +154,28 @@ mod tests {
             "net.ipv4.tcp_congestion_control" => Some("vegas\n".to_owned()),
             _ => None,
         };
-        let config = flags.config(read);
+        let config = flags.config(&flags.baseline(read), read);
         assert!(!config.tcp_sack);
         assert_eq!(config.tcp_ecn, 1);
         assert_eq!(config.tcp_congestion_control, "cubic");
+    }
+
+    #[test]
+    fn from_the_defaults_on_only_what_a_script_changes_counts() {
+        let flags = Flags::parse("defaults,qdisc=fq").expect("good");
+        let before = |name: &str| match name {
+            "net.ipv4.tcp_congestion_control" => Some("bbr\n".to_owned()),
+            "net.ipv4.tcp_ecn" => Some("1\n".to_owned()),
+            _ => None,
+        };
+        let baseline = flags.baseline(before);
+        let after = |name: &str| match name {
+            "net.ipv4.tcp_ecn" => Some("0\n".to_owned()),
+            name => before(name),
+        };
+        let config = flags.config(&baseline, after);
+        assert_eq!((config.tcp_congestion_control.as_str(), config.tcp_ecn), ("cubic", 0));
+        assert_eq!(flags.qdisc.as_ref().map(QdiscConfig::kind), Some("fq"));
+        assert!(Flags::parse("qdisc=nothing").is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! that makes blocking system calls. At every instant at which anything happens, whoever waits in a
 //! call looks at its socket before time goes on; so both see the same order in every run.
 
-use crate::flags::{Flags, QDISC_SYSCTL, read_sysctl};
+use crate::flags::{Baseline, Flags, QDISC_SYSCTL, read_sysctl};
 use crate::wire::Wire;
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -53,6 +53,7 @@ struct Inner {
     due: Instant,
     wire: Wire,
     flags: Flags,
+    baseline: Baseline,
     local: Vec<IpAddr>,
     interfaces: Vec<InterfaceId>,
     /// That of every interface.
@@ -113,7 +114,12 @@ impl Inner {
     }
 
     /// Gives every interface the qdisc that the namespace names, unless neap does not have it.
-    fn set_qdisc(&mut self, named: Option<String>) {
+    fn refresh_qdisc(&mut self) {
+        if self.flags.qdisc.is_some() {
+            return;
+        }
+        let is_set = |value: &String| self.baseline.get(QDISC_SYSCTL) != Some(value);
+        let named = read_sysctl(QDISC_SYSCTL).filter(is_set);
         let named = named.and_then(|name| name.trim().parse().ok());
         let Some(qdisc) = named.filter(|qdisc| *qdisc != self.qdisc) else { return };
         for interface in &self.interfaces {
@@ -152,7 +158,8 @@ impl Host {
             wire: Wire::default(),
             local: Vec::new(),
             interfaces: Vec::new(),
-            qdisc: QdiscConfig::default(),
+            qdisc: flags.qdisc.clone().unwrap_or_default(),
+            baseline: flags.baseline(read_sysctl),
             waiters: BTreeMap::new(),
             next_waiter: 0,
             round: 0,
@@ -239,8 +246,8 @@ impl Host {
     /// Reads the sysctls anew, for a socket that is about to be made.
     pub(crate) fn refresh_settings(&self) {
         let mut inner = self.lock();
-        inner.set_qdisc(read_sysctl(QDISC_SYSCTL));
-        let config = inner.flags.config(read_sysctl);
+        inner.refresh_qdisc();
+        let config = inner.flags.config(&inner.baseline, read_sysctl);
         // The name of the controller was checked when it was set.
         let _ = inner.posix.stack().set_config(config);
     }

@@ -6,11 +6,20 @@
 //! one packet. Time is virtual: it passes when the script sleeps or waits for a packet, so that a
 //! script of a minute ends at once.
 //!
-//! Flags are words separated by white space or commas: `local=ADDRESS` for the host's own address
-//! (default `flags::LOCAL_V4` and `flags::LOCAL_V6`; packetdrill's `--local_ip` must agree where a script
-//! connects, other addresses are learnt from `bind` and from packets), `mtu=BYTES`, and sysctls by
-//! name. Whenever a socket is made, the sysctls of the process' network namespace are read from
-//! `/proc/sys/net` and hold for it as far as neap knows them; those of the flags come after.
+//! Flags are words separated by white space or commas:
+//!
+//! - `local=ADDRESS`: the host's own address (default `flags::LOCAL_V4` and `flags::LOCAL_V6`). Others are
+//!   learnt from `bind` and from packets.
+//! - `mtu=BYTES` and `qdisc=NAME` of the device.
+//! - `defaults`: begin with neap's defaults instead of the namespace's sysctls.
+//! - sysctls by name, `net.ipv4.tcp_sack=0`.
+//!
+//! Those of the environment's `NEAP_SO_FLAGS` stand in front, since a script may have a line `--so_flags`
+//! of its own, which one on the command line would replace.
+//!
+//! Whenever a socket is made, the sysctls of the process' network namespace are read from `/proc/sys/net`
+//! and hold for it as far as neap knows them; with `defaults` those that changed since the start. Those of the
+//! flags come after.
 //!
 //! The code of a script (`%{ assert tcpi_rtt > 0 }%`) reads `TCP_INFO` past the interface: give the library
 //! to the loader as well, `LD_PRELOAD=libneap_packetdrill.so packetdrill ...`.

@@ -1,5 +1,6 @@
 //! `TCP_INFO`: what `ss -tin` shows, and where the bytes of a flow are.
 
+use crate::congestion::PathModel;
 use crate::connection::Connection;
 use crate::sender::recovery::CaState;
 use crate::state::State;
@@ -16,6 +17,8 @@ pub struct TcpInfo {
     pub ca_state: CaState,
     /// Congestion control.
     pub congestion: &'static str,
+    /// What it thinks of the path, where it has a model.
+    pub model: Option<PathModel>,
     /// Timeouts in a row.
     pub retransmits: u32,
     /// Unanswered probes (zero window, keepalive).
@@ -158,6 +161,7 @@ impl Connection {
             state: self.state,
             ca_state: recovery.state,
             congestion: sender.controller.name(),
+            model: sender.controller.model(),
             retransmits: recovery.retransmits.max(u32::from(self.syn_retransmits)),
             probes: u32::from(self.probe_backoff.max(self.probes_out)),
             backoff: sender.rtt.shift(),

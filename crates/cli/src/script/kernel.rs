@@ -68,7 +68,7 @@ fn set_sysctls(settings: &Settings) -> Result<(), HostFailure> {
         }
     }
     write_sysctl("net.ipv4.tcp_no_metrics_save", "1").map_err(|error| failure("sysctl", error))?;
-    let with_v6 = if settings.is_v6 { "0" } else { "1" };
+    let with_v6 = if settings.is_v6 || settings.is_mapped { "0" } else { "1" };
     // A kernel without IPv6 has nothing to turn off.
     let _ = write_sysctl("net.ipv6.conf.all.disable_ipv6", with_v6);
     let of_linux = |name: &str| name.starts_with("net.") && name != CONGESTION_SYSCTL;

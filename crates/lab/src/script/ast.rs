@@ -47,6 +47,13 @@ pub struct Setting {
     pub value: String,
 }
 
+impl Setting {
+    /// Whether packets are IPv6 because of it.
+    pub fn is_v6(&self) -> bool {
+        self.name == "ip_version" && self.value == "ipv6"
+    }
+}
+
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -78,8 +85,8 @@ pub enum EventKind {
 /// A packet as written.
 #[derive(Clone, Debug)]
 pub struct PacketSpec {
-    /// The connection it belongs to, counted from one; the latest if not given.
-    pub connection: Option<usize>,
+    /// Ports of its connection, as in the packet; without, it belongs to the connection under test.
+    pub ports: Option<(u16, u16)>,
     /// ECN codepoint.
     pub ecn: Option<Ecn>,
     /// Above IP.
@@ -168,8 +175,8 @@ pub enum ValueKind {
     Integer(i64),
     /// A constant's name.
     Name(String),
-    /// Text in quotes.
-    Text(String),
+    /// Bytes in quotes.
+    Text(Vec<u8>),
     /// `...`: any.
     Any,
     /// `[a, b]`.

@@ -127,7 +127,8 @@ impl Descriptors {
         Ok(match name {
             "bind" => {
                 let address = arguments.address(1, arguments.settings.bind_address())?;
-                (Call::Bind(fd, address), Meaning::Binds(script, address), Effect::None)
+                let call = Call::Bind(fd, arguments.mapped(address));
+                (call, Meaning::Binds(script, address), Effect::None)
             }
             "listen" => {
                 (Call::Listen(fd, arguments.int(1)?), Meaning::Listens(script), Effect::None)
@@ -138,7 +139,8 @@ impl Descriptors {
             }
             "connect" => {
                 let address = arguments.address(1, arguments.settings.connect_address())?;
-                (Call::Connect(fd, address), Meaning::Connects(script, address), Effect::None)
+                let call = Call::Connect(fd, arguments.mapped(address));
+                (call, Meaning::Connects(script, address), Effect::None)
             }
             "shutdown" => (Call::Shutdown(fd, arguments.int(1)?), Meaning::None, Effect::None),
             _ => (Call::Close(fd), Meaning::None, Effect::Closes(script)),

@@ -170,11 +170,12 @@ pub(crate) struct Connections {
     /// A listener's address: the next SYN begins a connection.
     listening: Option<SocketAddr>,
     fresh: bool,
+    under_test: Option<usize>,
 }
 
 impl Connections {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { settings, list: Vec::new(), listening: None, fresh: true }
+        Self { settings, list: Vec::new(), listening: None, fresh: true, under_test: None }
     }
 
     /// The application listens here: the next segment of the peer begins a connection.
@@ -185,6 +186,7 @@ impl Connections {
 
     /// The application connects there.
     pub(crate) fn connect(&mut self, local: Option<SocketAddr>, remote: SocketAddr) {
+        self.under_test = Some(self.list.len());
         self.list.push(Connection::new(local, remote));
         self.fresh = false;
     }
@@ -193,35 +195,38 @@ impl Connections {
         let taken = self.list.len() as u16;
         let local = self.listening.unwrap_or_else(|| self.settings.bind_address());
         let remote = (self.settings.remote_ip, REMOTE_PORT + taken).into();
+        self.under_test = Some(self.list.len());
         self.list.push(Connection::new(Some(local), remote));
         self.fresh = false;
     }
 
-    /// The connection that a segment of the peer belongs to.
-    fn choose(&mut self, wanted: Option<usize>) -> Result<usize, String> {
-        match wanted {
-            Some(number) if number <= self.list.len() => Ok(number - 1),
-            Some(number) if number == self.list.len() + 1 => {
+    /// The connection that a segment of the peer belongs to. One with ports of its own is not the one
+    /// under test.
+    fn choose(&mut self, ports: Option<(u16, u16)>) -> Result<usize, String> {
+        let Some((from, to)) = ports else {
+            if self.fresh {
                 self.begin();
-                Ok(number - 1)
             }
-            Some(number) => Err(format!("there are {} connections, not {number}", self.list.len())),
-            None => {
-                if self.fresh {
-                    self.begin();
-                }
-                Ok(self.list.len() - 1)
-            }
+            return self.under_test.ok_or_else(|| "there is no connection yet".into());
+        };
+        let mut local = self.listening.unwrap_or_else(|| self.settings.bind_address());
+        local.set_port(to);
+        let remote = (self.settings.remote_ip, from).into();
+        let known =
+            self.list.iter().position(|one| (one.local, one.remote) == (Some(local), remote));
+        if known.is_none() {
+            self.list.push(Connection::new(Some(local), remote));
         }
+        Ok(known.unwrap_or(self.list.len() - 1))
     }
 
     /// The peer's segment as a flow and what it says.
     pub(crate) fn segment(
         &mut self,
-        wanted: Option<usize>,
+        ports: Option<(u16, u16)>,
         spec: &TcpSpec,
     ) -> Result<(Flow, Tcp), String> {
-        let index = self.choose(wanted)?;
+        let index = self.choose(ports)?;
         let connection = &mut self.list[index];
         Ok((connection.inbound(&self.settings), connection.segment(spec)))
     }
@@ -229,10 +234,10 @@ impl Connections {
     /// The host's flow and the wire's number of a byte that the script names, for a quote of it.
     pub(crate) fn quoted(
         &mut self,
-        wanted: Option<usize>,
+        ports: Option<(u16, u16)>,
         seq: u32,
     ) -> Result<(Flow, u32), String> {
-        let index = self.choose(wanted)?;
+        let index = self.choose(ports)?;
         let connection = &self.list[index];
         let Flow { from, to } = connection.inbound(&self.settings);
         Ok((Flow { from: to, to: from }, seq.wrapping_add(connection.isn())))
@@ -257,8 +262,8 @@ impl Connections {
         &mut self.list[index]
     }
 
-    /// Number of the latest connection, counted from zero.
-    pub(crate) fn latest(&self) -> Option<usize> {
-        self.list.len().checked_sub(1)
+    /// Number of the connection that packets without ports belong to, counted from zero.
+    pub(crate) fn under_test(&self) -> Option<usize> {
+        self.under_test
     }
 }

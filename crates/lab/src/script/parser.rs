@@ -25,7 +25,8 @@ pub fn parse(text: &str) -> Parsed<Script> {
         } else if cursor.looks_at("`") {
             sysctls(&mut cursor, &mut script)?;
         } else {
-            script.events.push(event(&mut cursor)?);
+            let is_v6 = script.options.iter().any(Setting::is_v6);
+            script.events.push(event(&mut cursor, is_v6)?);
         }
     }
     Ok(script)
@@ -49,7 +50,11 @@ fn option(cursor: &mut Cursor<'_>) -> Parsed<Setting> {
     cursor.expect("--")?;
     let name = cursor.take_while(|char| char.is_ascii_alphanumeric() || char == '_').to_owned();
     cursor.expect("=")?;
-    let value = cursor.take_while(|char| !char.is_whitespace()).to_owned();
+    let quoted = cursor.eat("\"");
+    let value = match quoted {
+        true => cursor.take_until("\"")?.to_owned(),
+        false => cursor.take_while(|char| !char.is_whitespace()).to_owned(),
+    };
     Ok(Setting { at, name, value })
 }
 
@@ -81,17 +86,17 @@ fn sysctls(cursor: &mut Cursor<'_>, script: &mut Script) -> Parsed<()> {
     Ok(())
 }
 
-fn event(cursor: &mut Cursor<'_>) -> Parsed<Event> {
+fn event(cursor: &mut Cursor<'_>, is_v6: bool) -> Parsed<Event> {
     let at = cursor.position();
     let start = *cursor;
     let (when, until) = when(cursor)?;
     let kind = if cursor.eat("<") {
         let packet_at = cursor.position();
-        let spec = packet::packet(cursor)?;
+        let spec = packet::packet(cursor, is_v6)?;
         packet::check_inbound(&spec).map_err(|what| SyntaxError { at: packet_at, what })?;
         EventKind::Inject(spec)
     } else if cursor.eat(">") {
-        EventKind::Expect(packet::packet(cursor)?)
+        EventKind::Expect(packet::packet(cursor, is_v6)?)
     } else if cursor.eat("%{") {
         EventKind::Assert(expression::block(cursor)?)
     } else {

@@ -230,13 +230,13 @@ impl Runner<'_> {
         match wire::parse(&sent.packet) {
             Ok(Packet::Tcp(flow, ecn, segment)) => match self.connections.find(flow) {
                 Some(index) => {
-                    let number = match self.connections.latest() == Some(index) {
+                    let ports = match self.connections.under_test() == Some(index) {
                         true => String::new(),
-                        false => format!("{{{}}} ", index + 1),
+                        false => format!("{} > {} ", flow.from.port(), flow.to.port()),
                     };
                     let connection = self.connections.get(index);
                     let segment = connection.relative(&segment);
-                    number + &compare::show(ecn, &segment, connection)
+                    ports + &compare::show(ecn, &segment, connection)
                 }
                 None => format!("a segment from {} to {}", flow.from, flow.to),
             },
@@ -278,7 +278,7 @@ impl Runner<'_> {
         let packet = match &spec.body {
             Body::Tcp(tcp) => self
                 .connections
-                .segment(spec.connection, tcp)
+                .segment(spec.ports, tcp)
                 .map(|(flow, segment)| segment.packet(flow, spec.ecn.unwrap_or_default())),
             Body::Icmp(icmp) => self.icmp(spec, icmp),
         };
@@ -289,7 +289,7 @@ impl Runner<'_> {
     }
 
     fn icmp(&mut self, spec: &PacketSpec, icmp: &IcmpSpec) -> Result<Bytes, String> {
-        let (flow, seq) = self.connections.quoted(spec.connection, icmp.quoted.0)?;
+        let (flow, seq) = self.connections.quoted(spec.ports, icmp.quoted.0)?;
         let quoted = Tcp {
             flags: 0x10,
             seq,
@@ -345,9 +345,13 @@ impl Runner<'_> {
         }
         let found = match (wire::parse(&sent.packet), &spec.body) {
             (Ok(Packet::Tcp(flow, ecn, segment)), Body::Tcp(expected)) => {
-                let wanted = spec.connection.map(|number| number - 1).or(self.connections.latest());
-                match self.connections.find(flow) {
-                    Some(index) if Some(index) == wanted => {
+                let is = self.connections.find(flow);
+                let is_wanted = match spec.ports {
+                    Some(ports) => ports == (flow.from.port(), flow.to.port()),
+                    None => is == self.connections.under_test(),
+                };
+                match is {
+                    Some(index) if is_wanted => {
                         self.compare(spec, expected, index, (ecn, &segment))
                     }
                     _ => vec!["the segment belongs to another connection".to_owned()],

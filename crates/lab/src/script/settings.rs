@@ -13,8 +13,10 @@ pub const QDISC_SYSCTL: &str = "net.core.default_qdisc";
 /// Addresses, sizes and tolerances of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `--ip_version`: `ipv4`, `ipv6`.
+    /// `--ip_version=ipv6`: packets are IPv6.
     pub is_v6: bool,
+    /// `--ip_version=ipv4-mapped-ipv6`: packets are IPv4, sockets IPv6.
+    pub is_mapped: bool,
     /// `--tolerance_usecs`: how far from its time an event may be.
     pub tolerance: Nanos,
     /// `--tcp_ts_tick_usecs`: timestamps must tick so; otherwise their values are free.
@@ -45,7 +47,7 @@ impl Settings {
     /// An option that does not exist, or a bad value.
     pub fn new(options: &[Setting], sysctls: &[Setting]) -> Result<Self, SyntaxError> {
         let is_v6 =
-            options.iter().any(|option| option.name == "ip_version" && option.value == "ipv6");
+            options.iter().any(Setting::is_v6);
         let (local_ip, remote_ip): (IpAddr, IpAddr) = if is_v6 {
             let local = Ipv6Addr::new(0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1);
             (local.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
@@ -54,6 +56,7 @@ impl Settings {
         };
         let mut settings = Self {
             is_v6,
+            is_mapped: false,
             tolerance: Nanos::from_millis(4),
             timestamp_tick: None,
             mtu: 1500,
@@ -80,6 +83,7 @@ impl Settings {
         match option.name.as_str() {
             "ip_version" => match value.as_str() {
                 "ipv4" | "ipv6" => {}
+                "ipv4-mapped-ipv6" => self.is_mapped = true,
                 _ => return Err(bad()),
             },
             "tolerance_usecs" => {
@@ -92,11 +96,26 @@ impl Settings {
                 self.timestamp_tick = Some(Nanos::from_micros(micros.ok_or_else(bad)?));
             }
             "mtu" => self.mtu = value.parse().ok().filter(|&mtu| mtu >= 576).ok_or_else(bad)?,
+            "so_flags" => {
+                for word in value.split(',') {
+                    self.flag(word).map_err(|()| bad())?;
+                }
+            }
             "local_ip" => self.local_ip = self.address(value).ok_or_else(bad)?,
             "remote_ip" => self.remote_ip = self.address(value).ok_or_else(bad)?,
             "bind_port" => self.bind_port = value.parse().map_err(|_| bad())?,
             "connect_port" => self.connect_port = value.parse().map_err(|_| bad())?,
             name => return Err(format!("unknown option --{name}")),
+        }
+        Ok(())
+    }
+
+    /// What a script asks of a device that packetdrill does not make: `mtu=BYTES`, `qdisc=NAME`.
+    fn flag(&mut self, word: &str) -> Result<(), ()> {
+        match word.split_once('=').ok_or(())? {
+            ("mtu", mtu) => self.mtu = mtu.parse().ok().filter(|&mtu| mtu >= 576).ok_or(())?,
+            ("qdisc", qdisc) => self.qdisc = Some(qdisc.parse().map_err(|_| ())?),
+            _ => return Err(()),
         }
         Ok(())
     }

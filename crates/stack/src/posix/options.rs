@@ -365,10 +365,12 @@ impl Socket {
         let options = self.options(now);
         Ok(match name {
             TCP_INFO => give(&self.info(now, config), out),
-            TCP_CC_INFO => match self.controller(now, config).as_str() {
-                // These have no figures of their own to tell, in Linux too.
-                "reno" | "cubic" => 0,
-                _ => return Err(Errno::ENOPROTOOPT),
+            // Controllers without a model have no figures of their own to tell, in Linux too.
+            TCP_CC_INFO => match &self.kind {
+                Kind::Stream { handle, .. } => {
+                    handle.info(now).model.map_or(0, |model| give(&tcp_info::model(&model), out))
+                }
+                _ => 0,
             },
             TCP_CONGESTION => {
                 let name = self.controller(now, config);

@@ -2,6 +2,7 @@
 
 use super::abi::*;
 use neap_tcp::config::Config;
+use neap_tcp::congestion::PathModel;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::sender::recovery::CaState;
 use neap_tcp::state::State;
@@ -34,6 +35,20 @@ impl Writer {
     fn millis(&mut self, at: usize, span: Nanos) {
         self.u32(at, u32::try_from(span.as_millis()).unwrap_or(u32::MAX));
     }
+}
+
+/// `struct tcp_bbr_info`, five words: bandwidth in bytes per second, low and high, minimum RTT in
+/// microseconds, gains.
+pub(super) fn model(model: &PathModel) -> [u8; 20] {
+    let Rate(bandwidth) = model.bandwidth;
+    let min_rtt = u32::try_from(model.min_rtt.as_micros()).unwrap_or(u32::MAX);
+    let (low, high) = (bandwidth as u32, (bandwidth >> 32) as u32);
+    let mut bytes = [0; 20];
+    let words = [low, high, min_rtt, model.pacing_gain, model.cwnd_gain];
+    for (at, word) in bytes.chunks_exact_mut(4).zip(words) {
+        at.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
 }
 
 /// `tcpi_state`.

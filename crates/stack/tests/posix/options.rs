@@ -267,6 +267,19 @@ fn tcp_info_of_a_connection_has_its_figures_where_linux_has_them() {
 }
 
 #[test]
+fn bbr_tells_its_model_and_the_others_nothing() {
+    let mut p = Process::new();
+    let (client, server, listener) = p.pair();
+    let mut out = [0xee; 20];
+    for fd in [client, listener] {
+        assert_eq!(p.posix.getsockopt(p.now, fd, SOL_TCP, TCP_CC_INFO, &mut out), Ok(0));
+    }
+    p.posix.setsockopt(p.now, server, SOL_TCP, TCP_CONGESTION, b"bbr").expect("there is one");
+    assert_eq!(p.posix.getsockopt(p.now, server, SOL_TCP, TCP_CC_INFO, &mut out), Ok(20));
+    assert_eq!((word(&out, 12), word(&out, 16)), (739, 739), "2.885 in parts of 256");
+}
+
+#[test]
 fn the_address_of_the_peer_is_an_option_too() {
     let mut p = Process::new();
     let (client, ..) = p.pair();

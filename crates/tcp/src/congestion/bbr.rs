@@ -15,7 +15,7 @@ use super::path_model::{
     Chance, MIN_WINDOW, UNIT, bandwidth, bdp, for_minimum, frame, in_network, initial_rate,
     min_frame, paced,
 };
-use super::{AckSample, CaState, CongestionControl, CongestionEvent, Start, Window};
+use super::{AckSample, CaState, CongestionControl, CongestionEvent, PathModel, Start, Window};
 use crate::config::FrameRule;
 use crate::sender::INITIAL_WINDOW;
 use crate::sender::windowed_min::WindowedMax;
@@ -469,6 +469,15 @@ impl CongestionControl for Bbr {
 
     fn pacing_rate(&self) -> Option<Rate> {
         Some(self.pacing_rate)
+    }
+
+    fn model(&self) -> Option<PathModel> {
+        Some(PathModel {
+            bandwidth: self.bw(),
+            min_rtt: self.min_rtt.value,
+            pacing_gain: self.pacing_gain,
+            cwnd_gain: self.cwnd_gain,
+        })
     }
 
     fn marks_app_limited(&self) -> bool {

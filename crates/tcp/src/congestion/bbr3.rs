@@ -22,7 +22,8 @@ mod tests;
 
 use super::path_model::{Chance, Excess, MIN_WINDOW, UNIT, bdp, frame, in_network, initial_rate};
 use super::path_model::{min_frame, paced};
-use super::{AckSample, CaState, CongestionControl, CongestionEvent, LostSegments, Start, Window};
+use super::{AckSample, CaState, CongestionControl, CongestionEvent};
+use super::{LostSegments, PathModel, Start, Window};
 use crate::config::FrameRule;
 use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
@@ -319,6 +320,15 @@ impl CongestionControl for Bbr3 {
 
     fn pacing_rate(&self) -> Option<Rate> {
         Some(self.pacing_rate)
+    }
+
+    fn model(&self) -> Option<PathModel> {
+        Some(PathModel {
+            bandwidth: self.bw(),
+            min_rtt: self.min_rtt.value,
+            pacing_gain: self.state.pacing_gain(),
+            cwnd_gain: self.state.cwnd_gain(),
+        })
     }
 
     fn marks_app_limited(&self) -> bool {

@@ -189,6 +189,20 @@ pub struct LostSegments {
     pub total_delivered: u64,
 }
 
+/// What a controller that models the path thinks of it, as `TCP_CC_INFO` tells it (Linux's
+/// `struct tcp_bbr_info`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathModel {
+    /// Bandwidth.
+    pub bandwidth: Rate,
+    /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
+    pub min_rtt: Nanos,
+    /// Gain of the pacing rate, in parts of 256.
+    pub pacing_gain: u32,
+    /// Gain of the window, in parts of 256.
+    pub cwnd_gain: u32,
+}
+
 /// A congestion controller. The lab's users bring their own; BBR sets
 /// [`owns_window`](Self::owns_window).
 pub trait CongestionControl: fmt::Debug + Send {
@@ -237,6 +251,11 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// The least number of segments per frame, where the controller has a view.
     fn min_tso_segs(&self) -> Option<u32> {
+        None
+    }
+
+    /// The model of the path, where the controller has one.
+    fn model(&self) -> Option<PathModel> {
         None
     }
 

@@ -7,6 +7,9 @@ use crate::script::host::{Descriptor, EpollEvent, PollEntry};
 use crate::script::settings::Settings;
 use core::net::{IpAddr, SocketAddr};
 
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;
+
 /// Largest buffer of one call.
 const MAX_SIZE: usize = 64 << 20;
 
@@ -49,7 +52,7 @@ fn field<'a>(fields: &'a [Field], names: &[&str]) -> Option<&'a Value> {
 
 fn text(value: &Value) -> Option<&str> {
     match &value.kind {
-        ValueKind::Text(text) => Some(text),
+        ValueKind::Text(text) => core::str::from_utf8(text).ok(),
         ValueKind::Call(_, arguments) => text(arguments.last()?),
         _ => None,
     }
@@ -100,8 +103,20 @@ impl Arguments<'_> {
 
     pub(super) fn domain(&self, index: usize) -> Result<i32, SyntaxError> {
         match self.value(index)?.kind {
-            ValueKind::Any => Ok(if self.settings.is_v6 { 10 } else { 2 }),
+            ValueKind::Any => {
+                Ok(if self.settings.is_v6 || self.settings.is_mapped { AF_INET6 } else { AF_INET })
+            }
             _ => self.int(index),
+        }
+    }
+
+    /// The address as a socket of the script's family takes it.
+    pub(super) fn mapped(&self, address: SocketAddr) -> SocketAddr {
+        match address.ip() {
+            IpAddr::V4(ip) if self.settings.is_mapped => {
+                (ip.to_ipv6_mapped(), address.port()).into()
+            }
+            _ => address,
         }
     }
 
@@ -189,7 +204,7 @@ impl Arguments<'_> {
     pub(super) fn option_bytes(&self, index: usize, len: usize) -> Result<Vec<u8>, SyntaxError> {
         let value = self.value(index)?;
         let mut bytes = match &value.kind {
-            ValueKind::Text(text) => text.as_bytes().to_vec(),
+            ValueKind::Text(text) => text.clone(),
             ValueKind::Fields(fields) => {
                 let size = if len >= 16 { 8 } else { 4 };
                 let mut bytes = Vec::new();

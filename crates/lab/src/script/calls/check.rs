@@ -138,10 +138,10 @@ fn integer(bytes: &[u8]) -> i64 {
 fn same_value(expected: &Value, data: &[u8]) -> Result<(), String> {
     match &expected.kind {
         ValueKind::Any => Ok(()),
+        ValueKind::Text(text) if text == data => Ok(()),
         ValueKind::Text(text) => {
-            let is = String::from_utf8_lossy(data);
-            let is = is.trim_end_matches('\0');
-            if is == text { Ok(()) } else { Err(format!("the value is {is:?}, expected {text:?}")) }
+            let (is, text) = (data.escape_ascii(), text.escape_ascii());
+            Err(format!("the value is \"{is}\", expected \"{text}\""))
         }
         ValueKind::Fields(fields) => same_fields(fields, data),
         ValueKind::List(values) => match values.first() {

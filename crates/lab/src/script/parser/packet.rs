@@ -35,15 +35,7 @@ pub(super) fn check_inbound(spec: &PacketSpec) -> Result<(), String> {
 }
 
 /// What follows `<` or `>`.
-pub(super) fn packet(cursor: &mut Cursor<'_>) -> Parsed<PacketSpec> {
-    let mut connection = None;
-    if cursor.eat("{") {
-        connection = Some(cursor.small::<u8>()?.into());
-        if connection == Some(0) {
-            return Err(cursor.error("connections count from one"));
-        }
-        cursor.expect("}")?;
-    }
+pub(super) fn packet(cursor: &mut Cursor<'_>, is_v6: bool) -> Parsed<PacketSpec> {
     let mut ecn = None;
     if cursor.eat("[") {
         ecn = Some(match cursor.name() {
@@ -55,14 +47,18 @@ pub(super) fn packet(cursor: &mut Cursor<'_>) -> Parsed<PacketSpec> {
         });
         cursor.expect("]")?;
     }
+    let mut ports = None;
+    if cursor.peek().is_some_and(|char| char.is_ascii_digit()) {
+        let from = cursor.small()?;
+        cursor.expect(">")?;
+        ports = Some((from, cursor.small()?));
+    }
     let body = if cursor.eat_name("icmp") {
-        Body::Icmp(icmp(cursor, Protocol::ICMP)?)
-    } else if cursor.eat_name("icmpv6") {
-        Body::Icmp(icmp(cursor, Protocol::ICMPV6)?)
+        Body::Icmp(icmp(cursor, if is_v6 { Protocol::ICMPV6 } else { Protocol::ICMP })?)
     } else {
         Body::Tcp(tcp(cursor)?)
     };
-    Ok(PacketSpec { connection, ecn, body })
+    Ok(PacketSpec { ports, ecn, body })
 }
 
 fn flags(cursor: &mut Cursor<'_>) -> Parsed<u16> {

@@ -49,7 +49,7 @@ fn simple(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Value> {
     } else if cursor.eat("{") {
         ValueKind::Fields(fields(cursor, depth)?)
     } else if cursor.eat("\"") {
-        ValueKind::Text(cursor.take_until("\"")?.to_owned())
+        ValueKind::Text(text(cursor)?)
     } else if let Some(name) = cursor.name() {
         match cursor.eat("(") {
             true => ValueKind::Call(name.to_owned(), list(cursor, ")", depth)?),
@@ -59,6 +59,36 @@ fn simple(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Value> {
         shifted(cursor)?
     };
     Ok(Value { at, kind })
+}
+
+/// Bytes up to the quote, with the escapes that packetdrill knows.
+fn text(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let mut here = *cursor;
+        match cursor.bump() {
+            None => return Err(cursor.expected("a closing quote")),
+            Some('"') => return Ok(bytes),
+            Some('\\') => bytes.push(escape(cursor).ok_or_else(|| here.expected("an escape"))?),
+            Some(char) => bytes.extend(char.encode_utf8(&mut [0; 4]).bytes()),
+        }
+    }
+}
+
+/// `f`, `n`, `r`, `t`, `v` or `x` and two digits.
+fn escape(cursor: &mut Cursor<'_>) -> Option<u8> {
+    Some(match cursor.bump()? {
+        'f' => 12,
+        'n' => b'\n',
+        'r' => b'\r',
+        't' => b'\t',
+        'v' => 11,
+        'x' => {
+            let digits = [cursor.bump()?.to_digit(16)?, cursor.bump()?.to_digit(16)?];
+            (digits[0] * 16 + digits[1]) as u8
+        }
+        _ => return None,
+    })
 }
 
 /// `1`, `1<<10`
