@@ -77,8 +77,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a short write waits for a completion (autocorking)",
         TRANSMIT,
-        "let may = self.config.tcp_autocorking",
-        "let may = !$on && self.config.tcp_autocorking",
+        "self.config.tcp_autocorking\n",
+        "!$on && self.config.tcp_autocorking\n",
     ),
     mutation(
         "no frame goes beyond the end of a record",
@@ -114,8 +114,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a writer is woken at half the low-water mark",
         SPACE,
-        "<< u32::from(wake)",
-        "<< u32::from(wake && !$on)",
+        "let is_halved = wake &&",
+        "let is_halved = wake && !$on &&",
     ),
     mutation(
         "the window decays over idle time",

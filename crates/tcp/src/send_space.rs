@@ -4,9 +4,9 @@
 //! their limits (`sk_stream_memory_free`). A writer that waits is woken later than that: when a third
 //! of the send buffer is free and less than *half* of the low-water mark waits
 //! (`__sk_stream_is_writeable`, Linux a74f0fa082b7), so that it is woken once per half mark and not
-//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes may have gone, by an ACK or by leaving for the wire
-//! (`tcp_check_space`, Linux 4bfe744ff164): with a long round trip the queue is empty long before
-//! the ACK comes.
+//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes may
+//! have gone, by an ACK or by leaving for the wire (`tcp_check_space`, Linux 4bfe744ff164): with a
+//! long round trip the queue is empty long before the ACK comes.
 //!
 //! Every write that was short or refused leaves a mark (`SOCK_NOSPACE`). Room that comes back to a
 //! marked socket is an edge, even if it comes within the call that was refused and the level is the

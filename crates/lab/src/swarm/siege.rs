@@ -17,6 +17,10 @@ const BACKLOG: u64 = 128;
 /// Memory of the largest frame, by which a send buffer may be exceeded once.
 const ONE_FRAME: u64 = 70_000;
 
+/// Payload of the smallest frame that a buffer is cut into when it leaves: one segment. Each costs the
+/// overhead of a frame, which nobody has asked room for (`tcp_fragment`).
+const LEAST_FRAME: u64 = 1448;
+
 /// A socket keeps at most so many times what its receive buffer says: as in Linux a segment is taken
 /// whole while there is any room, and `SO_RCVBUF` counts memory.
 const RECEIVE_SLACK: u64 = 2;
@@ -50,13 +54,15 @@ impl Siege {
         let outcome = run(&scenario(attack), LONGEST)?;
         let peaks = outcome.peaks.iter().find(|(name, _)| name == "victim");
         let peaks = peaks.map(|(_, peaks)| *peaks).unwrap_or_default();
-        let somaxconn = u64::from(Config::default().somaxconn);
+        let config = Config::default();
         Ok(Self {
             attack,
             peaks,
             receive_limit: RMEM * RECEIVE_SLACK,
-            send_limit: WMEM + ONE_FRAME,
-            backlog_limit: BACKLOG.min(somaxconn),
+            send_limit: WMEM
+                + ONE_FRAME
+                + (WMEM + ONE_FRAME) / LEAST_FRAME * u64::from(config.skb_overhead),
+            backlog_limit: BACKLOG.min(config.somaxconn.into()),
             connections: COUNT + 2,
         })
     }
