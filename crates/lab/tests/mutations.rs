@@ -114,8 +114,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a writer is woken at half the low-water mark",
         SPACE,
-        "<< u32::from(wake)",
-        "<< u32::from(wake && !$on)",
+        "let is_halved = wake && ",
+        "let is_halved = wake && !$on && ",
     ),
     mutation(
         "the window decays over idle time",
