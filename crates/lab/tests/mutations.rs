@@ -77,8 +77,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a short write waits for a completion (autocorking)",
         TRANSMIT,
-        "let may = self.config.tcp_autocorking",
-        "let may = !$on && self.config.tcp_autocorking",
+        "self.config.tcp_autocorking",
+        "!$on && self.config.tcp_autocorking",
     ),
     mutation(
         "no frame goes beyond the end of a record",

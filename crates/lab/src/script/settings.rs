@@ -46,8 +46,7 @@ impl Settings {
     /// # Errors
     /// An option that does not exist, or a bad value.
     pub fn new(options: &[Setting], sysctls: &[Setting]) -> Result<Self, SyntaxError> {
-        let is_v6 =
-            options.iter().any(Setting::is_v6);
+        let is_v6 = options.iter().any(Setting::is_v6);
         let (local_ip, remote_ip): (IpAddr, IpAddr) = if is_v6 {
             let local = Ipv6Addr::new(0xfd3d, 0xa0b, 0x17d6, 0, 0, 0, 0, 1);
             (local.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
