@@ -211,8 +211,8 @@ pub struct CallSpec {
     pub name: String,
     /// Arguments.
     pub arguments: Vec<Value>,
-    /// What it returns; `None` for any.
-    pub result: Option<Value>,
+    /// What it returns.
+    pub result: Value,
     /// Name of the error.
     pub errno: Option<String>,
 }

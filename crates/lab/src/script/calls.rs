@@ -267,7 +267,7 @@ impl Descriptors {
         &mut self,
         prepared: &Prepared,
         reply: &Reply,
-        result: Option<&Value>,
+        result: &Value,
     ) -> Result<(), String> {
         if reply.errno.is_some() {
             return Ok(());
@@ -275,7 +275,7 @@ impl Descriptors {
         match prepared.effect {
             Effect::None => {}
             Effect::Opens => {
-                let script = result.and_then(arguments::plain_integer).unwrap_or(reply.result);
+                let script = arguments::plain_integer(result).unwrap_or(reply.result);
                 let open = Open { real: reply.result as Descriptor, written: 0, read: 0 };
                 self.0.insert(script, open);
             }

@@ -179,10 +179,7 @@ fn call(cursor: &mut Cursor<'_>) -> Parsed<CallSpec> {
     cursor.expect("(")?;
     let arguments = value::list(cursor, ")", 0)?;
     cursor.expect("=")?;
-    let result = match cursor.eat("?") || cursor.eat("*") {
-        true => None,
-        false => Some(value::value(cursor, 0)?),
-    };
+    let result = value::value(cursor, 0)?;
     let mut errno = None;
     let mut ahead = *cursor;
     if let Some(name) = ahead.name().filter(|name| name.starts_with('E')) {

@@ -445,7 +445,7 @@ impl Runner<'_> {
         {
             self.connecting.remove(fd);
         }
-        if let Err(what) = self.descriptors.finish(prepared, reply, spec.result.as_ref()) {
+        if let Err(what) = self.descriptors.finish(prepared, reply, &spec.result) {
             return Err(self.difference(event, what, is));
         }
         if let (Call::Socket(..), Some(fd)) = (&prepared.call, self.opened(spec, reply)) {
@@ -460,8 +460,8 @@ impl Runner<'_> {
 
     /// The script's number of the descriptor that a call opened.
     fn opened(&self, spec: &CallSpec, reply: &Reply) -> Option<i64> {
-        match spec.result.as_ref().map(|result| &result.kind) {
-            Some(ValueKind::Integer(fd)) => Some(*fd),
+        match spec.result.kind {
+            ValueKind::Integer(fd) => Some(fd),
             _ => Some(reply.result),
         }
     }

@@ -10,37 +10,31 @@ use crate::script::host::{EpollEvent, Reply};
 #[derive(Debug, Default)]
 pub(crate) struct Check {
     result: Option<i64>,
-    /// `None`: the call must not fail, unless any result will do.
+    /// `None`: the call must not fail.
     errno: Option<i32>,
     makes_descriptor: bool,
     value: Option<Value>,
     flags: Option<i64>,
     revents: Vec<Option<i64>>,
     events: Option<Vec<EpollEvent>>,
-    any: bool,
 }
 
 impl Check {
     pub(super) fn new(spec: &CallSpec) -> Result<Self, SyntaxError> {
-        let mut check = Self { any: spec.result.is_none(), ..Self::default() };
+        let result = &spec.result;
+        let error = |what: String| SyntaxError { at: result.at, what };
+        let mut check = Self { result: plain_integer(result), ..Self::default() };
         check.makes_descriptor = matches!(
             spec.name.as_str(),
             "socket" | "accept" | "accept4" | "epoll_create" | "epoll_create1"
         );
-        if let Some(result) = &spec.result {
-            check.result = plain_integer(result);
-            if check.result.is_none() {
-                let what = "expected a number, or ? for any".into();
-                return Err(SyntaxError { at: result.at, what });
-            }
-            if let Some(name) = &spec.errno {
-                check.errno = constants::errno(name);
-                if check.errno.is_none() {
-                    return Err(SyntaxError {
-                        at: result.at,
-                        what: format!("unknown error {name}"),
-                    });
-                }
+        if check.result.is_none() {
+            return Err(error("expected a number".into()));
+        }
+        if let Some(name) = &spec.errno {
+            check.errno = constants::errno(name);
+            if check.errno.is_none() {
+                return Err(error(format!("unknown error {name}")));
             }
         }
         Ok(check)
@@ -64,9 +58,6 @@ impl Check {
 
     /// The error says what differs.
     pub(crate) fn reply(&self, reply: &Reply) -> Result<(), String> {
-        if self.any {
-            return Ok(());
-        }
         if reply.errno != self.errno {
             let expected = match self.errno {
                 Some(errno) => constants::show_errno(errno),
