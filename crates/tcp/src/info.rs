@@ -23,7 +23,7 @@ pub struct TcpInfo {
     pub retransmits: u32,
     /// Unanswered probes (zero window, keepalive).
     pub probes: u32,
-    /// Doublings of the RTO.
+    /// Doublings of the RTO, or of the time between two probes of a closed window.
     pub backoff: u32,
     /// Retransmission timeout.
     pub rto: Nanos,
@@ -163,8 +163,8 @@ impl Connection {
             congestion: sender.controller.name(),
             model: sender.controller.model(),
             retransmits: recovery.retransmits.max(u32::from(self.syn_retransmits)),
-            probes: u32::from(self.probe_backoff.max(self.probes_out)),
-            backoff: sender.rtt.shift(),
+            probes: self.probes_out.into(),
+            backoff: sender.rtt.shift().max(self.probe_backoff.into()),
             rto: sender.rtt.rto(),
             ato: receiver.ato(),
             snd_mss: sender.mss,

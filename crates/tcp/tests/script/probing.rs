@@ -34,7 +34,9 @@ fn a_closed_window_is_probed_with_doubling_intervals() {
             // An old number, without data, so that the peer must answer.
             assert_eq!((probe.seq(), probe.len(), probe.segment.flags), (999, 0, Flags::ACK));
             times.push(probe.at.since(start).as_millis());
+            assert_eq!((peer.info().probes, peer.info().backoff), (1, times.len() as u32));
             peer.ack(1000);
+            assert_eq!((peer.info().probes, peer.info().backoff), (0, times.len() as u32));
         }
     }
     let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -102,7 +104,7 @@ fn a_peer_that_falls_silent_after_answers_to_probes_is_given_up() {
     let silent = peer.now;
     peer.advance_ms(15 * 120_000);
     assert_eq!(peer.connection.state(), State::Established);
-    assert_eq!(peer.take().len(), 15);
+    assert_eq!((peer.take().len(), peer.info().probes), (15, 15));
     peer.advance_ms(120_000);
     assert_eq!(peer.connection.state(), State::Closed, "{}", peer.ms_since(silent));
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
