@@ -369,7 +369,8 @@ impl Connection {
         let mss = self.sender.mss as u16;
         if self.sender.board.resegment(mss) {
             self.sender.recovery.on_resegmented(self.sender.nxt);
-            self.arm_retransmit(now);
+            // What is still below cannot be sent again yet: that puts the timeout off no further.
+            self.resume_retransmit(now);
         }
     }
 

@@ -6,6 +6,7 @@ use super::small_queue::TxCredit;
 use super::{Path, TxBlocked};
 use crate::connection::Connection;
 use crate::counters::Counter;
+use crate::deadlines::Deadline;
 use crate::segment::Flags;
 use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{End, Run};
@@ -109,7 +110,9 @@ impl Connection {
         self.sender.total_retransmitted = self.sender.total_retransmitted.saturating_add(segments);
         self.sender.bytes_retransmitted += u64::from(bytes);
         self.count_retransmission(segments);
-        if !self.has_retransmit_timer() {
+        // The timeout counts from the last copy of the oldest segment (`tcp_xmit_retransmit_queue`).
+        let is_head = index == 0 && self.deadlines.is_armed(Deadline::Retransmit);
+        if is_head || !self.has_retransmit_timer() {
             self.arm_retransmit(path.now);
         }
         Ok(())

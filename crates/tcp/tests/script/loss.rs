@@ -398,6 +398,24 @@ fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
 }
 
 #[test]
+fn a_smaller_path_does_not_put_the_timeout_off_until_something_is_repeated() {
+    let mut peer = with(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    peer.wire.completes = false;
+    peer.write(1000);
+    peer.take();
+    let timeout = peer.connection.deadline();
+    peer.advance_ms(150);
+    peer.wire.mtu = 600;
+    peer.connection.on_path_change(peer.now, Path { mtu: 600, ip_header: 20 });
+    peer.transmit();
+    peer.nothing();
+    assert_eq!(peer.connection.deadline(), timeout, "the original is still below");
+    peer.complete(1);
+    assert_eq!(peer.take().len(), 1);
+    assert_eq!(peer.connection.deadline(), timeout + Nanos::from_millis(150), "from the copy on");
+}
+
+#[test]
 fn a_path_that_grows_or_is_absurd_is_survived() {
     let mut peer = flight();
     for mtu in [9000, 1500, 68, 40, 0, u32::MAX, 1500] {
