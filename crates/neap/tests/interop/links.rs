@@ -1,7 +1,7 @@
 //! Paths with more than one link: routers with a small MTU, and Ethernet through AF_PACKET.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -107,6 +107,18 @@ fn router(family: Family, there: &Elsewhere) {
     let forward = family.text("1.0.0.0", "::").is_ipv4();
     let switch = if forward { "ipv4/ip_forward" } else { "ipv6/conf/all/forwarding" };
     std::fs::write(format!("/proc/sys/net/{switch}"), "1").expect("a sysctl");
+    wait_for(far);
+}
+
+/// Until the far end answers the kernel: a busy machine sets a new veth up seconds late, and the
+/// kernel tells meanwhile that its neighbour is unreachable.
+fn wait_for(far: &str) {
+    let closed = SocketAddr::new(far.parse().expect("an address"), 9);
+    let is_there = || match TcpStream::connect(closed) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+    };
+    assert!((0..10).any(|_| is_there()), "{far} does not answer");
 }
 
 /// Bytes of the headers of IP and TCP.
