@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -112,8 +112,8 @@ fn router(family: Family, there: &Elsewhere) {
 
 /// Until the far end answers the kernel: a busy machine sets a new veth up seconds late, and the
 /// kernel tells meanwhile that its neighbour is unreachable.
-fn wait_for(far: &str) {
-    let closed = SocketAddr::new(far.parse().expect("an address"), 9);
+fn wait_for(far: IpAddr) {
+    let closed = SocketAddr::new(far, 9);
     let is_there = || match TcpStream::connect(closed) {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::ConnectionRefused,
