@@ -167,27 +167,19 @@ fn host<'a>(userdata: *mut c_void) -> &'a Host {
 
 /// The bytes of an argument; none where the pointer is null.
 fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
-    match data.is_null() || len == 0 {
-        true => &[],
-        // SAFETY: a pointer that comes with its length, see the head of this file.
-        false => unsafe { slice::from_raw_parts(data.cast(), len) },
-    }
+    items(data.cast(), len)
 }
 
 /// As [`bytes`], to be written.
 fn bytes_mut<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
-    match data.is_null() || len == 0 {
-        true => &mut [],
-        // SAFETY: a pointer that comes with its length and that nobody else uses meanwhile.
-        false => unsafe { slice::from_raw_parts_mut(data.cast(), len) },
-    }
+    items_mut(data.cast(), len)
 }
 
 /// Values of any type at a pointer with a count.
 fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
     match data.is_null() || count == 0 {
         true => &[],
-        // SAFETY: as for `bytes`.
+        // SAFETY: a pointer that comes with its length, see the head of this file.
         false => unsafe { slice::from_raw_parts(data, count) },
     }
 }
@@ -196,7 +188,7 @@ fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
 fn items_mut<'a, T>(data: *mut T, count: usize) -> &'a mut [T] {
     match data.is_null() || count == 0 {
         true => &mut [],
-        // SAFETY: as for `bytes_mut`.
+        // SAFETY: a pointer that comes with its length and that nobody else uses meanwhile.
         false => unsafe { slice::from_raw_parts_mut(data, count) },
     }
 }
@@ -221,11 +213,14 @@ fn set_errno(Errno(number): Errno) {
 fn answer<T: TryInto<ssize_t>>(result: Result<T, Errno>) -> ssize_t {
     match result {
         Ok(value) => value.try_into().unwrap_or(ssize_t::MAX),
-        Err(error) => {
-            set_errno(error);
-            -1
-        }
+        Err(error) => fail(error),
     }
+}
+
+/// -1 and errno.
+fn fail(error: Errno) -> ssize_t {
+    set_errno(error);
+    -1
 }
 
 fn done(result: Result<(), Errno>) -> c_int {
@@ -325,7 +320,7 @@ extern "C" fn read(user: *mut c_void, fd: c_int, buf: *mut c_void, len: size_t) 
         return unsafe { libc::read(fd, buf, len) };
     }
     if is_bad(buf, len) {
-        return answer(Err::<i32, _>(Errno::EFAULT));
+        return fail(Errno::EFAULT);
     }
     let buf = bytes_mut(buf, len);
     answer(host(user).call(|posix, now, call| posix.read(now, call, fd, buf)))
@@ -387,7 +382,7 @@ extern "C" fn recvfrom(
         return unsafe { libc::recvfrom(fd, buf, len, flags, from, from_len) };
     }
     if is_bad(buf, len) && flags & MSG_TRUNC == 0 {
-        return answer(Err::<i32, _>(Errno::EFAULT));
+        return fail(Errno::EFAULT);
     }
     // With MSG_TRUNC there may be no buffer: the length says how much is dropped.
     let mut scratch = vec![0; if buf.is_null() { len.min(SCRATCH_MOST) } else { 0 }];
@@ -407,7 +402,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::recvmsg(fd, message, flags) };
     }
-    let Some(message) = value(message) else { return answer(Err::<i32, _>(Errno::EFAULT)) };
+    let Some(message) = value(message) else { return fail(Errno::EFAULT) };
     let parts = items(message.msg_iov, message.msg_iovlen);
     let mut buf = vec![0; total(parts)];
     let received =
@@ -435,7 +430,7 @@ extern "C" fn write(user: *mut c_void, fd: c_int, data: *const c_void, len: size
         return unsafe { libc::write(fd, data, len) };
     }
     if is_bad(data, len) {
-        return answer(Err::<i32, _>(Errno::EFAULT));
+        return fail(Errno::EFAULT);
     }
     let data = bytes(data, len);
     answer(host(user).call(|posix, now, call| posix.write(now, call, fd, data)))
@@ -479,7 +474,7 @@ extern "C" fn sendto(
         return unsafe { libc::sendto(fd, data, len, flags, to, to_len) };
     }
     if is_bad(data, len) {
-        return answer(Err::<i32, _>(Errno::EFAULT));
+        return fail(Errno::EFAULT);
     }
     let (data, to) = (bytes(data, len), optional(to.cast(), to_len));
     answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, data, flags, to)))
@@ -496,10 +491,10 @@ extern "C" fn sendmsg(
         return unsafe { libc::sendmsg(fd, message, flags) };
     }
     let Some(message) = value(message.cast_mut()) else {
-        return answer(Err::<i32, _>(Errno::EFAULT));
+        return fail(Errno::EFAULT);
     };
     if message.msg_controllen > 0 {
-        return answer(Err::<i32, _>(Errno::EINVAL));
+        return fail(Errno::EINVAL);
     }
     let data = gather(items(message.msg_iov, message.msg_iovlen));
     let to = optional(message.msg_name, message.msg_namelen);
@@ -531,7 +526,7 @@ extern "C" fn ioctl(
         return unsafe { libc::ioctl(fd, request, argument) };
     }
     let Some(argument) = value(argument.cast::<c_int>()) else {
-        return number(Err(Errno::EFAULT));
+        return fail(Errno::EFAULT) as c_int;
     };
     let result = host(user).at_once(|posix, now| posix.ioctl(now, fd, request, *argument));
     number(result.map(|count| {
@@ -572,9 +567,9 @@ extern "C" fn getsockopt(
     if !host(user).owns(fd) {
         return system_getsockopt(fd, level, name, out, len);
     }
-    let Some(len) = value(len) else { return number(Err(Errno::EFAULT)) };
+    let Some(len) = value(len) else { return fail(Errno::EFAULT) as c_int };
     if c_int::try_from(*len).is_err() {
-        return number(Err(Errno::EINVAL));
+        return fail(Errno::EINVAL) as c_int;
     }
     let out = bytes_mut(out, *len as usize);
     let size = host(user).at_once(|posix, now| posix.getsockopt(now, fd, level, name, out));
@@ -699,7 +694,7 @@ extern "C" fn epoll_ctl(
     let event = match value(event) {
         Some(event) => EpollEvent { events: event.events, data: event.u64 },
         None if operation == EPOLL_CTL_DEL => EpollEvent::default(),
-        None => return number(Err(Errno::EFAULT)),
+        None => return fail(Errno::EFAULT) as c_int,
     };
     done(host(user).at_once(|posix, _| posix.epoll_ctl(epfd, operation, fd, event)))
 }
@@ -747,12 +742,12 @@ extern "C" fn splice(
     }
     if from_ours && to_ours {
         // One end must be a pipe, and a pipe is the system's.
-        return answer(Err::<i32, _>(Errno::EINVAL));
+        return fail(Errno::EINVAL);
     }
     // Neither a socket nor a pipe has offsets. packetdrill gives a pointer at the 0 that a script's
     // NULL was read as.
     if [input_at, output_at].iter().any(|at| value(*at).is_some_and(|at| *at != 0)) {
-        return answer(Err::<i32, _>(Errno::ESPIPE));
+        return fail(Errno::ESPIPE);
     }
     let mut buf = vec![0; len.min(SPLICE_MOST)];
     let wait = if flags & SPLICE_F_NONBLOCK == 0 { 0 } else { MSG_DONTWAIT };
@@ -775,7 +770,7 @@ fn from_socket(user: *mut c_void, socket: Fd, pipe: Fd, buf: &mut [u8], wait: c_
     };
     let there = match receive(buf, MSG_PEEK | wait) {
         Ok(there) => there,
-        Err(error) => return answer(Err::<i32, _>(error)),
+        Err(error) => return fail(error),
     };
     // SAFETY: the buffer is as long as that.
     let written = unsafe { libc::write(pipe, buf.as_ptr().cast(), there) };

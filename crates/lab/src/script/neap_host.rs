@@ -214,21 +214,19 @@ impl Neap {
                 posix.listen(now, *fd, *backlog)?;
                 value(0)
             }
-            Call::Accept(fd, flags) => {
-                Ok(map(posix.accept(now, &mut progress.call, *fd, *flags)?, |accepted| {
-                    Reply::ok(accepted.fd.into())
-                }))
-            }
+            Call::Accept(fd, flags) => Ok(posix
+                .accept(now, &mut progress.call, *fd, *flags)?
+                .map(|accepted| Reply::ok(accepted.fd.into()))),
             Call::Connect(fd, address) => {
                 let address = sockaddr::encode(*address);
-                Ok(map(posix.connect(now, &mut progress.call, *fd, &address)?, |()| Reply::ok(0)))
+                Ok(posix.connect(now, &mut progress.call, *fd, &address)?.map(|()| Reply::ok(0)))
             }
             Call::Shutdown(fd, how) => {
                 posix.shutdown(now, *fd, *how)?;
                 value(0)
             }
             Call::Close(fd) => {
-                Ok(map(posix.close(now, &mut progress.call, *fd)?, |()| Reply::ok(0)))
+                Ok(posix.close(now, &mut progress.call, *fd)?.map(|()| Reply::ok(0)))
             }
             Call::Receive(fd, sizes, flags) => self.receive(*fd, sizes, *flags, progress),
             Call::Send(fd, pieces, flags, address) => {
@@ -240,7 +238,7 @@ impl Neap {
                         posix.send_to(now, &mut progress.call, *fd, &data, *flags, to.as_deref())?
                     }
                 };
-                Ok(map(sent, |len| Reply::ok(len as i64)))
+                Ok(sent.map(|len| Reply::ok(len as i64)))
             }
             other => self.try_other(other, progress),
         }
@@ -256,13 +254,13 @@ impl Neap {
         let Progress { call, buffer } = progress;
         buffer.resize(sizes.iter().sum(), 0);
         let received = match flags {
-            None => map(self.posix.read(self.now, call, fd, buffer)?, |len| (len, 0)),
+            None => self.posix.read(self.now, call, fd, buffer)?.map(|len| (len, 0)),
             Some(flags) => {
                 let received = self.posix.recv_from(self.now, call, fd, buffer, flags)?;
-                map(received, |received| (received.len, received.flags))
+                received.map(|received| (received.len, received.flags))
             }
         };
-        Ok(map(received, |(len, flags)| {
+        Ok(received.map(|(len, flags)| {
             let mut data = core::mem::take(buffer);
             data.truncate(len);
             Reply { flags, ..Reply::data(len as i64, data) }
@@ -298,7 +296,7 @@ impl Neap {
             Call::EpollWait(epoll, most, timeout) => {
                 let most = i32::try_from(*most).unwrap_or(i32::MAX);
                 let events = posix.epoll_wait(now, &mut progress.call, *epoll, most, *timeout)?;
-                return Ok(map(events, |events| {
+                return Ok(events.map(|events| {
                     let count = events.len() as i64;
                     let event = |event: posix::EpollEvent| EpollEvent {
                         events: event.events,
@@ -321,17 +319,10 @@ impl Neap {
                     revents: one.revents,
                 };
                 let entries = fds.into_iter().map(from).collect();
-                return Ok(map(ready, |ready| Reply { entries, ..Reply::ok(ready as i64) }));
+                return Ok(ready.map(|ready| Reply { entries, ..Reply::ok(ready as i64) }));
             }
             _ => return Err(Errno::EINVAL),
         }))
-    }
-}
-
-fn map<T, U>(outcome: Outcome<T>, change: impl FnOnce(T) -> U) -> Outcome<U> {
-    match outcome {
-        Outcome::Done(value) => Outcome::Done(change(value)),
-        Outcome::Wait(wait) => Outcome::Wait(wait),
     }
 }
 

@@ -76,6 +76,14 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// The same with another answer.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(answer) => Outcome::Done(change(answer)),
+            Self::Wait(wait) => Outcome::Wait(wait),
+        }
+    }
+
     /// The answer, or `None` if the call waits.
     pub fn done(self) -> Option<T> {
         match self {

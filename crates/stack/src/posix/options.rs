@@ -256,7 +256,6 @@ impl Socket {
             }
             SO_LINGER if is_stream => SocketOption::Linger(linger(value)?),
             SO_MAX_PACING_RATE if is_stream => rate(value)?,
-            SO_TYPE | SO_PROTOCOL | SO_DOMAIN | SO_ERROR => return Err(Errno::ENOPROTOOPT),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set(now, config, option)?;

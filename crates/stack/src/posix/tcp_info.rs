@@ -81,19 +81,25 @@ fn narrow(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
+/// What a socket that sends nothing has in any state.
+fn silent(state: u8, config: &Config, max_pacing_rate: Rate) -> Writer {
+    let mut out = Writer([0; SIZE]);
+    out.u8(0, state);
+    out.u32(80, INIT_CWND);
+    out.u32(88, config.tcp_reordering);
+    out.u64(104, max_pacing_rate.0);
+    out.u64(112, max_pacing_rate.0);
+    out
+}
+
 /// Of a socket without a connection.
 pub(super) fn fresh(config: &Config, max_pacing_rate: Rate) -> [u8; SIZE] {
-    let mut out = Writer([0; SIZE]);
-    out.u8(0, TCP_CLOSE);
+    let mut out = silent(TCP_CLOSE, config, max_pacing_rate);
     out.u8(7, 1);
     out.u32(8, 1_000_000);
     out.u32(16, 536);
     out.u32(72, 250_000);
     out.u32(76, INFINITE_SSTHRESH);
-    out.u32(80, INIT_CWND);
-    out.u32(88, config.tcp_reordering);
-    out.u64(104, max_pacing_rate.0);
-    out.u64(112, max_pacing_rate.0);
     out.u32(148, u32::MAX);
     out.0
 }
@@ -104,14 +110,9 @@ pub(super) fn listener(
     max_pacing_rate: Rate,
     (queued, most): (usize, usize),
 ) -> [u8; SIZE] {
-    let mut out = Writer([0; SIZE]);
-    out.u8(0, TCP_LISTEN);
+    let mut out = silent(TCP_LISTEN, config, max_pacing_rate);
     out.u32(24, narrow(queued as u64));
     out.u32(28, narrow(most as u64));
-    out.u32(80, INIT_CWND);
-    out.u32(88, config.tcp_reordering);
-    out.u64(104, max_pacing_rate.0);
-    out.u64(112, max_pacing_rate.0);
     out.0
 }
 

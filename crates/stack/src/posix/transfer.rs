@@ -15,7 +15,7 @@ use crate::socket::tcp::TcpHandle;
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_tcp::connection::{ReadError, WriteError};
-use neap_tcp::time::Instant;
+use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::write::WriteFlags;
 
 /// What a receiving call brought.
@@ -42,6 +42,24 @@ struct Way {
     fd: Fd,
     flags: i32,
     may_wait: bool,
+}
+
+impl Way {
+    /// Not all is done: the call waits for `event` up to `timeout`, or ends with the bytes that it has.
+    fn wait_for(
+        self,
+        call: &mut Call,
+        timeout: Option<Nanos>,
+        event: u32,
+    ) -> Result<Outcome<usize>, Errno> {
+        let wait =
+            if self.may_wait { call.wait(self.now, timeout, (self.fd, event)) } else { None };
+        match wait {
+            Some(wait) => Ok(wait),
+            None if call.done > 0 => Ok(Outcome::Done(call.done)),
+            None => Err(Errno::EAGAIN),
+        }
+    }
 }
 
 impl Posix {
@@ -89,11 +107,7 @@ impl Posix {
         buf: &mut [u8],
         flags: i32,
     ) -> Result<Outcome<usize>, Errno> {
-        let received = self.recv_from(now, call, fd, buf, flags)?;
-        Ok(match received {
-            Outcome::Done(received) => Outcome::Done(received.len),
-            Outcome::Wait(wait) => Outcome::Wait(wait),
-        })
+        Ok(self.recv_from(now, call, fd, buf, flags)?.map(|received| received.len))
     }
 
     /// `send(2)`.
@@ -243,7 +257,7 @@ fn read_stream(
     handle: &TcpHandle,
     buf: &mut [u8],
 ) -> Result<Outcome<Received>, Errno> {
-    let Way { now, fd, flags, may_wait } = way;
+    let Way { now, flags, may_wait, .. } = way;
     let whole = buf.len();
     let target = match flags & MSG_WAITALL {
         0 => (handle.receive_lowat(now) as usize).min(whole),
@@ -254,12 +268,13 @@ fn read_stream(
     let bits = handle.readiness().bits();
     let unread = handle.unread(now) as usize;
     // What has come is told before what ended the connection, and the error stays for the next call.
-    let is_over = unread == 0 && bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    let is_over = unread == 0 && has_ended;
     if call.done > 0 && is_over {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
     let is_enough = if is_peek { unread >= target } else { call.done + unread >= target };
-    let takes = is_enough || !may_wait || bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    let takes = is_enough || !may_wait || has_ended;
     let out = &mut buf[call.done.min(whole)..];
     if takes || !is_peek {
         let read = match (is_peek, flags & MSG_TRUNC != 0) {
@@ -280,12 +295,7 @@ fn read_stream(
     if call.done >= target {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
-    let wait = if may_wait { call.wait(now, common.receive_timeout, (fd, POLLIN)) } else { None };
-    match wait {
-        Some(wait) => Ok(wait),
-        None if call.done > 0 => Ok(Outcome::Done(Received::bytes(call.done))),
-        None => Err(Errno::EAGAIN),
-    }
+    Ok(way.wait_for(call, common.receive_timeout, POLLIN)?.map(Received::bytes))
 }
 
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
@@ -296,7 +306,7 @@ fn write_stream(
     handle: &TcpHandle,
     data: &[u8],
 ) -> Result<Outcome<usize>, Errno> {
-    let Way { now, fd, may_wait, .. } = way;
+    let now = way.now;
     let bits = handle.readiness().bits();
     let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
     if call.done > 0 && is_over {
@@ -317,10 +327,5 @@ fn write_stream(
             return Ok(Outcome::Done(call.done));
         }
     }
-    let wait = if may_wait { call.wait(now, common.send_timeout, (fd, POLLOUT)) } else { None };
-    match wait {
-        Some(wait) => Ok(wait),
-        None if call.done > 0 => Ok(Outcome::Done(call.done)),
-        None => Err(Errno::EAGAIN),
-    }
+    way.wait_for(call, common.send_timeout, POLLOUT)
 }
