@@ -37,12 +37,10 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_TTL, 64),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IP, IP_RECVERR, 0),
     (SOL_IP, IP_FREEBIND, 0),
     (SOL_IP, IP_TRANSPARENT, 0),
     (SOL_IPV6, IPV6_UNICAST_HOPS, 64),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IPV6, IPV6_RECVERR, 0),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
 
@@ -54,6 +52,14 @@ fn fixed(level: i32, name: i32) -> Option<i32> {
 /// The `int` at the front of a value.
 fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
+}
+
+/// As [`int`] for an option of IP, which may be one byte, or nothing.
+fn ip_int(value: &[u8]) -> Result<i32, Errno> {
+    if value.len() < size_of::<i32>() {
+        return Ok(value.first().map_or(0, |byte| i32::from(*byte)));
+    }
+    int(value)
 }
 
 fn switch(value: &[u8]) -> Result<bool, Errno> {
@@ -126,17 +132,23 @@ impl Posix {
         let config = self.stack.config();
         let socket = self.table.socket_mut(fd)?;
         if let Some(only) = fixed(level, name) {
-            // Options of IP may come as one byte.
-            let asked = match value {
-                [byte] if level == SOL_IP => i32::from(*byte),
-                _ => int(value)?,
-            };
+            let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
             return if asked == only || is_default { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
         }
         match level {
             SOL_SOCKET => socket.set_common(now, &config, name, value),
             SOL_TCP if socket.is_stream() => socket.set_tcp(now, &config, name, value),
+            SOL_IP if name == IP_RECVERR => {
+                socket.set_receive_errors(now, level, ip_int(value)? != 0)?;
+                self.changed(fd);
+                Ok(())
+            }
+            SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
+                socket.set_receive_errors(now, level, switch(value)?)?;
+                self.changed(fd);
+                Ok(())
+            }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
                 if socket.bound.is_some()
@@ -172,9 +184,16 @@ impl Posix {
             _ => false,
         };
         if !is_served {
-            return Err(if level == SOL_TCP { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
+            let is_known = matches!(level, SOL_TCP | SOL_IPV6);
+            return Err(if is_known { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
-        if let Some(value) = fixed(level, name) {
+        let (v4, v6) = socket.common.receive_errors;
+        let value = match (level, name) {
+            (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
+            (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
+            _ => fixed(level, name),
+        };
+        if let Some(value) = value {
             // As in Linux, a small value of an IP option fits less than an int.
             let is_byte = level == SOL_IP && (1..4).contains(&out.len());
             return Ok(if is_byte { give(&[value as u8], out) } else { give_int(value, out) });
@@ -186,6 +205,10 @@ impl Posix {
                     return Err(Errno::EINVAL);
                 }
                 Ok(give(&address, out))
+            }
+            (SOL_SOCKET, SO_ERROR) => {
+                let error = self.table.socket_mut(fd)?.take_error(now);
+                Ok(give_int(error.map_or(0, |error| error.0), out))
             }
             (SOL_SOCKET, _) => socket.common_option(now, &config, name, out),
             (SOL_TCP, _) => socket.tcp_option(now, &config, name, out),
@@ -214,7 +237,9 @@ impl Socket {
             Kind::Stream { handle, .. } => handle.set_option(now, option)?,
             Kind::Listening(handles) => {
                 self.options.set(&option, config)?;
-                handles.iter().for_each(|handle| handle.set_options(self.options.clone()));
+                handles.iter().for_each(|handle| {
+                    handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
+                });
             }
             Kind::Fresh | Kind::Datagram(_) => self.options.set(&option, config)?,
         }
@@ -318,7 +343,6 @@ impl Socket {
             SO_TYPE => give_int(if is_stream { SOCK_STREAM } else { SOCK_DGRAM }, out),
             SO_PROTOCOL => give_int(if is_stream { IPPROTO_TCP } else { IPPROTO_UDP }, out),
             SO_DOMAIN => give_int(self.domain.number(), out),
-            SO_ERROR => give_int(self.take_error(now).map_or(0, |error| error.0), out),
             SO_ACCEPTCONN => give_int(i32::from(matches!(self.kind, Kind::Listening(_))), out),
             SO_SNDBUF => give_int(self.buffers(now, config).1, out),
             SO_RCVBUF => give_int(self.buffers(now, config).0, out),
@@ -413,11 +437,12 @@ impl Socket {
     }
 
     /// `SO_ERROR`: the pending error, once.
-    fn take_error(&self, now: Instant) -> Option<Errno> {
+    fn take_error(&mut self, now: Instant) -> Option<Errno> {
         match &self.kind {
             Kind::Stream { handle, .. } => handle.take_error(now).map(Errno::from),
             Kind::Datagram(Some(handle)) => handle.take_error().map(Errno::from),
-            _ => None,
+            Kind::Fresh => self.pending.take().map(Errno::from),
+            Kind::Listening(_) | Kind::Datagram(None) => None,
         }
     }
 
