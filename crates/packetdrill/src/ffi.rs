@@ -405,9 +405,12 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
     let Some(message) = value(message) else { return fail(Errno::EFAULT) };
     let parts = items(message.msg_iov, message.msg_iovlen);
     let mut buf = vec![0; total(parts)];
-    let received =
-        host(user).call(|posix, now, call| posix.recv_from(now, call, fd, &mut buf, flags));
+    let control = bytes_mut(message.msg_control, message.msg_controllen as usize);
+    let received = host(user).call(|posix, now, call| {
+        posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
+    });
     answer(received.map(|received| {
+        // With MSG_TRUNC the bytes of TCP are dropped.
         if flags & MSG_TRUNC == 0 || received.from.is_some() {
             scatter(&buf[..received.len.min(buf.len())], parts);
         }
@@ -419,7 +422,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
             None => message.msg_namelen = 0,
         }
         message.msg_flags = received.flags;
-        message.msg_controllen = 0;
+        message.msg_controllen = received.control as _;
         received.len
     }))
 }

@@ -63,7 +63,10 @@ impl Posix {
         let socket = self.table.socket_mut(fd)?;
         let record = socket.next_error(now).ok_or(Errno::EAGAIN)?;
         let domain = socket.domain;
-        self.changed(fd);
+        // A connection tells its watchers itself.
+        if socket.has_errors() {
+            self.changed(fd);
+        }
         let len = record.data.len().min(buf.len());
         buf[..len].copy_from_slice(&record.data[..len]);
         let (level, kind) = match domain {

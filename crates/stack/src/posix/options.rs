@@ -140,14 +140,10 @@ impl Posix {
             SOL_SOCKET => socket.set_common(now, &config, name, value),
             SOL_TCP if socket.is_stream() => socket.set_tcp(now, &config, name, value),
             SOL_IP if name == IP_RECVERR => {
-                socket.set_receive_errors(now, level, ip_int(value)? != 0)?;
-                self.changed(fd);
-                Ok(())
+                socket.set_receive_errors(now, level, ip_int(value)? != 0)
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
-                socket.set_receive_errors(now, level, switch(value)?)?;
-                self.changed(fd);
-                Ok(())
+                socket.set_receive_errors(now, level, switch(value)?)
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
