@@ -163,6 +163,7 @@ pub const IP_TTL: i32 = 2;
 pub const IP_MTU_DISCOVER: i32 = 10;
 pub const IP_RECVERR: i32 = 11;
 pub const IP_MTU: i32 = 14;
+pub const IP_RECVERR_RFC4884: i32 = 26;
 pub const IP_FREEBIND: i32 = 15;
 pub const IP_TRANSPARENT: i32 = 19;
 pub const IPV6_UNICAST_HOPS: i32 = 16;
