@@ -95,9 +95,40 @@ buffer = "7 packets"
 rate = "37321bps"
 "#;
 
+/// A send buffer that grew with the window, and is cut into segments of 36 bytes.
+const TINY_MSS: &str = r#"
+duration = "37s"
+seed = 5010663
+oracles = "survival"
+[host.a.sysctl]
+"neap.tcp_small_queues" = 0
+[host.b]
+[hostile.enemy0]
+attack = "tiny-mss"
+count = 5
+stop = "27s"
+target = "a"
+[link.l0]
+ends = ["a", "r0"]
+rate = "2198584bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "2638301bps"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "1465723bps"
+[link.to-enemy0.back.bottleneck]
+rate = "488574bps"
+[link.to-enemy0.back.red]
+max = 27291
+min = 9097
+probability = "10%"
+[router.r0]
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    for text in [LATE_SACKS, SLOW_DEPARTURE] {
+    for text in [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS] {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
             panic!("{}:{text}", broken.fault);
