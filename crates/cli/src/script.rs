@@ -2,15 +2,18 @@
 //! `--kernel`, on this machine's Linux in a network namespace made for each.
 
 mod calls;
+mod inside;
 mod kernel;
 
 use clap::Args as ClapArgs;
-use kernel::Kernel;
+use inside::Verdict;
 use neap_lab::script::ast::Script;
+use neap_lab::script::cursor::{Position, SyntaxError};
 use neap_lab::script::neap_host::Neap;
 use neap_lab::script::report::Failure;
 use neap_lab::script::settings::Settings;
 use neap_lab::script::{parser, runner};
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,13 +59,13 @@ pub(crate) fn main(args: &Args) -> bool {
         gather(path, &mut files);
     }
     if args.inside {
-        return inside(&files);
+        return inside::main(&files);
     }
     let next = AtomicUsize::new(0);
     let ends = Mutex::new(Vec::new());
     let work = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let end = if args.kernel { on_this_machine(file) } else { run(file, on_neap) };
+            let end = if args.kernel { on_this_machine(file) } else { run(file) };
             say(args, file, &end);
             ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(end);
         }
@@ -114,42 +117,34 @@ fn gather(path: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
+/// Reads a script. The error says which file and where.
 fn load(file: &Path) -> Result<(Script, Settings), String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let script = parser::parse(&text).map_err(|error| error.to_string())?;
-    let settings =
-        Settings::new(&script.options, &script.sysctls).map_err(|error| error.to_string())?;
+    let text = std::fs::read_to_string(file).map_err(|error| about(file, None, &error))?;
+    let bad = |error: SyntaxError| about(file, Some(error.at), &error);
+    let script = parser::parse(&text).map_err(bad)?;
+    let settings = Settings::new(&script.options, &script.sysctls).map_err(bad)?;
     Ok((script, settings))
 }
 
-fn run(file: &Path, on: fn(&Script, &Settings) -> Result<(), Failure>) -> End {
-    let name = file.display();
-    match load(file) {
-        Err(error) => End::Failed(format!("{name}:{error}")),
-        Ok((script, settings)) => match on(&script, &settings) {
-            Ok(()) => End::Passed,
-            Err(error) => End::Failed(format!("{name}:{error}")),
-        },
+/// What is said of a script, behind its name and, where there is one, the place.
+fn about(file: &Path, place: Option<Position>, what: &impl Display) -> String {
+    let blank = if place.is_some() { "" } else { " " };
+    format!("{}:{blank}{what}", file.display())
+}
+
+fn run(file: &Path) -> End {
+    let (script, settings) = match load(file) {
+        Ok(loaded) => loaded,
+        Err(said) => return End::Failed(said),
+    };
+    match on_neap(&script, &settings) {
+        Ok(()) => End::Passed,
+        Err(failure) => End::Failed(about(file, failure.place(), &failure)),
     }
 }
 
 fn on_neap(script: &Script, settings: &Settings) -> Result<(), Failure> {
     runner::run(script, settings, &mut Neap::new(settings)?)
-}
-
-fn on_kernel(script: &Script, settings: &Settings) -> Result<(), Failure> {
-    runner::run(script, settings, &mut Kernel::new(settings)?)
-}
-
-/// Runs one script on the kernel in this process's namespace.
-fn inside(files: &[PathBuf]) -> bool {
-    for file in files {
-        if let End::Failed(why) = run(file, on_kernel) {
-            print(&why);
-            return false;
-        }
-    }
-    true
 }
 
 /// Runs a script on the kernel, again if it fails: a busy machine is late.
@@ -167,14 +162,14 @@ fn on_this_machine(file: &Path) -> End {
 fn in_namespace(file: &Path) -> End {
     let script = match load(file) {
         Ok((script, _)) => script,
-        Err(error) => return End::Failed(format!("{}:{error}", file.display())),
+        Err(said) => return End::Failed(said),
     };
     if let Some(why) = script.not_for_linux {
         return End::Skipped(why);
     }
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return End::Failed(format!("this program: {error}")),
+        Err(error) => return End::Failed(about(file, None, &format!("this program: {error}"))),
     };
     let child = Command::new("unshare")
         .args(["--net", "--"])
@@ -184,17 +179,61 @@ fn in_namespace(file: &Path) -> End {
         .output();
     let output = match child {
         Ok(output) => output,
-        Err(error) => return End::Failed(format!("unshare: {error}")),
+        Err(error) => return End::Failed(about(file, None, &format!("unshare: {error}"))),
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    match (output.status.success(), script.differs_on_linux) {
-        (true, None) => End::Passed,
-        (false, Some(_)) => End::Differs,
-        (false, None) => End::Failed(said),
-        (true, Some(_)) => End::Failed(format!(
-            "{}: passes on the kernel, although it says that Linux differs",
-            file.display()
+    let said = String::from_utf8_lossy(&output.stdout);
+    match Verdict::read(&said) {
+        Some(Verdict::Skipped(why)) => End::Skipped(why),
+        Some(verdict) => end(file, script.differs_on_linux, verdict),
+        None => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let what = format!("no namespace to run it in, which only root gets: {said}{errors}");
+            End::Failed(about(file, None, &what))
+        }
+    }
+}
+
+/// How a script ended that ran on the kernel, given the line where it says that Linux differs.
+fn end(file: &Path, differs: Option<u32>, verdict: Verdict) -> End {
+    match (verdict, differs) {
+        (Verdict::Passed, None) => End::Passed,
+        (Verdict::Passed, Some(line)) => {
+            let what = "the kernel does the same, although the script says that it differs";
+            End::Failed(format!("{}:{line}: {what}", file.display()))
+        }
+        (Verdict::Differs(line, _), Some(expected)) if line == expected => End::Differs,
+        (Verdict::Differs(_, said), Some(expected)) => End::Failed(format!(
+            "{said}\n    the script says that Linux differs at line {expected}, not here"
         )),
+        (Verdict::Differs(_, said) | Verdict::Failed(said), _) => End::Failed(said),
+        (Verdict::Skipped(why), _) => End::Skipped(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_difference_where_the_script_says_is_one_that_it_says() {
+        let end = |verdict, differs| end(Path::new("t.pkt"), differs, verdict);
+        let differs = || Verdict::Differs(12, "t.pkt:12:1: flags".into());
+        assert!(matches!(end(Verdict::Passed, None), End::Passed));
+        assert!(matches!(end(differs(), Some(12)), End::Differs));
+        for (verdict, at) in [
+            (differs(), None),
+            (differs(), Some(11)),
+            (Verdict::Failed("t.pkt:3:1: unknown".into()), Some(12)),
+            (Verdict::Passed, Some(12)),
+        ] {
+            let End::Failed(said) = end(verdict, at) else { panic!("{at:?}") };
+            assert!(said.starts_with("t.pkt:"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_read_is_named() {
+        let said = load(Path::new("/nowhere/t.pkt")).expect_err("no file");
+        assert!(said.starts_with("/nowhere/t.pkt: "), "{said}");
     }
 }

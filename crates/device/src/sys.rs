@@ -4,9 +4,9 @@ use bytes::{BufMut, BytesMut};
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 
 /// A name that fits `ifr_name` with its terminator.
 #[derive(Clone, Copy)]
@@ -207,14 +207,105 @@ pub(crate) fn set_option_bytes(
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) })
 }
 
-/// `SIOCINQ` and its like: a request that writes one int.
-pub(crate) fn queued(socket: &OwnedFd, request: c_ulong) -> Result<c_int> {
-    let mut value: c_int = 0;
-    // SAFETY: the callers' requests write one int, which outlives the call.
-    check(unsafe {
-        libc::ioctl(socket.as_raw_fd(), request as _, core::ptr::from_mut(&mut value))
-    })?;
+/// Requests that read or write one int.
+const INT_REQUESTS: [c_ulong; 5] =
+    [libc::FIONREAD as _, libc::TIOCOUTQ as _, libc::FIONBIO as _, SIOCOUTQNSD, SIOCATMARK];
+const SIOCOUTQNSD: c_ulong = 0x894b;
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// `ioctl` with a pointer to an int; with a null pointer where the request does not ask for an int.
+pub(crate) fn request(fd: &OwnedFd, request: c_ulong, value: &mut c_int) -> Result<()> {
+    let argument = match INT_REQUESTS.contains(&request) {
+        true => core::ptr::from_mut(value),
+        false => core::ptr::null_mut(),
+    };
+    // SAFETY: the kernel reads or writes one int, which outlives the call, or finds no memory at all.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) })
+}
+
+/// `bind` to any bytes.
+pub(crate) fn bind_bytes(socket: &OwnedFd, address: &[u8]) -> Result<()> {
+    let len = address.len().try_into().unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the kernel reads at most `len` bytes, which is no more than `address` has.
+    check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), len) })
+}
+
+/// `connect` to any bytes.
+pub(crate) fn connect_bytes(socket: &OwnedFd, address: &[u8]) -> Result<()> {
+    let len = address.len().try_into().unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: as for `bind_bytes`.
+    check(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), len) })
+}
+
+/// `sendmsg` to any bytes, without control messages.
+pub(crate) fn send_message(
+    socket: &OwnedFd,
+    buffers: &[IoSlice<'_>],
+    address: &[u8],
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: all zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    // A slice of bytes to be read is laid out as a `struct iovec`; the kernel writes to neither.
+    message.msg_iov = buffers.as_ptr().cast_mut().cast();
+    message.msg_iovlen = buffers.len() as _;
+    message.msg_name = address.as_ptr().cast_mut().cast();
+    message.msg_namelen = address.len().try_into().unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the kernel reads the buffers and the address, each with its length; all live until it
+    // returns.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    check(if sent < 0 { -1 } else { 0 })?;
+    Ok(sent.cast_unsigned())
+}
+
+/// `shutdown` with any `how`.
+pub(crate) fn shutdown(socket: &OwnedFd, how: c_int) -> Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::shutdown(socket.as_raw_fd(), how) })
+}
+
+/// `fcntl` that makes no descriptor. Commands that take something else than flags get zero.
+pub(crate) fn descriptor_control(fd: &OwnedFd, command: c_int, argument: c_int) -> Result<c_int> {
+    let argument = match command {
+        libc::F_SETFD | libc::F_SETFL => argument,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return Err(Errno::INVAL),
+        _ => 0,
+    };
+    // SAFETY: the argument is no pointer but a null one, and no descriptor is made.
+    let value = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument as c_ulong) };
+    check(value)?;
     Ok(value)
+}
+
+/// `F_DUPFD` or `F_DUPFD_CLOEXEC`.
+pub(crate) fn duplicate(fd: &OwnedFd, least: c_int, close_on_exec: bool) -> Result<OwnedFd> {
+    let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // SAFETY: no memory is passed.
+    let duplicate = unsafe { libc::fcntl(fd.as_raw_fd(), command, least) };
+    check(duplicate)?;
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
+}
+
+/// `epoll_create` with any size.
+pub(crate) fn epoll_create(size: c_int) -> Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let epoll = unsafe { libc::epoll_create(size) };
+    check(epoll)?;
+    // SAFETY: as in `duplicate`.
+    Ok(unsafe { OwnedFd::from_raw_fd(epoll) })
+}
+
+/// `epoll_ctl` with any operation.
+pub(crate) fn epoll_control(
+    epoll: &OwnedFd,
+    operation: c_int,
+    fd: &OwnedFd,
+    (events, data): (u32, u64),
+) -> Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: the kernel reads one event, which outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) })
 }
 
 /// `PACKET_STATISTICS`: packets dropped since the last call.

@@ -1,14 +1,12 @@
 //! System calls of a script on the kernel, made by a thread of their own, as some of them wait.
 
-use neap::device::socket::{self, Queued};
+use neap::device::socket;
+use neap::stack::posix::abi::{F_DUPFD, F_DUPFD_CLOEXEC};
 use neap_lab::script::host::{Call, EpollEvent, PollEntry, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, Protocol, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -106,7 +104,8 @@ impl Calls {
                 let flags = SocketFlags::from_bits_retain(flags as u32);
                 Box::new(move || opened(rustix::net::accept_with(&fd, flags)))
             }
-            Call::EpollCreate(flags) => {
+            Call::EpollCreate(size) => Box::new(move || opened(socket::epoll_create(size))),
+            Call::EpollCreate1(flags) => {
                 let flags = epoll::CreateFlags::from_bits_retain(flags as u32);
                 Box::new(move || opened(epoll::create(flags)))
             }
@@ -124,7 +123,8 @@ impl Calls {
             }
             Call::EpollControl(epoll, operation, fd, event) => {
                 let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
-                plain(move || control(&epoll, operation, &fd, event).map(|()| 0))
+                let event = (event.events, event.data);
+                plain(move || socket::epoll_control(&epoll, operation, &fd, event).map(|()| 0))
             }
             Call::EpollWait(epoll, most, timeout) => {
                 let epoll = self.fd(epoll)?;
@@ -138,7 +138,7 @@ impl Calls {
         Ok(match call {
             Call::Bind(fd, address) => {
                 let fd = self.fd(fd)?;
-                plain(move || rustix::net::bind(&fd, &address).map(|()| 0))
+                plain(move || socket::bind(&fd, &address).map(|()| 0))
             }
             Call::Listen(fd, backlog) => {
                 let fd = self.fd(fd)?;
@@ -146,17 +146,11 @@ impl Calls {
             }
             Call::Connect(fd, address) => {
                 let fd = self.fd(fd)?;
-                plain(move || rustix::net::connect(&fd, &address).map(|()| 0))
+                plain(move || socket::connect(&fd, &address).map(|()| 0))
             }
             Call::Shutdown(fd, how) => {
                 let fd = self.fd(fd)?;
-                let how = match how {
-                    0 => Shutdown::Read,
-                    1 => Shutdown::Write,
-                    2 => Shutdown::Both,
-                    _ => return Err(Errno::INVAL),
-                };
-                plain(move || rustix::net::shutdown(&fd, how).map(|()| 0))
+                plain(move || socket::shutdown(&fd, how).map(|()| 0))
             }
             Call::Receive(fd, sizes, flags) => {
                 let fd = self.fd(fd)?;
@@ -173,12 +167,7 @@ impl Calls {
                 plain(move || {
                     let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
                     let Some(flags) = flags else { return rustix::io::writev(&fd, &slices) };
-                    let flags = SendFlags::from_bits_retain(flags as u32);
-                    let mut none = SendAncillaryBuffer::default();
-                    match address {
-                        Some(to) => rustix::net::sendmsg_addr(&fd, &to, &slices, &mut none, flags),
-                        None => rustix::net::sendmsg(&fd, &slices, &mut none, flags),
-                    }
+                    socket::send_message(&fd, &slices, &address.unwrap_or_default(), flags)
                 })
             }
             other => self.setting_job(other)?,
@@ -207,18 +196,21 @@ impl Calls {
             }
             Call::Fcntl(fd, command, argument) => {
                 let fd = self.fd(fd)?;
-                plain(move || match command {
-                    3 => rustix::fs::fcntl_getfl(&fd).map(|flags| flags.bits() as usize),
-                    4 => {
-                        let flags = OFlags::from_bits_retain(argument as u32);
-                        rustix::fs::fcntl_setfl(&fd, flags).map(|()| 0)
-                    }
-                    _ => Err(Errno::INVAL),
+                if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) {
+                    let closes = command == F_DUPFD_CLOEXEC;
+                    return Ok(Box::new(move || opened(socket::duplicate(&fd, argument, closes))));
+                }
+                plain(move || {
+                    socket::descriptor_control(&fd, command, argument).map(|value| value as usize)
                 })
             }
-            Call::Ioctl(fd, request, _) => {
+            Call::Ioctl(fd, request, value) => {
                 let fd = self.fd(fd)?;
-                Box::new(move || (request_int(&fd, request), None))
+                Box::new(move || {
+                    let answer = socket::request(&fd, request, value);
+                    let reply = answer.map(|value| Reply::data(0, value.to_le_bytes().to_vec()));
+                    (reply.unwrap_or_else(failed), None)
+                })
             }
             _ => return Err(Errno::NOSYS),
         })
@@ -268,19 +260,6 @@ fn receive(fd: &OwnedFd, sizes: &[usize], room: usize, flags: Option<i32>) -> Re
     Ok(Reply { flags, control, ..Reply::data(len as i64, data) })
 }
 
-fn request_int(fd: &OwnedFd, request: u32) -> Reply {
-    let what = match request {
-        0x541b => Queued::Siocinq,
-        0x5411 => Queued::Siocoutq,
-        0x894b => Queued::Siocoutqnsd,
-        _ => return failed(Errno::NOTTY),
-    };
-    match socket::queued(fd, what) {
-        Ok(value) => Reply::data(0, value.to_le_bytes().to_vec()),
-        Err(errno) => failed(errno),
-    }
-}
-
 fn timespec(millis: i32) -> Option<Timespec> {
     let millis = i64::from(millis);
     (millis >= 0).then(|| Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000) * 1_000_000 })
@@ -310,17 +289,6 @@ fn poll(entries: &[PollEntry], fds: &[Option<Arc<OwnedFd>>], timeout: i32) -> Re
     }
     let ready = entries.iter().filter(|entry| entry.revents != 0).count();
     Reply { entries, ..Reply::ok(ready as i64) }
-}
-
-fn control(epoll: &OwnedFd, operation: i32, fd: &OwnedFd, event: EpollEvent) -> Result<()> {
-    let flags = epoll::EventFlags::from_bits_retain(event.events);
-    let data = epoll::EventData::new_u64(event.data);
-    match operation {
-        1 => epoll::add(epoll, fd, data, flags),
-        2 => epoll::delete(epoll, fd),
-        3 => epoll::modify(epoll, fd, data, flags),
-        _ => Err(Errno::INVAL),
-    }
 }
 
 fn wait(epoll: &OwnedFd, most: usize, timeout: i32) -> Result<Reply> {

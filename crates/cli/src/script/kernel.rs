@@ -5,10 +5,14 @@ use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
 use neap::stack::device::{QueuePair, Received, TxQueue};
 use neap::stack::frame::{Frame, Headers};
+use neap::stack::posix::Errno;
+use neap::stack::posix::abi::{IPPROTO_TCP, TCP_CONGESTION};
 use neap::tcp::config::Config;
 use neap::tcp::segment::{Ecn, Payload};
 use neap::tcp::time::{Instant as Moment, Nanos};
+use neap_lab::script::cursor::SyntaxError;
 use neap_lab::script::host::{Call, Host, HostFailure, Reply, Sent};
+use neap_lab::script::report::Failure;
 use neap_lab::script::settings::Settings;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -19,8 +23,6 @@ use std::time::{Duration, Instant};
 const INTERFACE: &str = "tun0";
 
 const CONGESTION_SYSCTL: &str = "net.ipv4.tcp_congestion_control";
-const IPPROTO_TCP: i32 = 6;
-const TCP_CONGESTION: i32 = 13;
 
 /// How long a call that should not wait may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -59,7 +61,7 @@ fn write_sysctl(name: &str, value: &str) -> std::io::Result<()> {
 }
 
 /// Gives the namespace the settings that neap has, as far as it has its own, and the script's.
-fn set_sysctls(settings: &Settings) -> Result<(), HostFailure> {
+fn set_sysctls(settings: &Settings) -> Result<(), Failure> {
     let config = Config::default();
     for name in Config::names().filter(|name| name.starts_with("net.")) {
         if let Some(value) = config.get(name) {
@@ -73,17 +75,43 @@ fn set_sysctls(settings: &Settings) -> Result<(), HostFailure> {
     let _ = write_sysctl("net.ipv6.conf.all.disable_ipv6", with_v6);
     let of_linux = |name: &str| name.starts_with("net.") && name != CONGESTION_SYSCTL;
     for sysctl in settings.sysctls.iter().filter(|sysctl| of_linux(&sysctl.name)) {
-        write_sysctl(&sysctl.name, &sysctl.value).map_err(|error| failure(&sysctl.name, error))?;
+        let bad = |error| SyntaxError { at: sysctl.at, what: format!("{}: {error}", sysctl.name) };
+        write_sysctl(&sysctl.name, &sysctl.value).map_err(bad)?;
     }
     Ok(())
+}
+
+/// What a script needs and this kernel does not have, found out in the namespace of this process.
+///
+/// # Errors
+/// [`HostFailure`] if it cannot be found out.
+pub(super) fn lacks(settings: &Settings) -> Result<Option<String>, HostFailure> {
+    let Some(qdisc) = &settings.qdisc else { return Ok(None) };
+    match run("tc", &format!("qdisc replace dev lo root {}", qdisc.kind())) {
+        Ok(()) => Ok(None),
+        // What the kernel says, and what tc says of a kernel that says no more than ENOENT.
+        Err(HostFailure(said))
+            if said.contains("qdisc kind is unknown") || said.contains("No such file") =>
+        {
+            Ok(Some(format!("this kernel has no qdisc {}", qdisc.kind())))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whether the kernel was asked for something whose argument is not passed, as it is no number.
+fn is_out_of_reach(call: &Call, reply: &Option<Reply>) -> bool {
+    matches!(call, Call::Fcntl(..) | Call::Ioctl(..))
+        && reply.as_ref().is_some_and(|reply| reply.errno == Some(Errno::EFAULT.0))
 }
 
 impl Kernel {
     /// Prepares the namespace of this process.
     ///
     /// # Errors
-    /// [`HostFailure`] if the system refuses.
-    pub(super) fn new(settings: &Settings) -> Result<Self, HostFailure> {
+    /// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything else that
+    /// it refuses.
+    pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         let config = TunConfig { name: Some(INTERFACE.into()), ..TunConfig::default() };
         let tun = Tun::open(&config).map_err(|error| failure("tun", error))?;
         set_sysctls(settings)?;
@@ -190,7 +218,11 @@ impl Host for Kernel {
     fn call(&mut self, call: Call, lasts: bool) -> Result<Option<Reply>, HostFailure> {
         let patience = if lasts { Duration::ZERO } else { PATIENCE };
         let opens = matches!(call, Call::Socket(..));
+        let asked = call.clone();
         let reply = self.calls.begin(call, patience).map(|(_, reply)| reply);
+        if is_out_of_reach(&asked, &reply) {
+            return Err(failure("fcntl and ioctl", "the runner passes numbers only"));
+        }
         if let Some(Reply { result, errno: None, .. }) = &reply
             && opens
         {

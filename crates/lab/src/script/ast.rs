@@ -28,8 +28,8 @@ pub struct Script {
     pub options: Vec<Setting>,
     /// `sysctl -q name=value` between back quotes.
     pub sysctls: Vec<Setting>,
-    /// The reason that a `# linux: differs` line gives: the kernel is expected to fail.
-    pub differs_on_linux: Option<String>,
+    /// Line of the event where Linux differs: the one that a `linux: differs` remark stands beside or above.
+    pub differs_on_linux: Option<u32>,
     /// The reason that a `# linux: skip` line gives: nothing of the kernel's to compare with.
     pub not_for_linux: Option<String>,
     /// What happens, in order.
@@ -144,6 +144,21 @@ pub enum OptionSpec {
     Other(u8, Vec<u8>),
 }
 
+impl OptionSpec {
+    /// Bytes that it takes in a header.
+    pub fn wire_len(&self) -> usize {
+        2 + match self {
+            Self::Nop | Self::End => return 1,
+            Self::Mss(_) => 2,
+            Self::WindowScale(_) => 1,
+            Self::SackPermitted => 0,
+            Self::Sack(blocks) => 8 * blocks.len(),
+            Self::Timestamps(..) => 8,
+            Self::FastOpen(value) | Self::Other(_, value) => value.len(),
+        }
+    }
+}
+
 /// An ICMP error as written.
 #[derive(Clone, Debug)]
 pub struct IcmpSpec {
@@ -200,6 +215,8 @@ impl PartialEq for Value {
 pub struct Field {
     /// Name, if it has one.
     pub name: Option<String>,
+    /// `2` of `msg_iov(2)`.
+    pub count: Option<i64>,
     /// Value.
     pub value: Value,
 }

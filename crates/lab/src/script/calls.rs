@@ -12,14 +12,45 @@ use super::settings::Settings;
 use arguments::Arguments;
 pub(crate) use check::Check;
 use core::net::SocketAddr;
+use neap_stack::posix::abi::{F_DUPFD, F_DUPFD_CLOEXEC, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC};
 use std::collections::BTreeMap;
 
 /// A descriptor that no host has open.
 const NOT_OPEN: Descriptor = 999_999;
 
-const MSG_PEEK: i32 = 0x2;
-const MSG_TRUNC: i32 = 0x20;
-const MSG_ERRQUEUE: i32 = 0x2000;
+/// Calls by name, with the fewest and the most arguments.
+const CALLS: &[(&str, usize, usize)] = &[
+    ("accept", 3, 3),
+    ("accept4", 4, 4),
+    ("bind", 3, 3),
+    ("close", 1, 1),
+    ("connect", 3, 3),
+    ("epoll_create", 1, 1),
+    ("epoll_create1", 1, 1),
+    ("epoll_ctl", 4, 4),
+    ("epoll_wait", 4, 4),
+    ("fcntl", 2, 3),
+    ("getsockopt", 5, 5),
+    ("ioctl", 2, 3),
+    ("listen", 2, 2),
+    ("poll", 3, 3),
+    ("read", 3, 3),
+    ("readv", 3, 3),
+    ("recv", 4, 4),
+    ("recvfrom", 6, 6),
+    ("recvmsg", 3, 3),
+    ("send", 4, 4),
+    ("sendmsg", 3, 3),
+    ("sendto", 6, 6),
+    ("setsockopt", 5, 5),
+    ("shutdown", 2, 2),
+    ("socket", 3, 3),
+    ("write", 3, 3),
+    ("writev", 3, 3),
+];
+
+/// Most events of one `epoll_wait`.
+const MAX_EVENTS: usize = 65_536;
 
 /// What the script's number of a descriptor stands for.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +77,8 @@ pub(crate) enum Meaning {
     Listens(i64),
     /// A socket connects.
     Connects(i64, SocketAddr),
+    /// A socket gives its peer up.
+    Disconnects(i64),
     /// A descriptor is made from another.
     Accepts,
 }
@@ -92,6 +125,9 @@ impl Descriptors {
         at: super::cursor::Position,
     ) -> Result<Prepared, SyntaxError> {
         let arguments = Arguments { spec, settings, at };
+        if let Some(&(_, fewest, most)) = CALLS.iter().find(|(name, ..)| *name == spec.name) {
+            arguments.count(fewest, most)?;
+        }
         let mut check = Check::new(spec)?;
         let (call, meaning, effect) = match spec.name.as_str() {
             "socket" | "bind" | "listen" | "accept" | "accept4" | "connect" | "shutdown"
@@ -120,7 +156,6 @@ impl Descriptors {
     ) -> Result<(Call, Meaning, Effect), SyntaxError> {
         let name = arguments.spec.name.as_str();
         if name == "socket" {
-            arguments.count(3)?;
             let domain = arguments.domain(0)?;
             let call = Call::Socket(domain, arguments.int(1)?, arguments.int(2)?);
             return Ok((call, Meaning::None, Effect::Opens));
@@ -129,20 +164,26 @@ impl Descriptors {
         Ok(match name {
             "bind" => {
                 let address = arguments.address(1, arguments.settings.bind_address())?;
-                let call = Call::Bind(fd, arguments.mapped(address));
-                (call, Meaning::Binds(script, address), Effect::None)
+                let meaning = address.to.map_or(Meaning::None, |to| Meaning::Binds(script, to));
+                (Call::Bind(fd, address.bytes), meaning, Effect::None)
             }
             "listen" => {
                 (Call::Listen(fd, arguments.int(1)?), Meaning::Listens(script), Effect::None)
             }
             "accept" | "accept4" => {
                 let flags = if name == "accept4" { arguments.int(3)? } else { 0 };
+                arguments.any(1)?;
+                arguments.any(2)?;
                 (Call::Accept(fd, flags), Meaning::Accepts, Effect::Opens)
             }
             "connect" => {
                 let address = arguments.address(1, arguments.settings.connect_address())?;
-                let call = Call::Connect(fd, arguments.mapped(address));
-                (call, Meaning::Connects(script, address), Effect::None)
+                let meaning = match address.to {
+                    Some(to) => Meaning::Connects(script, to),
+                    None if address.is_unspecified => Meaning::Disconnects(script),
+                    None => Meaning::None,
+                };
+                (Call::Connect(fd, address.bytes), meaning, Effect::None)
             }
             "shutdown" => (Call::Shutdown(fd, arguments.int(1)?), Meaning::None, Effect::None),
             _ => (Call::Close(fd), Meaning::None, Effect::Closes(script)),
@@ -156,13 +197,13 @@ impl Descriptors {
     ) -> Result<(Call, Meaning, Effect), SyntaxError> {
         let (script, fd) = self.fd(arguments, 0)?;
         let (call, flags) = match arguments.spec.name.as_str() {
-            "read" => (Call::Receive(fd, vec![arguments.size(2)?], None), 0),
+            "read" => (Call::Receive(fd, vec![arguments.buffer(1)?], None), 0),
             "readv" => {
-                let sizes = arguments.pieces(arguments.value(1)?)?;
+                let sizes = arguments.pieces(arguments.value(1)?, Some(arguments.integer(2)?))?;
                 (Call::Receive(fd, sizes, None), 0)
             }
             "recvmsg" => {
-                let message = arguments.message(1)?;
+                let message = arguments.message(1, true)?;
                 check.expect_flags(message.flags);
                 let (flags, room) = (arguments.int(2)?, control::room(&message.control));
                 check.expect_control(message.control);
@@ -170,7 +211,11 @@ impl Descriptors {
             }
             _ => {
                 let flags = arguments.int(3)?;
-                (Call::Receive(fd, vec![arguments.size(2)?], Some(flags)), flags)
+                if arguments.spec.name == "recvfrom" {
+                    arguments.any(4)?;
+                    arguments.any(5)?;
+                }
+                (Call::Receive(fd, vec![arguments.buffer(1)?], Some(flags)), flags)
             }
         };
         let effect = match flags {
@@ -189,15 +234,15 @@ impl Descriptors {
         let (script, fd) = self.fd(arguments, 0)?;
         let mut address = None;
         let (sizes, flags) = match arguments.spec.name.as_str() {
-            "write" => (vec![arguments.size(2)?], None),
-            "writev" => (arguments.pieces(arguments.value(1)?)?, None),
-            "send" => (vec![arguments.size(2)?], Some(arguments.int(3)?)),
+            "write" => (vec![arguments.buffer(1)?], None),
+            "writev" => (arguments.pieces(arguments.value(1)?, Some(arguments.integer(2)?))?, None),
+            "send" => (vec![arguments.buffer(1)?], Some(arguments.int(3)?)),
             "sendto" => {
                 address = arguments.optional_address(4, arguments.settings.connect_address())?;
-                (vec![arguments.size(2)?], Some(arguments.int(3)?))
+                (vec![arguments.buffer(1)?], Some(arguments.int(3)?))
             }
             _ => {
-                let message = arguments.message(1)?;
+                let message = arguments.message(1, false)?;
                 (message.pieces, Some(arguments.int(2)?))
             }
         };
@@ -207,7 +252,9 @@ impl Descriptors {
             pieces.push(stream_bytes(WRITTEN_BYTES, at, size));
             at += size as u64;
         }
-        let connects = address.map_or(Meaning::None, |to| Meaning::Connects(script, to));
+        let to = address.as_ref().and_then(|address| address.to);
+        let connects = to.map_or(Meaning::None, |to| Meaning::Connects(script, to));
+        let address = address.map(|address| address.bytes);
         Ok((Call::Send(fd, pieces, flags, address), connects, Effect::Writes(script)))
     }
 
@@ -219,32 +266,31 @@ impl Descriptors {
         let mut effect = Effect::None;
         let call = match arguments.spec.name.as_str() {
             "setsockopt" => {
-                arguments.count(5)?;
                 let fd = self.fd(arguments, 0)?.1;
                 let value = arguments.option_bytes(3, arguments.size(4)?)?;
                 Call::SetOption(fd, arguments.int(1)?, arguments.int(2)?, value)
             }
             "getsockopt" => {
-                arguments.count(5)?;
                 let len = arguments.option_len(4)?;
-                check.expect_value(arguments.value(3)?);
+                check.expect_value(arguments.value(3)?)?;
                 let fd = self.fd(arguments, 0)?.1;
                 Call::GetOption(fd, arguments.int(1)?, arguments.int(2)?, len)
             }
             "fcntl" => {
                 let command = arguments.int(1)?;
-                if command == 0 {
+                if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) {
                     effect = Effect::Opens;
+                    check.expect_descriptor();
                 }
                 let argument = if arguments.has(2) { arguments.int(2)? } else { 0 };
                 Call::Fcntl(self.fd(arguments, 0)?.1, command, argument)
             }
             "ioctl" => {
-                let request = arguments.size(1)? as u32;
+                let request = arguments.int(1)?.cast_unsigned();
                 let mut value = 0;
                 if arguments.has(2) {
-                    check.expect_value(arguments.value(2)?);
-                    value = arguments.integer_in(arguments.value(2)?).unwrap_or(0) as i32;
+                    check.expect_value(arguments.value(2)?)?;
+                    value = arguments.integer_in(arguments.value(2)?)? as i32;
                 }
                 Call::Ioctl(self.fd(arguments, 0)?.1, request, value)
             }
@@ -253,11 +299,13 @@ impl Descriptors {
                 check.expect_revents(entries.iter().map(|(_, revents)| *revents).collect());
                 Call::Poll(entries.into_iter().map(|(entry, _)| entry).collect(), arguments.int(2)?)
             }
-            "epoll_create" | "epoll_create1" => {
+            "epoll_create" => {
                 effect = Effect::Opens;
-                let flags =
-                    if arguments.spec.name == "epoll_create" { 0 } else { arguments.int(0)? };
-                Call::EpollCreate(flags)
+                Call::EpollCreate(arguments.int(0)?)
+            }
+            "epoll_create1" => {
+                effect = Effect::Opens;
+                Call::EpollCreate1(arguments.int(0)?)
             }
             "epoll_ctl" => {
                 let (epoll, fd) = (self.fd(arguments, 0)?.1, self.fd(arguments, 2)?.1);
@@ -266,6 +314,9 @@ impl Descriptors {
             "epoll_wait" => {
                 check.expect_events(arguments.epoll_events(1)?);
                 let most = arguments.size(2)?;
+                if most > MAX_EVENTS {
+                    return Err(arguments.error(format!("{MAX_EVENTS} events at most")));
+                }
                 Call::EpollWait(self.fd(arguments, 0)?.1, most, arguments.int(3)?)
             }
             name => return Err(arguments.error(format!("unknown system call {name}"))),

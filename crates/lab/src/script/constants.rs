@@ -1,237 +1,6 @@
-//! Linux's numbers by name: constants of system calls, errors, and where `TCP_INFO` has its fields.
+//! Names of scripts: Linux's constants and errors, which [`abi`] has, and the fields of `TCP_INFO`.
 
-/// Constants, in the order of their names.
-const CONSTANTS: &[(&str, i64)] = &[
-    ("AF_INET", 2),
-    ("AF_INET6", 10),
-    ("EPOLLERR", 8),
-    ("EPOLLET", 2147483648),
-    ("EPOLLEXCLUSIVE", 268435456),
-    ("EPOLLHUP", 16),
-    ("EPOLLIN", 1),
-    ("EPOLLONESHOT", 1073741824),
-    ("EPOLLOUT", 4),
-    ("EPOLLPRI", 2),
-    ("EPOLLRDBAND", 128),
-    ("EPOLLRDHUP", 8192),
-    ("EPOLLRDNORM", 64),
-    ("EPOLLWRBAND", 512),
-    ("EPOLLWRNORM", 256),
-    ("EPOLL_CLOEXEC", 524288),
-    ("EPOLL_CTL_ADD", 1),
-    ("EPOLL_CTL_DEL", 2),
-    ("EPOLL_CTL_MOD", 3),
-    ("FD_CLOEXEC", 1),
-    ("FIONBIO", 21537),
-    ("FIONREAD", 21531),
-    ("F_DUPFD", 0),
-    ("F_GETFD", 1),
-    ("F_GETFL", 3),
-    ("F_SETFD", 2),
-    ("F_SETFL", 4),
-    ("INADDR_ANY", 0),
-    ("IPPROTO_IP", 0),
-    ("IPPROTO_IPV6", 41),
-    ("IPPROTO_TCP", 6),
-    ("IPPROTO_UDP", 17),
-    ("IPV6_MTU", 24),
-    ("IPV6_MTU_DISCOVER", 23),
-    ("IPV6_RECVERR", 25),
-    ("IPV6_TCLASS", 67),
-    ("IPV6_UNICAST_HOPS", 16),
-    ("IPV6_V6ONLY", 26),
-    ("IP_FREEBIND", 15),
-    ("IP_MTU", 14),
-    ("IP_MTU_DISCOVER", 10),
-    ("IP_PMTUDISC_DO", 2),
-    ("IP_PMTUDISC_DONT", 0),
-    ("IP_PMTUDISC_PROBE", 3),
-    ("IP_PMTUDISC_WANT", 1),
-    ("IP_RECVERR", 11),
-    ("IP_RECVTOS", 13),
-    ("IP_TOS", 1),
-    ("IP_TTL", 2),
-    ("MSG_CTRUNC", 8),
-    ("MSG_DONTROUTE", 4),
-    ("MSG_DONTWAIT", 64),
-    ("MSG_EOR", 128),
-    ("MSG_ERRQUEUE", 8192),
-    ("MSG_FASTOPEN", 536870912),
-    ("MSG_MORE", 32768),
-    ("MSG_NOSIGNAL", 16384),
-    ("MSG_OOB", 1),
-    ("MSG_PEEK", 2),
-    ("MSG_TRUNC", 32),
-    ("MSG_WAITALL", 256),
-    ("MSG_ZEROCOPY", 67108864),
-    ("O_NONBLOCK", 2048),
-    ("O_RDONLY", 0),
-    ("O_RDWR", 2),
-    ("O_WRONLY", 1),
-    ("PF_INET", 2),
-    ("PF_INET6", 10),
-    ("POLLERR", 8),
-    ("POLLHUP", 16),
-    ("POLLIN", 1),
-    ("POLLNVAL", 32),
-    ("POLLOUT", 4),
-    ("POLLPRI", 2),
-    ("POLLRDBAND", 128),
-    ("POLLRDHUP", 8192),
-    ("POLLRDNORM", 64),
-    ("POLLWRBAND", 512),
-    ("POLLWRNORM", 256),
-    ("SHUT_RD", 0),
-    ("SHUT_RDWR", 2),
-    ("SHUT_WR", 1),
-    ("SIOCATMARK", 35077),
-    ("SIOCINQ", 21531),
-    ("SIOCOUTQ", 21521),
-    ("SIOCOUTQNSD", 35147),
-    ("SOCK_CLOEXEC", 524288),
-    ("SOCK_DGRAM", 2),
-    ("SOCK_NONBLOCK", 2048),
-    ("SOCK_STREAM", 1),
-    ("SOL_IP", 0),
-    ("SOL_IPV6", 41),
-    ("SOL_SOCKET", 1),
-    ("SOL_TCP", 6),
-    ("SOL_UDP", 17),
-    ("SO_ACCEPTCONN", 30),
-    ("SO_BROADCAST", 6),
-    ("SO_BUSY_POLL", 46),
-    ("SO_COOKIE", 57),
-    ("SO_DEBUG", 1),
-    ("SO_DOMAIN", 39),
-    ("SO_DONTROUTE", 5),
-    ("SO_EE_ORIGIN_ICMP", 2),
-    ("SO_EE_ORIGIN_ICMP6", 3),
-    ("SO_EE_ORIGIN_LOCAL", 1),
-    ("SO_EE_ORIGIN_NONE", 0),
-    ("SO_ERROR", 4),
-    ("SO_INCOMING_CPU", 49),
-    ("SO_KEEPALIVE", 9),
-    ("SO_LINGER", 13),
-    ("SO_MARK", 36),
-    ("SO_MAX_PACING_RATE", 47),
-    ("SO_OOBINLINE", 10),
-    ("SO_PRIORITY", 12),
-    ("SO_PROTOCOL", 38),
-    ("SO_RCVBUF", 8),
-    ("SO_RCVBUFFORCE", 33),
-    ("SO_RCVLOWAT", 18),
-    ("SO_RCVTIMEO", 20),
-    ("SO_REUSEADDR", 2),
-    ("SO_REUSEPORT", 15),
-    ("SO_SNDBUF", 7),
-    ("SO_SNDBUFFORCE", 32),
-    ("SO_SNDLOWAT", 19),
-    ("SO_SNDTIMEO", 21),
-    ("SO_TIMESTAMP", 29),
-    ("SO_TIMESTAMPING", 37),
-    ("SO_TYPE", 3),
-    ("SO_ZEROCOPY", 60),
-    ("TCPI_OPT_ECN", 8),
-    ("TCPI_OPT_ECN_SEEN", 16),
-    ("TCPI_OPT_SACK", 2),
-    ("TCPI_OPT_SYN_DATA", 32),
-    ("TCPI_OPT_TIMESTAMPS", 1),
-    ("TCPI_OPT_WSCALE", 4),
-    ("TCP_CA_CWR", 2),
-    ("TCP_CA_Disorder", 1),
-    ("TCP_CA_Loss", 4),
-    ("TCP_CA_Open", 0),
-    ("TCP_CA_Recovery", 3),
-    ("TCP_CC_INFO", 26),
-    ("TCP_CLOSE", 7),
-    ("TCP_CLOSE_WAIT", 8),
-    ("TCP_CLOSING", 11),
-    ("TCP_CM_INQ", 36),
-    ("TCP_CONGESTION", 13),
-    ("TCP_CORK", 3),
-    ("TCP_DEFER_ACCEPT", 9),
-    ("TCP_ESTABLISHED", 1),
-    ("TCP_FASTOPEN", 23),
-    ("TCP_FASTOPEN_CONNECT", 30),
-    ("TCP_FIN_WAIT1", 4),
-    ("TCP_FIN_WAIT2", 5),
-    ("TCP_INFINITE_SSTHRESH", 2147483647),
-    ("TCP_INFO", 11),
-    ("TCP_INQ", 36),
-    ("TCP_KEEPCNT", 6),
-    ("TCP_KEEPIDLE", 4),
-    ("TCP_KEEPINTVL", 5),
-    ("TCP_LAST_ACK", 9),
-    ("TCP_LINGER2", 8),
-    ("TCP_LISTEN", 10),
-    ("TCP_MAXSEG", 2),
-    ("TCP_MD5SIG", 14),
-    ("TCP_NEW_SYN_RECV", 12),
-    ("TCP_NODELAY", 1),
-    ("TCP_NOTSENT_LOWAT", 25),
-    ("TCP_QUICKACK", 12),
-    ("TCP_REPAIR", 19),
-    ("TCP_SAVE_SYN", 27),
-    ("TCP_SYNCNT", 7),
-    ("TCP_SYN_RECV", 3),
-    ("TCP_SYN_SENT", 2),
-    ("TCP_TIMESTAMP", 24),
-    ("TCP_TIME_WAIT", 6),
-    ("TCP_TX_DELAY", 37),
-    ("TCP_ULP", 31),
-    ("TCP_USER_TIMEOUT", 18),
-    ("TCP_WINDOW_CLAMP", 10),
-];
-
-/// Errors by number: name and what `strerror` says.
-const ERRORS: &[(i32, &str, &str)] = &[
-    (1, "EPERM", "Operation not permitted"),
-    (2, "ENOENT", "No such file or directory"),
-    (4, "EINTR", "Interrupted system call"),
-    (5, "EIO", "Input/output error"),
-    (9, "EBADF", "Bad file descriptor"),
-    (11, "EAGAIN", "Resource temporarily unavailable"),
-    (12, "ENOMEM", "Cannot allocate memory"),
-    (13, "EACCES", "Permission denied"),
-    (14, "EFAULT", "Bad address"),
-    (16, "EBUSY", "Device or resource busy"),
-    (17, "EEXIST", "File exists"),
-    (22, "EINVAL", "Invalid argument"),
-    (24, "EMFILE", "Too many open files"),
-    (25, "ENOTTY", "Inappropriate ioctl for device"),
-    (32, "EPIPE", "Broken pipe"),
-    (33, "EDOM", "Numerical argument out of domain"),
-    (38, "ENOSYS", "Function not implemented"),
-    (40, "ELOOP", "Too many levels of symbolic links"),
-    (64, "ENONET", "Machine is not on the network"),
-    (71, "EPROTO", "Protocol error"),
-    (88, "ENOTSOCK", "Socket operation on non-socket"),
-    (89, "EDESTADDRREQ", "Destination address required"),
-    (90, "EMSGSIZE", "Message too long"),
-    (91, "EPROTOTYPE", "Protocol wrong type for socket"),
-    (92, "ENOPROTOOPT", "Protocol not available"),
-    (93, "EPROTONOSUPPORT", "Protocol not supported"),
-    (94, "ESOCKTNOSUPPORT", "Socket type not supported"),
-    (95, "EOPNOTSUPP", "Operation not supported"),
-    (97, "EAFNOSUPPORT", "Address family not supported by protocol"),
-    (98, "EADDRINUSE", "Address already in use"),
-    (99, "EADDRNOTAVAIL", "Cannot assign requested address"),
-    (100, "ENETDOWN", "Network is down"),
-    (101, "ENETUNREACH", "Network is unreachable"),
-    (102, "ENETRESET", "Network dropped connection on reset"),
-    (103, "ECONNABORTED", "Software caused connection abort"),
-    (104, "ECONNRESET", "Connection reset by peer"),
-    (105, "ENOBUFS", "No buffer space available"),
-    (106, "EISCONN", "Transport endpoint is already connected"),
-    (107, "ENOTCONN", "Transport endpoint is not connected"),
-    (108, "ESHUTDOWN", "Cannot send after transport endpoint shutdown"),
-    (110, "ETIMEDOUT", "Connection timed out"),
-    (111, "ECONNREFUSED", "Connection refused"),
-    (112, "EHOSTDOWN", "Host is down"),
-    (113, "EHOSTUNREACH", "No route to host"),
-    (114, "EALREADY", "Operation already in progress"),
-    (115, "EINPROGRESS", "Operation now in progress"),
-];
+use neap_stack::posix::{Errno, abi};
 
 /// Where a field of `struct tcp_info` lies: offset, bytes, shift and bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,19 +91,19 @@ const INFO: &[(&str, usize, usize)] = &[
 
 /// A constant by its name.
 pub fn value(name: &str) -> Option<i64> {
-    let found = CONSTANTS.binary_search_by_key(&name, |&(name, _)| name).ok()?;
-    Some(CONSTANTS[found].1)
+    abi::number(name)
 }
 
 /// The number of an error.
 pub fn errno(name: &str) -> Option<i32> {
-    ERRORS.iter().find(|(_, known, _)| *known == name).map(|&(number, ..)| number)
+    Errno::named(name).map(|errno| errno.0)
 }
 
 /// An error as `strace` shows it.
 pub fn show_errno(number: i32) -> String {
-    match ERRORS.iter().find(|(known, ..)| *known == number) {
-        Some((_, name, text)) => format!("-1 {name} ({text})"),
+    let errno = Errno(number);
+    match errno.name() {
+        Some(name) => format!("-1 {name} ({})", errno.text()),
         None => format!("-1 (error {number})"),
     }
 }
@@ -356,21 +125,27 @@ pub fn show_bits(prefix: &str, bits: u32) -> String {
             && !name.starts_with("EPOLL_")
             && u32::try_from(value).is_ok_and(|value| value.is_power_of_two() && bits & value != 0)
     };
-    let names: Vec<_> = CONSTANTS.iter().filter(named).map(|&(name, _)| name).collect();
+    let names: Vec<_> = abi::NAMES.iter().filter(named).map(|&(name, _)| name).collect();
     if names.is_empty() { bits.to_string() } else { names.join("|") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn names_are_sorted_and_found() {
-        assert!(CONSTANTS.is_sorted_by_key(|&(name, _)| name));
+    fn names_are_found_and_bits_shown() {
+        let names: BTreeSet<_> = abi::NAMES.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), abi::NAMES.len(), "each name once");
         assert_eq!(value("TCP_NODELAY"), Some(1));
-        assert_eq!(value("TCP_NOTHING"), None);
+        assert_eq!(value("EPOLLET"), Some(1 << 31));
+        assert_eq!(value("TCP_NEAP_NOTSENT_LOWAT_US"), Some(0x4e01));
+        assert_eq!((value("TCP_NOTHING"), errno("ENOTHING")), (None, None));
         assert_eq!(errno("ECONNREFUSED"), Some(111));
-        assert_eq!(show_bits("EPOLL", 0x8000_0005), "EPOLLET|EPOLLIN|EPOLLOUT");
+        assert_eq!(show_errno(22), "-1 EINVAL (Invalid argument)");
+        assert_eq!(show_bits("EPOLL", 0x8000_0005), "EPOLLIN|EPOLLOUT|EPOLLET");
+        assert_eq!(show_bits("POLL", 0x2011), "POLLIN|POLLHUP|POLLRDHUP");
     }
 
     #[test]

@@ -35,12 +35,14 @@ pub type Parsed<T> = Result<T, SyntaxError>;
 pub struct Cursor<'a> {
     rest: &'a str,
     at: Position,
+    /// Where a comment begins that does not end.
+    open_comment: Option<Position>,
 }
 
 impl<'a> Cursor<'a> {
     /// At the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
-        Self { rest: text, at: Position { line: 1, column: 1 } }
+        Self { rest: text, at: Position { line: 1, column: 1 }, open_comment: None }
     }
 
     /// Where the next token begins.
@@ -56,7 +58,19 @@ impl<'a> Cursor<'a> {
 
     /// An error about what comes next.
     pub fn error(&mut self, what: impl Into<String>) -> SyntaxError {
-        SyntaxError { at: self.position(), what: what.into() }
+        self.skip_blanks();
+        self.check_comments().err().unwrap_or(SyntaxError { at: self.at, what: what.into() })
+    }
+
+    /// What was passed had no comment without an end.
+    ///
+    /// # Errors
+    /// If it had one.
+    pub fn check_comments(&self) -> Parsed<()> {
+        match self.open_comment {
+            None => Ok(()),
+            Some(at) => Err(SyntaxError { at, what: "a comment that does not end".into() }),
+        }
     }
 
     /// An error that says what should come next and what does.
@@ -106,7 +120,11 @@ impl<'a> Cursor<'a> {
             let len = if trimmed.starts_with("//") || trimmed.starts_with('#') {
                 trimmed.find('\n').unwrap_or(trimmed.len())
             } else if trimmed.starts_with("/*") {
-                trimmed.find("*/").map_or(trimmed.len(), |end| end + 2)
+                let end = trimmed.get(2..).and_then(|inside| inside.find("*/"));
+                if end.is_none() {
+                    self.open_comment = Some(self.at);
+                }
+                end.map_or(trimmed.len(), |end| end + 4)
             } else {
                 return;
             };

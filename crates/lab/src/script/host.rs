@@ -1,7 +1,6 @@
 //! What a script runs on: system calls, the wire, and time.
 
 use bytes::Bytes;
-use core::net::SocketAddr;
 use neap_tcp::time::Nanos;
 
 /// A descriptor of the host.
@@ -35,22 +34,23 @@ pub struct EpollEvent {
 pub enum Call {
     /// `socket(domain, type, protocol)`
     Socket(i32, i32, i32),
-    /// `bind`
-    Bind(Descriptor, SocketAddr),
+    /// `bind`; the address as bytes, a `struct sockaddr` of any family and length.
+    Bind(Descriptor, Vec<u8>),
     /// `listen(fd, backlog)`
     Listen(Descriptor, i32),
     /// `accept4(fd, .., flags)`; the address comes in the reply.
     Accept(Descriptor, i32),
-    /// `connect`
-    Connect(Descriptor, SocketAddr),
+    /// `connect`; the address as for `bind`.
+    Connect(Descriptor, Vec<u8>),
     /// `read`, `recv`, `readv`: buffers of these sizes, flags; data comes in the reply.
     /// `None` for the calls without flags.
     Receive(Descriptor, Vec<usize>, Option<i32>),
     /// `recvmsg`: buffers of these sizes, bytes for control messages, flags; data and control messages
     /// come in the reply.
     ReceiveMessage(Descriptor, Vec<usize>, usize, i32),
-    /// `write`, `send`, `writev`, `sendmsg`: the pieces, flags (`None` for the calls without), address.
-    Send(Descriptor, Vec<Bytes>, Option<i32>, Option<SocketAddr>),
+    /// `write`, `send`, `writev`, `sendmsg`: the pieces, flags (`None` for the calls without), address as
+    /// for `bind`.
+    Send(Descriptor, Vec<Bytes>, Option<i32>, Option<Vec<u8>>),
     /// `shutdown(fd, how)`
     Shutdown(Descriptor, i32),
     /// `close`
@@ -65,8 +65,10 @@ pub enum Call {
     Ioctl(Descriptor, u32, i32),
     /// `poll(entries, timeout in ms)`; the entries come in the reply.
     Poll(Vec<PollEntry>, i32),
-    /// `epoll_create1(flags)`
+    /// `epoll_create(size)`
     EpollCreate(i32),
+    /// `epoll_create1(flags)`
+    EpollCreate1(i32),
     /// `epoll_ctl(epfd, operation, fd, event)`
     EpollControl(Descriptor, i32, Descriptor, EpollEvent),
     /// `epoll_wait(epfd, .., most, timeout in ms)`; events come in the reply.

@@ -1,6 +1,8 @@
 //! neap as a host for scripts: one stack whose device is the script, in virtual time.
 
+use super::cursor::SyntaxError;
 use super::host::{Call, EpollEvent, Host, HostFailure, PollEntry, Reply, Sent};
+use super::report::Failure;
 use super::settings::Settings;
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -10,7 +12,8 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
-use neap_stack::posix::{self, Errno, Outcome, Posix, sockaddr};
+use neap_stack::posix::abi::FIONBIO;
+use neap_stack::posix::{self, Errno, Outcome, Posix};
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::{Stack, StackConfig};
 use neap_tcp::time::{Instant, Nanos};
@@ -111,12 +114,13 @@ impl Neap {
     /// A host with one interface, as the settings say.
     ///
     /// # Errors
-    /// [`HostFailure`] for a sysctl that neap does not have.
-    pub fn new(settings: &Settings) -> Result<Self, HostFailure> {
+    /// [`Failure::Syntax`] for a sysctl that neap does not have, [`Failure::Host`] for a stack that cannot be
+    /// made.
+    pub fn new(settings: &Settings) -> Result<Self, Failure> {
         let mut config = StackConfig { seed: 1, ..StackConfig::default() };
         for sysctl in &settings.sysctls {
             let set = config.config.set(&sysctl.name, &sysctl.value);
-            set.map_err(|error| HostFailure(format!("{}: {error}", sysctl.at)))?;
+            set.map_err(|error| SyntaxError { at: sysctl.at, what: error.to_string() })?;
         }
         let wire = Shared::default();
         let device = Device {
@@ -145,7 +149,7 @@ impl Neap {
         let has_qdisc =
             settings.qdisc.as_ref().is_none_or(|qdisc| stack.set_qdisc(START, interface, qdisc));
         if !has_qdisc {
-            return Err(failure("qdisc"));
+            return Err(failure("qdisc").into());
         }
         let any: IpAddr = match settings.local_ip {
             IpAddr::V4(_) => [0; 4].into(),
@@ -162,7 +166,7 @@ impl Neap {
                 pref_src: Some(settings.local_ip),
             },
         }) {
-            return Err(failure("route"));
+            return Err(failure("route").into());
         }
         let posix = Posix::new(stack, FIRST_DESCRIPTOR);
         Ok(Self { posix, wire, now: START, due: START, waiting: None, reply: None })
@@ -207,7 +211,7 @@ impl Neap {
         match call {
             Call::Socket(domain, kind, protocol) => value(posix.socket(*domain, *kind, *protocol)?),
             Call::Bind(fd, address) => {
-                posix.bind(now, *fd, &sockaddr::encode(*address))?;
+                posix.bind(now, *fd, address)?;
                 value(0)
             }
             Call::Listen(fd, backlog) => {
@@ -218,8 +222,7 @@ impl Neap {
                 .accept(now, &mut progress.call, *fd, *flags)?
                 .map(|accepted| Reply::ok(accepted.fd.into()))),
             Call::Connect(fd, address) => {
-                let address = sockaddr::encode(*address);
-                Ok(posix.connect(now, &mut progress.call, *fd, &address)?.map(|()| Reply::ok(0)))
+                Ok(posix.connect(now, &mut progress.call, *fd, address)?.map(|()| Reply::ok(0)))
             }
             Call::Shutdown(fd, how) => {
                 posix.shutdown(now, *fd, *how)?;
@@ -234,12 +237,16 @@ impl Neap {
             }
             Call::Send(fd, pieces, flags, address) => {
                 let data = pieces.concat();
-                let to = address.map(sockaddr::encode);
                 let sent = match flags {
                     None => posix.write(now, &mut progress.call, *fd, &data)?,
-                    Some(flags) => {
-                        posix.send_to(now, &mut progress.call, *fd, &data, *flags, to.as_deref())?
-                    }
+                    Some(flags) => posix.send_to(
+                        now,
+                        &mut progress.call,
+                        *fd,
+                        &data,
+                        *flags,
+                        address.as_deref(),
+                    )?,
                 };
                 Ok(sent.map(|len| Reply::ok(len as i64)))
             }
@@ -291,10 +298,13 @@ impl Neap {
                 Reply::ok(posix.fcntl(*fd, *command, (*argument).into())?.into())
             }
             Call::Ioctl(fd, request, argument) => {
-                let value = posix.ioctl(now, *fd, (*request).into(), *argument)?;
+                let request = u64::from(*request);
+                let answer = posix.ioctl(now, *fd, request, *argument)?;
+                let value = if request == FIONBIO { *argument } else { answer };
                 Reply::data(0, value.to_le_bytes().to_vec())
             }
-            Call::EpollCreate(flags) => Reply::ok(posix.epoll_create1(*flags)?.into()),
+            Call::EpollCreate(size) => Reply::ok(posix.epoll_create(*size)?.into()),
+            Call::EpollCreate1(flags) => Reply::ok(posix.epoll_create1(*flags)?.into()),
             Call::EpollControl(epoll, operation, fd, event) => {
                 let event = posix::EpollEvent { events: event.events, data: event.data };
                 posix.epoll_ctl(*epoll, *operation, *fd, event)?;

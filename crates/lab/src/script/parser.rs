@@ -4,7 +4,7 @@ mod packet;
 mod value;
 
 use super::ast::{CallSpec, Event, EventKind, Script, Setting, When};
-use super::cursor::{Cursor, Parsed, SyntaxError};
+use super::cursor::{Cursor, Parsed, Position, SyntaxError};
 use super::expression;
 use neap_tcp::time::Nanos;
 
@@ -17,7 +17,6 @@ const MAX_SECONDS: u64 = 100_000_000;
 /// [`SyntaxError`] with the place.
 pub fn parse(text: &str) -> Parsed<Script> {
     let mut script = Script::default();
-    remarks(text, &mut script);
     let mut cursor = Cursor::new(text);
     while !cursor.is_at_end() {
         if cursor.looks_at("--") {
@@ -29,19 +28,53 @@ pub fn parse(text: &str) -> Parsed<Script> {
             script.events.push(event(&mut cursor, is_v6)?);
         }
     }
+    cursor.check_comments()?;
+    if script.events.is_empty() {
+        return Err(cursor.error("a script without events"));
+    }
+    remarks(text, &mut script)?;
     Ok(script)
 }
 
-/// What comments tell the runner.
-fn remarks(text: &str, script: &mut Script) {
-    for line in text.lines() {
-        let line = line.trim_start_matches(['#', '/', ' ']);
-        if let Some(reason) = line.strip_prefix("linux: differs") {
-            script.differs_on_linux = Some(reason.trim_start_matches([',', ' ']).to_owned());
-        } else if let Some(reason) = line.strip_prefix("linux: skip") {
-            script.not_for_linux = Some(reason.trim_start_matches([',', ' ']).to_owned());
+/// What comments tell the runner: `linux: skip, REASON`; `linux: differs, REASON` beside or above the event
+/// where Linux does something else.
+fn remarks(text: &str, script: &mut Script) -> Parsed<()> {
+    for (line, number) in text.lines().zip(1..) {
+        let Some(begin) = comment(line) else { continue };
+        let Some(remark) = line[begin..].trim_start_matches(['#', '/', ' ']).strip_prefix("linux:")
+        else {
+            continue;
+        };
+        let column = line[..begin].chars().count() as u32 + 1;
+        let error = |what: &str| {
+            let at = Position { line: number, column };
+            Err(SyntaxError { at, what: what.to_owned() })
+        };
+        let (kind, reason) = remark.split_once(',').unwrap_or((remark, ""));
+        let reason = reason.trim().to_owned();
+        match kind.trim() {
+            "differs" | "skip" if reason.is_empty() => {
+                return error("linux: differs and linux: skip need a comma and a reason");
+            }
+            "differs" if script.differs_on_linux.is_some() => {
+                return error("a script ends at its first difference; there is no second one");
+            }
+            "differs" => {
+                let event = script.events.iter().find(|event| event.at.line >= number);
+                let Some(event) = event else { return error("no event follows this remark") };
+                script.differs_on_linux = Some(event.at.line);
+            }
+            "skip" => script.not_for_linux = Some(reason),
+            _ => return error("expected linux: differs or linux: skip"),
         }
     }
+    Ok(())
+}
+
+/// Where the comment of a line begins, `#` or `//`.
+fn comment(line: &str) -> Option<usize> {
+    let begins = [line.find('#'), line.find("//")];
+    begins.into_iter().flatten().min()
 }
 
 /// `--name=value`
@@ -96,7 +129,10 @@ fn event(cursor: &mut Cursor<'_>, is_v6: bool) -> Parsed<Event> {
         packet::check_inbound(&spec).map_err(|what| SyntaxError { at: packet_at, what })?;
         EventKind::Inject(spec)
     } else if cursor.eat(">") {
-        EventKind::Expect(packet::packet(cursor, is_v6)?)
+        let packet_at = cursor.position();
+        let spec = packet::packet(cursor, is_v6)?;
+        packet::check_outbound(&spec).map_err(|what| SyntaxError { at: packet_at, what })?;
+        EventKind::Expect(spec)
     } else if cursor.eat("%{") {
         EventKind::Assert(expression::block(cursor)?)
     } else {

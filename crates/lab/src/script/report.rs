@@ -18,7 +18,9 @@ impl History {
         if self.0.len() == SHOWN {
             self.0.pop_front();
         }
-        self.0.push_back((at, what));
+        // A packet may have left before what was said of its time.
+        let index = self.0.partition_point(|(before, _)| *before <= at);
+        self.0.insert(index, (at, what));
     }
 }
 
@@ -47,9 +49,48 @@ pub enum Failure {
     /// The host does something else.
     #[error("{0}")]
     Differs(Box<Difference>),
-    /// The host cannot go on.
-    #[error("the host cannot go on: {0}")]
-    Host(#[from] HostFailure),
+    /// The host cannot go on; at the event, once one has begun.
+    #[error("{}the host cannot go on: {failure}", Place(*at))]
+    Host {
+        /// Where in the script.
+        at: Option<Position>,
+        /// What failed.
+        failure: HostFailure,
+    },
+}
+
+impl From<HostFailure> for Failure {
+    fn from(failure: HostFailure) -> Self {
+        Self::Host { at: None, failure }
+    }
+}
+
+impl Failure {
+    /// Where in the script.
+    pub fn place(&self) -> Option<Position> {
+        match self {
+            Self::Syntax(error) => Some(error.at),
+            Self::Differs(difference) => Some(difference.at),
+            Self::Host { at, .. } => *at,
+        }
+    }
+
+    /// The same, at this place if it has none.
+    pub(crate) fn at(self, at: Position) -> Self {
+        match self {
+            Self::Host { at: None, failure } => Self::Host { at: Some(at), failure },
+            other => other,
+        }
+    }
+}
+
+/// A place in front of what is said of it, if there is one.
+struct Place(Option<Position>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |at| write!(f, "{at}: "))
+    }
 }
 
 /// Seconds with microseconds.

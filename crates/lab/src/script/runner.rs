@@ -14,6 +14,8 @@ use super::settings::Settings;
 use super::wire::{self, Packet, Tcp};
 use bytes::Bytes;
 use core::net::SocketAddr;
+use neap_stack::posix::Errno;
+use neap_stack::posix::abi::{IPPROTO_TCP, TCP_INFO};
 use neap_tcp::time::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,11 +24,9 @@ const PATIENCE: Nanos = Nanos::from_secs(20);
 
 /// Bytes of `TCP_INFO` that are asked for.
 const INFO_LEN: usize = 512;
-const IPPROTO_TCP: i32 = 6;
-const TCP_INFO: i32 = 11;
-const EISCONN: i32 = 106;
-const EALREADY: i32 = 114;
-const EINPROGRESS: i32 = 115;
+
+/// Errors of a `connect` after which the socket still connects, or is connected.
+const GOES_ON: [Errno; 3] = [Errno::EINPROGRESS, Errno::EALREADY, Errno::EISCONN];
 
 /// Timers that delay timestamps last up to so long.
 const TICKING: Nanos = Nanos::from_secs(1);
@@ -82,7 +82,7 @@ pub fn run(script: &Script, settings: &Settings, host: &mut dyn Host) -> Result<
         late: Nanos::ZERO,
     };
     for event in &script.events {
-        runner.event(event)?;
+        runner.event(event).map_err(|failure| failure.at(event.at))?;
     }
     runner.finish(script)
 }
@@ -321,19 +321,22 @@ impl Runner<'_> {
         let Some(sent) = self.pending.pop_front() else {
             return Err(self.difference(event, "no packet came".into(), None));
         };
-        self.packet(event, spec, span, &sent)?;
+        let shown = self.packet(event, spec, span, &sent)?;
         self.base = span.nominal.unwrap_or(sent.at);
         self.set_back(self.base, sent.at);
+        // On the clock that was set back.
+        self.history.add(sent.at.min(self.base), shown);
         Ok(())
     }
 
+    /// Compares a packet that left. What it is, in the language of scripts.
     fn packet(
         &mut self,
         event: &Event,
         spec: &PacketSpec,
         span: &Span,
         sent: &Sent,
-    ) -> Result<(), Failure> {
+    ) -> Result<String, Failure> {
         let shown = self.show(sent);
         let is = Some((sent.at, shown.clone()));
         if sent.at < span.first || sent.at > span.last {
@@ -363,8 +366,7 @@ impl Runner<'_> {
         if !found.is_empty() {
             return Err(self.difference(event, found.join("; "), is));
         }
-        self.history.add(sent.at, shown);
-        Ok(())
+        Ok(shown)
     }
 
     fn compare(
@@ -385,6 +387,9 @@ impl Runner<'_> {
         self.settle()?;
         let prepared = self.descriptors.prepare(spec, self.settings, event.at)?;
         match &prepared.meaning {
+            // What is refused changes nothing.
+            Meaning::Binds(..) | Meaning::Listens(_) if spec.errno.is_some() => {}
+            Meaning::Connects(..) if is_refused(spec) => {}
             Meaning::Binds(fd, address) => {
                 self.bound.insert(*fd, *address);
             }
@@ -396,7 +401,7 @@ impl Runner<'_> {
                 self.connections.connect(local, *to);
                 self.watched = Some(*fd);
             }
-            Meaning::Accepts | Meaning::None => {}
+            Meaning::Accepts | Meaning::Disconnects(_) | Meaning::None => {}
         }
         self.history.add(self.host.now(), event.text.clone());
         let reply = self.host.call(prepared.call.clone(), event.until.is_some())?;
@@ -439,11 +444,16 @@ impl Runner<'_> {
         if let Err(what) = prepared.check.reply(reply) {
             return Err(self.difference(event, what, is));
         }
-        let goes_on = [None, Some(EINPROGRESS), Some(EALREADY), Some(EISCONN)];
-        if let Meaning::Connects(fd, _) = &prepared.meaning
-            && !goes_on.contains(&reply.errno)
-        {
-            self.connecting.remove(fd);
+        match &prepared.meaning {
+            Meaning::Connects(fd, _)
+                if reply.errno.is_some_and(|errno| !GOES_ON.contains(&Errno(errno))) =>
+            {
+                self.connecting.remove(fd);
+            }
+            Meaning::Disconnects(fd) if reply.errno.is_none() => {
+                self.connecting.remove(fd);
+            }
+            _ => {}
         }
         if let Err(what) = self.descriptors.finish(prepared, reply, &spec.result) {
             return Err(self.difference(event, what, is));
@@ -490,6 +500,21 @@ impl Runner<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the script expects that a `connect` fails before anything is sent.
+fn is_refused(spec: &CallSpec) -> bool {
+    let errors = [
+        "EACCES",
+        "EADDRNOTAVAIL",
+        "EAFNOSUPPORT",
+        "EBADF",
+        "EINVAL",
+        "EISCONN",
+        "ENETUNREACH",
+        "ENOTSOCK",
+    ];
+    spec.errno.as_deref().is_some_and(|errno| errors.contains(&errno))
 }
 
 fn show(reply: &Reply) -> String {

@@ -73,7 +73,8 @@ fn options_bytes(options: &[OptionSpec]) -> Vec<u8> {
             OptionSpec::FastOpen(cookie) => (34, cookie.clone()),
             OptionSpec::Other(kind, value) => (*kind, value.clone()),
         };
-        out.extend([kind, value.len() as u8 + 2]);
+        // The parser lets no more than 40 bytes pass.
+        out.extend([kind, (value.len() + 2) as u8]);
         out.extend(value);
     }
     out
@@ -160,7 +161,7 @@ impl Tcp {
     fn bytes(&self, flow: Flow) -> Vec<u8> {
         let mut options = options_bytes(&self.options);
         // Padded as whoever writes a script expects: with ends of the list.
-        options.resize(options.len().next_multiple_of(4).min(40), 0);
+        options.resize(options.len().next_multiple_of(4), 0);
         let words = ((TCP_LEN + options.len()) / 4) as u8;
         let mut bytes = Vec::with_capacity(TCP_LEN + options.len() + self.payload.len());
         bytes.extend(flow.from.port().to_be_bytes());

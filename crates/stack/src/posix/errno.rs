@@ -14,7 +14,13 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($number);)+
 
-            /// The name (`EAGAIN`); `None` for a number that no call here answers.
+            /// The error of this name.
+            pub fn named(name: &str) -> Option<Self> {
+                let all = [$((stringify!($name), Self::$name)),+];
+                all.into_iter().find(|(known, _)| *known == name).map(|(_, errno)| errno)
+            }
+
+            /// The name (`EAGAIN`); `None` for a number that has none here.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)+ _ => None }
             }
@@ -30,11 +36,14 @@ macro_rules! errnos {
 errnos! {
     EPERM 1 "Operation not permitted";
     ENOENT 2 "No such file or directory";
+    EINTR 4 "Interrupted system call";
+    EIO 5 "Input/output error";
     EBADF 9 "Bad file descriptor";
     EAGAIN 11 "Resource temporarily unavailable";
     ENOMEM 12 "Cannot allocate memory";
     EACCES 13 "Permission denied";
     EFAULT 14 "Bad address";
+    EBUSY 16 "Device or resource busy";
     EEXIST 17 "File exists";
     EINVAL 22 "Invalid argument";
     EMFILE 24 "Too many open files";
@@ -42,12 +51,14 @@ errnos! {
     ESPIPE 29 "Illegal seek";
     EPIPE 32 "Broken pipe";
     EDOM 33 "Numerical argument out of domain";
+    ENOSYS 38 "Function not implemented";
     ELOOP 40 "Too many levels of symbolic links";
     ENONET 64 "Machine is not on the network";
     EPROTO 71 "Protocol error";
     ENOTSOCK 88 "Socket operation on non-socket";
     EDESTADDRREQ 89 "Destination address required";
     EMSGSIZE 90 "Message too long";
+    EPROTOTYPE 91 "Protocol wrong type for socket";
     ENOPROTOOPT 92 "Protocol not available";
     EPROTONOSUPPORT 93 "Protocol not supported";
     ESOCKTNOSUPPORT 94 "Socket type not supported";
@@ -57,11 +68,13 @@ errnos! {
     EADDRNOTAVAIL 99 "Cannot assign requested address";
     ENETDOWN 100 "Network is down";
     ENETUNREACH 101 "Network is unreachable";
+    ENETRESET 102 "Network dropped connection on reset";
     ECONNABORTED 103 "Software caused connection abort";
     ECONNRESET 104 "Connection reset by peer";
     ENOBUFS 105 "No buffer space available";
     EISCONN 106 "Transport endpoint is already connected";
     ENOTCONN 107 "Transport endpoint is not connected";
+    ESHUTDOWN 108 "Cannot send after transport endpoint shutdown";
     ETIMEDOUT 110 "Connection timed out";
     ECONNREFUSED 111 "Connection refused";
     EHOSTDOWN 112 "Host is down";

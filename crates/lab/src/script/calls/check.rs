@@ -1,8 +1,8 @@
 //! Whether a reply is what the script expects.
 
-use super::arguments::plain_integer;
+use super::arguments::{expectation, plain_integer, structure, wrong};
 use super::control::{self, ControlMessage};
-use crate::script::ast::{CallSpec, Field, Value, ValueKind};
+use crate::script::ast::{CallSpec, Value, ValueKind};
 use crate::script::constants;
 use crate::script::cursor::SyntaxError;
 use crate::script::host::{EpollEvent, Reply};
@@ -42,8 +42,14 @@ impl Check {
         Ok(check)
     }
 
-    pub(super) fn expect_value(&mut self, value: &Value) {
+    pub(super) fn expect_value(&mut self, value: &Value) -> Result<(), SyntaxError> {
+        expected_value(value)?;
         self.value = Some(value.clone());
+        Ok(())
+    }
+
+    pub(super) fn expect_descriptor(&mut self) {
+        self.makes_descriptor = true;
     }
 
     pub(super) fn expect_flags(&mut self, flags: Option<i64>) {
@@ -133,6 +139,21 @@ fn integer(bytes: &[u8]) -> i64 {
     if len == 4 { i64::from(value as i32) } else { value }
 }
 
+/// Whether a value is one that [`same_value`] can compare.
+fn expected_value(value: &Value) -> Result<(), SyntaxError> {
+    match &value.kind {
+        ValueKind::Text(_) => Ok(()),
+        ValueKind::Fields(_) => {
+            structure(value)?.0.iter().try_for_each(|field| expectation(&field.value).map(|_| ()))
+        }
+        ValueKind::List(values) => match &values[..] {
+            [value] => expected_value(value),
+            _ => Err(wrong(value, "one value in brackets")),
+        },
+        _ => expectation(value).map(|_| ()),
+    }
+}
+
 fn same_value(expected: &Value, data: &[u8]) -> Result<(), String> {
     match &expected.kind {
         ValueKind::Any => Ok(()),
@@ -141,7 +162,7 @@ fn same_value(expected: &Value, data: &[u8]) -> Result<(), String> {
             let (is, text) = (data.escape_ascii(), text.escape_ascii());
             Err(format!("the value is \"{is}\", expected \"{text}\""))
         }
-        ValueKind::Fields(fields) => same_fields(fields, data),
+        ValueKind::Fields(_) => same_fields(expected, data),
         ValueKind::List(values) => match values.first() {
             Some(value) => same_value(value, data),
             None => Ok(()),
@@ -156,12 +177,15 @@ fn same_value(expected: &Value, data: &[u8]) -> Result<(), String> {
     }
 }
 
-fn same_fields(fields: &[Field], data: &[u8]) -> Result<(), String> {
-    let size = (data.len() / fields.len().max(1)).max(1);
+fn same_fields(expected: &Value, data: &[u8]) -> Result<(), String> {
+    let (fields, size) = structure(expected).map_err(|error| error.what)?;
+    if data.len() != fields.len() * size {
+        return Err(format!("the value has {} bytes", data.len()));
+    }
     for (field, bytes) in fields.iter().zip(data.chunks(size)) {
         if let Some(expected) = plain_integer(&field.value).filter(|&value| value != integer(bytes))
         {
-            let name = field.name.as_deref().unwrap_or("a field");
+            let name = field.name.as_deref().unwrap_or_default();
             return Err(format!("{name} is {}, expected {expected}", integer(bytes)));
         }
     }

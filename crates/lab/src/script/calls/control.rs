@@ -1,13 +1,16 @@
 //! Control messages that a script expects of `recvmsg`:
 //! `{cmsg_level=SOL_IP, cmsg_type=IP_RECVERR, cmsg_data={ee_errno=ECONNREFUSED, ee_origin=2, ...}}`.
 
-use super::arguments::{field, plain_integer, wrong};
+use super::arguments::{field, fields, plain_integer, wrong};
 use crate::script::ast::{Value, ValueKind};
 use crate::script::constants;
 use crate::script::cursor::SyntaxError;
+use neap_stack::posix::abi::{
+    CMSG_HEADER_LEN as HEADER_LEN, IP_RECVERR, IPV6_RECVERR, SOCK_EXTENDED_ERR_LEN, SOL_IP,
+    SOL_IPV6,
+};
+use neap_stack::posix::sockaddr::{SIZE_V4, SIZE_V6};
 
-/// `sizeof(struct cmsghdr)`.
-const HEADER_LEN: usize = 16;
 /// Fields of `struct sock_extended_err`: name, offset, bytes.
 const FIELDS: [(&str, usize, usize); 6] = [
     ("ee_errno", 0, 4),
@@ -17,13 +20,6 @@ const FIELDS: [(&str, usize, usize); 6] = [
     ("ee_info", 8, 4),
     ("ee_data", 12, 4),
 ];
-/// `sizeof(struct sock_extended_err)`.
-const ERROR_LEN: usize = 16;
-/// `sizeof(struct sockaddr_in)`, `sizeof(struct sockaddr_in6)`.
-const ADDRESS_LEN: (usize, usize) = (16, 28);
-
-const SOL_IP: i64 = 0;
-
 /// One control message with an error. The offender's address behind it can be any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ControlMessage {
@@ -36,7 +32,7 @@ pub(crate) struct ControlMessage {
 impl ControlMessage {
     /// Bytes behind the header.
     fn data_len(&self) -> usize {
-        ERROR_LEN + if self.level == SOL_IP { ADDRESS_LEN.0 } else { ADDRESS_LEN.1 }
+        SOCK_EXTENDED_ERR_LEN + if self.level == SOL_IP.into() { SIZE_V4 } else { SIZE_V6 }
     }
 }
 
@@ -58,14 +54,18 @@ pub(super) fn expected(value: &Value) -> Result<Vec<ControlMessage>, SyntaxError
 
 fn one(value: &Value) -> Result<ControlMessage, SyntaxError> {
     let form = || wrong(value, "{cmsg_level=..., cmsg_type=..., cmsg_data={ee_errno=..., ...}}");
-    let ValueKind::Fields(fields) = &value.kind else { return Err(form()) };
-    let number_of = |name| field(fields, &[name]).and_then(number).ok_or_else(form);
+    let parts = fields(value, &["cmsg_level", "cmsg_type", "cmsg_data"])?;
+    let number_of = |name| field(parts, &[name]).and_then(number).ok_or_else(form);
     let (level, kind) = (number_of("cmsg_level")?, number_of("cmsg_type")?);
-    let data = field(fields, &["cmsg_data"]).ok_or_else(form)?;
-    let ValueKind::Fields(data) = &data.kind else { return Err(form()) };
+    let known = [(SOL_IP, IP_RECVERR), (SOL_IPV6, IPV6_RECVERR)];
+    if !known.contains(&(level as i32, kind as i32)) {
+        return Err(wrong(value, "IP_RECVERR of SOL_IP or IPV6_RECVERR of SOL_IPV6"));
+    }
+    let data = field(parts, &["cmsg_data"]).ok_or_else(form)?;
+    let data = fields(data, &FIELDS.map(|(name, ..)| name))?;
     let mut error = [None; 6];
     for (place, (name, ..)) in error.iter_mut().zip(FIELDS) {
-        if let Some(value) = field(data, &[name]) {
+        if let Some(value) = field(data, &[name]).filter(|value| value.kind != ValueKind::Any) {
             *place =
                 Some(number(value).ok_or_else(|| wrong(value, "a number or the name of one"))?);
         }

@@ -21,16 +21,43 @@ pub(crate) const FLAGS: [(char, u16); 9] = [
 /// Largest payload of one packet.
 const MAX_LEN: u32 = 65_535;
 
+/// Headers of IPv4 and TCP without options.
+const HEADERS_LEN: u32 = 40;
+
+/// Most bytes of the options of one segment.
+const MAX_OPTIONS_LEN: usize = 40;
+
+fn options_len(options: &[OptionSpec]) -> usize {
+    options.iter().map(OptionSpec::wire_len).sum()
+}
+
 /// What cannot be left out where the peer speaks.
 pub(super) fn check_inbound(spec: &PacketSpec) -> Result<(), String> {
     match &spec.body {
         Body::Tcp(tcp) if tcp.window.is_none() && tcp.flags & 0x04 == 0 => {
             Err("a segment of the peer needs win".into())
         }
-        Body::Tcp(tcp) if tcp.options.is_none() => {
-            Err("the options of a segment of the peer cannot be any".into())
-        }
-        Body::Tcp(_) | Body::Icmp(_) => Ok(()),
+        Body::Tcp(tcp) => match &tcp.options {
+            None => Err("the options of a segment of the peer cannot be any".into()),
+            Some(options) => {
+                let headers = HEADERS_LEN + options_len(options).next_multiple_of(4) as u32;
+                match MAX_LEN.checked_sub(headers) {
+                    Some(most) if tcp.len > most => {
+                        Err(format!("{most} bytes at most fit a packet with these options"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+        },
+        Body::Icmp(_) => Ok(()),
+    }
+}
+
+/// What a script cannot expect of the host.
+pub(super) fn check_outbound(spec: &PacketSpec) -> Result<(), String> {
+    match &spec.body {
+        Body::Tcp(_) => Ok(()),
+        Body::Icmp(_) => Err("ICMP errors can come from the peer only".into()),
     }
 }
 
@@ -53,8 +80,13 @@ pub(super) fn packet(cursor: &mut Cursor<'_>, is_v6: bool) -> Parsed<PacketSpec>
         cursor.expect(">")?;
         ports = Some((from, cursor.small()?));
     }
+    let mut ahead = *cursor;
     let body = if cursor.eat_name("icmp") {
         Body::Icmp(icmp(cursor, if is_v6 { Protocol::ICMPV6 } else { Protocol::ICMP })?)
+    } else if let Some(protocol @ ("udp" | "icmpv6" | "ipv4" | "ipv6" | "gre")) = ahead.name() {
+        return Err(
+            cursor.error(format!("packets are TCP segments or icmp errors, not {protocol}"))
+        );
     } else {
         Body::Tcp(tcp(cursor)?)
     };
@@ -128,7 +160,14 @@ fn options(cursor: &mut Cursor<'_>) -> Parsed<Option<Vec<OptionSpec>>> {
     }
     let mut options = Vec::new();
     while !cursor.eat(">") {
+        let mut start = *cursor;
         options.push(option(cursor)?);
+        let len = options_len(&options);
+        if len > MAX_OPTIONS_LEN {
+            return Err(
+                start.error(format!("{len} bytes of options, of {MAX_OPTIONS_LEN} at most"))
+            );
+        }
         if !cursor.looks_at(">") && !cursor.eat(",") {
             return Err(cursor.expected("a comma or >"));
         }

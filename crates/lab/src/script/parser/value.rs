@@ -110,15 +110,19 @@ fn fields(cursor: &mut Cursor<'_>, depth: u32) -> Parsed<Vec<Field>> {
     while !cursor.eat("}") {
         let mut ahead = *cursor;
         let mut name = ahead.name();
+        let mut count = None;
         if name.is_some() && ahead.eat("(") {
-            ahead.take_until(")")?;
+            if !ahead.eat("...") {
+                count = ahead.integer().ok();
+            }
+            ahead.eat(")");
         }
         match name.is_some() && ahead.eat("=") {
             true => *cursor = ahead,
-            false => name = None,
+            false => (name, count) = (None, None),
         }
         let value = value(cursor, depth + 1)?;
-        fields.push(Field { name: name.map(str::to_owned), value });
+        fields.push(Field { name: name.map(str::to_owned), count, value });
         if !cursor.looks_at("}") && !cursor.eat(",") {
             return Err(cursor.expected("a comma or a closing brace"));
         }
