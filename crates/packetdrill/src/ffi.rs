@@ -405,7 +405,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
     let Some(message) = value(message) else { return fail(Errno::EFAULT) };
     let parts = items(message.msg_iov, message.msg_iovlen);
     let mut buf = vec![0; total(parts)];
-    let control = bytes_mut(message.msg_control, message.msg_controllen as usize);
+    let control = bytes_mut(message.msg_control, message.msg_controllen);
     let received = host(user).call(|posix, now, call| {
         posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
     });
@@ -422,7 +422,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
             None => message.msg_namelen = 0,
         }
         message.msg_flags = received.flags;
-        message.msg_controllen = received.control as _;
+        message.msg_controllen = received.control;
         received.len
     }))
 }
