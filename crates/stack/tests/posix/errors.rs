@@ -439,6 +439,9 @@ fn what_is_too_big_for_a_router_leaves_in_pieces() {
     p.icmp([3, 4], 1200);
     assert_eq!(send(&mut p), [1196, 152], "whoever sent it, and whether it asked or not");
     assert_eq!(p.so_error(fd), NONE);
+    assert_eq!(p.get(fd, SOL_IP, IP_MTU), Err(Errno::ENOTCONN));
+    p.connect(fd, "192.0.2.9:7").expect("nothing is sent");
+    assert_eq!(p.get(fd, SOL_IP, IP_MTU), Ok(1200));
 }
 
 #[test]
