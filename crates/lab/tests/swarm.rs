@@ -166,9 +166,29 @@ from = "d"
 to = "c"
 "#;
 
+/// A closed window is probed when the timeout is over that begins where the paced schedule ends.
+const PACED_PROBE: &str = r#"
+duration = "56s"
+oracles = "survival"
+[host.b.sysctl]
+"net.ipv4.tcp_congestion_control" = "bbr"
+"net.ipv4.tcp_early_retrans" = 0
+"net.ipv4.tcp_syncookies" = 2
+[hostile.enemy0]
+attack = "window-shrink"
+count = 4
+stop = "22s"
+target = "b"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "114467bps"
+[link.to-enemy0.back.bottleneck]
+rate = "19077bps"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    for text in [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN] {
+    for text in [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN, PACED_PROBE] {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
             panic!("{}:{text}", broken.fault);
