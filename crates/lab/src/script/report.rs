@@ -14,13 +14,13 @@ const SHOWN: usize = 16;
 pub(crate) struct History(VecDeque<(Nanos, String)>);
 
 impl History {
+    /// An event at its time, or at that of the event before if a packet left while that was waited for.
     pub(crate) fn add(&mut self, at: Nanos, what: String) {
+        let at = self.0.back().map_or(at, |(before, _)| at.max(*before));
         if self.0.len() == SHOWN {
             self.0.pop_front();
         }
-        // A packet may have left before what was said of its time.
-        let index = self.0.partition_point(|(before, _)| *before <= at);
-        self.0.insert(index, (at, what));
+        self.0.push_back((at, what));
     }
 }
 

@@ -166,7 +166,7 @@ impl Runner<'_> {
                     format!("the call returned at {}, not {}", Clock(at), Clock(blocked.end));
                 return Err(self.difference(&blocked.event, what, Some((at, result))));
             }
-            self.history.add(at, format!("... {}", blocked.event.text));
+            self.history.add(at.min(blocked.end), format!("... {}", blocked.event.text));
             self.returned(&blocked.event, &blocked.spec, &blocked.prepared, (at, &reply))?;
         }
         Ok(())
@@ -274,7 +274,7 @@ impl Runner<'_> {
     }
 
     fn inject(&mut self, event: &Event, spec: &PacketSpec) -> Result<(), Failure> {
-        self.history.add(self.host.now(), event.text.clone());
+        self.history.add(self.base, event.text.clone());
         let packet = match &spec.body {
             Body::Tcp(tcp) => self
                 .connections
@@ -403,7 +403,7 @@ impl Runner<'_> {
             }
             Meaning::Accepts | Meaning::Disconnects(_) | Meaning::None => {}
         }
-        self.history.add(self.host.now(), event.text.clone());
+        self.history.add(self.base, event.text.clone());
         let reply = self.host.call(prepared.call.clone(), event.until.is_some())?;
         let end = match (event.when, event.until) {
             (_, None) => None,
@@ -477,7 +477,7 @@ impl Runner<'_> {
     }
 
     fn assert(&mut self, event: &Event, assertions: &[Assertion]) -> Result<(), Failure> {
-        self.history.add(self.host.now(), event.text.clone());
+        self.history.add(self.base, event.text.clone());
         let fd = self.watched.and_then(|fd| self.descriptors.get(fd));
         let Some(fd) = fd else {
             return Err(self.difference(event, "there is no connection to ask".into(), None));
