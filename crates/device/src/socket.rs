@@ -90,7 +90,7 @@ pub fn shutdown(socket: &OwnedFd, how: i32) -> Result<()> {
 /// The kernel's.
 pub fn request(socket: &OwnedFd, request: u32, value: i32) -> Result<i32> {
     let mut value = value;
-    sys::request(socket, request.into(), &mut value)?;
+    sys::request(socket, request, &mut value)?;
     Ok(value)
 }
 

@@ -4,6 +4,7 @@ use bytes::{BufMut, BytesMut};
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
+use neap_stack::posix::abi;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use std::io::{IoSlice, IoSliceMut};
@@ -208,14 +209,12 @@ pub(crate) fn set_option_bytes(
 }
 
 /// Requests that read or write one int.
-const INT_REQUESTS: [c_ulong; 5] =
-    [libc::FIONREAD as _, libc::TIOCOUTQ as _, libc::FIONBIO as _, SIOCOUTQNSD, SIOCATMARK];
-const SIOCOUTQNSD: c_ulong = 0x894b;
-const SIOCATMARK: c_ulong = 0x8905;
+const INT_REQUESTS: [u64; 5] =
+    [abi::FIONREAD, abi::SIOCOUTQ, abi::SIOCOUTQNSD, abi::SIOCATMARK, abi::FIONBIO];
 
 /// `ioctl` with a pointer to an int; with a null pointer where the request does not ask for an int.
-pub(crate) fn request(fd: &OwnedFd, request: c_ulong, value: &mut c_int) -> Result<()> {
-    let argument = match INT_REQUESTS.contains(&request) {
+pub(crate) fn request(fd: &OwnedFd, request: u32, value: &mut c_int) -> Result<()> {
+    let argument = match INT_REQUESTS.contains(&request.into()) {
         true => core::ptr::from_mut(value),
         false => core::ptr::null_mut(),
     };
