@@ -132,7 +132,6 @@ impl Process {
     }
 }
 
-
 #[test]
 fn who_asks_hears_of_every_datagram_with_all_that_is_known() {
     let mut p = Process::new();
