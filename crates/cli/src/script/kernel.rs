@@ -87,7 +87,7 @@ fn set_sysctls(settings: &Settings) -> Result<(), Failure> {
 /// [`HostFailure`] if it cannot be found out.
 pub(super) fn lacks(settings: &Settings) -> Result<Option<String>, HostFailure> {
     let Some(qdisc) = &settings.qdisc else { return Ok(None) };
-    match run("tc", &format!("qdisc replace dev lo root {}", qdisc.kind())) {
+    match run("tc", &format!("qdisc replace dev lo root {qdisc}")) {
         Ok(()) => Ok(None),
         // What the kernel says, and what tc says of a kernel that says no more than ENOENT.
         Err(HostFailure(said))
@@ -118,7 +118,7 @@ impl Kernel {
         run("ip", "link set lo up")?;
         run("ip", &format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
         if let Some(qdisc) = &settings.qdisc {
-            run("tc", &format!("qdisc replace dev {INTERFACE} root {}", qdisc.kind()))?;
+            run("tc", &format!("qdisc replace dev {INTERFACE} root {qdisc}"))?;
         }
         let prefix = if settings.is_v6 { "64 nodad" } else { "16" };
         run("ip", &format!("address add {}/{prefix} dev {INTERFACE}", settings.local_ip))?;
