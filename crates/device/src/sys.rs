@@ -219,7 +219,7 @@ pub(crate) fn request(fd: &OwnedFd, request: u32, value: &mut c_int) -> Result<(
         false => core::ptr::null_mut(),
     };
     // SAFETY: the kernel reads or writes one int, which outlives the call, or finds no memory at all.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) })
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), c_ulong::from(request) as _, argument) })
 }
 
 /// `bind` to any bytes.
