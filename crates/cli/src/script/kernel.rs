@@ -26,7 +26,7 @@ const TCP_CONGESTION: i32 = 13;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ticks of the kernel's timers and what a busy machine adds.
-const SLACK: Nanos = Nanos::from_millis(30);
+const SLACK: Nanos = Nanos::from_millis(8);
 
 /// This machine's Linux, in the network namespace of this process.
 pub(super) struct Kernel {
