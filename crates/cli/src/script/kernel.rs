@@ -90,7 +90,7 @@ impl Kernel {
         run("ip", "link set lo up")?;
         run("ip", &format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
         if let Some(qdisc) = &settings.qdisc {
-            run("tc", &format!("qdisc replace dev {INTERFACE} root {}", qdisc.kind()))?;
+            run("tc", &format!("qdisc replace dev {INTERFACE} root {qdisc}"))?;
         }
         let prefix = if settings.is_v6 { "64 nodad" } else { "16" };
         run("ip", &format!("address add {}/{prefix} dev {INTERFACE}", settings.local_ip))?;

@@ -15,6 +15,8 @@ pub const SOCK_CLOEXEC: i32 = O_CLOEXEC;
 pub const IPPROTO_IP: i32 = 0;
 pub const IPPROTO_TCP: i32 = 6;
 pub const IPPROTO_UDP: i32 = 17;
+/// Numbers of protocols are below.
+pub const IPPROTO_MAX: i32 = 263;
 
 // `fcntl(2)`.
 pub const F_DUPFD: i32 = 0;

@@ -44,6 +44,7 @@ mod epoll;
 pub mod errno;
 mod names;
 mod options;
+mod pipe;
 mod poll;
 pub mod sockaddr;
 mod socket;

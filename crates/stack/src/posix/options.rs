@@ -172,7 +172,8 @@ impl Posix {
             _ => false,
         };
         if !is_served {
-            return Err(if level == SOL_TCP { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
+            let is_v4 = socket.domain == Domain::V4;
+            return Err(if is_v4 { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
         if let Some(value) = fixed(level, name) {
             // As in Linux, a small value of an IP option fits less than an int.

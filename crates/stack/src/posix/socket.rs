@@ -79,6 +79,14 @@ impl Socket {
         }
     }
 
+    /// Its connection, if it has one.
+    pub(super) fn stream(&self) -> Option<&TcpHandle> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => Some(handle),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_stream(&self) -> bool {
         !matches!(self.kind, Kind::Datagram(_))
     }
@@ -120,7 +128,8 @@ impl Posix {
     /// `socket(2)`.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags, `EMFILE`.
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags and for what is no
+    /// number of a protocol, `EMFILE`.
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
         let flags = kind & !SOCK_TYPE_MASK;
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
@@ -134,7 +143,8 @@ impl Posix {
         let kind = match (kind & SOCK_TYPE_MASK, protocol) {
             (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
             (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
-            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM | SOCK_DGRAM, 0..IPPROTO_MAX) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EINVAL),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
         let object = Object::Socket(Box::new(Socket::new(domain, kind)));
@@ -406,8 +416,13 @@ impl Posix {
             let id = self.table.id(fd)?;
             let Some(description) = self.table.close(fd)? else { return Ok(Outcome::Done(())) };
             self.forget_watches(id, &description);
-            let Object::Socket(mut socket) = description.object else {
-                return Ok(Outcome::Done(()));
+            let mut socket = match description.object {
+                Object::Socket(socket) => socket,
+                Object::Epoll(_) => return Ok(Outcome::Done(())),
+                Object::Pipe(end) => {
+                    self.close_pipe_end(end);
+                    return Ok(Outcome::Done(()));
+                }
             };
             let Kind::Stream { handle, .. } = &socket.kind else {
                 socket.reset(now);

@@ -74,6 +74,9 @@ impl Posix {
         fd: Fd,
         buf: &mut [u8],
     ) -> Result<Outcome<usize>, Errno> {
+        if let Some(end) = self.pipe_end(fd) {
+            return self.read_pipe(now, call, (fd, end), buf);
+        }
         if buf.is_empty() {
             self.table.socket(fd).map_err(file_error)?;
             return Ok(Outcome::Done(0));
@@ -92,6 +95,9 @@ impl Posix {
         fd: Fd,
         data: &[u8],
     ) -> Result<Outcome<usize>, Errno> {
+        if let Some(end) = self.pipe_end(fd) {
+            return self.write_pipe(now, call, (fd, end), data);
+        }
         self.send(now, call, fd, data, 0).map_err(file_error)
     }
 
