@@ -6,6 +6,7 @@ mod closing;
 mod datagrams;
 mod opening;
 mod options;
+mod pipes;
 mod random;
 mod readiness;
 mod transfer;
