@@ -5,7 +5,7 @@ use neap_lab::script::host::{Call, EpollEvent, PollEntry, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
     Shutdown, SocketFlags, SocketType,
@@ -215,6 +215,11 @@ impl Calls {
             Call::Fcntl(fd, command, argument) => {
                 let fd = self.fd(fd)?;
                 plain(move || match command {
+                    1 => rustix::io::fcntl_getfd(&fd).map(|flags| flags.bits() as usize),
+                    2 => {
+                        let flags = FdFlags::from_bits_retain(argument as u32);
+                        rustix::io::fcntl_setfd(&fd, flags).map(|()| 0)
+                    }
                     3 => rustix::fs::fcntl_getfl(&fd).map(|flags| flags.bits() as usize),
                     4 => {
                         let flags = OFlags::from_bits_retain(argument as u32);

@@ -385,7 +385,8 @@ impl Posix {
                     socket.reset(now);
                     self.changed(fd);
                 }
-                State::Closed => return Err(Errno::ENOTCONN),
+                // Who has ended in both directions is no part of a connection, while that lingers in TIME-WAIT.
+                State::Closed | State::TimeWait => return Err(Errno::ENOTCONN),
                 state => {
                     *is_connecting &= state == State::SynReceived;
                     if writes {
