@@ -267,20 +267,26 @@ impl Descriptors {
                 let most = arguments.size(2)?;
                 Call::EpollWait(self.fd(arguments, 0)?.1, most, arguments.int(3)?)
             }
+            _ => return self.pipe_call(arguments),
+        };
+        Ok((call, Meaning::None, effect))
+    }
+
+    fn pipe_call(&self, arguments: &Arguments<'_>) -> Result<(Call, Meaning, Effect), SyntaxError> {
+        let (call, effect) = match arguments.spec.name.as_str() {
             "pipe" => {
                 arguments.count(1)?;
                 let (reader, writer) = arguments.pair(0)?;
-                effect = Effect::OpensPair(reader, writer);
-                Call::Pipe
+                (Call::Pipe, Effect::OpensPair(reader, writer))
             }
             "splice" => {
                 arguments.count(6)?;
                 arguments.no_offset(1)?;
                 arguments.no_offset(3)?;
-                let ((from, input), (to, output)) =
-                    (self.fd(arguments, 0)?, self.fd(arguments, 2)?);
-                effect = Effect::Moves(from, to);
-                Call::Splice(input, output, arguments.size(4)?, arguments.int(5)?.cast_unsigned())
+                let (from, input) = self.fd(arguments, 0)?;
+                let (to, output) = self.fd(arguments, 2)?;
+                let (len, flags) = (arguments.size(4)?, arguments.int(5)?.cast_unsigned());
+                (Call::Splice(input, output, len, flags), Effect::Moves(from, to))
             }
             name => return Err(arguments.error(format!("unknown system call {name}"))),
         };
