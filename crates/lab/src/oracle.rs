@@ -19,11 +19,8 @@ const LONGEST_RTO: Nanos = Nanos::from_secs(120);
 /// Pacing, and the lateness of hosts.
 const SLACK: Nanos = Nanos::from_secs(1);
 
-/// Memory of the largest frame.
-const ONE_FRAME: u64 = 70_000;
-
-/// Memory that a piece of it costs beside its payload, at the most.
-const PIECE: u64 = 1024;
+/// Memory of the largest buffer, by which a write or a cut may exceed a limit once.
+const ONE_BUFFER: u64 = 70_000;
 
 /// What one flow looked like when it last moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,18 +119,24 @@ fn check_flow(flow: &FlowInfo) -> Result<(), String> {
     let waits_below = matches!(info.blocked, TxBlocked::SmallQueue | TxBlocked::Autocork);
     holds(!waits_below || info.below_bytes > 0, "waits for a completion with nothing below")?;
     holds(info.device_bytes <= info.below_bytes, "more in the device than below")?;
-    let waits_for_acks =
-        matches!(info.blocked, TxBlocked::Cwnd | TxBlocked::Nagle | TxBlocked::Defer);
+    let waits_for_acks = matches!(
+        info.blocked,
+        TxBlocked::Cwnd | TxBlocked::Memory | TxBlocked::Nagle | TxBlocked::Defer
+    );
     holds(!waits_for_acks || info.unacked > 0, "waits for ACKs with nothing in flight")?;
     let may_send = matches!(flow.state, State::Established | State::CloseWait);
     let is_silent = info.blocked == TxBlocked::NoData && info.notsent_bytes > 0;
     holds(!may_send || !is_silent, "says that all is sent, with data to send")?;
     holds(info.unread_bytes <= info.rcvbuf.saturating_mul(2), "receive buffer beyond its bound")?;
-    // One write may exceed the buffer, and be cut into single segments later.
-    let pieces = ONE_FRAME / u64::from(info.snd_mss.max(1)) + 1;
-    let most = u64::from(info.sndbuf) * 2 + ONE_FRAME + pieces * PIECE;
-    holds(u64::from(info.wmem_queued) <= most, "send buffer beyond its bound")?;
+    let is_bounded = u64::from(info.wmem_queued) <= send_memory_limit(info.sndbuf.into());
+    holds(is_bounded, "send buffer beyond its bound")?;
     holds(info.sacked + info.lost <= info.unacked, "more SACKed and lost than in flight")
+}
+
+/// Memory that a socket takes to send at the most, given its send buffer: writers are held to that, and
+/// frames are cut until it is exceeded twice, and by two buffers (`tcp_fragment`).
+pub(crate) fn send_memory_limit(sndbuf: u64) -> u64 {
+    2 * (sndbuf + 2 * ONE_BUFFER) + ONE_BUFFER
 }
 
 fn describe(HostId(host): HostId, flow: &FlowInfo, fault: &str) -> String {

@@ -95,9 +95,80 @@ buffer = "7 packets"
 rate = "37321bps"
 "#;
 
+/// A send buffer that grew with the window, and is cut into segments of 36 bytes.
+const TINY_MSS: &str = r#"
+duration = "37s"
+seed = 5010663
+oracles = "survival"
+[host.a.sysctl]
+"neap.tcp_small_queues" = 0
+[host.b]
+[hostile.enemy0]
+attack = "tiny-mss"
+count = 5
+stop = "27s"
+target = "a"
+[link.l0]
+ends = ["a", "r0"]
+rate = "2198584bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "2638301bps"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "1465723bps"
+[link.to-enemy0.back.bottleneck]
+rate = "488574bps"
+[link.to-enemy0.back.red]
+max = 27291
+min = 9097
+probability = "10%"
+[router.r0]
+"#;
+
+/// The first SYN of a connection is forged, and so is what the answer acknowledges.
+const FORGED_SYN: &str = r#"
+duration = "7s"
+ipv6 = true
+oracles = "survival"
+[host.a]
+[host.b]
+[host.c]
+[host.d]
+[hostile.enemy1]
+attack = "blind"
+session = "s0"
+stop = "29s"
+target = "c"
+[link.l0]
+ends = ["a", "r0"]
+rate = "171880bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "217715bps"
+[link.l2]
+ends = ["c", "r0"]
+rate = "34376bps"
+[link.l3]
+ends = ["d", "r0"]
+rate = "114587bps"
+[link.to-enemy1]
+ends = ["enemy1", "c"]
+rate = "114587bps"
+[router.r0]
+[session.s0]
+from = "b"
+start = "197080348ns"
+to = "c"
+[session.s2]
+bytes = 16158
+from = "d"
+to = "c"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    for text in [LATE_SACKS, SLOW_DEPARTURE] {
+    for text in [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN] {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
             panic!("{}:{text}", broken.fault);

@@ -143,7 +143,8 @@ counters! {
     SpuriousRtxHostQueues = "TcpExtTCPSpuriousRtxHostQueues",
     /// Retransmissions that a qdisc or device refused.
     RetransFail = "TcpExtTCPRetransFail",
-    /// Frames in flight that were not cut for a retransmission because memory ran out.
+    /// Times that nothing was cut off what waits, or off a frame in flight for a retransmission, because
+    /// the frames in flight are too fine for the send buffer.
     WqueueTooBig = "TcpExtTCPWqueueTooBig",
     /// Slow start left by HyStart on a train of ACKs.
     HystartTrainDetect = "TcpExtTCPHystartTrainDetect",

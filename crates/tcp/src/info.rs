@@ -297,6 +297,7 @@ impl Chronograph {
             TxBlocked::NoData if in_flight => Some(Spent::Sending),
             TxBlocked::NoData | TxBlocked::NotOpen => None,
             TxBlocked::Rwnd => Some(Spent::Rwnd),
+            TxBlocked::Memory => Some(Spent::Sndbuf),
             TxBlocked::SmallQueue | TxBlocked::Autocork => Some(Spent::SmallQueue),
             TxBlocked::Pacing(_) => Some(Spent::Pacing),
             TxBlocked::Cwnd => Some(Spent::Cwnd),

@@ -14,11 +14,15 @@
 //! where the mark is a time.
 
 use crate::connection::{Connection, Readiness};
+use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::time::{Nanos, Rate};
 
 /// Frames that a low-water mark given as time leaves room for at the least: one on its way down, one
 /// that the writer fills meanwhile.
 const LEAST_FRAMES: u32 = 2;
+
+/// Largest frame without "BIG TCP".
+const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 
 /// Memory that one segment counts for when the send buffer is dimensioned
 /// (`tcp_sndbuf_expand`: the head of an skb rounded up to a power of two, and its descriptor).
@@ -64,6 +68,15 @@ impl Connection {
     /// Memory of the write queue (`sk_wmem_queued`).
     pub(crate) fn memory(&self) -> u32 {
         self.sender.memory(self.size_goal())
+    }
+
+    /// Whether frames have been cut so fine that memory is far beyond the send buffer, which writers
+    /// are held to before the cut: by twice, and two of the largest buffers (`tcp_fragment`).
+    pub(crate) fn is_overfull(&self) -> bool {
+        let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
+        // What is not sent is no more than the buffer and a write; so most calls end here.
+        self.sender.board.memory() > self.sndbuf
+            && self.memory() / 2 > self.sndbuf.saturating_add(slack)
     }
 
     /// Whether a waiting writer should be woken (`__sk_stream_is_writeable`): a third of the

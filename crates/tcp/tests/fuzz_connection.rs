@@ -202,7 +202,7 @@ impl World {
             ip_header: source.pick(&[20, 40]),
         };
         let gso = GsoLimits {
-            max_size: source.pick(&[65_535, 1500, 20_000]),
+            max_size: source.pick(&[65_535, 1500, 20_000]).max(path.mtu),
             max_segs: source.pick(&[64, 1, 65_535]),
         };
         let account = TxAccount::new(Waker::noop().clone());
@@ -430,6 +430,7 @@ impl World {
                 let mtu = source.pick(&[1500, 576, 68, 0, 9000, 1280, 65_535]);
                 self.is_narrow |= mtu < 552;
                 self.wire.path = Path { mtu, ..self.wire.path };
+                self.wire.gso.max_size = self.wire.gso.max_size.max(mtu);
                 self.connection.on_path_change(now, self.wire.path);
             }
             _ => match source.byte() % 64 {

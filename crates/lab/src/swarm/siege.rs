@@ -2,6 +2,7 @@
 //! it may.
 
 use super::{Attack, Broken, LONGEST, Peaks, run};
+use crate::oracle::send_memory_limit;
 use core::fmt;
 use neap_tcp::config::Config;
 
@@ -13,13 +14,6 @@ const COUNT: u64 = 8;
 const WMEM: u64 = 262_144;
 const RMEM: u64 = 131_072;
 const BACKLOG: u64 = 128;
-
-/// Memory of the largest frame, by which a send buffer may be exceeded once.
-const ONE_FRAME: u64 = 70_000;
-
-/// Payload of the smallest frame that a buffer is cut into when it leaves: one segment. Each costs the
-/// overhead of a frame, which nobody has asked room for (`tcp_fragment`).
-const LEAST_FRAME: u64 = 1448;
 
 /// A socket keeps at most so many times what its receive buffer says: as in Linux a segment is taken
 /// whole while there is any room, and `SO_RCVBUF` counts memory.
@@ -54,15 +48,12 @@ impl Siege {
         let outcome = run(&scenario(attack), LONGEST)?;
         let peaks = outcome.peaks.iter().find(|(name, _)| name == "victim");
         let peaks = peaks.map(|(_, peaks)| *peaks).unwrap_or_default();
-        let config = Config::default();
         Ok(Self {
             attack,
             peaks,
             receive_limit: RMEM * RECEIVE_SLACK,
-            send_limit: WMEM
-                + ONE_FRAME
-                + (WMEM + ONE_FRAME) / LEAST_FRAME * u64::from(config.skb_overhead),
-            backlog_limit: BACKLOG.min(config.somaxconn.into()),
+            send_limit: send_memory_limit(WMEM),
+            backlog_limit: BACKLOG.min(Config::default().somaxconn.into()),
             connections: COUNT + 2,
         })
     }

@@ -18,7 +18,7 @@ pub enum Verdict {
 /// Sizes of the super-frames that the way down can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GsoLimits {
-    /// Largest IP packet in bytes, link header excluded (`gso_max_size`).
+    /// Largest IP packet in bytes, link header excluded (`gso_max_size`); never below the MTU.
     pub max_size: u32,
     /// Most wire segments in one super-frame (`gso_max_segs`); 1 means no super-frames.
     pub max_segs: u32,

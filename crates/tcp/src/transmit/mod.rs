@@ -55,6 +55,9 @@ pub enum TxBlocked {
     Defer,
     /// A short write waits for a completion (autocorking).
     Autocork,
+    /// Frames much finer than what was written take more memory than the send buffer allows; an ACK
+    /// resumes.
+    Memory,
     /// Enough is below TCP; a completion resumes.
     SmallQueue,
     /// The qdisc dropped the frame; it stays queued.
@@ -254,6 +257,10 @@ impl Connection {
             (0, Push::All) => return Err(TxBlocked::Cwnd),
             (quota, _) => quota.min(path.sizes.segments),
         };
+        if push == Push::All && self.is_overfull() && !self.sender.board.is_empty() {
+            self.counters.add(Counter::WqueueTooBig, 1);
+            return Err(TxBlocked::Memory);
+        }
         let window = self.sender.window_left();
         // No frame goes beyond the end of a record.
         let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);

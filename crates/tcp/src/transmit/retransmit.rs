@@ -10,10 +10,6 @@ use crate::deadlines::Deadline;
 use crate::segment::Flags;
 use crate::sender::recovery::CaState;
 use crate::sender::scoreboard::{End, Run};
-use crate::sender::send_queue::BUFFER_OVERHEAD;
-
-/// Largest frame without "BIG TCP".
-const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
@@ -122,8 +118,7 @@ impl Connection {
     /// memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
     fn is_too_fragmented(&self, run: Run, max: u32) -> bool {
         let board = &self.sender.board;
-        let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
-        board.memory() / 2 > self.sndbuf.saturating_add(slack)
+        self.is_overfull()
             && run.index > 0
             && run.index + 1 < board.frames()
             && board.must_cut(run, max)

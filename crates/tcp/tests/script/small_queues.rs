@@ -6,6 +6,7 @@ use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
+use neap_tcp::transmit::egress::GsoLimits;
 use std::collections::VecDeque;
 
 /// A flow that has a window of hundreds of segments and nothing in flight, over a device that
@@ -227,4 +228,33 @@ fn credits_return_to_zero_when_the_connection_dies() {
     assert!(peer.account.bytes() > 0, "still below");
     peer.wire.credits.clear();
     assert_eq!(peer.account.bytes(), 0);
+}
+
+#[test]
+fn frames_of_a_tiny_mss_do_not_multiply_the_send_buffer() {
+    let options = SocketOptions { send_buffer: Some(100_000), ..SocketOptions::default() };
+    let config = Config { tcp_min_tso_segs: 1, ..Config::default() };
+    let hello = Hello { window: 8_000_000, mss: Some(48), ..Hello::default() };
+    let mut peer = Peer::established(config, options, hello);
+    peer.wire.gso = GsoLimits { max_size: 65_536, max_segs: 64 };
+    let mut read = 0;
+    let mut stopped = 0;
+    let most = 2 * (100_000 + 2 * (65_536 + 896)) + 65_536;
+    for round in 0..20 {
+        while peer.try_write(60_000) > 0 {}
+        stopped += u64::from(peer.transmit() == TxBlocked::Memory);
+        assert!(peer.info().wmem_queued <= most, "{round}: {:?}", peer.info());
+        read = peer.sent().iter().map(|&(seq, len)| seq + len as i32).max().unwrap_or(read);
+        peer.advance_ms(300);
+        peer.ack(read);
+    }
+    assert!(stopped > 0, "{:?}", peer.info());
+    assert!(peer.count(Counter::WqueueTooBig) >= stopped);
+    // ACKs alone move it on, and all arrives.
+    while peer.info().unacked > 0 {
+        peer.advance_ms(300);
+        read = peer.sent().iter().map(|&(seq, len)| seq + len as i32).max().unwrap_or(read);
+        peer.ack(read);
+    }
+    assert_eq!(peer.info().notsent_bytes, 0);
 }
