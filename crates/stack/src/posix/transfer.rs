@@ -298,7 +298,7 @@ fn read_stream(
             Err(ReadError::Failed(error)) => return Err(error.into()),
         }
     }
-    if call.done >= target || (call.done > 0 && has_ended && !is_peek) {
+    if call.done >= target || (call.done > 0 && has_ended) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
     Ok(way.wait_for(call, common.receive_timeout, POLLIN)?.map(Received::bytes))
