@@ -6,6 +6,7 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
+use std::io::IoSliceMut;
 
 /// A name that fits `ifr_name` with its terminator.
 #[derive(Clone, Copy)]
@@ -170,6 +171,28 @@ pub(crate) fn option_bytes(
         libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len)
     })?;
     Ok(value.len().min(len as usize))
+}
+
+/// `recvmsg`: bytes of data, bytes of control messages, and `msg_flags`.
+pub(crate) fn receive_message(
+    socket: &OwnedFd,
+    buffers: &mut [IoSliceMut<'_>],
+    control: &mut [u8],
+    flags: c_int,
+) -> Result<(usize, usize, c_int)> {
+    // SAFETY: all zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    // A slice of bytes to be written is laid out as a `struct iovec`.
+    message.msg_iov = buffers.as_mut_ptr().cast();
+    message.msg_iovlen = buffers.len();
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len();
+    // SAFETY: the kernel writes into the buffers, each with its length, and into `control` up to its
+    // length; all live until it returns.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    check(if received < 0 { -1 } else { 0 })?;
+    let received = received.cast_unsigned();
+    Ok((received, control.len().min(message.msg_controllen), message.msg_flags))
 }
 
 /// `setsockopt` of any bytes.

@@ -47,6 +47,12 @@ pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
         ConnectionError::HostUnreachable => io::ErrorKind::HostUnreachable,
         ConnectionError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
         ConnectionError::Aborted => io::ErrorKind::ConnectionAborted,
+        ConnectionError::HostDown => io::ErrorKind::HostUnreachable,
+        ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
+        ConnectionError::Forbidden => io::ErrorKind::PermissionDenied,
+        ConnectionError::NotSupported => io::ErrorKind::Unsupported,
+        ConnectionError::MessageTooLong => io::ErrorKind::InvalidInput,
+        ConnectionError::ProtocolUnavailable | ConnectionError::Protocol => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }
@@ -72,6 +78,7 @@ pub(crate) fn option_error(error: OptionError) -> io::Error {
 
 pub(crate) fn socket_error(error: SocketError) -> io::Error {
     let kind = match error {
+        SocketError::Reported(error) => return connection_error(error),
         SocketError::WouldBlock => io::ErrorKind::WouldBlock,
         SocketError::AddressInUse => io::ErrorKind::AddrInUse,
         SocketError::AddressNotAvailable => io::ErrorKind::AddrNotAvailable,

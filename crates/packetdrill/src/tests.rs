@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use neap_stack::posix::abi::*;
 use neap_stack::posix::{Errno, PollFd, sockaddr};
+use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
 use std::thread;
 
@@ -125,5 +126,120 @@ fn the_table_serves_own_descriptors_and_passes_others_on() {
     }
     assert_eq!((table.close)(user, fd), -1);
     assert_eq!(errno(), Errno::EBADF);
+    (table.free)(user);
+}
+
+/// An ICMP port unreachable of 192.0.2.254 about a packet of 10.1.1.1.
+fn port_unreachable(quote: &[u8]) -> Vec<u8> {
+    let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0], quote].concat();
+    let sum = checksum::of(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let len = 20 + message.len() as u8;
+    let mut packet = vec![0x45, 0, 0, len, 0, 0, 0, 0, 64, 1, 0, 0, 192, 0, 2, 254, 10, 1, 1, 1];
+    let sum = checksum::of(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(message);
+    packet
+}
+
+#[test]
+fn the_error_queue_fills_data_name_and_control_messages() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    let to = sockaddr::encode("192.0.2.1:80".parse().expect("an address"));
+    assert_eq!((table.connect)(user, fd, to.as_ptr().cast(), to.len() as u32), -1);
+    let (mut packet, mut len, mut time) = ([0u8; 100], 100, 0);
+    (table.netdev_receive)(user, packet.as_mut_ptr().cast(), &mut len, &mut time);
+    let icmp = port_unreachable(&packet[..28]);
+    assert_eq!((table.netdev_send)(user, icmp.as_ptr().cast(), icmp.len()), 0);
+
+    let (mut data, mut name, mut control) = ([0u8; 20], [0u8; 28], [0u8; 100]);
+    let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: all zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    (message.msg_name, message.msg_namelen) = (name.as_mut_ptr().cast(), 28);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 100);
+    assert_eq!((table.recvmsg)(user, fd, &raw mut message, MSG_ERRQUEUE), 8);
+    assert_eq!(data[..8], packet[20..28]);
+    assert_eq!((message.msg_namelen, &name[..16]), (16, &to[..]));
+    assert_eq!((message.msg_flags, message.msg_controllen), (MSG_ERRQUEUE, 48));
+    assert_eq!(control[..8], 48u64.to_ne_bytes());
+    assert_eq!(control[16..24], [111, 0, 0, 0, SO_EE_ORIGIN_ICMP, 3, 3, 0]);
+    assert_eq!(control[36..40], [192, 0, 2, 254]);
+    assert_eq!((table.recvmsg)(user, fd, &raw mut message, MSG_ERRQUEUE), -1);
+    assert_eq!(errno(), Errno::EAGAIN);
+    assert_eq!((table.close)(user, fd), 0);
+    (table.free)(user);
+}
+
+#[test]
+fn lengths_and_pointers_of_nonsense_are_refused() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    let failed = |result: isize, error: Errno| assert_eq!((result, errno()), (-1, error));
+    let address = sockaddr::encode("10.1.1.1:7".parse().expect("an address"));
+    let address = address.as_ptr().cast();
+    for len in [3, 129, u32::MAX] {
+        failed((table.bind)(user, fd, address, len) as isize, Errno::EINVAL);
+        failed((table.connect)(user, fd, address, len) as isize, Errno::EINVAL);
+    }
+    failed((table.bind)(user, fd, ptr::null(), 16) as isize, Errno::EFAULT);
+
+    let one = 1i32.to_ne_bytes();
+    let option = |at: *const u8, len| {
+        (table.setsockopt)(user, fd, SOL_SOCKET, SO_REUSEADDR, at.cast(), len) as isize
+    };
+    failed(option(one.as_ptr(), u32::MAX), Errno::EINVAL);
+    failed(option(ptr::null(), 4), Errno::EFAULT);
+    // No more is read of it than the option has.
+    assert_eq!(option(one.as_ptr(), i32::MAX as u32), 0);
+    let (mut out, mut len) = ([7u8; 8], i32::MAX as u32);
+    let get = |at, len| (table.getsockopt)(user, fd, SOL_SOCKET, SO_REUSEADDR, at, len) as isize;
+    assert_eq!(get(out.as_mut_ptr().cast(), &mut len), 0);
+    assert_eq!((len, out), (4, [1, 0, 0, 0, 7, 7, 7, 7]));
+    failed(get(ptr::null_mut(), &mut len), Errno::EFAULT);
+
+    let null = |len| libc::iovec { iov_base: ptr::null_mut(), iov_len: len };
+    let parts = vec![null(0); 1025];
+    for call in [table.readv, table.writev] {
+        failed(call(user, fd, parts.as_ptr(), -1), Errno::EINVAL);
+        failed(call(user, fd, parts.as_ptr(), 1025), Errno::EINVAL);
+        failed(call(user, fd, ptr::null(), 1), Errno::EFAULT);
+        failed(call(user, fd, &null(10), 1), Errno::EFAULT);
+        failed(call(user, fd, &null(usize::MAX), 1), Errno::EINVAL);
+    }
+    let mut list = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    failed((table.poll)(user, list.as_mut_ptr(), u64::MAX, 0) as isize, Errno::EINVAL);
+    failed((table.poll)(user, ptr::null_mut(), 1, 0) as isize, Errno::EFAULT);
+    (table.free)(user);
+}
+
+#[test]
+fn a_poll_sees_descriptors_of_both() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_DGRAM, 0);
+    let mut ends = [0; 2];
+    assert_eq!((table.pipe)(user, ends.as_mut_ptr()), 0);
+    let (input, output) = (libc::POLLIN, libc::POLLOUT);
+    let poll = |wants: [(i32, i16); 4], timeout| {
+        let mut list = wants.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+        let found = (table.poll)(user, list.as_mut_ptr(), 4, timeout);
+        (found, list.map(|one| one.revents))
+    };
+    let nothing = -1;
+    let lists = [(fd, input), (ends[0], input), (ends[1], output), (nothing, input)];
+    assert_eq!(poll(lists, 5000), (1, [0, 0, output, 0]));
+    let lists = [(fd, output), (ends[0], input), (ends[1], output), (nothing, input)];
+    assert_eq!(poll(lists, -1), (2, [output, 0, output, 0]));
+    // Waiting in virtual time for what the socket does not have ends at once.
+    let lists = [(fd, input), (ends[0], input), (nothing, input), (nothing, output)];
+    assert_eq!(poll(lists, 60_000), (0, [0; 4]));
+    for fd in [fd, ends[0], ends[1]] {
+        assert_eq!((table.close)(user, fd), 0);
+    }
     (table.free)(user);
 }

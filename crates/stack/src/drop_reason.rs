@@ -68,6 +68,8 @@ drop_reasons! {
     UdpHeader = "UDP_INVALID_HEADER",
     /// The receive buffer of a UDP socket is full.
     SocketReceiveBuffer = "SOCKET_RCVBUFF",
+    /// The error queue of a socket is full (`IP_RECVERR`).
+    ErrorQueue = "SOCKET_ERRQUEUE",
     /// The qdisc refused the frame.
     QdiscDrop = "QDISC_DROP",
     /// The loopback queue is full.

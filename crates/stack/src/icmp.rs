@@ -5,13 +5,13 @@ use crate::drop_reason::DropReason;
 use crate::egress::{Datagram, send_datagram};
 use crate::frame::{Frame, Headers};
 use crate::interface::Interface;
-use crate::socket::SocketError;
-use crate::socket::tcp::PathError;
+use crate::socket::errors::{ErrorOrigin, ErrorRecord, Report};
 use crate::stack::Host;
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, lock};
-use crate::wire::icmp::{self, Quoted, Unreachable};
-use crate::wire::{Protocol, icmpv6, ipv4, ipv6};
+use crate::wire::icmp::{self, Quoted, TimeExceeded, Unreachable};
+use crate::wire::icmpv6::Unreachable as Unreachable6;
+use crate::wire::{Protocol, icmpv6, ipv4, ipv6, udp};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_tcp::connection::ConnectionError;
@@ -89,26 +89,31 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
         }
     };
     let body = data.slice_ref(body);
-    let error = match message {
+    let told = match message {
         icmp::Message::EchoRequest { identifier, sequence } => {
             stats.add(IpCounter::IcmpInEchos, 1);
             stats.add(IpCounter::IcmpOutEchoReps, 1);
             let reply = icmp::Message::EchoReply { identifier, sequence };
             return send_v4(cx, ip.destination, ip.source, reply, body.into());
         }
-        icmp::Message::EchoReply { .. } | icmp::Message::ParameterProblem { .. } => return,
+        // That of reassembly says nothing of the way.
+        icmp::Message::EchoReply { .. } | icmp::Message::TimeExceeded(TimeExceeded::Reassembly) => {
+            return;
+        }
         icmp::Message::Unreachable(code) => {
             stats.add(IpCounter::IcmpInDestUnreachs, 1);
             unreachable_v4(code)
         }
         icmp::Message::FragmentationNeeded { mtu } => {
             stats.add(IpCounter::IcmpInDestUnreachs, 1);
-            PathError::TooBig(u32::from(mtu))
+            Told::too_big(u32::from(mtu))
         }
-        icmp::Message::TimeExceeded(_) => PathError::Unreachable(ConnectionError::HostUnreachable),
+        icmp::Message::TimeExceeded(TimeExceeded::Transit) => Told::TIME_EXCEEDED,
+        icmp::Message::ParameterProblem { pointer } => Told::bad_header(u32::from(pointer)),
     };
+    let origin = Origin::of(ErrorOrigin::Icmp, data, ip.source.into());
     match Quoted::v4(&body) {
-        Ok(quoted) => on_error(cx, &quoted, error),
+        Ok(quoted) => on_error(cx, told, origin, &quoted, &body),
         Err(_) => {
             stats.add(IpCounter::IcmpInErrors, 1);
             cx.host.drops.count(DropReason::Icmp);
@@ -116,14 +121,87 @@ pub(crate) fn receive_v4(cx: Context<'_>, ip: &ipv4::Header, data: &Bytes) {
     }
 }
 
-fn unreachable_v4(code: Unreachable) -> PathError {
-    PathError::Unreachable(match code {
-        Unreachable::Network | Unreachable::NetworkUnknown | Unreachable::NetworkTos => {
-            ConnectionError::NetworkUnreachable
+/// What a message says, before anybody believes it.
+#[derive(Clone, Copy)]
+struct Told {
+    error: ConnectionError,
+    is_hard: bool,
+    is_too_big: bool,
+    info: u32,
+}
+
+impl Told {
+    const TIME_EXCEEDED: Self = Self::soft(ConnectionError::HostUnreachable);
+
+    const fn soft(error: ConnectionError) -> Self {
+        Self { error, is_hard: false, is_too_big: false, info: 0 }
+    }
+
+    const fn hard(error: ConnectionError) -> Self {
+        Self { is_hard: true, ..Self::soft(error) }
+    }
+
+    /// Hard for UDP, which would not fragment (`__udp4_lib_err`).
+    const fn too_big(mtu: u32) -> Self {
+        Self { is_too_big: true, info: mtu, ..Self::hard(ConnectionError::MessageTooLong) }
+    }
+
+    const fn bad_header(pointer: u32) -> Self {
+        Self { info: pointer, ..Self::hard(ConnectionError::Protocol) }
+    }
+}
+
+/// Where a message came from: what a record of it shows.
+#[derive(Clone, Copy)]
+struct Origin {
+    kind: u8,
+    code: u8,
+    origin: ErrorOrigin,
+    offender: IpAddr,
+}
+
+impl Origin {
+    /// Of a message that was parsed.
+    fn of(origin: ErrorOrigin, message: &[u8], offender: IpAddr) -> Self {
+        let [kind, code] = message.first_chunk().copied().unwrap_or_default();
+        Self { kind, code, origin, offender }
+    }
+}
+
+/// `icmp_err_convert`
+fn unreachable_v4(code: Unreachable) -> Told {
+    match code {
+        Unreachable::Network | Unreachable::NetworkTos => {
+            Told::soft(ConnectionError::NetworkUnreachable)
         }
-        Unreachable::Port => ConnectionError::Refused,
-        _ => ConnectionError::HostUnreachable,
-    })
+        Unreachable::Host | Unreachable::HostTos => Told::soft(ConnectionError::HostUnreachable),
+        Unreachable::Protocol => Told::hard(ConnectionError::ProtocolUnavailable),
+        Unreachable::Port => Told::hard(ConnectionError::Refused),
+        Unreachable::SourceRouteFailed => Told::soft(ConnectionError::NotSupported),
+        Unreachable::NetworkUnknown | Unreachable::NetworkProhibited => {
+            Told::hard(ConnectionError::NetworkUnreachable)
+        }
+        Unreachable::HostUnknown => Told::hard(ConnectionError::HostDown),
+        Unreachable::HostIsolated => Told::hard(ConnectionError::NoNetwork),
+        Unreachable::HostProhibited
+        | Unreachable::PacketFiltered
+        | Unreachable::PrecedenceViolation
+        | Unreachable::PrecedenceCutoff => Told::hard(ConnectionError::HostUnreachable),
+    }
+}
+
+/// `icmpv6_err_convert`
+fn unreachable_v6(code: Unreachable6) -> Told {
+    match code {
+        Unreachable6::NoRoute => Told::soft(ConnectionError::NetworkUnreachable),
+        Unreachable6::BeyondScope | Unreachable6::Address => {
+            Told::soft(ConnectionError::HostUnreachable)
+        }
+        Unreachable6::Port => Told::hard(ConnectionError::Refused),
+        Unreachable6::Prohibited | Unreachable6::SourcePolicy | Unreachable6::RejectRoute => {
+            Told::hard(ConnectionError::Forbidden)
+        }
+    }
 }
 
 /// Handles the payload of an IPv6 packet to this host.
@@ -144,7 +222,7 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
             return;
         }
     };
-    let error = match message {
+    let told = match message {
         M::EchoRequest { identifier, sequence } => {
             let reply = M::EchoReply { identifier, sequence };
             let body = data.slice_ref(body).into();
@@ -159,20 +237,15 @@ pub(crate) fn receive_v6(cx: Context<'_>, ip: &ipv6::Header, data: &Bytes) {
             }
             return;
         }
-        M::EchoReply { .. } | M::ParameterProblem { .. } => return,
-        M::Unreachable(icmpv6::Unreachable::Port) => {
-            PathError::Unreachable(ConnectionError::Refused)
-        }
-        M::Unreachable(icmpv6::Unreachable::NoRoute) => {
-            PathError::Unreachable(ConnectionError::NetworkUnreachable)
-        }
-        M::Unreachable(_) | M::TimeExceeded(_) => {
-            PathError::Unreachable(ConnectionError::HostUnreachable)
-        }
-        M::PacketTooBig { mtu } => PathError::TooBig(mtu),
+        M::EchoReply { .. } => return,
+        M::Unreachable(code) => unreachable_v6(code),
+        M::TimeExceeded(_) => Told::TIME_EXCEEDED,
+        M::ParameterProblem { pointer, .. } => Told::bad_header(pointer),
+        M::PacketTooBig { mtu } => Told::too_big(mtu),
     };
+    let origin = Origin::of(ErrorOrigin::Icmp6, data, ip.source.into());
     match Quoted::v6(body) {
-        Ok(quoted) => on_error(cx, &quoted, error),
+        Ok(quoted) => on_error(cx, told, origin, &quoted, body),
         Err(_) => {
             stats.add(IpCounter::Icmp6InErrors, 1);
             cx.host.drops.count(DropReason::Icmp);
@@ -209,8 +282,8 @@ fn on_solicitation(
 }
 
 /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a segment
-/// in flight; UDP has no such means, and connected sockets alone are told.
-fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
+/// in flight; UDP has no such means.
+fn on_error(cx: Context<'_>, told: Told, origin: Origin, quoted: &Quoted, body: &[u8]) {
     let tuple = quoted.ports.map(|ports| FourTuple {
         local: quoted.source,
         remote: quoted.destination,
@@ -220,20 +293,19 @@ fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
     let handled = match (quoted.protocol, tuple) {
         (Protocol::TCP, Some(tuple)) => match (cx.host.demux.connection(&tuple), quoted.seq) {
             (Some(socket), Some(seq)) => {
-                socket.path_error(cx.host, cx.now, seq, error);
+                let report = report(told, origin, &tuple, body.get(quoted.transport_at..));
+                socket.path_error(cx.host, cx.now, seq, report);
                 true
             }
             _ => false,
         },
-        (Protocol::UDP, Some(tuple)) => cx.host.udp.on_error(&tuple, |socket| match error {
-            PathError::TooBig(mtu) => {
+        (Protocol::UDP, Some(tuple)) => cx.host.udp.on_error(&tuple, |socket| {
+            if told.is_too_big {
                 let current = u32::MAX;
-                cx.host.topology.on_packet_too_big(cx.now, tuple.remote, mtu, current);
+                cx.host.topology.on_packet_too_big(cx.now, tuple.remote, told.info, current);
             }
-            PathError::Unreachable(ConnectionError::Refused) => {
-                socket.set_error(SocketError::Refused);
-            }
-            PathError::Unreachable(_) => socket.set_error(SocketError::HostUnreachable),
+            let data = body.get(quoted.transport_at + udp::HEADER_LEN..);
+            socket.on_report(cx.host, report(told, origin, &tuple, data));
         }),
         _ => false,
     };
@@ -242,16 +314,41 @@ fn on_error(cx: Context<'_>, quoted: &Quoted, error: PathError) {
     }
 }
 
-/// A packet of ours could not be given to its neighbour: its socket is told as if a router had.
+fn report(told: Told, origin: Origin, tuple: &FourTuple, data: Option<&[u8]>) -> Report {
+    let Told { error, is_hard, is_too_big, info } = told;
+    let Origin { kind, code, origin, offender } = origin;
+    let record = ErrorRecord {
+        error,
+        origin,
+        kind,
+        code,
+        info,
+        destination: tuple.remote_addr(),
+        offender: Some(offender),
+        // A copy: what came may share its memory with much more.
+        data: Bytes::copy_from_slice(data.unwrap_or_default()),
+    };
+    Report { record, is_hard, is_too_big }
+}
+
+/// A packet of ours could not be given to its neighbour: its socket is told as if a router had,
+/// namely this host (`ipv4_link_failure`, `ndisc_error_report`).
 pub(crate) fn on_link_failure(cx: Context<'_>, frame: &Frame) {
-    let headers = frame.headers.as_slice();
-    let quoted = match headers.first().map(|byte| byte >> 4) {
-        Some(4) => Quoted::v4(headers),
-        Some(6) => Quoted::v6(headers),
+    let packet = frame.to_bytes();
+    let told = Told::soft(ConnectionError::HostUnreachable);
+    let (quoted, origin, kind, code) = match packet.first().map(|byte| byte >> 4) {
+        Some(4) => {
+            (Quoted::v4(&packet), ErrorOrigin::Icmp, icmp::UNREACHABLE, Unreachable::Host as u8)
+        }
+        Some(6) => {
+            let code = Unreachable6::Address as u8;
+            (Quoted::v6(&packet), ErrorOrigin::Icmp6, icmpv6::UNREACHABLE, code)
+        }
         _ => return,
     };
     if let Ok(quoted) = quoted {
-        on_error(cx, &quoted, PathError::Unreachable(ConnectionError::HostUnreachable));
+        let origin = Origin { kind, code, origin, offender: quoted.source };
+        on_error(cx, told, origin, &quoted, &packet);
     }
 }
 

@@ -622,7 +622,18 @@ impl Stack {
     /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
     pub fn bind_udp(&self, local: SocketAddr, reuse: bool) -> Result<UdpHandle, SocketError> {
         self.host.check_local(local.ip())?;
-        let socket = self.host.udp.bind(self.host.hash_key, local, reuse)?;
+        let socket = self.host.udp.bind(self.host.hash_key, local, reuse, false)?;
+        Ok(UdpHandle::new(socket, self.host.clone()))
+    }
+
+    /// As [`bind_udp`](Self::bind_udp) to `[::]` and `0.0.0.0` alike, which is `[::]` without
+    /// `IPV6_V6ONLY`. The own address shows as `[::]`, peers as what they are.
+    ///
+    /// # Errors
+    /// As [`bind_udp`](Self::bind_udp).
+    pub fn bind_udp_dual(&self, port: u16, reuse: bool) -> Result<UdpHandle, SocketError> {
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let socket = self.host.udp.bind(self.host.hash_key, local, reuse, true)?;
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 

@@ -88,6 +88,27 @@ pub enum ConnectionError {
     /// The application or the host ended it (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,
+    /// The far host does not know the protocol (ENOPROTOOPT).
+    #[error("protocol not available")]
+    ProtocolUnavailable,
+    /// A source route failed (EOPNOTSUPP).
+    #[error("operation not supported")]
+    NotSupported,
+    /// A router does not know the host (EHOSTDOWN).
+    #[error("host is down")]
+    HostDown,
+    /// A router says that the own host is isolated (ENONET).
+    #[error("machine is not on the network")]
+    NoNetwork,
+    /// A router forbids it (EACCES).
+    #[error("permission denied")]
+    Forbidden,
+    /// Somebody could not make sense of a header (EPROTO).
+    #[error("protocol error")]
+    Protocol,
+    /// More than a link on the way takes (EMSGSIZE): datagrams alone.
+    #[error("message too long")]
+    MessageTooLong,
 }
 
 /// Why nothing was written.
@@ -127,8 +148,10 @@ bitflags::bitflags! {
         const READ_CLOSED = 4;
         /// Writing was shut down, or the connection is over.
         const WRITE_CLOSED = 8;
-        /// The connection failed.
+        /// The connection failed, or an error is to be told.
         const ERROR = 16;
+        /// The error queue of the socket has something (`MSG_ERRQUEUE`); no connection sets it.
+        const ERROR_QUEUE = 32;
     }
 }
 
@@ -432,7 +455,9 @@ impl Connection {
         } else if self.state != State::Closed {
             self.counters.add(Counter::EstabResets, 1);
         }
-        self.error.get_or_insert(error);
+        if self.state != State::Closed || self.error.is_none() {
+            self.set_error(Some(error));
+        }
         self.turn(Transition::Abort);
         self.deadlines.clear_all();
         self.sender.queue.clear();
@@ -446,13 +471,18 @@ impl Connection {
 
     fn may_read(&mut self) -> Result<(), ReadError> {
         if self.receiver.unread() == 0
-            && let Some(error) = self.error
-            && !self.error_taken
+            && let Some(error) = self.take_failure()
         {
-            self.error_taken = true;
             return Err(ReadError::Failed(error));
         }
         Ok(())
+    }
+
+    /// `sk_err`, once. What ended the connection stays known.
+    pub(crate) fn take_failure(&mut self) -> Option<ConnectionError> {
+        let error = self.error.filter(|_| !self.error_taken)?;
+        self.error_taken = true;
+        Some(error)
     }
 
     fn is_at_end(&self) -> bool {
@@ -610,7 +640,8 @@ impl Connection {
             | SocketOption::KeepAliveCount(_)
             | SocketOption::UserTimeout(_)
             | SocketOption::Linger(_)
-            | SocketOption::Priority(_) => {}
+            | SocketOption::Priority(_)
+            | SocketOption::ReceiveErrors(_) => {}
         }
         Ok(())
     }
@@ -643,11 +674,16 @@ impl Connection {
 
     /// Why the connection failed, once (`SO_ERROR`).
     pub fn take_error(&mut self) -> Option<ConnectionError> {
-        if self.error.is_some() && !self.error_taken {
-            self.error_taken = true;
-            return self.error;
+        self.take_failure().or_else(|| self.soft_error.take())
+    }
+
+    /// Sets or forgets what the next call is told (`sk_err`), as reading the error queue does. The
+    /// connection is as open as before.
+    pub fn set_error(&mut self, error: Option<ConnectionError>) {
+        match error {
+            Some(_) => (self.error, self.error_taken) = (error, false),
+            None => self.error_taken = true,
         }
-        self.soft_error.take()
     }
 
     /// When to call [`on_deadline`](Self::on_deadline); [`Instant::FAR_FUTURE`] if never.
@@ -705,6 +741,11 @@ impl Connection {
     /// Memory that the socket's backlog may take: receive plus send buffer, as in Linux.
     pub fn backlog_limit(&self) -> u32 {
         self.receiver.rcvbuf().saturating_add(self.sndbuf)
+    }
+
+    /// Memory that the receive buffer has left (`sk_rcvbuf` less `sk_rmem_alloc`).
+    pub fn receive_room(&self) -> u32 {
+        self.receiver.rcvbuf().saturating_sub(self.receiver.rmem_alloc())
     }
 
     /// Bytes that can be read (`FIONREAD`).

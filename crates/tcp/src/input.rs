@@ -267,6 +267,8 @@ impl Connection {
                 return false;
             }
         };
+        // The peer is there after all (`tcp_ack`).
+        self.soft_error = None;
         if self.sender.wnd > 0 {
             self.probe_backoff = 0;
             self.deadlines.clear(Deadline::Probe);
@@ -375,10 +377,13 @@ impl Connection {
 
     /// A router reported an error for a segment in flight. In the handshake any ends the connection,
     /// as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for when the
-    /// connection times out (RFC 1122 section 4.2.3.9).
+    /// connection times out (RFC 1122 section 4.2.3.9), or told at once to who asked for it
+    /// ([`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors)).
     pub fn on_unreachable(&mut self, error: ConnectionError) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.fail(error);
+        } else if self.options.receive_errors {
+            self.set_error(Some(error));
         } else {
             self.soft_error = Some(error);
         }

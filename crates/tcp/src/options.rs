@@ -48,6 +48,8 @@ pub struct SocketOptions {
     pub notsent_lowat_us: u32,
     /// `SO_PRIORITY`, 0 to 15: the band of `pfifo_fast` and `fq`.
     pub priority: u8,
+    /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection tells at once what routers say of it.
+    pub receive_errors: bool,
     /// `TCP_CONGESTION`; `None` is `tcp_congestion_control`.
     pub congestion: Option<&'static str>,
 }
@@ -108,6 +110,7 @@ impl SocketOptions {
             }
             SocketOption::Priority(band @ 0..=15) => self.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
+            SocketOption::ReceiveErrors(on) => self.receive_errors = on,
         }
         Ok(())
     }
@@ -133,6 +136,7 @@ impl Default for SocketOptions {
             notsent_lowat: 0,
             notsent_lowat_us: 0,
             priority: 0,
+            receive_errors: false,
             congestion: None,
         }
     }
@@ -180,6 +184,8 @@ pub enum SocketOption {
     Congestion(String),
     /// `SO_PRIORITY`, 0 to 15.
     Priority(u8),
+    /// `IP_RECVERR`, `IPV6_RECVERR`.
+    ReceiveErrors(bool),
 }
 
 /// Why an option was refused.

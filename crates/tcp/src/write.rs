@@ -79,10 +79,7 @@ impl Connection {
     }
 
     fn may_write(&mut self) -> Result<(), WriteError> {
-        if let Some(error) = self.error
-            && !self.error_taken
-        {
-            self.error_taken = true;
+        if let Some(error) = self.take_failure() {
             return Err(WriteError::Failed(error));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {

@@ -7,8 +7,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
-    AddressFamily, Protocol, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
-    Shutdown, SocketFlags, SocketType,
+    AddressFamily, Protocol, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 use rustix::pipe::SpliceFlags;
 use std::collections::BTreeMap;
@@ -173,7 +172,15 @@ impl Calls {
             }
             Call::Receive(fd, sizes, flags) => {
                 let fd = self.fd(fd)?;
-                Box::new(move || (receive(&fd, &sizes, flags).unwrap_or_else(failed), Vec::new()))
+                Box::new(move || {
+                    (receive(&fd, &sizes, 0, flags).unwrap_or_else(failed), Vec::new())
+                })
+            }
+            Call::ReceiveMessage(fd, sizes, room, flags) => {
+                let fd = self.fd(fd)?;
+                Box::new(move || {
+                    (receive(&fd, &sizes, room, Some(flags)).unwrap_or_else(failed), Vec::new())
+                })
             }
             Call::Send(fd, pieces, flags, address) => {
                 let fd = self.fd(fd)?;
@@ -263,21 +270,21 @@ fn open_socket(domain: i32, kind: i32, protocol: i32) -> Result<OwnedFd> {
     rustix::net::socket_with(family, kind, SocketFlags::from_bits_retain(flags), protocol)
 }
 
-fn receive(fd: &OwnedFd, sizes: &[usize], flags: Option<i32>) -> Result<Reply> {
+fn receive(fd: &OwnedFd, sizes: &[usize], room: usize, flags: Option<i32>) -> Result<Reply> {
     let mut buffers: Vec<_> = sizes.iter().map(|&size| vec![0; size]).collect();
     let mut slices: Vec<_> = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+    let mut control = vec![0; room];
     let (len, flags) = match flags {
         None => (rustix::io::readv(fd, &mut slices)?, 0),
         Some(flags) => {
-            let flags = RecvFlags::from_bits_retain(flags as u32);
-            let mut none = RecvAncillaryBuffer::default();
-            let message = rustix::net::recvmsg(fd, &mut slices, &mut none, flags)?;
-            (message.bytes, message.flags.bits() as i32)
+            let message = socket::receive_message(fd, &mut slices, &mut control, flags)?;
+            control.truncate(message.control);
+            (message.len, message.flags)
         }
     };
     let mut data = buffers.concat();
     data.truncate(len);
-    Ok(Reply { flags, ..Reply::data(len as i64, data) })
+    Ok(Reply { flags, control, ..Reply::data(len as i64, data) })
 }
 
 fn request_int(fd: &OwnedFd, request: u32) -> Reply {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod check;
+mod control;
 
 use super::ast::{CallSpec, Value};
 use super::connections::{PEER_BYTES, WRITTEN_BYTES, stream_bytes};
@@ -18,6 +19,7 @@ const NOT_OPEN: Descriptor = 999_999;
 
 const MSG_PEEK: i32 = 0x2;
 const MSG_TRUNC: i32 = 0x20;
+const MSG_ERRQUEUE: i32 = 0x2000;
 
 /// What the script's number of a descriptor stands for.
 #[derive(Clone, Copy, Debug)]
@@ -163,22 +165,31 @@ impl Descriptors {
         check: &mut Check,
     ) -> Result<(Call, Meaning, Effect), SyntaxError> {
         let (script, fd) = self.fd(arguments, 0)?;
-        let (sizes, flags) = match arguments.spec.name.as_str() {
-            "read" => (vec![arguments.size(2)?], None),
-            "readv" => (arguments.pieces(arguments.value(1)?)?, None),
+        let (call, flags) = match arguments.spec.name.as_str() {
+            "read" => (Call::Receive(fd, vec![arguments.size(2)?], None), 0),
+            "readv" => {
+                let sizes = arguments.pieces(arguments.value(1)?)?;
+                (Call::Receive(fd, sizes, None), 0)
+            }
             "recvmsg" => {
                 let message = arguments.message(1)?;
                 check.expect_flags(message.flags);
-                (message.pieces, Some(arguments.int(2)?))
+                let (flags, room) = (arguments.int(2)?, control::room(&message.control));
+                check.expect_control(message.control);
+                (Call::ReceiveMessage(fd, message.pieces, room, flags), flags)
             }
-            _ => (vec![arguments.size(2)?], Some(arguments.int(3)?)),
+            _ => {
+                let flags = arguments.int(3)?;
+                (Call::Receive(fd, vec![arguments.size(2)?], Some(flags)), flags)
+            }
         };
-        let effect = match flags.unwrap_or(0) {
-            flags if flags & MSG_PEEK != 0 => Effect::None,
+        let effect = match flags {
+            // What the peer sent is not what an error quotes.
+            flags if flags & (MSG_PEEK | MSG_ERRQUEUE) != 0 => Effect::None,
             flags if flags & MSG_TRUNC != 0 => Effect::Drops(script),
             _ => Effect::Reads(script),
         };
-        Ok((Call::Receive(fd, sizes, flags), Meaning::None, effect))
+        Ok((call, Meaning::None, effect))
     }
 
     fn sending_call(

@@ -43,9 +43,12 @@ pub enum Call {
     Accept(Descriptor, i32),
     /// `connect`
     Connect(Descriptor, SocketAddr),
-    /// `read`, `recv`, `readv`, `recvmsg`: buffers of these sizes, flags; data comes in the reply.
+    /// `read`, `recv`, `readv`: buffers of these sizes, flags; data comes in the reply.
     /// `None` for the calls without flags.
     Receive(Descriptor, Vec<usize>, Option<i32>),
+    /// `recvmsg`: buffers of these sizes, bytes for control messages, flags; data and control messages
+    /// come in the reply.
+    ReceiveMessage(Descriptor, Vec<usize>, usize, i32),
     /// `write`, `send`, `writev`, `sendmsg`: the pieces, flags (`None` for the calls without), address.
     Send(Descriptor, Vec<Bytes>, Option<i32>, Option<SocketAddr>),
     /// `shutdown(fd, how)`
@@ -85,6 +88,8 @@ pub struct Reply {
     pub data: Vec<u8>,
     /// Flags of a received message.
     pub flags: i32,
+    /// Control messages of a received message, as the C library lays them out.
+    pub control: Vec<u8>,
     /// Of `poll`.
     pub entries: Vec<PollEntry>,
     /// Of `epoll_wait`.

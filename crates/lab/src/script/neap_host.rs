@@ -228,7 +228,10 @@ impl Neap {
             Call::Close(fd) => {
                 Ok(posix.close(now, &mut progress.call, *fd)?.map(|()| Reply::ok(0)))
             }
-            Call::Receive(fd, sizes, flags) => self.receive(*fd, sizes, *flags, progress),
+            Call::Receive(fd, sizes, flags) => self.receive(*fd, sizes, 0, *flags, progress),
+            Call::ReceiveMessage(fd, sizes, room, flags) => {
+                self.receive(*fd, sizes, *room, Some(*flags), progress)
+            }
             Call::Send(fd, pieces, flags, address) => {
                 let data = pieces.concat();
                 let to = address.map(sockaddr::encode);
@@ -248,22 +251,26 @@ impl Neap {
         &mut self,
         fd: i32,
         sizes: &[usize],
+        control_room: usize,
         flags: Option<i32>,
         progress: &mut Progress,
     ) -> Result<Outcome<Reply>, Errno> {
         let Progress { call, buffer } = progress;
         buffer.resize(sizes.iter().sum(), 0);
+        let mut control = vec![0; control_room];
         let received = match flags {
-            None => self.posix.read(self.now, call, fd, buffer)?.map(|len| (len, 0)),
+            None => self.posix.read(self.now, call, fd, buffer)?.map(|len| (len, 0, 0)),
             Some(flags) => {
-                let received = self.posix.recv_from(self.now, call, fd, buffer, flags)?;
-                received.map(|received| (received.len, received.flags))
+                let buffers = (&mut buffer[..], &mut control[..]);
+                let received = self.posix.recv_msg(self.now, call, fd, buffers, flags)?;
+                received.map(|received| (received.len, received.flags, received.control))
             }
         };
-        Ok(received.map(|(len, flags)| {
+        Ok(received.map(|(len, flags, control_len)| {
             let mut data = core::mem::take(buffer);
             data.truncate(len);
-            Reply { flags, ..Reply::data(len as i64, data) }
+            control.truncate(control_len);
+            Reply { flags, control, ..Reply::data(len as i64, data) }
         }))
     }
 

@@ -191,13 +191,17 @@ impl Tcp {
     }
 }
 
+/// Bytes of a segment that an ICMP error quotes: its ports and sequence number.
+const QUOTED_LEN: usize = 8;
+
 /// An ICMP error of `router` about the segment `quoted`, which the host sent on `flow`.
 pub(crate) fn icmp(spec: &IcmpSpec, router: IpAddr, flow: Flow, quoted: &Tcp, len: u32) -> Bytes {
     let segment = quoted.bytes(flow);
     let total = segment.len() + len as usize;
     let (from, to) = (flow.from.ip(), flow.to.ip());
     let mut quote = ip_header(from, to, Protocol::TCP, Ecn::NotEct, total);
-    quote.extend(segment);
+    // As much as RFC 792 asks for, and packetdrill quotes.
+    quote.extend_from_slice(&segment[..QUOTED_LEN]);
     let mut message = vec![spec.kind, spec.code, 0, 0];
     message.extend(spec.mtu.to_be_bytes());
     message.extend(quote);

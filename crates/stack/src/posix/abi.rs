@@ -165,6 +165,7 @@ pub const IP_TTL: i32 = 2;
 pub const IP_MTU_DISCOVER: i32 = 10;
 pub const IP_RECVERR: i32 = 11;
 pub const IP_MTU: i32 = 14;
+pub const IP_RECVERR_RFC4884: i32 = 26;
 pub const IP_FREEBIND: i32 = 15;
 pub const IP_TRANSPARENT: i32 = 19;
 pub const IPV6_UNICAST_HOPS: i32 = 16;
@@ -173,6 +174,15 @@ pub const IPV6_MTU: i32 = 24;
 pub const IPV6_RECVERR: i32 = 25;
 pub const IPV6_V6ONLY: i32 = 26;
 pub const IPV6_TCLASS: i32 = 67;
+/// `SO_EE_ORIGIN_*` of `linux/errqueue.h`.
+pub const SO_EE_ORIGIN_NONE: u8 = 0;
+pub const SO_EE_ORIGIN_LOCAL: u8 = 1;
+pub const SO_EE_ORIGIN_ICMP: u8 = 2;
+pub const SO_EE_ORIGIN_ICMP6: u8 = 3;
+/// `sizeof(struct cmsghdr)`.
+pub const CMSG_HEADER_LEN: usize = 16;
+/// `sizeof(struct sock_extended_err)`.
+pub const SOCK_EXTENDED_ERR_LEN: usize = 16;
 /// `IP_PMTUDISC_WANT`.
 pub const IP_PMTUDISC_WANT: i32 = 1;
 

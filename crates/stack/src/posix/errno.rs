@@ -33,6 +33,7 @@ errnos! {
     EBADF 9 "Bad file descriptor";
     EAGAIN 11 "Resource temporarily unavailable";
     ENOMEM 12 "Cannot allocate memory";
+    EACCES 13 "Permission denied";
     EFAULT 14 "Bad address";
     EEXIST 17 "File exists";
     EINVAL 22 "Invalid argument";
@@ -42,6 +43,8 @@ errnos! {
     EPIPE 32 "Broken pipe";
     EDOM 33 "Numerical argument out of domain";
     ELOOP 40 "Too many levels of symbolic links";
+    ENONET 64 "Machine is not on the network";
+    EPROTO 71 "Protocol error";
     ENOTSOCK 88 "Socket operation on non-socket";
     EDESTADDRREQ 89 "Destination address required";
     EMSGSIZE 90 "Message too long";
@@ -61,6 +64,7 @@ errnos! {
     ENOTCONN 107 "Transport endpoint is not connected";
     ETIMEDOUT 110 "Connection timed out";
     ECONNREFUSED 111 "Connection refused";
+    EHOSTDOWN 112 "Host is down";
     EHOSTUNREACH 113 "No route to host";
     EALREADY 114 "Operation already in progress";
     EINPROGRESS 115 "Operation now in progress";
@@ -93,6 +97,13 @@ impl From<ConnectionError> for Errno {
             ConnectionError::HostUnreachable => Self::EHOSTUNREACH,
             ConnectionError::NetworkUnreachable => Self::ENETUNREACH,
             ConnectionError::Aborted => Self::ECONNABORTED,
+            ConnectionError::ProtocolUnavailable => Self::ENOPROTOOPT,
+            ConnectionError::NotSupported => Self::EOPNOTSUPP,
+            ConnectionError::HostDown => Self::EHOSTDOWN,
+            ConnectionError::NoNetwork => Self::ENONET,
+            ConnectionError::Forbidden => Self::EACCES,
+            ConnectionError::Protocol => Self::EPROTO,
+            ConnectionError::MessageTooLong => Self::EMSGSIZE,
         }
     }
 }
@@ -139,6 +150,7 @@ impl From<SocketError> for Errno {
             SocketError::WouldBlock => Self::EAGAIN,
             SocketError::NoBuffers => Self::ENOBUFS,
             SocketError::InvalidArgument => Self::EINVAL,
+            SocketError::Reported(error) => error.into(),
             SocketError::ShutDown => Self::ENETDOWN,
         }
     }

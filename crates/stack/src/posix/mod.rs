@@ -42,6 +42,7 @@ pub mod abi;
 mod control;
 mod epoll;
 pub mod errno;
+mod error_queue;
 mod names;
 mod options;
 mod pipe;

@@ -24,19 +24,14 @@ impl Posix {
         }
         let mut local = socket.canonical(local);
         self.stack.host().check_local(local.ip())?;
-        let reuse = socket.common.reuse_address;
         match &socket.kind {
             Kind::Fresh if socket.bound.is_none() => {
                 local.set_port(self.reserve(local, socket)?);
                 self.table.socket_mut(fd)?.bound = Some(local);
             }
             Kind::Datagram(None) => {
-                let handle = self.stack.bind_udp(local, reuse)?;
-                let socket = self.table.socket_mut(fd)?;
-                handle.set_buffers(socket.options.receive_buffer, socket.options.send_buffer);
-                socket.bound = Some(handle.local_addr());
-                socket.kind = Kind::Datagram(Some(handle));
-                self.changed(fd);
+                let bound = self.bind_datagram(fd, local)?.local_addr();
+                self.table.socket_mut(fd)?.bound = Some(bound);
             }
             _ => return Err(Errno::EINVAL),
         }

@@ -37,12 +37,10 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_TTL, 64),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IP, IP_RECVERR, 0),
     (SOL_IP, IP_FREEBIND, 0),
     (SOL_IP, IP_TRANSPARENT, 0),
     (SOL_IPV6, IPV6_UNICAST_HOPS, 64),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IPV6, IPV6_RECVERR, 0),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
 
@@ -54,6 +52,14 @@ fn fixed(level: i32, name: i32) -> Option<i32> {
 /// The `int` at the front of a value.
 fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
+}
+
+/// As [`int`] for an option of IP, which may be one byte, or nothing.
+fn ip_int(value: &[u8]) -> Result<i32, Errno> {
+    if value.len() < size_of::<i32>() {
+        return Ok(value.first().map_or(0, |byte| i32::from(*byte)));
+    }
+    int(value)
 }
 
 fn switch(value: &[u8]) -> Result<bool, Errno> {
@@ -126,17 +132,19 @@ impl Posix {
         let config = self.stack.config();
         let socket = self.table.socket_mut(fd)?;
         if let Some(only) = fixed(level, name) {
-            // Options of IP may come as one byte.
-            let asked = match value {
-                [byte] if level == SOL_IP => i32::from(*byte),
-                _ => int(value)?,
-            };
+            let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
             return if asked == only || is_default { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
         }
         match level {
             SOL_SOCKET => socket.set_common(now, &config, name, value),
             SOL_TCP if socket.is_stream() => socket.set_tcp(now, &config, name, value),
+            SOL_IP if name == IP_RECVERR => {
+                socket.set_receive_errors(now, level, ip_int(value)? != 0)
+            }
+            SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
+                socket.set_receive_errors(now, level, switch(value)?)
+            }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
                 if socket.bound.is_some()
@@ -175,7 +183,13 @@ impl Posix {
             let is_v4 = socket.domain == Domain::V4;
             return Err(if is_v4 { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
-        if let Some(value) = fixed(level, name) {
+        let (v4, v6) = socket.common.receive_errors;
+        let value = match (level, name) {
+            (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
+            (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
+            _ => fixed(level, name),
+        };
+        if let Some(value) = value {
             // As in Linux, a small value of an IP option fits less than an int.
             let is_byte = level == SOL_IP && (1..4).contains(&out.len());
             return Ok(if is_byte { give(&[value as u8], out) } else { give_int(value, out) });
@@ -188,10 +202,19 @@ impl Posix {
                 }
                 Ok(give(&address, out))
             }
+            (SOL_SOCKET, SO_ERROR) => {
+                let error = self.table.socket_mut(fd)?.take_error(now);
+                Ok(give_int(error.map_or(0, |error| error.0), out))
+            }
             (SOL_SOCKET, _) => socket.common_option(now, &config, name, out),
             (SOL_TCP, _) => socket.tcp_option(now, &config, name, out),
             (SOL_IP, IP_MTU) | (SOL_IPV6, IPV6_MTU) => match &socket.kind {
                 Kind::Stream { handle, .. } => Ok(give_int(handle.info(now).pmtu, out)),
+                Kind::Datagram(Some(handle)) => {
+                    let remote = handle.remote_addr().ok_or(Errno::ENOTCONN)?;
+                    let found = self.stack.host().topology.lookup(now, remote.ip());
+                    Ok(give_int(found.ok_or(Errno::ENOTCONN)?.mtu, out))
+                }
                 _ => Err(Errno::ENOTCONN),
             },
             (SOL_IPV6, IPV6_V6ONLY) => Ok(give_int(i32::from(socket.common.v6_only), out)),
@@ -215,7 +238,9 @@ impl Socket {
             Kind::Stream { handle, .. } => handle.set_option(now, option)?,
             Kind::Listening(handles) => {
                 self.options.set(&option, config)?;
-                handles.iter().for_each(|handle| handle.set_options(self.options.clone()));
+                handles.iter().for_each(|handle| {
+                    handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
+                });
             }
             Kind::Fresh | Kind::Datagram(_) => self.options.set(&option, config)?,
         }
@@ -319,7 +344,6 @@ impl Socket {
             SO_TYPE => give_int(if is_stream { SOCK_STREAM } else { SOCK_DGRAM }, out),
             SO_PROTOCOL => give_int(if is_stream { IPPROTO_TCP } else { IPPROTO_UDP }, out),
             SO_DOMAIN => give_int(self.domain.number(), out),
-            SO_ERROR => give_int(self.take_error(now).map_or(0, |error| error.0), out),
             SO_ACCEPTCONN => give_int(i32::from(matches!(self.kind, Kind::Listening(_))), out),
             SO_SNDBUF => give_int(self.buffers(now, config).1, out),
             SO_RCVBUF => give_int(self.buffers(now, config).0, out),
@@ -422,11 +446,12 @@ impl Socket {
     }
 
     /// `SO_ERROR`: the pending error, once.
-    fn take_error(&self, now: Instant) -> Option<Errno> {
+    fn take_error(&mut self, now: Instant) -> Option<Errno> {
         match &self.kind {
             Kind::Stream { handle, .. } => handle.take_error(now).map(Errno::from),
             Kind::Datagram(Some(handle)) => handle.take_error().map(Errno::from),
-            _ => None,
+            Kind::Fresh => self.pending.take().map(Errno::from),
+            Kind::Listening(_) | Kind::Datagram(None) => None,
         }
     }
 

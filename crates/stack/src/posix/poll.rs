@@ -27,7 +27,7 @@ const WRITE: u32 = POLLOUT | POLLWRNORM;
 
 /// Changes of a socket that can bring one of these events.
 pub(super) fn wanted(events: u32) -> Ready {
-    let mut ready = Ready::ERROR | Ready::READ_CLOSED | Ready::WRITE_CLOSED;
+    let mut ready = Ready::ERROR | Ready::ERROR_QUEUE | Ready::READ_CLOSED | Ready::WRITE_CLOSED;
     ready.set(Ready::READABLE, events & READ != 0);
     ready.set(Ready::WRITABLE, events & WRITE != 0);
     ready
@@ -37,6 +37,7 @@ impl Socket {
     /// What it is ready for.
     pub(super) fn events(&self) -> u32 {
         match &self.kind {
+            Kind::Fresh if self.pending.is_some() || self.has_errors() => WRITE | POLLHUP | POLLERR,
             Kind::Fresh => WRITE | POLLHUP,
             Kind::Listening(handles) => {
                 let has_one = handles
@@ -47,7 +48,8 @@ impl Socket {
             Kind::Stream { handle, .. } => of(handle.readiness().bits()),
             Kind::Datagram(handle) => {
                 let bits = handle.as_ref().map_or(Ready::WRITABLE, |one| one.readiness().bits());
-                let mut events = of(bits & (Ready::READABLE | Ready::WRITABLE | Ready::ERROR));
+                // What is closed is said by `shut`.
+                let mut events = of(bits - (Ready::READ_CLOSED | Ready::WRITE_CLOSED));
                 if self.shut.0 {
                     events |= READ | POLLRDHUP;
                 }
@@ -106,7 +108,7 @@ fn of(ready: Ready) -> u32 {
     if ready.intersects(Ready::WRITABLE | Ready::WRITE_CLOSED) {
         events |= WRITE;
     }
-    if ready.contains(Ready::ERROR) {
+    if ready.intersects(Ready::ERROR | Ready::ERROR_QUEUE) {
         events |= POLLERR;
     }
     if ready.contains(Ready::READ_CLOSED) {

@@ -7,10 +7,12 @@ use super::table::Object;
 use super::{Call, Fd, Outcome, Posix};
 use crate::listener::ListenerHandle;
 use crate::socket::SocketError;
+use crate::socket::errors::ErrorQueue;
 use crate::socket::tcp::TcpHandle;
 use crate::socket::udp::UdpHandle;
 use crate::stack::{ConnectOptions, ListenOptions};
 use core::net::{IpAddr, SocketAddr};
+use neap_tcp::connection::ConnectionError;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -38,6 +40,8 @@ pub(super) struct Common {
     pub(super) reuse_address: bool,
     /// `IPV6_V6ONLY`
     pub(super) v6_only: bool,
+    /// `IP_RECVERR`, `IPV6_RECVERR`
+    pub(super) receive_errors: (bool, bool),
     /// `SO_RCVTIMEO`; `None` is forever.
     pub(super) receive_timeout: Option<Nanos>,
     /// `SO_SNDTIMEO`
@@ -56,6 +60,10 @@ pub(super) struct Socket {
     pub(super) options: SocketOptions,
     /// UDP: receiving and sending were shut down.
     pub(super) shut: (bool, bool),
+    /// Error queue of a TCP socket that has no connection, left by one that failed.
+    pub(super) errors: Option<Box<ErrorQueue>>,
+    /// The error that goes with it (`sk_err`).
+    pub(super) pending: Option<ConnectionError>,
 }
 
 /// What `accept` took from the queue.
@@ -76,6 +84,8 @@ impl Socket {
             common: Common::default(),
             options: SocketOptions::default(),
             shut: (false, false),
+            errors: None,
+            pending: None,
         }
     }
 
@@ -85,6 +95,23 @@ impl Socket {
             Kind::Stream { handle, .. } => Some(handle),
             _ => None,
         }
+    }
+
+    /// Whether an error queue is left of a connection that failed.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors.as_ref().is_some_and(|errors| !errors.is_empty())
+    }
+
+    /// Gives a UDP socket the options that were set before it had a port.
+    pub(super) fn configure(&self, handle: &UdpHandle) {
+        handle.set_buffers(self.options.receive_buffer, self.options.send_buffer);
+        let (v4, v6) = self.common.receive_errors;
+        handle.set_receive_errors(v4, v6);
+    }
+
+    /// Whether an own address is that of IPv4 too.
+    pub(super) fn is_dual(&self, local: SocketAddr) -> bool {
+        local.is_ipv6() && local.ip().is_unspecified() && !self.common.v6_only
     }
 
     pub(super) fn is_stream(&self) -> bool {
@@ -116,6 +143,7 @@ impl Socket {
             Kind::Listening(handles) => handles.iter().for_each(|handle| handle.close(now)),
             Kind::Stream { handle, .. } => {
                 self.options = handle.options(now);
+                self.errors = handle.swap_errors(now, None);
                 handle.abort(now);
                 handle.close(now);
             }
@@ -169,19 +197,19 @@ impl Posix {
         }
         let any = SocketAddr::new(socket.domain.unspecified(), 0);
         let mut local = socket.bound.unwrap_or(any);
-        let is_dual = local.is_ipv6() && local.ip().is_unspecified() && !socket.common.v6_only;
-        let options = ListenOptions {
+        let is_dual = socket.is_dual(local);
+        let options = |is_v4| ListenOptions {
             backlog,
             reuse_address: socket.common.reuse_address,
-            options: socket.options.clone(),
+            options: socket.options_for(is_v4),
         };
         let mut handles: SmallVec<[ListenerHandle; 2]> = SmallVec::new();
-        let first = self.stack.listen(local, options.clone())?;
+        let first = self.stack.listen(local, options(local.is_ipv4()))?;
         local.set_port(first.local_addr().port());
         handles.push(first);
         if is_dual {
             let other = SocketAddr::new(Domain::V4.unspecified(), local.port());
-            match self.stack.listen(other, options) {
+            match self.stack.listen(other, options(true)) {
                 Ok(other) => handles.push(other),
                 Err(error) => {
                     handles[0].close(now);
@@ -224,14 +252,9 @@ impl Posix {
         }
         match next {
             Ok((handle, peer)) => {
-                let child = Socket {
-                    domain: socket.domain,
-                    kind: Kind::Stream { handle, is_connecting: false },
-                    bound: None,
-                    common: socket.common.clone(),
-                    options: SocketOptions::default(),
-                    shut: (false, false),
-                };
+                let kind = Kind::Stream { handle, is_connecting: false };
+                let common = socket.common.clone();
+                let child = Socket { common, ..Socket::new(socket.domain, kind) };
                 let peer = socket.domain.show(peer);
                 let object = Object::Socket(Box::new(child));
                 let nonblocking = flags & SOCK_NONBLOCK != 0;
@@ -290,12 +313,18 @@ impl Posix {
             return Err(Errno::ENETUNREACH);
         }
         let local = socket.bound_for(remote);
-        let options = ConnectOptions { local, options: socket.options.clone() };
+        let options = ConnectOptions { local, options: socket.options_for(remote.is_ipv4()) };
         let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
             SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
             error => error.into(),
         })?;
-        self.table.socket_mut(fd)?.kind = Kind::Stream { handle, is_connecting: true };
+        let socket = self.table.socket_mut(fd)?;
+        if socket.errors.is_some() {
+            // The queue is the socket's, whatever it connects to.
+            handle.swap_errors(now, socket.errors.take());
+        }
+        socket.pending = None;
+        socket.kind = Kind::Stream { handle, is_connecting: true };
         self.changed(fd);
         Ok(())
     }
@@ -343,24 +372,33 @@ impl Posix {
         if let Some(remote) = remote {
             self.stack.host().source_for(now, remote.ip())?;
         }
-        let is_v4 = remote.map_or(socket.domain == Domain::V4, |remote| remote.is_ipv4());
-        Ok(self.datagram(fd, is_v4)?.connect(remote)?)
+        Ok(self.datagram(fd)?.connect(remote)?)
     }
 
     /// The UDP socket of a descriptor, bound to a port of its own if it has none.
-    pub(super) fn datagram(&mut self, fd: Fd, is_v4: bool) -> Result<UdpHandle, Errno> {
-        let socket = self.table.socket_mut(fd)?;
-        let Kind::Datagram(handle) = &mut socket.kind else { return Err(Errno::EOPNOTSUPP) };
-        if let Some(handle) = handle {
-            return Ok(handle.clone());
+    pub(super) fn datagram(&mut self, fd: Fd) -> Result<UdpHandle, Errno> {
+        let socket = self.table.socket(fd)?;
+        match &socket.kind {
+            Kind::Datagram(Some(handle)) => Ok(handle.clone()),
+            Kind::Datagram(None) => {
+                self.bind_datagram(fd, SocketAddr::new(socket.domain.unspecified(), 0))
+            }
+            _ => Err(Errno::EOPNOTSUPP),
         }
-        let any = if is_v4 { Domain::V4 } else { Domain::V6 };
-        let local = SocketAddr::new(any.unspecified(), 0);
-        let bound = self.stack.bind_udp(local, socket.common.reuse_address)?;
-        bound.set_buffers(socket.options.receive_buffer, socket.options.send_buffer);
-        *handle = Some(bound.clone());
+    }
+
+    /// Gives a UDP socket its own address.
+    pub(super) fn bind_datagram(&mut self, fd: Fd, local: SocketAddr) -> Result<UdpHandle, Errno> {
+        let socket = self.table.socket_mut(fd)?;
+        let reuse = socket.common.reuse_address;
+        let handle = match socket.is_dual(local) {
+            true => self.stack.bind_udp_dual(local.port(), reuse)?,
+            false => self.stack.bind_udp(local, reuse)?,
+        };
+        socket.configure(&handle);
+        socket.kind = Kind::Datagram(Some(handle.clone()));
         self.changed(fd);
-        Ok(bound)
+        Ok(handle)
     }
 
     /// `shutdown(2)`.

@@ -1,8 +1,8 @@
 //! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, as `tcp_sendmsg` and
 //! `tcp_recvmsg` have it.
 //!
-//! Vectors and `struct msghdr` are the caller's to flatten; control messages do not exist here, since
-//! no option that brings or takes one does.
+//! Vectors and `struct msghdr` are the caller's to flatten. Control messages come with the error queue
+//! alone, and none can be sent.
 
 use super::abi::*;
 use super::errno::Errno;
@@ -23,15 +23,19 @@ use neap_tcp::write::WriteFlags;
 pub struct Received {
     /// What the call returns: bytes, or with `MSG_TRUNC` the size of the datagram.
     pub len: usize,
-    /// `msg_flags`: `MSG_TRUNC` where a datagram was cut.
+    /// `msg_flags`: `MSG_TRUNC` where a datagram was cut, `MSG_CTRUNC` where control messages were,
+    /// `MSG_ERRQUEUE`.
     pub flags: i32,
-    /// Who sent the datagram; nothing for TCP, as in Linux.
+    /// Who sent the datagram, or whom the packet of an error was for; nothing for the bytes of TCP, as
+    /// in Linux.
     pub from: Option<SocketAddr>,
+    /// `msg_controllen`: bytes of control messages.
+    pub control: usize,
 }
 
 impl Received {
     fn bytes(len: usize) -> Self {
-        Self { len, flags: 0, from: None }
+        Self { len, flags: 0, from: None, control: 0 }
     }
 }
 
@@ -131,13 +135,10 @@ impl Posix {
         self.send_to(now, call, fd, data, flags, None)
     }
 
-    /// `recvfrom(2)`, `recvmsg(2)`; waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`,
-    /// `MSG_WAITALL` and `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and
-    /// `buf` only says how many. The error queue is always empty.
+    /// `recvfrom(2)`: [`recv_msg`](Self::recv_msg) without room for control messages.
     ///
     /// # Errors
-    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
-    /// connection, once.
+    /// As [`recv_msg`](Self::recv_msg).
     pub fn recv_from(
         &mut self,
         now: Instant,
@@ -146,12 +147,31 @@ impl Posix {
         buf: &mut [u8],
         flags: i32,
     ) -> Result<Outcome<Received>, Errno> {
+        self.recv_msg(now, call, fd, (buf, &mut []), flags)
+    }
+
+    /// `recvmsg(2)` into a buffer for data and one for control messages (`msg_control`, laid out as
+    /// cmsg(3) says); waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and
+    /// `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and the buffer only says
+    /// how many. With `MSG_ERRQUEUE` the oldest record of the error queue comes, or `EAGAIN` at once.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
+    /// connection or an ICMP message said, once.
+    pub fn recv_msg(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        (buf, control): (&mut [u8], &mut [u8]),
+        flags: i32,
+    ) -> Result<Outcome<Received>, Errno> {
         let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
         let way = Way { now, fd, flags, may_wait };
-        let socket = self.table.socket(fd)?;
         if flags & MSG_ERRQUEUE != 0 {
-            return Err(Errno::EAGAIN);
+            return self.read_error(now, fd, buf, control).map(Outcome::Done);
         }
+        let socket = self.table.socket(fd)?;
         match &socket.kind {
             Kind::Fresh | Kind::Listening(_) => Err(Errno::ENOTCONN),
             Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
@@ -180,6 +200,7 @@ impl Posix {
                     len: if flags & MSG_TRUNC != 0 { whole } else { cut },
                     flags: if cut < whole { MSG_TRUNC } else { 0 },
                     from: Some(socket.domain.show(datagram.from)),
+                    control: 0,
                 }))
             }
         }
@@ -234,10 +255,9 @@ impl Posix {
             return Err(Errno::EPIPE);
         }
         let timeout = socket.common.send_timeout;
-        let is_v4 = to.map_or(socket.domain.number() == AF_INET, |to| to.is_ipv4());
         let handle = match &socket.kind {
             Kind::Datagram(None) if to.is_none() => return Err(Errno::EDESTADDRREQ),
-            _ => self.datagram(way.fd, is_v4)?,
+            _ => self.datagram(way.fd)?,
         };
         match handle.send_to(way.now, Bytes::copy_from_slice(data), to) {
             Ok(()) => Ok(Outcome::Done(data.len())),

@@ -1,5 +1,6 @@
 //! Sockets: what applications hold, and the table that names them for timers and the run list.
 
+pub mod errors;
 pub mod readiness;
 pub mod tcp;
 pub mod udp;
@@ -7,6 +8,7 @@ pub mod udp;
 use crate::listener::Listener;
 use crate::shard::RunCell;
 use crate::sync::{Mutex, lock};
+use neap_tcp::connection::ConnectionError;
 use slab::Slab;
 use std::sync::Arc;
 use tcp::TcpSocket;
@@ -48,9 +50,24 @@ pub enum SocketError {
     /// `EINVAL`
     #[error("invalid argument")]
     InvalidArgument,
+    /// What an ICMP message said that has no word of its own here.
+    #[error(transparent)]
+    Reported(ConnectionError),
     /// The stack is shut down.
     #[error("the stack is shut down")]
     ShutDown,
+}
+
+impl From<ConnectionError> for SocketError {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Refused => Self::Refused,
+            ConnectionError::HostUnreachable => Self::HostUnreachable,
+            ConnectionError::NetworkUnreachable => Self::NetworkUnreachable,
+            ConnectionError::MessageTooLong => Self::MessageTooLong,
+            error => Self::Reported(error),
+        }
+    }
 }
 
 /// Names a socket for timers and the run list. Never used twice: the upper half counts.

@@ -1,5 +1,6 @@
 //! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
 
+use super::errors::{ErrorQueue, ErrorRecord, Report};
 use super::readiness::{Readiness, Ready, ReadyState};
 use crate::demux::FourTuple;
 use crate::drop_reason::DropReason;
@@ -26,15 +27,6 @@ use std::task::Waker;
 /// Memory that a segment in the backlog counts besides its payload.
 const SEGMENT_OVERHEAD: u32 = 256;
 
-/// What an ICMP error says about a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathError {
-    /// The next link takes at most this many bytes per packet.
-    TooBig(u32),
-    /// The peer cannot be reached, and what the application is told.
-    Unreachable(ConnectionError),
-}
-
 /// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
 #[derive(Default)]
 pub(crate) struct Debt {
@@ -42,7 +34,7 @@ pub(crate) struct Debt {
     backlog: Vec<Segment>,
     backlog_bytes: u32,
     /// The latest ICMP error and the sequence number that it quotes.
-    path_error: Option<(SeqNumber, PathError)>,
+    path_error: Option<Box<(SeqNumber, Report)>>,
 }
 
 impl Debt {
@@ -62,6 +54,8 @@ impl Debt {
 pub(crate) struct TcpState {
     connection: Connection,
     path: SocketPath,
+    /// What routers said while the connection was opened; rare, so boxed.
+    errors: Option<Box<ErrorQueue>>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -85,8 +79,9 @@ impl Settle for TcpState {
         for segment in debt.backlog {
             self.connection.on_segment(cx.now, segment);
         }
-        if let Some((seq, error)) = debt.path_error {
-            self.on_path_error(cx, seq, error);
+        if let Some(path_error) = debt.path_error {
+            let (seq, report) = *path_error;
+            self.on_path_error(cx, seq, report);
         }
         if debt.work.contains(Work::ABORT) {
             self.connection.abort(cx.now);
@@ -118,7 +113,10 @@ impl TcpState {
         }
         cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
         let edges = self.connection.take_edges();
-        cx.socket.readiness.set(self.connection.readiness(), edges);
+        let mut ready = self.connection.readiness();
+        ready
+            .set(Ready::ERROR_QUEUE, self.errors.as_ref().is_some_and(|errors| !errors.is_empty()));
+        cx.socket.readiness.set(ready, edges);
         cx.socket.cell.publish(self.connection.deadline());
     }
 
@@ -159,19 +157,52 @@ impl TcpState {
     }
 
     /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
-    fn on_path_error(&mut self, cx: &Cx<'_>, seq: SeqNumber, error: PathError) {
+    fn on_path_error(
+        &mut self,
+        cx: &Cx<'_>,
+        seq: SeqNumber,
+        Report { record, is_too_big, .. }: Report,
+    ) {
         if !self.connection.is_in_flight(seq) {
             cx.host.drops.count(DropReason::Icmp);
             return;
         }
-        match error {
+        if is_too_big {
             // The route learns; `finish` tells the connection.
-            PathError::TooBig(mtu) => {
-                let (remote, current) = (cx.socket.tuple.remote, self.path.mtu());
-                cx.host.topology.on_packet_too_big(cx.now, remote, mtu, current);
-            }
-            PathError::Unreachable(error) => self.connection.on_unreachable(error),
+            let (remote, current) = (cx.socket.tuple.remote, self.path.mtu());
+            cx.host.topology.on_packet_too_big(cx.now, remote, record.info, current);
+            return;
         }
+        let error = record.error;
+        // As in Linux: of an open connection there is no record, and over IPv4 a connection that
+        // opens gets one whether it asked or not (`tcp_v4_err`, `tcp_v6_err`).
+        let is_asked = self.connection.options().receive_errors || cx.socket.tuple.remote.is_ipv4();
+        let state = self.connection.state();
+        if is_asked && matches!(state, State::SynSent | State::SynReceived) {
+            let room = self.connection.receive_room();
+            if self.errors.get_or_insert_default().push(record, room) {
+                cx.socket.readiness.signal(Ready::ERROR_QUEUE);
+            } else {
+                cx.host.drops.count(DropReason::ErrorQueue);
+            }
+        }
+        self.connection.on_unreachable(error);
+        if self.connection.readiness().contains(Ready::ERROR) {
+            cx.socket.readiness.signal(Ready::ERROR);
+        }
+    }
+
+    /// Takes the oldest record of the error queue.
+    fn next_error(&mut self, cx: &Cx<'_>) -> Option<ErrorRecord> {
+        let errors = self.errors.as_mut()?;
+        let record = errors.pop(|error| self.connection.set_error(error));
+        if errors.is_empty() {
+            self.errors = None;
+        } else {
+            // Whoever waits for edges hears of the next.
+            cx.socket.readiness.signal(Ready::ERROR_QUEUE);
+        }
+        record
     }
 }
 
@@ -201,7 +232,7 @@ impl TcpSocket {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
         Self {
             tuple,
-            state: HandOff::new(TcpState { connection, path, is_retired: false }),
+            state: HandOff::new(TcpState { connection, path, errors: None, is_retired: false }),
             readiness: Readiness::new(),
             cell,
             backlog_limit,
@@ -295,10 +326,11 @@ impl TcpSocket {
         host: &Host,
         now: Instant,
         seq: SeqNumber,
-        error: PathError,
+        report: Report,
     ) {
         let mut cx = Cx { now, host, socket: self };
-        let posted = self.state.post(|debt| debt.path_error = Some((seq, error)), &mut cx);
+        let error = Some(Box::new((seq, report)));
+        let posted = self.state.post(|debt| debt.path_error = error, &mut cx);
         self.after_post(posted);
     }
 
@@ -542,6 +574,22 @@ impl TcpHandle {
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self, now: Instant) -> Option<ConnectionError> {
         self.with(now, Connection::take_error)
+    }
+
+    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error) says
+    /// is the next record's error then, or nothing.
+    pub fn next_error(&self, now: Instant) -> Option<ErrorRecord> {
+        self.0.socket.with_state(&self.0.host, now, TcpState::next_error)
+    }
+
+    /// The error queue, which outlives the connection where the socket does; `other` is in its place.
+    pub(crate) fn swap_errors(
+        &self,
+        now: Instant,
+        other: Option<Box<ErrorQueue>>,
+    ) -> Option<Box<ErrorQueue>> {
+        let swap = |state: &mut TcpState, _: &Cx<'_>| core::mem::replace(&mut state.errors, other);
+        self.0.socket.with_state(&self.0.host, now, swap)
     }
 
     /// The options as they are.

@@ -1,8 +1,10 @@
 //! UDP sockets: bounded receive queues, and an account so that a full way down pushes back.
 
 use super::SocketError;
+use super::errors::{ErrorOrigin, ErrorQueue, ErrorRecord, Report};
 use super::readiness::{Readiness, Ready, ReadyState};
 use crate::demux::{FourTuple, HashKey, overlap};
+use crate::drop_reason::DropReason;
 use crate::egress::{Datagram, SocketPath, orphan, send_datagram_on};
 use crate::frame::{DATAGRAM, Headers};
 use crate::ports::Ephemeral;
@@ -14,6 +16,7 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
+use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
@@ -46,9 +49,20 @@ struct UdpState {
     send_buffer: u32,
     max_pacing_rate: Rate,
     error: Option<SocketError>,
+    /// `IP_RECVERR`, `IPV6_RECVERR`
+    receive_errors: (bool, bool),
+    errors: ErrorQueue,
     /// Way to the connected peer.
     path: SocketPath,
     is_closed: bool,
+}
+
+impl UdpState {
+    /// Whether `IP_RECVERR` or `IPV6_RECVERR` is on for datagrams to this address.
+    fn receives_errors_of(&self, remote: IpAddr) -> bool {
+        let (v4, v6) = self.receive_errors;
+        if remote.is_ipv4() { v4 } else { v6 }
+    }
 }
 
 /// One UDP socket.
@@ -57,6 +71,8 @@ pub(crate) struct UdpSocket {
     number: u64,
     local: SocketAddr,
     reuse: bool,
+    /// `[::]` that is `0.0.0.0` as well.
+    is_dual: bool,
     readiness: Arc<UdpReadiness>,
     account: Arc<TxAccount>,
     state: Mutex<UdpState>,
@@ -79,7 +95,7 @@ impl core::fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    fn new(number: u64, local: SocketAddr, reuse: bool) -> Self {
+    fn new(number: u64, local: SocketAddr, reuse: bool, is_dual: bool) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
@@ -91,16 +107,23 @@ impl UdpSocket {
             send_buffer: DEFAULT_BUFFER,
             max_pacing_rate: Rate::UNLIMITED,
             error: None,
+            receive_errors: (false, false),
+            errors: ErrorQueue::default(),
             path: SocketPath::default(),
             is_closed: false,
         };
-        Self { number, local, reuse, readiness, account, state: Mutex::new(state) }
+        Self { number, local, reuse, is_dual, readiness, account, state: Mutex::new(state) }
+    }
+
+    /// Whether it has to do with the family of an address.
+    fn serves(&self, address: IpAddr) -> bool {
+        self.is_dual || address.is_ipv4() == self.local.is_ipv4()
     }
 
     /// How well the socket fits a datagram: 0 not at all, more is better.
     fn score(&self, tuple: &FourTuple) -> u32 {
         let local = tuple.local_addr();
-        if !overlap(self.local, local) {
+        if !(overlap(self.local, local) || self.is_dual && local.is_ipv4()) {
             return 0;
         }
         let exact = u32::from(self.local.ip() == local.ip());
@@ -116,7 +139,9 @@ impl UdpSocket {
         let mut state = lock(&self.state);
         let bytes = (datagram.data.len() as u32).saturating_add(OVERHEAD);
         let total = state.queued_bytes.saturating_add(bytes);
-        if state.is_closed || (total > state.receive_buffer && !state.queue.is_empty()) {
+        let total_with_errors = total.saturating_add(state.errors.memory());
+        if state.is_closed || (total_with_errors > state.receive_buffer && !state.queue.is_empty())
+        {
             return false;
         }
         state.queued_bytes = total;
@@ -125,16 +150,68 @@ impl UdpSocket {
         true
     }
 
-    /// An ICMP error about a datagram of this socket.
-    pub(crate) fn set_error(&self, error: SocketError) {
-        lock(&self.state).error = Some(error);
+    /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did not
+    /// ask for errors hears of hard ones alone, and only where the socket is connected.
+    pub(crate) fn on_report(&self, host: &Host, Report { record, is_hard, .. }: Report) {
+        let mut state = lock(&self.state);
+        let error = record.error;
+        if state.receives_errors_of(record.destination.ip()) {
+            self.queue(&mut state, host, record);
+        } else if !is_hard || state.remote.is_none() {
+            return;
+        }
+        state.error = Some(error.into());
+        // With the state locked: bit and error agree.
         self.readiness.0.signal(Ready::ERROR);
+    }
+
+    fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
+        let room = state.receive_buffer.saturating_sub(state.queued_bytes);
+        if state.errors.push(record, room) {
+            self.readiness.0.signal(Ready::ERROR_QUEUE);
+        } else {
+            host.drops.count(DropReason::ErrorQueue);
+        }
+    }
+
+    /// A datagram that is too long for any packet (`ip_local_error`, `ipv6_local_error`).
+    fn on_too_long(
+        &self,
+        host: &Host,
+        now: Instant,
+        state: &mut UdpState,
+        remote: SocketAddr,
+        len: usize,
+    ) {
+        // Linux looks at the length itself first where it is IPv4's.
+        let is_told = remote.is_ipv6() || len <= usize::from(u16::MAX);
+        if !is_told || !state.receives_errors_of(remote.ip()) {
+            return;
+        }
+        let mtu = host.topology.lookup(now, remote.ip()).map_or(0, |found| found.mtu);
+        let mut destination = remote;
+        if remote.is_ipv4() && state.remote.is_none() {
+            // As in Linux, which shows the port that the socket is connected to.
+            destination.set_port(0);
+        }
+        let record = ErrorRecord {
+            error: ConnectionError::MessageTooLong,
+            origin: ErrorOrigin::Local,
+            kind: 0,
+            code: 0,
+            info: mtu,
+            destination,
+            offender: None,
+            data: Bytes::new(),
+        };
+        self.queue(state, host, record);
     }
 
     fn close(&self) {
         let mut state = lock(&self.state);
         state.is_closed = true;
         let queue = core::mem::take(&mut state.queue);
+        state.errors.clear();
         drop(state);
         drop(queue);
         self.readiness.0.signal(Ready::READ_CLOSED | Ready::WRITE_CLOSED | Ready::ERROR);
@@ -167,12 +244,13 @@ impl UdpTable {
         }))
     }
 
-    /// Binds a socket; port 0 is an ephemeral one.
+    /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.
     pub(crate) fn bind(
         &self,
         key: HashKey,
         mut local: SocketAddr,
         reuse: bool,
+        is_dual: bool,
     ) -> Result<Arc<UdpSocket>, SocketError> {
         let mut sockets = lock(&self.0);
         if sockets.is_shut_down {
@@ -185,14 +263,16 @@ impl UdpTable {
             let port = ephemeral.choose(key.flow(&any), is_free);
             local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
-        let is_taken = by_port
-            .iter_hash(hash(local.port()))
-            .any(|one| overlap(one.local, local) && !(reuse && one.reuse));
+        let is_taken =
+            by_port.iter_hash(hash(local.port())).filter(|one| !(reuse && one.reuse)).any(|one| {
+                let is_both = is_dual && one.local.is_ipv4() || one.is_dual && local.is_ipv4();
+                overlap(one.local, local) || is_both && one.local.port() == local.port()
+            });
         if is_taken {
             return Err(SocketError::AddressInUse);
         }
         *bound += 1;
-        let socket = Arc::new(UdpSocket::new(*bound, local, reuse));
+        let socket = Arc::new(UdpSocket::new(*bound, local, reuse, is_dual));
         by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
         Ok(socket)
     }
@@ -214,14 +294,10 @@ impl UdpTable {
         Some(socket.deliver(ReceivedDatagram { from, to: tuple.local, data }))
     }
 
-    /// Tells the connected socket that sent a datagram of an error; whether there is one.
+    /// Tells the socket that sent a datagram of an error; whether there is one.
     pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
-        let Some(socket) = self.find(tuple) else { return false };
-        if lock(&socket.state).remote.is_none() {
-            return false;
-        }
-        tell(&socket);
-        true
+        let socket = self.find(tuple);
+        socket.as_deref().map(tell).is_some()
     }
 
     fn remove(&self, socket: &Arc<UdpSocket>) {
@@ -300,7 +376,7 @@ impl UdpHandle {
     /// # Errors
     /// [`SocketError::AddressFamily`] if the socket is bound to the other family.
     pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
-        if remote.is_some_and(|remote| remote.is_ipv4() != self.0.socket.local.is_ipv4()) {
+        if remote.is_some_and(|remote| !self.0.socket.serves(remote.ip())) {
             return Err(SocketError::AddressFamily);
         }
         let mut state = lock(&self.0.socket.state);
@@ -325,23 +401,24 @@ impl UdpHandle {
     ) -> Result<(), SocketError> {
         let Held { socket, host } = &*self.0;
         let mut state = lock(&socket.state);
-        if let Some(error) = state.error.take() {
-            socket.readiness.0.clear(Ready::ERROR);
-            return Err(error);
-        }
         if state.is_closed {
             return Err(SocketError::ShutDown);
         }
         let remote = to.or(state.remote).ok_or(SocketError::DestinationRequired)?;
-        if remote.is_ipv4() != socket.local.is_ipv4() {
+        if !socket.serves(remote.ip()) {
             return Err(SocketError::AddressFamily);
-        }
-        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
-        if data.len() > most {
-            return Err(SocketError::MessageTooLong);
         }
         if remote.port() == 0 {
             return Err(SocketError::InvalidArgument);
+        }
+        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
+        if data.len() > most {
+            socket.on_too_long(host, now, &mut state, remote, data.len());
+            return Err(SocketError::MessageTooLong);
+        }
+        if let Some(error) = state.error.take() {
+            socket.readiness.0.clear(Ready::ERROR);
+            return Err(error);
         }
         socket.admit(u64::from(state.send_buffer))?;
         let is_connected = state.remote == Some(remote);
@@ -429,9 +506,40 @@ impl UdpHandle {
 
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> Option<SocketError> {
-        let error = lock(&self.0.socket.state).error.take();
+        let mut state = lock(&self.0.socket.state);
         self.0.socket.readiness.0.clear(Ready::ERROR);
-        error
+        state.error.take()
+    }
+
+    /// `IP_RECVERR` for IPv4, `IPV6_RECVERR` for IPv6: what ICMP says of any datagram is told, connected
+    /// or not, and kept in the error queue.
+    pub fn set_receive_errors(&self, v4: bool, v6: bool) {
+        lock(&self.0.socket.state).receive_errors = (v4, v6);
+    }
+
+    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error) says
+    /// is the next record's error then, or nothing.
+    pub fn next_error(&self) -> Option<ErrorRecord> {
+        let socket = &self.0.socket;
+        let mut state = lock(&socket.state);
+        let UdpState { errors, error, .. } = &mut *state;
+        let record = errors.pop(|next| *error = next.map(SocketError::from))?;
+        let mut left = Ready::empty();
+        left.set(Ready::ERROR, error.is_some());
+        left.set(Ready::ERROR_QUEUE, !errors.is_empty());
+        socket.readiness.0.clear((Ready::ERROR | Ready::ERROR_QUEUE) - left);
+        if left.contains(Ready::ERROR_QUEUE) {
+            // Whoever waits for edges hears of the next.
+            socket.readiness.0.signal(left);
+        }
+        Some(record)
+    }
+
+    /// Empties the error queue, as turning the option off does.
+    pub fn clear_errors(&self) {
+        let mut state = lock(&self.0.socket.state);
+        state.errors.clear();
+        self.0.socket.readiness.0.clear(Ready::ERROR_QUEUE);
     }
 
     /// What the socket is ready for, and the generation to register with.

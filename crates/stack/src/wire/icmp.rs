@@ -14,7 +14,7 @@ pub const HEADER_LEN: usize = 8;
 pub const MAX_QUOTE: usize = 576 - ipv4::HEADER_LEN - HEADER_LEN;
 
 const ECHO_REPLY: u8 = 0;
-const UNREACHABLE: u8 = 3;
+pub(crate) const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
@@ -219,23 +219,33 @@ pub struct Quoted {
     pub ports: Option<Ports>,
     /// Its sequence number, if TCP and quoted that far.
     pub seq: Option<SeqNumber>,
+    /// Where its transport header begins in the quote; behind the quote if that is cut off before.
+    pub transport_at: usize,
 }
 
 impl Quoted {
     /// From the body of an ICMP error.
     pub fn v4(body: &[u8]) -> Result<Self, Error> {
         let (header, header_len, offset) = ipv4::parse_quoted(body).map_err(|_| Error::Quote)?;
-        let transport = if offset > 0 { &[] } else { &body[header_len..] };
-        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, transport))
+        let at = if offset > 0 { body.len() } else { header_len };
+        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, body, at))
     }
 
     /// From the body of an ICMPv6 error.
     pub fn v6(body: &[u8]) -> Result<Self, Error> {
         let (header, transport) = ipv6::parse_quoted(body).map_err(|_| Error::Quote)?;
-        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, transport))
+        let at = body.len() - transport.len();
+        Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, body, at))
     }
 
-    fn new(source: IpAddr, destination: IpAddr, protocol: Protocol, transport: &[u8]) -> Self {
+    fn new(
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: Protocol,
+        body: &[u8],
+        transport_at: usize,
+    ) -> Self {
+        let transport = &body[transport_at..];
         let is_tcp = protocol == Protocol::TCP;
         let ports = if is_tcp || protocol == Protocol::UDP {
             transport
@@ -246,7 +256,7 @@ impl Quoted {
         };
         let seq = transport.first_chunk::<8>().filter(|_| is_tcp);
         let seq = seq.map(|bytes| SeqNumber(be!(u32, bytes, 4)));
-        Self { source, destination, protocol, ports, seq }
+        Self { source, destination, protocol, ports, seq, transport_at }
     }
 }
 

@@ -21,7 +21,7 @@ pub const NEIGHBOR_HOP_LIMIT: u8 = 255;
 const NEIGHBOR_LEN: usize = 24;
 const LINK_OPTION_LEN: usize = 8;
 
-const UNREACHABLE: u8 = 1;
+pub(crate) const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;

@@ -1,9 +1,10 @@
 //! The socket face in virtual time: both ends are descriptors of one host, over its loopback; or the
-//! peer is a device that swallows everything.
+//! peer is a device that swallows everything, and says what a test has it say.
 #![cfg(not(loom))]
 
 mod closing;
 mod datagrams;
+mod errors;
 mod opening;
 mod options;
 mod pipes;
@@ -11,8 +12,10 @@ mod random;
 mod readiness;
 mod transfer;
 
+use bytes::Bytes;
 use neap_stack::device::{
-    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
+    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
+    TxQueue,
 };
 use neap_stack::frame::Frame;
 use neap_stack::posix::abi::*;
@@ -20,18 +23,42 @@ use neap_stack::posix::sockaddr::{self, Encoded};
 use neap_stack::posix::{Call, Errno, Fd, Outcome, Posix, Wait};
 use neap_stack::stack::{Stack, StackConfig};
 use neap_tcp::time::{Instant, Nanos};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A process on a host in virtual time.
 struct Process {
     posix: Posix,
     now: Instant,
+    wire: Wire,
 }
 
-/// Takes frames and answers nothing.
-struct BlackHole;
+/// Frames that [`Wire`] remembers.
+const REMEMBERED: usize = 8;
 
-impl TxQueue for BlackHole {
-    fn submit(&mut self, _frame: Frame, _now: Instant) -> Result<(), Frame> {
+/// Takes frames, remembers the latest, and answers what tests put into it.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<Ends>>);
+
+#[derive(Default)]
+struct Ends {
+    sent: VecDeque<Bytes>,
+    arriving: VecDeque<Bytes>,
+}
+
+impl Wire {
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.0.lock().expect("no test panics with it")
+    }
+}
+
+impl TxQueue for Wire {
+    fn submit(&mut self, frame: Frame, _now: Instant) -> Result<(), Frame> {
+        let mut ends = self.ends();
+        if ends.sent.len() == REMEMBERED {
+            ends.sent.pop_front();
+        }
+        ends.sent.push_back(frame.to_bytes());
         Ok(())
     }
     fn flush(&mut self, _now: Instant) {}
@@ -43,9 +70,13 @@ impl TxQueue for BlackHole {
     }
 }
 
-impl RxQueue for BlackHole {
+impl RxQueue for Wire {
     fn receive(&mut self, _now: Instant) -> Option<Received> {
-        None
+        let data = self.ends().arriving.pop_front()?;
+        Some(Received { data, gso_size: 0, checksum: RxChecksum::Unknown })
+    }
+    fn next_event(&self) -> Instant {
+        if self.ends().arriving.is_empty() { Instant::FAR_FUTURE } else { Instant::ZERO }
     }
 }
 
@@ -71,13 +102,14 @@ impl Process {
             completion: Completion::OnSubmit,
             pacing_shift: 10,
         };
-        let (tx, rx) = (Box::new(BlackHole), Box::new(BlackHole));
+        let wire = Wire::default();
+        let (tx, rx) = (Box::new(wire.clone()), Box::new(wire.clone()));
         let queues = vec![QueuePair { tx, rx, descriptor: None }];
         let device = Device { name: "hole".into(), capabilities, queues };
         let addresses =
             ["192.0.2.1/24", "2001:db8::1/64"].map(|one| one.parse().expect("a prefix"));
         stack.add_interface(now, device, &addresses).expect("a queue");
-        Self { posix: Posix::new(stack, 3), now }
+        Self { posix: Posix::new(stack, 3), now, wire }
     }
 
     /// Lets the host do what is due.

@@ -44,8 +44,17 @@ impl Source<'_> {
 
     fn address(&mut self) -> Vec<u8> {
         let port = self.of(&[0u16, 80, 81, 5000]);
-        let ip =
-            self.of(&["127.0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "192.0.2.1"]);
+        let ip = self.of(&[
+            "127.0.0.1",
+            "0.0.0.0",
+            "[::1]",
+            "[::]",
+            "[::ffff:127.0.0.1]",
+            "192.0.2.1",
+            "192.0.2.9",
+            "[::ffff:192.0.2.9]",
+            "[2001:db8::9]",
+        ]);
         let mut bytes = address(&format!("{ip}:{port}")).to_vec();
         match self.below(8) {
             0 => bytes.truncate(usize::from(self.below(30))),
@@ -79,7 +88,9 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
     let mut buf = vec![7; len];
     let (posix, now, call) = (&mut p.posix, p.now, &mut Call::new());
     // The same call twice, as a thread that waits makes it.
-    let turn = source.below(4);
+    let turn = source.below(5);
+    let mut control = [0; 64];
+    let control = &mut control[..usize::from(source.of(&[0u8, 10, 30, 64]))];
     for _ in 0..2 {
         let is_over = match turn {
             0 => !matches!(posix.send(now, call, fd, &buf, flags), Ok(Outcome::Wait(_))),
@@ -88,6 +99,11 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
                 !matches!(posix.send_to(now, call, fd, &buf, flags, to), Ok(Outcome::Wait(_)))
             }
             2 => !matches!(posix.recv(now, call, fd, &mut buf, flags), Ok(Outcome::Wait(_))),
+            3 => {
+                let buffers = (&mut buf[..], &mut control[..]);
+                let flags = flags | source.of(&[0, MSG_ERRQUEUE]);
+                !matches!(posix.recv_msg(now, call, fd, buffers, flags), Ok(Outcome::Wait(_)))
+            }
             _ => !matches!(posix.read(now, call, fd, &mut buf), Ok(Outcome::Wait(_))),
         };
         if is_over {
@@ -114,7 +130,11 @@ fn control(p: &mut Process, source: &mut Source<'_>) {
     let len = usize::from(source.below(9));
     let mut out = [0; 300];
     let (posix, now) = (&mut p.posix, p.now);
-    match source.below(9) {
+    match source.below(10) {
+        9 => {
+            let (level, name) = source.of(&[(SOL_IP, IP_RECVERR), (SOL_IPV6, IPV6_RECVERR)]);
+            let _ = posix.setsockopt(now, fd, level, name, &int(i32::from(source.below(3))));
+        }
         0 => drop(posix.setsockopt(now, fd, level, name, &value[..len])),
         1 => drop(posix.setsockopt(now, fd, level, name, &small)),
         2 => drop(posix.getsockopt(now, fd, level, name, &mut out[..len * 37])),
@@ -136,11 +156,35 @@ fn control(p: &mut Process, source: &mut Source<'_>) {
     }
 }
 
+/// A router finds fault with a packet that left, or with one that never did.
+fn report(p: &mut Process, source: &mut Source<'_>) {
+    let sent = p.wire.ends().sent.clone();
+    let Some(packet) = sent.get(usize::from(source.below(8)) % sent.len().max(1)) else { return };
+    let mut quote = packet.to_vec();
+    match source.below(6) {
+        0 => quote.truncate(usize::from(source.byte())),
+        1 => {
+            let at = usize::from(source.below(48)) % quote.len().max(1);
+            quote[at] ^= source.byte();
+        }
+        _ => {}
+    }
+    let (kind, code) = (source.of(&[1, 2, 3, 3, 4, 11, 12]), source.below(17));
+    let word = source.of(&[0, 600, 1300, 0x0800_0000]);
+    let message = match quote.first().map(|byte| byte >> 4) {
+        Some(4) => errors::icmp_v4(&quote, [kind, code], word),
+        _ => errors::icmp_v6(&quote, [kind, code], word),
+    };
+    p.wire.ends().arriving.push_back(message);
+    p.settle();
+}
+
 /// Makes the calls that the bytes say, then closes everything.
 fn run(bytes: &[u8]) {
     let (mut p, source) = (Process::new(), &mut Source(bytes));
     while !source.0.is_empty() {
-        match source.below(10) {
+        match source.below(11) {
+            10 => report(&mut p, source),
             0..=2 => open_or_name(&mut p, source),
             3..=5 => transfer(&mut p, source),
             6 | 7 => control(&mut p, source),

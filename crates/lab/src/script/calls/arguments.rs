@@ -1,5 +1,6 @@
 //! Arguments of a system call as numbers, addresses and bytes.
 
+use super::control::{self, ControlMessage};
 use crate::script::ast::{CallSpec, Field, Value, ValueKind};
 use crate::script::constants;
 use crate::script::cursor::{Position, SyntaxError};
@@ -20,10 +21,11 @@ pub(super) struct Arguments<'a> {
     pub(super) at: Position,
 }
 
-/// `{msg_iov(2)=[...], msg_flags=...}`
+/// `{msg_iov(2)=[...], msg_flags=..., msg_control=[...]}`
 pub(super) struct Message {
     pub(super) pieces: Vec<usize>,
     pub(super) flags: Option<i64>,
+    pub(super) control: Vec<ControlMessage>,
 }
 
 /// A number that is written as one.
@@ -39,11 +41,11 @@ pub(super) fn plain_integer(value: &Value) -> Option<i64> {
     }
 }
 
-fn wrong(value: &Value, what: &str) -> SyntaxError {
+pub(super) fn wrong(value: &Value, what: &str) -> SyntaxError {
     SyntaxError { at: value.at, what: format!("expected {what}") }
 }
 
-fn field<'a>(fields: &'a [Field], names: &[&str]) -> Option<&'a Value> {
+pub(super) fn field<'a>(fields: &'a [Field], names: &[&str]) -> Option<&'a Value> {
     fields
         .iter()
         .find(|field| field.name.as_deref().is_some_and(|name| names.contains(&name)))
@@ -204,7 +206,8 @@ impl Arguments<'_> {
         };
         let Some(pieces) = field(fields, &["msg_iov"]) else { return Err(wrong(value, "msg_iov")) };
         let flags = field(fields, &["msg_flags"]).and_then(plain_integer);
-        Ok(Message { pieces: self.pieces(pieces)?, flags })
+        let control = field(fields, &["msg_control"]).map(control::expected).transpose()?;
+        Ok(Message { pieces: self.pieces(pieces)?, flags, control: control.unwrap_or_default() })
     }
 
     /// A number, or one in brackets.

@@ -1,6 +1,7 @@
 //! Whether a reply is what the script expects.
 
 use super::arguments::plain_integer;
+use super::control::{self, ControlMessage};
 use crate::script::ast::{CallSpec, Field, Value, ValueKind};
 use crate::script::constants;
 use crate::script::cursor::SyntaxError;
@@ -15,6 +16,7 @@ pub(crate) struct Check {
     makes_descriptor: bool,
     value: Option<Value>,
     flags: Option<i64>,
+    control: Vec<ControlMessage>,
     revents: Vec<Option<i64>>,
     events: Option<Vec<EpollEvent>>,
 }
@@ -46,6 +48,10 @@ impl Check {
 
     pub(super) fn expect_flags(&mut self, flags: Option<i64>) {
         self.flags = flags;
+    }
+
+    pub(super) fn expect_control(&mut self, control: Vec<ControlMessage>) {
+        self.control = control;
     }
 
     pub(super) fn expect_revents(&mut self, revents: Vec<Option<i64>>) {
@@ -89,6 +95,7 @@ impl Check {
             let expected = constants::show_bits("MSG_", flags as u32);
             return Err(format!("msg_flags is {is}, expected {expected}"));
         }
+        control::compare(&self.control, &reply.control)?;
         for (entry, expected) in reply.entries.iter().zip(&self.revents) {
             let revents = entry.revents as u16;
             if let Some(expected) = expected.filter(|&expected| expected != i64::from(revents)) {
