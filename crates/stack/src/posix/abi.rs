@@ -15,6 +15,8 @@ pub const SOCK_CLOEXEC: i32 = O_CLOEXEC;
 pub const IPPROTO_IP: i32 = 0;
 pub const IPPROTO_TCP: i32 = 6;
 pub const IPPROTO_UDP: i32 = 17;
+/// Numbers of protocols are below.
+pub const IPPROTO_MAX: i32 = 263;
 
 // `fcntl(2)`.
 pub const F_DUPFD: i32 = 0;
@@ -190,7 +192,6 @@ pub const TCP_SYN_SENT: u8 = 2;
 pub const TCP_SYN_RECV: u8 = 3;
 pub const TCP_FIN_WAIT1: u8 = 4;
 pub const TCP_FIN_WAIT2: u8 = 5;
-pub const TCP_TIME_WAIT: u8 = 6;
 pub const TCP_CLOSE: u8 = 7;
 pub const TCP_CLOSE_WAIT: u8 = 8;
 pub const TCP_LAST_ACK: u8 = 9;
