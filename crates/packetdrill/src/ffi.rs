@@ -15,11 +15,9 @@ use libc::{
 };
 use neap_stack::posix::abi::*;
 use neap_stack::posix::sockaddr::{Domain, Encoded, encode, parse};
-use neap_stack::posix::{Call, EpollEvent, Errno, Fd, Outcome, PollFd, Posix};
+use neap_stack::posix::{EpollEvent, Errno, Fd, PollFd};
 use neap_tcp::time::{Instant, Nanos};
 
-/// Bytes that one `splice` moves at the most (a pipe's capacity).
-const SPLICE_MOST: usize = 65_536;
 /// Bytes of a receive that are only dropped.
 const SCRATCH_MOST: usize = 16 << 20;
 /// Bytes of the longest value of a socket option (`struct tcp_info` and some room).
@@ -714,9 +712,12 @@ extern "C" fn epoll_wait(
     })) as c_int
 }
 
-extern "C" fn pipe(_user: *mut c_void, fds: *mut c_int) -> c_int {
-    // SAFETY: the caller's two descriptors.
-    unsafe { libc::pipe(fds) }
+extern "C" fn pipe(user: *mut c_void, fds: *mut c_int) -> c_int {
+    let ends = host(user).at_once(|posix, _| posix.pipe2(0));
+    done(ends.map(|ends| {
+        ends.into_iter().for_each(hold);
+        items_mut(fds, 2).copy_from_slice(&ends);
+    }))
 }
 
 extern "C" fn splice(
@@ -728,56 +729,20 @@ extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let (from_ours, to_ours) = (host(user).owns(input), host(user).owns(output));
-    if !from_ours && !to_ours {
-        // SAFETY: the caller's arguments for the same call of the system.
-        return unsafe { libc::splice(input, input_at, output, output_at, len, flags) };
-    }
-    if from_ours && to_ours {
-        // One end must be a pipe, and a pipe is the system's.
-        return fail(Errno::EINVAL);
+    match (host(user).owns(input), host(user).owns(output)) {
+        (false, false) => {
+            // SAFETY: the caller's arguments for the same call of the system.
+            return unsafe { libc::splice(input, input_at, output, output_at, len, flags) };
+        }
+        // What is the system's does not reach neap.
+        (true, false) | (false, true) => return fail(Errno::EINVAL),
+        (true, true) => {}
     }
     // Neither a socket nor a pipe has offsets. packetdrill gives a pointer at the 0 that a script's
     // NULL was read as.
     if [input_at, output_at].iter().any(|at| value(*at).is_some_and(|at| *at != 0)) {
         return fail(Errno::ESPIPE);
     }
-    let mut buf = vec![0; len.min(SPLICE_MOST)];
-    let wait = if flags & SPLICE_F_NONBLOCK == 0 { 0 } else { MSG_DONTWAIT };
-    if from_ours {
-        from_socket(user, input, output, &mut buf, wait)
-    } else {
-        to_socket(user, input, output, &mut buf, wait)
-    }
-}
-
-/// From a socket of neap into a pipe: only what the pipe took leaves the socket.
-fn from_socket(user: *mut c_void, socket: Fd, pipe: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
-    let host = host(user);
-    let receive = |buf: &mut [u8], flags| {
-        host.call(
-            |posix: &mut Posix, now: Instant, call: &mut Call| -> Result<Outcome<usize>, Errno> {
-                posix.recv(now, call, socket, buf, flags)
-            },
-        )
-    };
-    let there = match receive(buf, MSG_PEEK | wait) {
-        Ok(there) => there,
-        Err(error) => return fail(error),
-    };
-    // SAFETY: the buffer is as long as that.
-    let written = unsafe { libc::write(pipe, buf.as_ptr().cast(), there) };
-    match usize::try_from(written) {
-        Ok(written) => answer(receive(&mut buf[..written], MSG_DONTWAIT)),
-        Err(_) => -1,
-    }
-}
-
-/// From a pipe into a socket of neap.
-fn to_socket(user: *mut c_void, pipe: Fd, socket: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
-    // SAFETY: the buffer is as long as that.
-    let there = unsafe { libc::read(pipe, buf.as_mut_ptr().cast(), buf.len()) };
-    let Ok(there) = usize::try_from(there) else { return -1 };
-    let data = &buf[..there];
-    answer(host(user).call(|posix, now, call| posix.send(now, call, socket, data, wait)))
+    let ends = (input, output);
+    answer(host(user).call(|posix, now, call| posix.splice(now, call, ends, len, flags)))
 }

@@ -7,6 +7,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
+use rustix::pipe::SpliceFlags;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a call answered, when, and the descriptor that it opened.
+/// What a call answered, when, and the descriptors that it opened.
 struct Answer {
     reply: Reply,
-    opened: Option<OwnedFd>,
+    opened: Vec<OwnedFd>,
     at: Instant,
 }
 
-type Job = Box<dyn FnOnce() -> (Reply, Option<OwnedFd>) + Send>;
+type Job = Box<dyn FnOnce() -> (Reply, Vec<OwnedFd>) + Send>;
 
 /// Descriptors of a script, and the thread that makes its calls.
 pub(super) struct Calls {
@@ -82,11 +83,13 @@ impl Calls {
         // Empty already if nobody slept on it.
         let _ = rustix::io::read(&self.answered, &mut [0; 8]);
         let mut reply = answer.reply;
-        if let Some(fd) = answer.opened {
-            let number = fd.as_raw_fd();
-            reply.result = number.into();
-            self.open.insert(number, Arc::new(fd));
+        let numbers: Vec<_> = answer.opened.iter().map(AsRawFd::as_raw_fd).collect();
+        match numbers[..] {
+            [one] => reply.result = one.into(),
+            [reader, writer] => reply.ends = [reader, writer],
+            _ => {}
         }
+        self.open.extend(numbers.into_iter().zip(answer.opened.into_iter().map(Arc::new)));
         (answer.at, reply)
     }
 
@@ -109,17 +112,26 @@ impl Calls {
                 let flags = epoll::CreateFlags::from_bits_retain(flags as u32);
                 Box::new(move || opened(epoll::create(flags)))
             }
+            Call::Pipe => Box::new(move || match rustix::pipe::pipe() {
+                Ok((reader, writer)) => (Reply::ok(0), vec![reader, writer]),
+                Err(errno) => (failed(errno), Vec::new()),
+            }),
+            Call::Splice(from, to, len, flags) => {
+                let (from, to) = (self.fd(from)?, self.fd(to)?);
+                let flags = SpliceFlags::from_bits_retain(flags);
+                plain(move || rustix::pipe::splice(&from, None, &to, None, len, flags))
+            }
             Call::Close(fd) => {
                 let fd = self.open.remove(&fd).ok_or(Errno::BADF)?;
                 Box::new(move || {
                     drop(fd);
-                    (Reply::ok(0), None)
+                    (Reply::ok(0), Vec::new())
                 })
             }
             Call::Poll(entries, timeout) => {
                 let fds: Vec<_> =
                     entries.iter().map(|entry| self.open.get(&entry.fd).cloned()).collect();
-                Box::new(move || (poll(&entries, &fds, timeout), None))
+                Box::new(move || (poll(&entries, &fds, timeout), Vec::new()))
             }
             Call::EpollControl(epoll, operation, fd, event) => {
                 let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
@@ -128,7 +140,7 @@ impl Calls {
             }
             Call::EpollWait(epoll, most, timeout) => {
                 let epoll = self.fd(epoll)?;
-                Box::new(move || (wait(&epoll, most, timeout).unwrap_or_else(failed), None))
+                Box::new(move || (wait(&epoll, most, timeout).unwrap_or_else(failed), Vec::new()))
             }
             other => self.socket_job(other)?,
         })
@@ -154,12 +166,14 @@ impl Calls {
             }
             Call::Receive(fd, sizes, flags) => {
                 let fd = self.fd(fd)?;
-                Box::new(move || (receive(&fd, &sizes, 0, flags).unwrap_or_else(failed), None))
+                Box::new(move || {
+                    (receive(&fd, &sizes, 0, flags).unwrap_or_else(failed), Vec::new())
+                })
             }
             Call::ReceiveMessage(fd, sizes, room, flags) => {
                 let fd = self.fd(fd)?;
                 Box::new(move || {
-                    (receive(&fd, &sizes, room, Some(flags)).unwrap_or_else(failed), None)
+                    (receive(&fd, &sizes, room, Some(flags)).unwrap_or_else(failed), Vec::new())
                 })
             }
             Call::Send(fd, pieces, flags, address) => {
@@ -187,7 +201,7 @@ impl Calls {
                         }
                         Err(errno) => failed(errno),
                     };
-                    (reply, None)
+                    (reply, Vec::new())
                 })
             }
             Call::SetOption(fd, level, name, value) => {
@@ -209,7 +223,7 @@ impl Calls {
                 Box::new(move || {
                     let answer = socket::request(&fd, request, value);
                     let reply = answer.map(|value| Reply::data(0, value.to_le_bytes().to_vec()));
-                    (reply.unwrap_or_else(failed), None)
+                    (reply.unwrap_or_else(failed), Vec::new())
                 })
             }
             _ => return Err(Errno::NOSYS),
@@ -221,17 +235,17 @@ fn failed(errno: Errno) -> Reply {
     Reply::error(errno.raw_os_error())
 }
 
-fn opened(fd: Result<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+fn opened(fd: Result<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
     match fd {
-        Ok(fd) => (Reply::ok(0), Some(fd)),
-        Err(errno) => (failed(errno), None),
+        Ok(fd) => (Reply::ok(0), vec![fd]),
+        Err(errno) => (failed(errno), Vec::new()),
     }
 }
 
 fn plain(call: impl FnOnce() -> Result<usize> + Send + 'static) -> Job {
     Box::new(move || {
         let reply = call().map_or_else(failed, |value| Reply::ok(value as i64));
-        (reply, None)
+        (reply, Vec::new())
     })
 }
 

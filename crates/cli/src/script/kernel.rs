@@ -28,7 +28,7 @@ const CONGESTION_SYSCTL: &str = "net.ipv4.tcp_congestion_control";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ticks of the kernel's timers and what a busy machine adds.
-const SLACK: Nanos = Nanos::from_millis(30);
+const SLACK: Nanos = Nanos::from_millis(8);
 
 /// This machine's Linux, in the network namespace of this process.
 pub(super) struct Kernel {

@@ -30,6 +30,8 @@ pub const IPPROTO_IP: i32 = 0;
 pub const IPPROTO_TCP: i32 = 6;
 pub const IPPROTO_UDP: i32 = 17;
 pub const IPPROTO_IPV6: i32 = 41;
+/// Numbers of protocols are below.
+pub const IPPROTO_MAX: i32 = 263;
 
 // `fcntl(2)`.
 pub const F_DUPFD: i32 = 0;

@@ -27,8 +27,13 @@ impl Posix {
                 Ok(0)
             }
             F_GETFL => {
-                let nonblocking = self.table.get(id).nonblocking;
-                Ok(O_RDWR | if nonblocking { O_NONBLOCK } else { 0 })
+                let description = self.table.get(id);
+                let access = match &description.object {
+                    Object::Pipe(end) if end.writes => O_WRONLY,
+                    Object::Pipe(_) => O_RDONLY,
+                    _ => O_RDWR,
+                };
+                Ok(access | if description.nonblocking { O_NONBLOCK } else { 0 })
             }
             F_SETFL => {
                 self.table.get_mut(id).nonblocking = argument & i64::from(O_NONBLOCK) != 0;
@@ -42,7 +47,7 @@ impl Posix {
     /// their pointer; `FIONBIO` takes `argument`.
     ///
     /// # Errors
-    /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener.
+    /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener and on an epoll set.
     pub fn ioctl(
         &mut self,
         now: Instant,
@@ -55,8 +60,13 @@ impl Posix {
             self.table.get_mut(id).nonblocking = argument != 0;
             return Ok(0);
         }
-        let Object::Socket(socket) = &self.table.get(id).object else {
-            return Err(Errno::ENOTTY);
+        let socket = match &self.table.get(id).object {
+            Object::Socket(socket) => socket,
+            Object::Epoll(_) => return Err(Errno::EINVAL),
+            Object::Pipe(end) if request == SIOCINQ => {
+                return Ok(i32::try_from(self.table.pipes[end.pipe].len()).unwrap_or(i32::MAX));
+            }
+            Object::Pipe(_) => return Err(Errno::ENOTTY),
         };
         let count = match (&socket.kind, request) {
             (Kind::Listening(_), SIOCINQ | SIOCOUTQ | SIOCOUTQNSD) => return Err(Errno::EINVAL),

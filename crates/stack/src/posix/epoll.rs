@@ -20,6 +20,9 @@ use std::task::{Wake, Waker};
 const UNASKED: u32 = POLLERR | POLLHUP;
 /// How, not what.
 const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+/// What may be asked with `EPOLLEXCLUSIVE`.
+const WITH_EXCLUSIVE: u32 =
+    POLLIN | POLLOUT | POLLERR | POLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 /// Sets that watch sets that watch sets (`EP_MAX_NESTS`).
 const MAX_NESTS: u32 = 4;
 
@@ -102,8 +105,8 @@ impl Posix {
     /// `epoll_ctl(2)`.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, or for an unknown
-    /// operation; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
+    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown operation, and for
+    /// `EPOLLEXCLUSIVE` with what it does not go with; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
     pub fn epoll_ctl(
         &mut self,
         epfd: Fd,
@@ -117,7 +120,13 @@ impl Posix {
         }
         let key = (fd, id);
         let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-        let is_there = set.entries.contains_key(&key);
+        let there = set.entries.get(&key).map(|entry| entry.request.events);
+        let is_there = there.is_some();
+        if event.events & EPOLLEXCLUSIVE != 0 && !self.may_be_exclusive(operation, id, event.events)
+        {
+            return Err(Errno::EINVAL);
+        }
+        let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
         match operation {
             EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
             EPOLL_CTL_ADD => {
@@ -141,7 +150,9 @@ impl Posix {
                 }
                 Ok(())
             }
-            EPOLL_CTL_MOD if event.events & EPOLLEXCLUSIVE != 0 => Err(Errno::EINVAL),
+            EPOLL_CTL_MOD if there.is_some_and(|asked| asked & EPOLLEXCLUSIVE != 0) => {
+                Err(Errno::EINVAL)
+            }
             EPOLL_CTL_MOD => {
                 if let Some(entry) = set.entries.get_mut(&key) {
                     (entry.request, entry.is_spent) = (event, false);
@@ -150,6 +161,15 @@ impl Posix {
                 Ok(())
             }
             _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether this operation on this description goes with `EPOLLEXCLUSIVE`.
+    fn may_be_exclusive(&self, operation: i32, id: usize, events: u32) -> bool {
+        let is_set = matches!(self.table.get(id).object, Object::Epoll(_));
+        match operation {
+            EPOLL_CTL_ADD => !is_set && events & !WITH_EXCLUSIVE == 0,
+            _ => operation != EPOLL_CTL_MOD,
         }
     }
 
@@ -217,7 +237,12 @@ impl Posix {
     fn look(&self, mark: &Arc<Mark>, asked: u32) -> u32 {
         let id = mark.key.1;
         let wants = (asked & !MANNERS) | UNASKED;
-        let Object::Socket(socket) = &self.table.get(id).object else {
+        let object = &self.table.get(id).object;
+        if let Object::Pipe(_) = object {
+            // Who writes or reads at the other end wakes the mark.
+            return self.events_of(id) & wants;
+        }
+        let Object::Socket(socket) = object else {
             // A set has no word of its own: it is looked at every time.
             let came = self.events_of(id) & wants;
             if came == 0 || asked & EPOLLET != 0 {
@@ -257,7 +282,7 @@ impl Posix {
                 let below = epoll.entries.keys().map(|&(_, below)| self.nests(below));
                 1 + below.max().unwrap_or(0)
             }
-            Object::Socket(_) => 0,
+            Object::Socket(_) | Object::Pipe(_) => 0,
         }
     }
 
@@ -267,7 +292,7 @@ impl Posix {
             Object::Epoll(epoll) => {
                 epoll.entries.keys().any(|&(_, below)| below == other || self.watches(below, other))
             }
-            Object::Socket(_) => false,
+            Object::Socket(_) | Object::Pipe(_) => false,
         }
     }
 

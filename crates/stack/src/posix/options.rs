@@ -180,8 +180,8 @@ impl Posix {
             _ => false,
         };
         if !is_served {
-            let is_known = matches!(level, SOL_TCP | SOL_IPV6);
-            return Err(if is_known { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
+            let is_v4 = socket.domain == Domain::V4;
+            return Err(if is_v4 { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
         let (v4, v6) = socket.common.receive_errors;
         let value = match (level, name) {
@@ -309,7 +309,7 @@ impl Socket {
             }
             TCP_NODELAY => SocketOption::NoDelay(switch(value)?),
             TCP_CORK => SocketOption::Cork(switch(value)?),
-            TCP_QUICKACK => SocketOption::QuickAck(switch(value)?),
+            TCP_QUICKACK => SocketOption::QuickAck(int(value)?),
             TCP_KEEPIDLE => SocketOption::KeepAliveIdle(seconds(value)?),
             TCP_KEEPINTVL => SocketOption::KeepAliveInterval(seconds(value)?),
             TCP_KEEPCNT => SocketOption::KeepAliveCount(unsigned(value)?),
@@ -404,7 +404,7 @@ impl Socket {
             }
             TCP_NODELAY => give_int(i32::from(options.nodelay), out),
             TCP_CORK => give_int(i32::from(options.cork), out),
-            TCP_QUICKACK => give_int(i32::from(options.quickack.unwrap_or(true)), out),
+            TCP_QUICKACK => give_int(i32::from(self.quickack(now, &options)), out),
             TCP_KEEPIDLE => {
                 let default = Nanos::from_secs(u64::from(config.tcp_keepalive_time));
                 give_int(whole_seconds(options.keepalive_idle.unwrap_or(default)), out)
@@ -426,6 +426,14 @@ impl Socket {
             TCP_SYNCNT | TCP_LINGER2 => give_int(tcp_default(name, config), out),
             _ => return Err(Errno::ENOPROTOOPT),
         })
+    }
+
+    /// `TCP_QUICKACK`: whether ACKs do not wait for data now.
+    fn quickack(&self, now: Instant, options: &SocketOptions) -> bool {
+        match &self.kind {
+            Kind::Stream { handle, .. } => handle.info(now).quickack,
+            _ => options.quickack.unwrap_or(true),
+        }
     }
 
     /// `TCP_CONGESTION`

@@ -89,6 +89,14 @@ impl Socket {
         }
     }
 
+    /// Its connection, if it has one.
+    pub(super) fn stream(&self) -> Option<&TcpHandle> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => Some(handle),
+            _ => None,
+        }
+    }
+
     /// Whether an error queue is left of a connection that failed.
     pub(super) fn has_errors(&self) -> bool {
         self.errors.as_ref().is_some_and(|errors| !errors.is_empty())
@@ -148,7 +156,8 @@ impl Posix {
     /// `socket(2)`.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags, `EMFILE`.
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags and for what is no
+    /// number of a protocol, `EMFILE`.
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
         let flags = kind & !SOCK_TYPE_MASK;
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
@@ -162,7 +171,8 @@ impl Posix {
         let kind = match (kind & SOCK_TYPE_MASK, protocol) {
             (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
             (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
-            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM | SOCK_DGRAM, 0..IPPROTO_MAX) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EINVAL),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
         let object = Object::Socket(Box::new(Socket::new(domain, kind)));
@@ -413,7 +423,8 @@ impl Posix {
                     socket.reset(now);
                     self.changed(fd);
                 }
-                State::Closed => return Err(Errno::ENOTCONN),
+                // Who has ended in both directions is no part of a connection, while that lingers in TIME-WAIT.
+                State::Closed | State::TimeWait => return Err(Errno::ENOTCONN),
                 state => {
                     *is_connecting &= state == State::SynReceived;
                     if writes {
@@ -444,8 +455,13 @@ impl Posix {
             let id = self.table.id(fd)?;
             let Some(description) = self.table.close(fd)? else { return Ok(Outcome::Done(())) };
             self.forget_watches(id, &description);
-            let Object::Socket(mut socket) = description.object else {
-                return Ok(Outcome::Done(()));
+            let mut socket = match description.object {
+                Object::Socket(socket) => socket,
+                Object::Epoll(_) => return Ok(Outcome::Done(())),
+                Object::Pipe(end) => {
+                    self.close_pipe_end(end);
+                    return Ok(Outcome::Done(()));
+                }
             };
             let Kind::Stream { handle, .. } = &socket.kind else {
                 socket.reset(now);

@@ -142,3 +142,17 @@ fn the_last_descriptor_closes_the_connection() {
     p.pass(Nanos::from_secs(70));
     assert_eq!(p.posix.stack().usage().tcp.connections, 0);
 }
+
+#[test]
+fn a_socket_whose_connection_is_in_time_wait_is_closed() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.posix.shutdown(p.now, client, SHUT_WR).expect("connected");
+    p.settle();
+    p.posix.shutdown(p.now, server, SHUT_WR).expect("connected");
+    p.settle();
+    assert_eq!(p.posix.shutdown(p.now, client, SHUT_RDWR), Err(Errno::ENOTCONN));
+    let mut info = [0];
+    assert_eq!(p.posix.getsockopt(p.now, client, SOL_TCP, TCP_INFO, &mut info), Ok(1));
+    assert_eq!(info, [TCP_CLOSE]);
+}
