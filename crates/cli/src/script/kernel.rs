@@ -86,14 +86,14 @@ fn set_sysctls(settings: &Settings) -> Result<(), Failure> {
 /// # Errors
 /// [`HostFailure`] if it cannot be found out.
 pub(super) fn lacks(settings: &Settings) -> Result<Option<String>, HostFailure> {
-    let Some(qdisc) = &settings.qdisc else { return Ok(None) };
+    let Some(qdisc) = &settings.qdisc_words else { return Ok(None) };
     match run("tc", &format!("qdisc replace dev lo root {qdisc}")) {
         Ok(()) => Ok(None),
         // What the kernel says, and what tc says of a kernel that says no more than ENOENT.
         Err(HostFailure(said))
             if said.contains("qdisc kind is unknown") || said.contains("No such file") =>
         {
-            Ok(Some(format!("this kernel has no qdisc {}", qdisc.kind())))
+            Ok(Some(format!("this kernel has no qdisc {qdisc}")))
         }
         Err(failure) => Err(failure),
     }
@@ -117,7 +117,7 @@ impl Kernel {
         set_sysctls(settings)?;
         run("ip", "link set lo up")?;
         run("ip", &format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
-        if let Some(qdisc) = &settings.qdisc {
+        if let Some(qdisc) = &settings.qdisc_words {
             run("tc", &format!("qdisc replace dev {INTERFACE} root {qdisc}"))?;
         }
         let prefix = if settings.is_v6 { "64 nodad" } else { "16" };

@@ -35,6 +35,8 @@ pub struct Settings {
     pub sysctls: Vec<Setting>,
     /// The qdisc of the interface, if the script names one.
     pub qdisc: Option<QdiscConfig>,
+    /// The same in the script's words, which are tc's.
+    pub qdisc_words: Option<String>,
 }
 
 /// Longest tolerance, in microseconds.
@@ -65,10 +67,12 @@ impl Settings {
             connect_port: 8080,
             sysctls: sysctls.iter().filter(|one| one.name != QDISC_SYSCTL).cloned().collect(),
             qdisc: None,
+            qdisc_words: None,
         };
         if let Some(named) = sysctls.iter().rfind(|one| one.name == QDISC_SYSCTL) {
             let bad = |error: QdiscError| SyntaxError { at: named.at, what: error.to_string() };
             settings.qdisc = Some(named.value.parse().map_err(bad)?);
+            settings.qdisc_words = Some(named.value.clone());
         }
         for option in options {
             settings.apply(option).map_err(|what| SyntaxError { at: option.at, what })?;
@@ -113,7 +117,10 @@ impl Settings {
     fn flag(&mut self, word: &str) -> Result<(), ()> {
         match word.split_once('=').ok_or(())? {
             ("mtu", mtu) => self.mtu = mtu.parse().ok().filter(|&mtu| mtu >= 576).ok_or(())?,
-            ("qdisc", qdisc) => self.qdisc = Some(qdisc.parse().map_err(|_| ())?),
+            ("qdisc", qdisc) => {
+                self.qdisc = Some(qdisc.parse().map_err(|_| ())?);
+                self.qdisc_words = Some(qdisc.to_owned());
+            }
             _ => return Err(()),
         }
         Ok(())
