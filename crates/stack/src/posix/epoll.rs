@@ -20,7 +20,7 @@ use std::task::{Wake, Waker};
 const UNASKED: u32 = POLLERR | POLLHUP;
 /// How, not what.
 const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
-/// Sets that watch sets that watch sets (`EP_MAX_NESTS`).
+/// Steps from a set to the last of those that it watches (`EP_MAX_NESTS`).
 const MAX_NESTS: u32 = 4;
 
 /// `struct epoll_event`.
@@ -121,8 +121,8 @@ impl Posix {
         match operation {
             EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
             EPOLL_CTL_ADD => {
-                if self.nests(id) >= MAX_NESTS || self.watches(id, epoll) {
-                    return Err(Errno::ELOOP);
+                if matches!(self.table.get(id).object, Object::Epoll(_)) {
+                    self.check_nests(epoll, id)?;
                 }
                 let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
                 let (queue, is_queued) = (set.queue.clone(), AtomicBool::new(false));
@@ -250,25 +250,49 @@ impl Posix {
         })
     }
 
-    /// Sets below a description, itself included.
-    fn nests(&self, id: usize) -> u32 {
-        match &self.table.get(id).object {
-            Object::Epoll(epoll) => {
-                let below = epoll.entries.keys().map(|&(_, below)| self.nests(below));
-                1 + below.max().unwrap_or(0)
-            }
-            Object::Socket(_) => 0,
-        }
+    /// Whether set `epoll` may watch set `id`: the chain through both, from the topmost to the last
+    /// below, stays short, whichever of them was there first (`ep_loop_check`). O(sets above and
+    /// below).
+    fn check_nests(&self, epoll: usize, id: usize) -> Result<(), Errno> {
+        let below = self.nests_below(id, epoll, &mut BTreeMap::new())?;
+        let above = self.nests_above(epoll, &mut BTreeMap::new());
+        if below + 1 + above > MAX_NESTS { Err(Errno::ELOOP) } else { Ok(()) }
     }
 
-    /// Whether a set watches another, at any depth.
-    fn watches(&self, id: usize, other: usize) -> bool {
-        match &self.table.get(id).object {
-            Object::Epoll(epoll) => {
-                epoll.entries.keys().any(|&(_, below)| below == other || self.watches(below, other))
-            }
-            Object::Socket(_) => false,
+    /// Steps from a set down to the last one; `ELOOP` if `top` is among them. `seen` keeps what is
+    /// known, since sets can be reached on many ways.
+    fn nests_below(
+        &self,
+        id: usize,
+        top: usize,
+        seen: &mut BTreeMap<usize, u32>,
+    ) -> Result<u32, Errno> {
+        if id == top {
+            return Err(Errno::ELOOP);
         }
+        let Object::Epoll(set) = &self.table.get(id).object else { return Ok(0) };
+        if let Some(depth) = seen.get(&id) {
+            return Ok(*depth);
+        }
+        let mut depth = 0;
+        for &(_, below) in set.entries.keys() {
+            if matches!(self.table.get(below).object, Object::Epoll(_)) {
+                depth = depth.max(1 + self.nests_below(below, top, seen)?);
+            }
+        }
+        seen.insert(id, depth);
+        Ok(depth)
+    }
+
+    /// Steps from a set up to the topmost that watches it.
+    fn nests_above(&self, id: usize, seen: &mut BTreeMap<usize, u32>) -> u32 {
+        if let Some(height) = seen.get(&id) {
+            return *height;
+        }
+        let watchers = self.table.get(id).watchers.iter();
+        let height = watchers.map(|mark| 1 + self.nests_above(mark.epoll, seen)).max().unwrap_or(0);
+        seen.insert(id, height);
+        height
     }
 
     fn unwatch(&mut self, id: usize, mark: &Arc<Mark>) {
