@@ -10,7 +10,7 @@ use crate::congestion::{self, CongestionControl};
 use crate::counters::{Counter, Counters};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::handshake::{self, Accepted, Negotiated, Offer};
-use crate::info::Chronograph;
+use crate::info::{Chronograph, TimeoutTally};
 use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
 use crate::segment::{Flags, Segment};
@@ -223,6 +223,7 @@ pub struct Connection {
     pub(crate) probes_out: u16,
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u16,
+    pub(crate) timeouts: TimeoutTally,
     /// First retransmission timeout of the row, for the user timeout.
     /// [`Instant::FAR_FUTURE`] while the peer answers.
     pub(crate) stalled_since: Instant,
@@ -279,6 +280,8 @@ impl Connection {
         if let Some(rtt) = accepted.synack_rtt {
             connection.take_handshake_rtt(now, rtt);
         }
+        let (timeouts, time) = accepted.synack_timeouts;
+        connection.timeouts = TimeoutTally::after_row(timeouts, time);
         connection.established(now, accepted.snd_wnd, accepted.irs);
         connection
     }
@@ -321,6 +324,7 @@ impl Connection {
             probes_out: 0,
             syn_sent_at: now,
             syn_retransmits: 0,
+            timeouts: TimeoutTally::default(),
             stalled_since: Instant::FAR_FUTURE,
             last_heard: now,
             challenge_after: Instant::ZERO,
@@ -353,6 +357,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
+        self.timeouts.end_row(now);
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();

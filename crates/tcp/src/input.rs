@@ -6,6 +6,7 @@ use crate::deadlines::Deadline;
 use crate::handshake::scaled_window;
 use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
+use crate::sender::recovery::CaState;
 use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
@@ -280,6 +281,9 @@ impl Connection {
         }
         if outcome.advanced {
             self.stalled_since = Instant::FAR_FUTURE;
+        }
+        if self.sender.recovery.state != CaState::Loss {
+            self.timeouts.end_row(now);
         }
         self.owed.new_data_first |= outcome.new_data_first;
         if self.sender.board.is_empty() {

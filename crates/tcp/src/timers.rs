@@ -119,6 +119,7 @@ impl Connection {
         }
         let (frto, reordering) = (self.config.tcp_frto, self.config.tcp_reordering);
         self.sender.enter_loss(now, frto, reordering, &self.counters);
+        self.timeouts.count(now, self.sender.recovery.retransmits == 0);
         self.sender.recovery.retransmits += 1;
         self.sender.rtt.back_off();
         self.owed.retransmit_head = true;
@@ -149,6 +150,7 @@ impl Connection {
             return;
         }
         self.counters.add(Counter::Timeouts, 1);
+        self.timeouts.count(now, self.syn_retransmits == 0);
         self.syn_retransmits = self.syn_retransmits.saturating_add(1);
         self.owed.syn = true;
         self.arm_syn(now);

@@ -97,13 +97,14 @@ pub(super) struct AckPolicy {
 }
 
 impl AckPolicy {
-    /// `hint` bounds the first guess at the peer's segment size (`tcp_initialize_rcv_mss`).
-    pub(super) fn new(hint: u32) -> Self {
+    /// Of a connection that opens at `now`; `hint` bounds the first guess at the peer's segment size
+    /// (`tcp_initialize_rcv_mss`).
+    pub(super) fn new(now: Instant, hint: u32) -> Self {
         Self {
             ato: Nanos::ZERO,
             delayed: Instant::FAR_FUTURE,
             compressed_until: Instant::FAR_FUTURE,
-            last_data: Instant::ZERO,
+            last_data: now,
             rcv_mss: hint.clamp(MIN_MSS, MSS_DEFAULT),
             last_seg_size: 0,
             dup_nxt: 0,

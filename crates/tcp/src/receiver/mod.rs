@@ -146,7 +146,7 @@ impl Receiver {
             queue: ByteQueue::default(),
             reassembly: None,
             window,
-            ack: AckPolicy::new(hint),
+            ack: AckPolicy::new(now, hint),
             ts_recent: TsRecent::new(now, setup.ts_recent.unwrap_or(0)),
             fin: None,
             dsack: SmallVec::new(),
@@ -248,7 +248,13 @@ impl Receiver {
         self.ofo_segments
     }
 
-    /// When data last arrived (`tcpi_last_data_recv`, as a time).
+    /// Whether data with an ECN codepoint came (`TCPI_OPT_ECN_SEEN`).
+    pub fn has_seen_ecn(&self) -> bool {
+        self.is.contains(Is::ECN_SEEN)
+    }
+
+    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); before that, when the
+    /// connection opened.
     pub fn last_data(&self) -> Instant {
         self.ack.last_data()
     }
