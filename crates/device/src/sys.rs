@@ -184,15 +184,15 @@ pub(crate) fn receive_message(
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     // A slice of bytes to be written is laid out as a `struct iovec`.
     message.msg_iov = buffers.as_mut_ptr().cast();
-    message.msg_iovlen = buffers.len() as _;
+    message.msg_iovlen = buffers.len();
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = control.len() as _;
+    message.msg_controllen = control.len();
     // SAFETY: the kernel writes into the buffers, each with its length, and into `control` up to its
     // length; all live until it returns.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     check(if received < 0 { -1 } else { 0 })?;
     let received = received.cast_unsigned();
-    Ok((received, control.len().min(message.msg_controllen as usize), message.msg_flags))
+    Ok((received, control.len().min(message.msg_controllen), message.msg_flags))
 }
 
 /// `setsockopt` of any bytes.

@@ -35,6 +35,8 @@ struct Position {
 struct Watched {
     position: Position,
     moved: Instant,
+    /// What pacing held back then, and timers count from its end.
+    held_back: Nanos,
 }
 
 /// Watches the flows of one world, step after step.
@@ -88,10 +90,11 @@ impl Oracle {
             state: info.state,
         };
         let key = (host.0, flow.local, flow.remote);
-        let watched = self.watched.entry(key).or_insert(Watched { position, moved: now });
+        let fresh = Watched { position, moved: now, held_back: info.pacing_delay };
+        let watched = self.watched.entry(key).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         if watched.position != position || is_idle {
-            *watched = Watched { position, moved: now };
+            *watched = fresh;
             return Ok(());
         }
         let silent = now.since(watched.moved);
@@ -105,7 +108,7 @@ impl Oracle {
             TxBlocked::Pacing(at) => at.since(watched.moved),
             _ => Nanos::ZERO,
         };
-        if silent > first.max(planned).min(LONGEST_RTO) + SLACK {
+        if silent > first.max(planned).min(LONGEST_RTO) + watched.held_back + SLACK {
             return Err(format!("silent for {:.3} s", silent.as_secs_f64()));
         }
         Ok(())

@@ -166,9 +166,54 @@ from = "d"
 to = "c"
 "#;
 
+/// A closed window is probed when the timeout is over that begins where the paced schedule ends.
+const PACED_PROBE: &str = r#"
+duration = "56s"
+oracles = "survival"
+[host.b.sysctl]
+"net.ipv4.tcp_congestion_control" = "bbr"
+"net.ipv4.tcp_early_retrans" = 0
+"net.ipv4.tcp_syncookies" = 2
+[hostile.enemy0]
+attack = "window-shrink"
+count = 4
+stop = "22s"
+target = "b"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "114467bps"
+[link.to-enemy0.back.bottleneck]
+rate = "19077bps"
+"#;
+
+/// A path is found narrow between two answers to a SYN, which say an MSS each.
+const TWO_ANSWERS: &str = r#"
+duration = "6s"
+oracles = "survival"
+[host.a.sysctl]
+"net.ipv4.tcp_syncookies" = 2
+[host.b.sysctl]
+"net.ipv4.tcp_ecn" = 1
+[link.l0]
+ends = ["a", "b"]
+mtu = 1068
+rate = "5198bps"
+[session.s2]
+bytes = 1763
+from = "b"
+start = "287222472ns"
+to = "a"
+[session.s3]
+bytes = 6886
+from = "a"
+start = "227377996ns"
+to = "b"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    for text in [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN] {
+    let worlds = [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN, PACED_PROBE, TWO_ANSWERS];
+    for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
             panic!("{}:{text}", broken.fault);

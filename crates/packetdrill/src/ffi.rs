@@ -48,7 +48,7 @@ pub(crate) struct Interface {
         *mut sockaddr,
         *mut socklen_t,
     ) -> ssize_t,
-    recvmsg: extern "C" fn(*mut c_void, c_int, *mut msghdr, c_int) -> ssize_t,
+    pub(crate) recvmsg: extern "C" fn(*mut c_void, c_int, *mut msghdr, c_int) -> ssize_t,
     pub(crate) write: extern "C" fn(*mut c_void, c_int, *const c_void, size_t) -> ssize_t,
     writev: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     send: extern "C" fn(*mut c_void, c_int, *const c_void, size_t, c_int) -> ssize_t,
@@ -72,7 +72,7 @@ pub(crate) struct Interface {
         extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
     setsockopt: extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
     poll: extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
-    netdev_send: extern "C" fn(*mut c_void, *const c_void, size_t) -> c_int,
+    pub(crate) netdev_send: extern "C" fn(*mut c_void, *const c_void, size_t) -> c_int,
     pub(crate) netdev_receive:
         extern "C" fn(*mut c_void, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
     usleep: extern "C" fn(*mut c_void, useconds_t) -> c_int,
@@ -405,7 +405,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
     let Some(message) = value(message) else { return fail(Errno::EFAULT) };
     let parts = items(message.msg_iov, message.msg_iovlen);
     let mut buf = vec![0; total(parts)];
-    let control = bytes_mut(message.msg_control, message.msg_controllen as usize);
+    let control = bytes_mut(message.msg_control, message.msg_controllen);
     let received = host(user).call(|posix, now, call| {
         posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
     });
@@ -422,7 +422,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
             None => message.msg_namelen = 0,
         }
         message.msg_flags = received.flags;
-        message.msg_controllen = received.control as _;
+        message.msg_controllen = received.control;
         received.len
     }))
 }

@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use neap_stack::posix::abi::*;
 use neap_stack::posix::{Errno, PollFd, sockaddr};
+use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
 use std::thread;
 
@@ -125,5 +126,50 @@ fn the_table_serves_own_descriptors_and_passes_others_on() {
     }
     assert_eq!((table.close)(user, fd), -1);
     assert_eq!(errno(), Errno::EBADF);
+    (table.free)(user);
+}
+
+/// An ICMP port unreachable of 192.0.2.254 about a packet of 10.1.1.1.
+fn port_unreachable(quote: &[u8]) -> Vec<u8> {
+    let mut message = [&[3, 3, 0, 0, 0, 0, 0, 0], quote].concat();
+    let sum = checksum::of(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let len = 20 + message.len() as u8;
+    let mut packet = vec![0x45, 0, 0, len, 0, 0, 0, 0, 64, 1, 0, 0, 192, 0, 2, 254, 10, 1, 1, 1];
+    let sum = checksum::of(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(message);
+    packet
+}
+
+#[test]
+fn the_error_queue_fills_data_name_and_control_messages() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    let to = sockaddr::encode("192.0.2.1:80".parse().expect("an address"));
+    assert_eq!((table.connect)(user, fd, to.as_ptr().cast(), to.len() as u32), -1);
+    let (mut packet, mut len, mut time) = ([0u8; 100], 100, 0);
+    (table.netdev_receive)(user, packet.as_mut_ptr().cast(), &mut len, &mut time);
+    let icmp = port_unreachable(&packet[..28]);
+    assert_eq!((table.netdev_send)(user, icmp.as_ptr().cast(), icmp.len()), 0);
+
+    let (mut data, mut name, mut control) = ([0u8; 20], [0u8; 28], [0u8; 100]);
+    let mut part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: all zeros are a message without anything.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    (message.msg_name, message.msg_namelen) = (name.as_mut_ptr().cast(), 28);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 100);
+    assert_eq!((table.recvmsg)(user, fd, &raw mut message, MSG_ERRQUEUE), 8);
+    assert_eq!(data[..8], packet[20..28]);
+    assert_eq!((message.msg_namelen, &name[..16]), (16, &to[..]));
+    assert_eq!((message.msg_flags, message.msg_controllen), (MSG_ERRQUEUE, 48));
+    assert_eq!(control[..8], 48u64.to_ne_bytes());
+    assert_eq!(control[16..24], [111, 0, 0, 0, SO_EE_ORIGIN_ICMP, 3, 3, 0]);
+    assert_eq!(control[36..40], [192, 0, 2, 254]);
+    assert_eq!((table.recvmsg)(user, fd, &raw mut message, MSG_ERRQUEUE), -1);
+    assert_eq!(errno(), Errno::EAGAIN);
+    assert_eq!((table.close)(user, fd), 0);
     (table.free)(user);
 }

@@ -284,6 +284,12 @@ fn a_silent_neighbour_is_an_unreachable_host() {
     assert!(world.a.drops().get(DropReason::Neighbor) > 0);
     world.run(Nanos::from_secs(200));
     assert_eq!(client.take_error(world.now), Some(ConnectionError::HostUnreachable));
+    // As if a router had said so, which is this host.
+    let record = client.next_error(world.now).expect("over IPv4 it is kept");
+    assert_eq!((record.kind, record.code, record.destination), (3, 1, to));
+    assert_eq!(record.offender, Some(address("10.0.0.1:0").ip()));
+    assert_eq!(record.data[..4], [client.local_addr().port().to_be_bytes(), [0, 80]].concat());
+    assert_eq!(client.next_error(world.now), None);
 }
 
 #[test]

@@ -71,6 +71,9 @@ pub struct TcpInfo {
     pub total_retrans: u32,
     /// Pacing rate.
     pub pacing_rate: Rate,
+    /// How far the schedule of paced departures runs ahead: what pacing still holds back, and what timers
+    /// add to their delay (`tcp_pacing_delay`).
+    pub pacing_delay: Nanos,
     /// `SO_MAX_PACING_RATE`.
     pub max_pacing_rate: Rate,
     /// Payload bytes acknowledged; the FIN counts as one, as in Linux.
@@ -196,6 +199,7 @@ impl Connection {
             rcv_wnd: receiver.wnd(),
             total_retrans: sender.total_retransmitted,
             pacing_rate: sender.pacer.rate(),
+            pacing_delay: sender.pacer.backlog(now),
             max_pacing_rate: sender.pacer.max_rate(),
             bytes_acked: sender.bytes_acked,
             bytes_received: receiver.bytes_received(),

@@ -448,6 +448,10 @@ impl World {
                 4 => self.connection.on_unreachable(ConnectionError::HostUnreachable),
                 5 => drop(self.connection.take_time_wait()),
                 6 => drop(self.connection.take_error()),
+                7 => {
+                    let option = SocketOption::ReceiveErrors(source.bit());
+                    drop(self.connection.set_option(now, option));
+                }
                 _ => self.wire.completes = source.bit(),
             },
         }

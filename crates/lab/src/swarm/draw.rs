@@ -102,8 +102,8 @@ fn size(bytes: u64) -> Value {
 }
 
 /// Sets keys of a table.
-fn put<const N: usize>(table: &mut Table, pairs: [(&str, Value); N]) {
-    table.extend(pairs.map(|(key, value)| (key.to_owned(), value)));
+fn put<'a>(table: &mut Table, pairs: impl IntoIterator<Item = (&'a str, Value)>) {
+    table.extend(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)));
 }
 
 /// A table within a table.
@@ -156,10 +156,9 @@ impl Draw {
         }
         let sysctls = self.sysctls();
         put(&mut host, [("sysctl", Value::Table(sysctls))]);
-        if self.often(40) {
-            let qdisc = self.qdisc();
-            put(&mut host, [("qdisc", qdisc.into())]);
-        }
+        let qdisc = if self.often(40) { Some(self.qdisc()) } else { None };
+        let is_shaped = qdisc.as_ref().is_some_and(|qdisc| qdisc.starts_with("tbf"));
+        put(&mut host, qdisc.map(|qdisc| ("qdisc", qdisc.into())));
         if self.often(20) {
             put(&mut host, [("lateness", time(Nanos(self.rng.log_range(1_000, 5_000_000))))]);
         }
@@ -169,7 +168,11 @@ impl Draw {
         if self.often(10) {
             put(&mut host, [("per_switch", time(Nanos(self.rng.log_range(1_000, 200_000))))]);
         }
-        let nic = self.nic();
+        let mut nic = self.nic();
+        if is_shaped {
+            // Nothing larger than its burst passes a tbf.
+            nic.remove("mtu");
+        }
         put(&mut host, [("nic", Value::Table(nic))]);
         host
     }

@@ -239,7 +239,9 @@ fn judge(
     let is_fin = flags.contains(Flags::FIN);
     holds(!is_fin || own.fin.is_none_or(|fin| fin == end), "another FIN")?;
     holds(len == 0 || !is_beyond(end, peer.edge), "beyond the window")?;
-    judge_size(theirs, segment, len, v4)?;
+    if !peer.is_vague {
+        judge_size(theirs, segment, len, v4)?;
+    }
     judge_ack(own, peer, segment)?;
     judge_options(hello, theirs, segment)
 }

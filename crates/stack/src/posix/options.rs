@@ -210,6 +210,11 @@ impl Posix {
             (SOL_TCP, _) => socket.tcp_option(now, &config, name, out),
             (SOL_IP, IP_MTU) | (SOL_IPV6, IPV6_MTU) => match &socket.kind {
                 Kind::Stream { handle, .. } => Ok(give_int(handle.info(now).pmtu, out)),
+                Kind::Datagram(Some(handle)) => {
+                    let remote = handle.remote_addr().ok_or(Errno::ENOTCONN)?;
+                    let found = self.stack.host().topology.lookup(now, remote.ip());
+                    Ok(give_int(found.ok_or(Errno::ENOTCONN)?.mtu, out))
+                }
                 _ => Err(Errno::ENOTCONN),
             },
             (SOL_IPV6, IPV6_V6ONLY) => Ok(give_int(i32::from(socket.common.v6_only), out)),

@@ -132,7 +132,6 @@ impl Process {
     }
 }
 
-
 #[test]
 fn who_asks_hears_of_every_datagram_with_all_that_is_known() {
     let mut p = Process::new();
@@ -424,6 +423,25 @@ fn an_error_finds_the_socket_of_the_packet_or_nobody() {
         // Ports are enough to know the socket.
         assert_eq!(p.error(fd).is_ok(), len >= 24, "{len}");
     }
+}
+
+#[test]
+fn what_is_too_big_for_a_router_leaves_in_pieces() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    let send = |p: &mut Process| {
+        p.wire.ends().sent.clear();
+        p.send_datagram(fd, &[0; 1300], "192.0.2.9:7").expect("room");
+        p.settle();
+        p.wire.ends().sent.iter().map(Bytes::len).collect::<Vec<_>>()
+    };
+    assert_eq!(send(&mut p), [1328]);
+    p.icmp([3, 4], 1200);
+    assert_eq!(send(&mut p), [1196, 152], "whoever sent it, and whether it asked or not");
+    assert_eq!(p.so_error(fd), NONE);
+    assert_eq!(p.get(fd, SOL_IP, IP_MTU), Err(Errno::ENOTCONN));
+    p.connect(fd, "192.0.2.9:7").expect("nothing is sent");
+    assert_eq!(p.get(fd, SOL_IP, IP_MTU), Ok(1200));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use crate::peer::{Hello, ISS, Peer, RTT};
 use neap_tcp::config::Config;
-use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
+use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError};
 use neap_tcp::counters::Counter;
-use neap_tcp::options::SocketOptions;
+use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::{Ecn, Flags, Timestamps};
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -310,4 +310,35 @@ fn an_unreachable_report_ends_an_open_and_is_remembered_later() {
     peer.connection.on_unreachable(ConnectionError::NetworkUnreachable);
     assert_eq!(peer.connection.state(), State::Established);
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::NetworkUnreachable));
+}
+
+#[test]
+fn an_unreachable_report_that_was_asked_for_is_told_once_and_ends_nothing() {
+    let unreachable = ConnectionError::HostUnreachable;
+    let mut peer = Peer::plain();
+    peer.set(SocketOption::ReceiveErrors(true));
+    peer.connection.on_unreachable(unreachable);
+    assert!(peer.connection.readiness().contains(Readiness::ERROR));
+    let now = peer.now;
+    let read = peer.connection.read(now, &mut [0; 10]);
+    assert_eq!(read, Err(ReadError::Failed(unreachable)));
+    assert!(!peer.connection.readiness().contains(Readiness::ERROR));
+    assert_eq!(peer.connection.read(now, &mut [0; 10]), Err(ReadError::WouldBlock));
+    peer.connection.on_unreachable(unreachable);
+    assert_eq!(peer.connection.write(now, b"x"), Err(WriteError::Failed(unreachable)));
+    assert_eq!(peer.connection.write(now, b"x"), Ok(1));
+    // What ends the connection takes the place of what is not told yet.
+    peer.connection.on_unreachable(unreachable);
+    peer.connection.abort(now);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::Aborted));
+    assert_eq!(peer.connection.take_error(), None);
+}
+
+#[test]
+fn an_ack_takes_a_soft_error_away() {
+    let mut peer = Peer::plain();
+    peer.write(100);
+    peer.connection.on_unreachable(ConnectionError::HostUnreachable);
+    peer.ack(100);
+    assert_eq!(peer.connection.take_error(), None);
 }
