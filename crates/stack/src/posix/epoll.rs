@@ -20,6 +20,11 @@ use std::task::{Wake, Waker};
 const UNASKED: u32 = POLLERR | POLLHUP;
 /// How, not what.
 const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+/// Events that one call may ask for (`EP_MAX_EVENTS`: `INT_MAX` over the 12 bytes of each).
+const MAX_EVENTS: i32 = i32::MAX / 12;
+/// What may go with `EPOLLEXCLUSIVE` (`EPOLLEXCLUSIVE_OK_BITS`).
+const WITH_EXCLUSIVE: u32 =
+    POLLIN | POLLOUT | POLLERR | POLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 /// Steps from a set to the last of those that it watches (`EP_MAX_NESTS`).
 const MAX_NESTS: u32 = 4;
 
@@ -102,8 +107,8 @@ impl Posix {
     /// `epoll_ctl(2)`.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, or for an unknown
-    /// operation; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
+    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown
+    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
     pub fn epoll_ctl(
         &mut self,
         epfd: Fd,
@@ -117,7 +122,12 @@ impl Posix {
         }
         let key = (fd, id);
         let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-        let is_there = set.entries.contains_key(&key);
+        let known = set.entries.get(&key).map(|entry| entry.request.events);
+        let is_there = known.is_some();
+        if (event.events | known.unwrap_or(0)) & EPOLLEXCLUSIVE != 0 {
+            self.check_exclusive(id, operation, event.events, is_there)?;
+        }
+        let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
         match operation {
             EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
             EPOLL_CTL_ADD => {
@@ -141,7 +151,6 @@ impl Posix {
                 }
                 Ok(())
             }
-            EPOLL_CTL_MOD if event.events & EPOLLEXCLUSIVE != 0 => Err(Errno::EINVAL),
             EPOLL_CTL_MOD => {
                 if let Some(entry) = set.entries.get_mut(&key) {
                     (entry.request, entry.is_spent) = (event, false);
@@ -157,7 +166,7 @@ impl Posix {
     /// forever if that is negative.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `most` is below 1.
+    /// `EBADF`; `EINVAL` where `epfd` is no set, or `most` is below 1 or above 178956970.
     pub fn epoll_wait(
         &mut self,
         now: Instant,
@@ -167,7 +176,10 @@ impl Posix {
         timeout_ms: i32,
     ) -> Result<Outcome<Vec<EpollEvent>>, Errno> {
         let id = self.table.id(epfd)?;
-        let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?;
+        if !(1..=MAX_EVENTS).contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        let most = most as usize;
         let set = self.table.epoll_mut(id).ok_or(Errno::EINVAL)?;
         for mark in core::mem::take(&mut set.again) {
             mark.wake();
@@ -248,6 +260,25 @@ impl Posix {
                     && self.events_of(mark.key.1) & wants != 0
             })
         })
+    }
+
+    /// `EPOLLEXCLUSIVE` is for sockets and few events, and stays as it was set.
+    fn check_exclusive(
+        &self,
+        id: usize,
+        operation: i32,
+        events: u32,
+        is_there: bool,
+    ) -> Result<(), Errno> {
+        let is_set = matches!(self.table.get(id).object, Object::Epoll(_));
+        let is_bad = match operation {
+            EPOLL_CTL_ADD => {
+                events & EPOLLEXCLUSIVE != 0 && (is_set || events & !WITH_EXCLUSIVE != 0)
+            }
+            EPOLL_CTL_MOD => is_there || events & EPOLLEXCLUSIVE != 0,
+            _ => false,
+        };
+        if is_bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
     /// Whether set `epoll` may watch set `id`: the chain through both, from the topmost to the last
