@@ -66,8 +66,8 @@ pub(super) const fn state_number(state: State) -> u8 {
         State::CloseWait => TCP_CLOSE_WAIT,
         State::Closing => TCP_CLOSING,
         State::LastAck => TCP_LAST_ACK,
-        State::TimeWait => TCP_TIME_WAIT,
-        State::Closed => TCP_CLOSE,
+        // What waits in TIME-WAIT is not the socket.
+        State::TimeWait | State::Closed => TCP_CLOSE,
     }
 }
 
