@@ -57,6 +57,8 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// Limit of the advertised window.
     pub rcv_ssthresh: u32,
+    /// What that limit never exceeds (`TCP_WINDOW_CLAMP`).
+    pub window_clamp: u32,
     /// Slow-start threshold; `u32::MAX` when there was no congestion yet.
     pub snd_ssthresh: u32,
     /// Congestion window.
@@ -192,6 +194,7 @@ impl Connection {
             rcv_rtt: receiver.rcv_rtt(),
             rcv_space: receiver.rcv_space(),
             rcv_ssthresh: receiver.rcv_ssthresh(),
+            window_clamp: receiver.window_clamp(),
             snd_ssthresh: sender.window.ssthresh,
             snd_cwnd: sender.window.cwnd,
             reordering: recovery.reordering,
