@@ -163,7 +163,7 @@ impl UdpSocket {
             return;
         }
         state.error = Some(error.into());
-        drop(state);
+        // With the state locked: bit and error agree.
         self.readiness.0.signal(Ready::ERROR);
     }
 
@@ -520,9 +520,9 @@ impl UdpHandle {
 
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> Option<SocketError> {
-        let error = lock(&self.0.socket.state).error.take();
+        let mut state = lock(&self.0.socket.state);
         self.0.socket.readiness.0.clear(Ready::ERROR);
-        error
+        state.error.take()
     }
 
     /// `IP_RECVERR` for IPv4, `IPV6_RECVERR` for IPv6: what ICMP says of any datagram is told, connected
