@@ -221,6 +221,7 @@ pub struct Connection {
     pub(crate) probe_backoff: u16,
     /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
     pub(crate) probes_out: u16,
+    /// When the SYN was last sent; of an open connection, when it opened.
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u16,
     pub(crate) timeouts: TimeoutTally,
@@ -357,6 +358,7 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
+        self.syn_sent_at = now;
         self.timeouts.end_row(now);
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();

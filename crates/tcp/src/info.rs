@@ -237,7 +237,7 @@ impl Connection {
             cwnd_limited: times.cwnd,
             last_data_sent: (sender.last_sent != Instant::ZERO)
                 .then(|| now.since(sender.last_sent)),
-            last_data_recv: now.since(receiver.last_data()),
+            last_data_recv: now.since(receiver.last_data().max(self.syn_sent_at)),
             last_ack_recv: now.since(sender.last_ack_at),
             rcv_ooopack: receiver.ofo_segments(),
             timeouts: self.timeouts.totals(now),

@@ -97,14 +97,13 @@ pub(super) struct AckPolicy {
 }
 
 impl AckPolicy {
-    /// Of a connection that opens at `now`; `hint` bounds the first guess at the peer's segment size
-    /// (`tcp_initialize_rcv_mss`).
-    pub(super) fn new(now: Instant, hint: u32) -> Self {
+    /// `hint` bounds the first guess at the peer's segment size (`tcp_initialize_rcv_mss`).
+    pub(super) fn new(hint: u32) -> Self {
         Self {
             ato: Nanos::ZERO,
             delayed: Instant::FAR_FUTURE,
             compressed_until: Instant::FAR_FUTURE,
-            last_data: now,
+            last_data: Instant::ZERO,
             rcv_mss: hint.clamp(MIN_MSS, MSS_DEFAULT),
             last_seg_size: 0,
             dup_nxt: 0,

@@ -146,7 +146,7 @@ impl Receiver {
             queue: ByteQueue::default(),
             reassembly: None,
             window,
-            ack: AckPolicy::new(now, hint),
+            ack: AckPolicy::new(hint),
             ts_recent: TsRecent::new(now, setup.ts_recent.unwrap_or(0)),
             fin: None,
             dsack: SmallVec::new(),
@@ -253,8 +253,7 @@ impl Receiver {
         self.is.contains(Is::ECN_SEEN)
     }
 
-    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); before that, when the
-    /// connection opened.
+    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); [`Instant::ZERO`] before.
     pub fn last_data(&self) -> Instant {
         self.ack.last_data()
     }
