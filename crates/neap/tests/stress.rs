@@ -79,7 +79,7 @@ fn meddle(stack: &Stack, stream: &TcpStream, is_over: &AtomicBool) {
         assert!(info.bytes_acked <= info.bytes_sent + 2, "{info:?}");
         let option = match round % 4 {
             0 => SocketOption::NoDelay(round.is_multiple_of(8)),
-            1 => SocketOption::QuickAck(round.is_multiple_of(3)),
+            1 => SocketOption::QuickAck(i32::from(round.is_multiple_of(3))),
             2 => SocketOption::KeepAliveIdle(Nanos::from_secs(60)),
             _ => SocketOption::KeepAlive(round.is_multiple_of(5)),
         };

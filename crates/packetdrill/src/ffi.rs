@@ -1,27 +1,27 @@
 //! The C side: the table of functions that packetdrill calls, pointers in and out.
 //!
-//! All unsafe code is here. Its ground is the contract of the interface, which is that of the system
-//! calls: pointers that come with a length are valid for that many bytes while the call runs, others are
-//! null or point at one value of their type, and `userdata` is what `packetdrill_interface_init` left.
+//! The ground of its unsafe code is the contract of the interface, which is that of the system calls: see
+//! [`memory`](crate::memory). `userdata` is what `packetdrill_interface_init` left.
 
 use crate::flags::{FLAGS_VARIABLE, Flags};
 use crate::host::Host;
+use crate::memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
 use core::ffi::{CStr, c_char, c_int, c_longlong, c_short, c_uint, c_ulong, c_void};
+use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use core::{ptr, slice};
 use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, useconds_t,
 };
 use neap_stack::posix::abi::*;
 use neap_stack::posix::sockaddr::{Domain, Encoded, encode, parse};
-use neap_stack::posix::{Call, EpollEvent, Errno, Fd, Outcome, PollFd, Posix};
+use neap_stack::posix::{EpollEvent, Errno, Fd, PollFd};
 use neap_tcp::time::{Instant, Nanos};
 
-/// Bytes that one `splice` moves at the most (a pipe's capacity).
-const SPLICE_MOST: usize = 65_536;
 /// Bytes of a receive that are only dropped.
 const SCRATCH_MOST: usize = 16 << 20;
+/// Bytes of the longest value of a socket option (`struct tcp_info` and some room).
+const OPTION_MOST: usize = 512;
 
 /// The host of the last `packetdrill_interface_init`, for [`preloaded_getsockopt`].
 static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -32,12 +32,12 @@ pub(crate) struct Interface {
     pub(crate) userdata: *mut c_void,
     pub(crate) free: extern "C" fn(*mut c_void),
     pub(crate) socket: extern "C" fn(*mut c_void, c_int, c_int, c_int) -> c_int,
-    bind: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
+    pub(crate) bind: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
     listen: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
     accept: extern "C" fn(*mut c_void, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
     pub(crate) connect: extern "C" fn(*mut c_void, c_int, *const sockaddr, socklen_t) -> c_int,
     pub(crate) read: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t) -> ssize_t,
-    readv: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
+    pub(crate) readv: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     recv: extern "C" fn(*mut c_void, c_int, *mut c_void, size_t, c_int) -> ssize_t,
     recvfrom: extern "C" fn(
         *mut c_void,
@@ -50,7 +50,7 @@ pub(crate) struct Interface {
     ) -> ssize_t,
     pub(crate) recvmsg: extern "C" fn(*mut c_void, c_int, *mut msghdr, c_int) -> ssize_t,
     pub(crate) write: extern "C" fn(*mut c_void, c_int, *const c_void, size_t) -> ssize_t,
-    writev: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
+    pub(crate) writev: extern "C" fn(*mut c_void, c_int, *const iovec, c_int) -> ssize_t,
     send: extern "C" fn(*mut c_void, c_int, *const c_void, size_t, c_int) -> ssize_t,
     sendto: extern "C" fn(
         *mut c_void,
@@ -68,10 +68,11 @@ pub(crate) struct Interface {
     ioctl: extern "C" fn(*mut c_void, c_int, c_ulong, *mut c_void) -> c_int,
     pub(crate) close: extern "C" fn(*mut c_void, c_int) -> c_int,
     shutdown: extern "C" fn(*mut c_void, c_int, c_int) -> c_int,
-    getsockopt:
+    pub(crate) getsockopt:
         extern "C" fn(*mut c_void, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
-    setsockopt: extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
-    poll: extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
+    pub(crate) setsockopt:
+        extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
+    pub(crate) poll: extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
     pub(crate) netdev_send: extern "C" fn(*mut c_void, *const c_void, size_t) -> c_int,
     pub(crate) netdev_receive:
         extern "C" fn(*mut c_void, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
@@ -165,45 +166,6 @@ fn host<'a>(userdata: *mut c_void) -> &'a Host {
     unsafe { &*userdata.cast::<Host>() }
 }
 
-/// The bytes of an argument; none where the pointer is null.
-fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
-    items(data.cast(), len)
-}
-
-/// As [`bytes`], to be written.
-fn bytes_mut<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
-    items_mut(data.cast(), len)
-}
-
-/// Values of any type at a pointer with a count.
-fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
-    match data.is_null() || count == 0 {
-        true => &[],
-        // SAFETY: a pointer that comes with its length, see the head of this file.
-        false => unsafe { slice::from_raw_parts(data, count) },
-    }
-}
-
-/// As [`items`], to be written.
-fn items_mut<'a, T>(data: *mut T, count: usize) -> &'a mut [T] {
-    match data.is_null() || count == 0 {
-        true => &mut [],
-        // SAFETY: a pointer that comes with its length and that nobody else uses meanwhile.
-        false => unsafe { slice::from_raw_parts_mut(data, count) },
-    }
-}
-
-/// The value at a pointer that may be null.
-fn value<'a, T>(at: *mut T) -> Option<&'a mut T> {
-    // SAFETY: null or one value of its type, see the head of this file.
-    unsafe { at.as_mut() }
-}
-
-/// Whether a pointer is null that the call needs.
-fn is_bad(data: *const c_void, len: usize) -> bool {
-    data.is_null() && len > 0
-}
-
 fn set_errno(Errno(number): Errno) {
     // SAFETY: the C library gives each thread a place for its errno.
     unsafe { *libc::__errno_location() = number };
@@ -270,14 +232,15 @@ extern "C" fn bind(user: *mut c_void, fd: c_int, to: *const sockaddr, len: sockl
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::bind(fd, to, len) };
     }
-    let to = bytes(to.cast(), len as usize);
-    // A script's own address is whatever it binds to.
-    for domain in [Domain::V4, Domain::V6] {
-        if let Ok(address) = parse(domain, to) {
-            host(user).learn(address.ip().to_canonical());
+    done(Address::new(to.cast(), len).and_then(|to| {
+        // A script's own address is whatever it binds to.
+        for domain in [Domain::V4, Domain::V6] {
+            if let Ok(address) = parse(domain, to.as_slice()) {
+                host(user).learn(address.ip().to_canonical());
+            }
         }
-    }
-    done(host(user).at_once(|posix, now| posix.bind(now, fd, to)))
+        host(user).at_once(|posix, now| posix.bind(now, fd, to.as_slice()))
+    }))
 }
 
 extern "C" fn listen(user: *mut c_void, fd: c_int, backlog: c_int) -> c_int {
@@ -310,8 +273,9 @@ extern "C" fn connect(user: *mut c_void, fd: c_int, to: *const sockaddr, len: so
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::connect(fd, to, len) };
     }
-    let to = bytes(to.cast(), len as usize);
-    done(host(user).call(|posix, now, call| posix.connect(now, call, fd, to)))
+    done(Address::new(to.cast(), len).and_then(|to| {
+        host(user).call(|posix, now, call| posix.connect(now, call, fd, to.as_slice()))
+    }))
 }
 
 extern "C" fn read(user: *mut c_void, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -326,36 +290,17 @@ extern "C" fn read(user: *mut c_void, fd: c_int, buf: *mut c_void, len: size_t) 
     answer(host(user).call(|posix, now, call| posix.read(now, call, fd, buf)))
 }
 
-/// Bytes of all parts of a vector.
-fn total(parts: &[iovec]) -> usize {
-    parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len)).min(SCRATCH_MOST)
-}
-
-/// Copies the front of `data` into the parts of a vector.
-fn scatter(mut data: &[u8], parts: &[iovec]) {
-    for part in parts {
-        let (now, later) = data.split_at(part.iov_len.min(data.len()));
-        bytes_mut(part.iov_base, now.len()).copy_from_slice(now);
-        data = later;
-    }
-}
-
-fn gather(parts: &[iovec]) -> Vec<u8> {
-    parts.iter().flat_map(|part| bytes(part.iov_base, part.iov_len)).copied().collect()
-}
-
 extern "C" fn readv(user: *mut c_void, fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     if !host(user).owns(fd) {
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::readv(fd, parts, count) };
     }
-    let parts = items(parts, usize::try_from(count).unwrap_or(0));
-    let mut buf = vec![0; total(parts)];
-    let read = host(user).call(|posix, now, call| posix.read(now, call, fd, &mut buf));
-    if let Ok(read) = read {
-        scatter(&buf[..read], parts);
-    }
-    answer(read)
+    answer(Vector::new(parts, count).and_then(|parts| {
+        let mut buf = vec![0; parts.len().min(SCRATCH_MOST)];
+        let read = host(user).call(|posix, now, call| posix.read(now, call, fd, &mut buf))?;
+        parts.scatter(&buf[..read]);
+        Ok(read)
+    }))
 }
 
 extern "C" fn recv(
@@ -403,17 +348,21 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
         return unsafe { libc::recvmsg(fd, message, flags) };
     }
     let Some(message) = value(message) else { return fail(Errno::EFAULT) };
-    let parts = items(message.msg_iov, message.msg_iovlen);
-    let mut buf = vec![0; total(parts)];
-    let control = bytes_mut(message.msg_control, message.msg_controllen);
-    let received = host(user).call(|posix, now, call| {
-        posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
+    let is_dropped = flags & MSG_TRUNC != 0;
+    let parts = Vector::of_message(message.msg_iov, message.msg_iovlen, is_dropped);
+    let received = parts.and_then(|parts| {
+        let mut buf = vec![0; parts.len().min(SCRATCH_MOST)];
+        let control = bytes_mut(message.msg_control, message.msg_controllen);
+        let received = host(user).call(|posix, now, call| {
+            posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
+        })?;
+        // With MSG_TRUNC the bytes of TCP are dropped.
+        if !is_dropped || received.from.is_some() {
+            parts.scatter(&buf[..received.len.min(buf.len())]);
+        }
+        Ok(received)
     });
     answer(received.map(|received| {
-        // With MSG_TRUNC the bytes of TCP are dropped.
-        if flags & MSG_TRUNC == 0 || received.from.is_some() {
-            scatter(&buf[..received.len.min(buf.len())], parts);
-        }
         match received.from {
             Some(address) => {
                 let len = &raw mut message.msg_namelen;
@@ -444,8 +393,10 @@ extern "C" fn writev(user: *mut c_void, fd: c_int, parts: *const iovec, count: c
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::writev(fd, parts, count) };
     }
-    let data = gather(items(parts, usize::try_from(count).unwrap_or(0)));
-    answer(host(user).call(|posix, now, call| posix.write(now, call, fd, &data)))
+    answer(Vector::new(parts, count).and_then(|parts| {
+        let data = parts.gather();
+        host(user).call(|posix, now, call| posix.write(now, call, fd, &data))
+    }))
 }
 
 extern "C" fn send(
@@ -456,11 +407,6 @@ extern "C" fn send(
     flags: c_int,
 ) -> ssize_t {
     sendto(user, fd, data, len, flags, ptr::null(), 0)
-}
-
-/// An address that may be missing.
-fn optional<'a>(to: *const c_void, len: socklen_t) -> Option<&'a [u8]> {
-    (!to.is_null()).then(|| bytes(to, len as usize))
 }
 
 extern "C" fn sendto(
@@ -479,8 +425,10 @@ extern "C" fn sendto(
     if is_bad(data, len) {
         return fail(Errno::EFAULT);
     }
-    let (data, to) = (bytes(data, len), optional(to.cast(), to_len));
-    answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, data, flags, to)))
+    answer(Address::optional(to.cast(), to_len).and_then(|to| {
+        let (data, to) = (bytes(data, len), to.as_ref().map(Address::as_slice));
+        host(user).call(|posix, now, call| posix.send_to(now, call, fd, data, flags, to))
+    }))
 }
 
 extern "C" fn sendmsg(
@@ -499,9 +447,12 @@ extern "C" fn sendmsg(
     if message.msg_controllen > 0 {
         return fail(Errno::EINVAL);
     }
-    let data = gather(items(message.msg_iov, message.msg_iovlen));
-    let to = optional(message.msg_name, message.msg_namelen);
-    answer(host(user).call(|posix, now, call| posix.send_to(now, call, fd, &data, flags, to)))
+    let parts = Vector::of_message(message.msg_iov, message.msg_iovlen, false);
+    answer(parts.and_then(|parts| {
+        let to = Address::optional(message.msg_name, message.msg_namelen)?;
+        let (data, to) = (parts.gather(), to.as_ref().map(Address::as_slice));
+        host(user).call(|posix, now, call| posix.send_to(now, call, fd, &data, flags, to))
+    }))
 }
 
 extern "C" fn fcntl(user: *mut c_void, fd: c_int, command: c_int, argument: c_ulong) -> c_int {
@@ -574,9 +525,15 @@ extern "C" fn getsockopt(
     if c_int::try_from(*len).is_err() {
         return fail(Errno::EINVAL) as c_int;
     }
-    let out = bytes_mut(out, *len as usize);
-    let size = host(user).at_once(|posix, now| posix.getsockopt(now, fd, level, name, out));
-    done(size.map(|size| *len = size as socklen_t))
+    let mut room = [0; OPTION_MOST];
+    let most = OPTION_MOST.min(*len as usize);
+    let size =
+        host(user).at_once(|posix, now| posix.getsockopt(now, fd, level, name, &mut room[..most]));
+    done(size.and_then(|size| {
+        give(&room[..size], out)?;
+        *len = size as socklen_t;
+        Ok(())
+    }))
 }
 
 /// By number: the name is [`preloaded_getsockopt`] here.
@@ -620,23 +577,52 @@ extern "C" fn setsockopt(
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::setsockopt(fd, level, name, option, len) };
     }
-    let option = bytes(option, len as usize);
-    done(host(user).at_once(|posix, now| posix.setsockopt(now, fd, level, name, option)))
+    if c_int::try_from(len).is_err() {
+        return fail(Errno::EINVAL) as c_int;
+    }
+    let mut room = [0; OPTION_MOST];
+    let most = OPTION_MOST.min(len as usize);
+    done(copy_in(option, &mut room[..most]).and_then(|size| {
+        host(user).at_once(|posix, now| posix.setsockopt(now, fd, level, name, &room[..size]))
+    }))
 }
 
 extern "C" fn poll(user: *mut c_void, fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let most = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
+    if nfds_t::try_from(most).is_ok_and(|most| count > most) {
+        return fail(Errno::EINVAL) as c_int;
+    }
+    if is_bad(fds.cast(), count as usize) {
+        return fail(Errno::EFAULT) as c_int;
+    }
     let list = items_mut(fds, count as usize);
-    if !list.iter().any(|one| host(user).owns(one.fd)) {
+    let is_ours: Vec<bool> = list.iter().map(|one| host(user).owns(one.fd)).collect();
+    if !is_ours.contains(&true) {
         // SAFETY: the caller's arguments for the same call of the system.
         return unsafe { libc::poll(fds, count, timeout) };
     }
-    let ours = |one: &pollfd| PollFd { fd: one.fd, events: one.events, revents: 0 };
-    let mut ours: Vec<PollFd> = list.iter().map(ours).collect();
-    let found = host(user).call(|posix, now, call| posix.poll(now, call, &mut ours, timeout));
-    for (theirs, ours) in list.iter_mut().zip(&ours) {
-        theirs.revents = ours.revents as c_short;
+    // Who waits in virtual time sees of the system's descriptors what they are now.
+    let mut system: Vec<pollfd> = list.to_vec();
+    let hidden = |one: &mut pollfd, hide: bool| one.fd = if hide { -1 } else { one.fd };
+    system.iter_mut().zip(&is_ours).for_each(|(one, &ours)| hidden(one, ours));
+    // SAFETY: a list of this function's own.
+    let there = unsafe { libc::poll(system.as_mut_ptr(), count, 0) };
+    if there < 0 {
+        return there;
     }
-    answer(found) as c_int
+    let ours = |(one, &ours): (&pollfd, &bool)| PollFd {
+        fd: if ours { one.fd } else { -1 },
+        events: one.events,
+        revents: 0,
+    };
+    let mut ours: Vec<PollFd> = list.iter().zip(&is_ours).map(ours).collect();
+    let timeout = if there > 0 { 0 } else { timeout };
+    let found = host(user).call(|posix, now, call| posix.poll(now, call, &mut ours, timeout));
+    for ((theirs, ours), system) in list.iter_mut().zip(&ours).zip(&system) {
+        theirs.revents = ours.revents as c_short | system.revents;
+    }
+    answer(found.map(|found| found + there as usize)) as c_int
 }
 
 extern "C" fn netdev_send(user: *mut c_void, packet: *const c_void, len: size_t) -> c_int {
@@ -715,18 +701,23 @@ extern "C" fn epoll_wait(
     }
     let found =
         host(user).call(|posix, now, call| posix.epoll_wait(now, call, epfd, most, timeout));
-    let out = items_mut(events, usize::try_from(most).unwrap_or(0));
-    answer(found.map(|found| {
-        for (out, event) in out.iter_mut().zip(&found) {
+    answer(found.and_then(|found| {
+        if is_bad(events.cast(), found.len()) {
+            return Err(Errno::EFAULT);
+        }
+        for (out, event) in items_mut(events, found.len()).iter_mut().zip(&found) {
             *out = epoll_event { events: event.events, u64: event.data };
         }
-        found.len()
+        Ok(found.len())
     })) as c_int
 }
 
-extern "C" fn pipe(_user: *mut c_void, fds: *mut c_int) -> c_int {
-    // SAFETY: the caller's two descriptors.
-    unsafe { libc::pipe(fds) }
+extern "C" fn pipe(user: *mut c_void, fds: *mut c_int) -> c_int {
+    let ends = host(user).at_once(|posix, _| posix.pipe2(0));
+    done(ends.map(|ends| {
+        ends.into_iter().for_each(hold);
+        items_mut(fds, 2).copy_from_slice(&ends);
+    }))
 }
 
 extern "C" fn splice(
@@ -738,56 +729,20 @@ extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let (from_ours, to_ours) = (host(user).owns(input), host(user).owns(output));
-    if !from_ours && !to_ours {
-        // SAFETY: the caller's arguments for the same call of the system.
-        return unsafe { libc::splice(input, input_at, output, output_at, len, flags) };
-    }
-    if from_ours && to_ours {
-        // One end must be a pipe, and a pipe is the system's.
-        return fail(Errno::EINVAL);
+    match (host(user).owns(input), host(user).owns(output)) {
+        (false, false) => {
+            // SAFETY: the caller's arguments for the same call of the system.
+            return unsafe { libc::splice(input, input_at, output, output_at, len, flags) };
+        }
+        // What is the system's does not reach neap.
+        (true, false) | (false, true) => return fail(Errno::EINVAL),
+        (true, true) => {}
     }
     // Neither a socket nor a pipe has offsets. packetdrill gives a pointer at the 0 that a script's
     // NULL was read as.
     if [input_at, output_at].iter().any(|at| value(*at).is_some_and(|at| *at != 0)) {
         return fail(Errno::ESPIPE);
     }
-    let mut buf = vec![0; len.min(SPLICE_MOST)];
-    let wait = if flags & SPLICE_F_NONBLOCK == 0 { 0 } else { MSG_DONTWAIT };
-    if from_ours {
-        from_socket(user, input, output, &mut buf, wait)
-    } else {
-        to_socket(user, input, output, &mut buf, wait)
-    }
-}
-
-/// From a socket of neap into a pipe: only what the pipe took leaves the socket.
-fn from_socket(user: *mut c_void, socket: Fd, pipe: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
-    let host = host(user);
-    let receive = |buf: &mut [u8], flags| {
-        host.call(
-            |posix: &mut Posix, now: Instant, call: &mut Call| -> Result<Outcome<usize>, Errno> {
-                posix.recv(now, call, socket, buf, flags)
-            },
-        )
-    };
-    let there = match receive(buf, MSG_PEEK | wait) {
-        Ok(there) => there,
-        Err(error) => return fail(error),
-    };
-    // SAFETY: the buffer is as long as that.
-    let written = unsafe { libc::write(pipe, buf.as_ptr().cast(), there) };
-    match usize::try_from(written) {
-        Ok(written) => answer(receive(&mut buf[..written], MSG_DONTWAIT)),
-        Err(_) => -1,
-    }
-}
-
-/// From a pipe into a socket of neap.
-fn to_socket(user: *mut c_void, pipe: Fd, socket: Fd, buf: &mut [u8], wait: c_int) -> ssize_t {
-    // SAFETY: the buffer is as long as that.
-    let there = unsafe { libc::read(pipe, buf.as_mut_ptr().cast(), buf.len()) };
-    let Ok(there) = usize::try_from(there) else { return -1 };
-    let data = &buf[..there];
-    answer(host(user).call(|posix, now, call| posix.send(now, call, socket, data, wait)))
+    let ends = (input, output);
+    answer(host(user).call(|posix, now, call| posix.splice(now, call, ends, len, flags)))
 }

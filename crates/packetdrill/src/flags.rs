@@ -63,7 +63,8 @@ impl Flags {
             is_from_defaults: false,
         };
         let is_space = |char: char| char == ',' || char.is_whitespace();
-        for word in text.split(is_space).filter(|word| !word.is_empty()) {
+        let mut words = text.split(is_space).filter(|word| !word.is_empty()).peekable();
+        while let Some(word) = words.next() {
             if word == "defaults" {
                 flags.is_from_defaults = true;
                 continue;
@@ -79,7 +80,11 @@ impl Flags {
                     flags.mtu = mtu.ok_or_else(|| FlagError::Value(value.into(), "MTU"))?;
                 }
                 "qdisc" => {
-                    let bad = |_| FlagError::Value(value.into(), "qdisc");
+                    let mut value = value.to_owned();
+                    while let Some(word) = words.next_if(|word| is_of_qdisc(word)) {
+                        value = value + " " + word;
+                    }
+                    let bad = |_| FlagError::Value(value.clone(), "qdisc");
                     flags.qdisc = Some(value.parse().map_err(bad)?);
                 }
                 _ => {
@@ -122,6 +127,11 @@ impl Flags {
         }
         config
     }
+}
+
+/// Whether a word goes on with the parameters of a qdisc.
+fn is_of_qdisc(word: &str) -> bool {
+    word != "defaults" && !word.contains('=')
 }
 
 /// A sysctl of the namespace that this process is in.

@@ -29,6 +29,7 @@
 mod ffi;
 mod flags;
 mod host;
+mod memory;
 #[cfg(test)]
 mod tests;
 mod wire;

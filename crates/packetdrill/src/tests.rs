@@ -173,3 +173,73 @@ fn the_error_queue_fills_data_name_and_control_messages() {
     assert_eq!((table.close)(user, fd), 0);
     (table.free)(user);
 }
+
+#[test]
+fn lengths_and_pointers_of_nonsense_are_refused() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    let failed = |result: isize, error: Errno| assert_eq!((result, errno()), (-1, error));
+    let address = sockaddr::encode("10.1.1.1:7".parse().expect("an address"));
+    let address = address.as_ptr().cast();
+    for len in [3, 129, u32::MAX] {
+        failed((table.bind)(user, fd, address, len) as isize, Errno::EINVAL);
+        failed((table.connect)(user, fd, address, len) as isize, Errno::EINVAL);
+    }
+    failed((table.bind)(user, fd, ptr::null(), 16) as isize, Errno::EFAULT);
+
+    let one = 1i32.to_ne_bytes();
+    let option = |at: *const u8, len| {
+        (table.setsockopt)(user, fd, SOL_SOCKET, SO_REUSEADDR, at.cast(), len) as isize
+    };
+    failed(option(one.as_ptr(), u32::MAX), Errno::EINVAL);
+    failed(option(ptr::null(), 4), Errno::EFAULT);
+    // No more is read of it than the option has.
+    assert_eq!(option(one.as_ptr(), i32::MAX as u32), 0);
+    let (mut out, mut len) = ([7u8; 8], i32::MAX as u32);
+    let get = |at, len| (table.getsockopt)(user, fd, SOL_SOCKET, SO_REUSEADDR, at, len) as isize;
+    assert_eq!(get(out.as_mut_ptr().cast(), &mut len), 0);
+    assert_eq!((len, out), (4, [1, 0, 0, 0, 7, 7, 7, 7]));
+    failed(get(ptr::null_mut(), &mut len), Errno::EFAULT);
+
+    let null = |len| libc::iovec { iov_base: ptr::null_mut(), iov_len: len };
+    let parts = vec![null(0); 1025];
+    for call in [table.readv, table.writev] {
+        failed(call(user, fd, parts.as_ptr(), -1), Errno::EINVAL);
+        failed(call(user, fd, parts.as_ptr(), 1025), Errno::EINVAL);
+        failed(call(user, fd, ptr::null(), 1), Errno::EFAULT);
+        failed(call(user, fd, &null(10), 1), Errno::EFAULT);
+        failed(call(user, fd, &null(usize::MAX), 1), Errno::EINVAL);
+    }
+    let mut list = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    failed((table.poll)(user, list.as_mut_ptr(), u64::MAX, 0) as isize, Errno::EINVAL);
+    failed((table.poll)(user, ptr::null_mut(), 1, 0) as isize, Errno::EFAULT);
+    (table.free)(user);
+}
+
+#[test]
+fn a_poll_sees_descriptors_of_both() {
+    let table = interface();
+    let user = table.userdata;
+    let fd = (table.socket)(user, AF_INET, SOCK_DGRAM, 0);
+    let mut ends = [0; 2];
+    assert_eq!((table.pipe)(user, ends.as_mut_ptr()), 0);
+    let (input, output) = (libc::POLLIN, libc::POLLOUT);
+    let poll = |wants: [(i32, i16); 4], timeout| {
+        let mut list = wants.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+        let found = (table.poll)(user, list.as_mut_ptr(), 4, timeout);
+        (found, list.map(|one| one.revents))
+    };
+    let nothing = -1;
+    let lists = [(fd, input), (ends[0], input), (ends[1], output), (nothing, input)];
+    assert_eq!(poll(lists, 5000), (1, [0, 0, output, 0]));
+    let lists = [(fd, output), (ends[0], input), (ends[1], output), (nothing, input)];
+    assert_eq!(poll(lists, -1), (2, [output, 0, output, 0]));
+    // Waiting in virtual time for what the socket does not have ends at once.
+    let lists = [(fd, input), (ends[0], input), (nothing, input), (nothing, output)];
+    assert_eq!(poll(lists, 60_000), (0, [0; 4]));
+    for fd in [fd, ends[0], ends[1]] {
+        assert_eq!((table.close)(user, fd), 0);
+    }
+    (table.free)(user);
+}

@@ -126,6 +126,11 @@ impl Interface {
             })
     }
 
+    /// Whether this is the address of all hosts of a network here.
+    fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        self.addresses.iter().any(|own| own.prefix.broadcast() == Some(address))
+    }
+
     /// The address that packets to `next_hop` are sent from if nothing else is said: one of the
     /// same network if possible, else one of the same scope.
     pub(crate) fn source_for(&self, next_hop: IpAddr) -> Option<IpAddr> {
@@ -505,6 +510,13 @@ impl Topology {
     /// Believes that no more than `mtu` bytes reach `remote`, where `current` did so far.
     pub(crate) fn on_packet_too_big(&self, now: Instant, remote: IpAddr, mtu: u32, current: u32) {
         self.change(|net| net.routes.on_packet_too_big(now, remote, mtu, current));
+    }
+
+    /// Whether packets to this address go to all hosts of a network.
+    pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return false };
+        address.is_broadcast()
+            || lock(&self.net).interfaces.iter().any(|one| one.is_broadcast(address))
     }
 
     pub(crate) fn locals(&self) -> Arc<Locals> {

@@ -6,7 +6,7 @@
 
 use crate::keyed::Keyed;
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 use hashbrown::HashMap;
 use neap_tcp::time::{Instant, Nanos};
@@ -73,6 +73,16 @@ impl Prefix {
     /// Whether this is the prefix of all addresses (`default`).
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The address of all hosts of an IPv4 network, where it has room for hosts.
+    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.network {
+            IpAddr::V4(network) if self.len < 31 => {
+                Some(Ipv4Addr::from_bits(network.to_bits() | u32::MAX >> self.len))
+            }
+            _ => None,
+        }
     }
 
     /// Whether `address` lies in it.

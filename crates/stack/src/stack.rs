@@ -535,9 +535,9 @@ impl Stack {
     /// when that failed.
     ///
     /// # Errors
-    /// `NetworkUnreachable` without a route, `AddressNotAvailable` when no port is left or the local
-    /// address is not ours, `AddressInUse` when the given ports are in use, `AddressFamily`,
-    /// `InvalidArgument` for port 0 or a group, `ShutDown`.
+    /// `NetworkUnreachable` without a route and for all hosts of a network, `AddressNotAvailable` when no
+    /// port is left or the local address is not ours, `AddressInUse` when the given ports are in use,
+    /// `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
     pub fn connect(
         &self,
         now: Instant,
@@ -555,6 +555,9 @@ impl Stack {
         };
         if remote.port() == 0 || remote_ip.is_multicast() {
             return Err(SocketError::InvalidArgument);
+        }
+        if host.topology.is_broadcast(remote_ip) {
+            return Err(SocketError::NetworkUnreachable);
         }
         let source = host.source_for(now, remote_ip)?;
         if host.is_broadcast(remote_ip) {

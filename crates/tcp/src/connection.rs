@@ -260,7 +260,10 @@ impl Connection {
             rcvbuf: setup.options.receive_buffer,
             clamp: 0,
         };
-        let receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
+        let mut receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
+        if setup.options.quickack == Some(false) {
+            receiver.set_quickack(0);
+        }
         let mut connection = Self::new(now, State::SynSent, setup, receiver);
         connection.owed.syn = true;
         connection.arm_syn(now);
@@ -409,7 +412,11 @@ impl Connection {
             rcvbuf: self.options.receive_buffer,
             ..receiver_setup(&negotiated, syn.seq, offer.rcv_wnd, advmss)
         };
+        let acks_wait = !self.receiver.quickack();
         self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
+        if acks_wait {
+            self.receiver.set_quickack(0);
+        }
         self.agree(&negotiated);
         negotiated
     }
@@ -440,6 +447,7 @@ impl Connection {
             srtt: self.sender.rtt.srtt(),
             rto: self.sender.rtt.rto(),
             tsval: self.timestamp(now),
+            lowat: self.options.receive_lowat,
         }
     }
 
@@ -605,7 +613,7 @@ impl Connection {
                     self.sender.queue.more.end_hold();
                 }
             }
-            SocketOption::QuickAck(on) => self.receiver.set_quickack(i32::from(on)),
+            SocketOption::QuickAck(value) => self.receiver.set_quickack(value),
             SocketOption::KeepAlive(_) | SocketOption::KeepAliveIdle(_) => self.arm_keepalive(now),
             SocketOption::SendBuffer(_) => {
                 self.sndbuf = options.send_buffer.unwrap_or(self.sndbuf);

@@ -77,6 +77,8 @@ counters! {
     DSACKRecv = "TcpExtTCPDSACKRecv",
     /// DSACK blocks received for a range above una.
     DSACKOfoRecv = "TcpExtTCPDSACKOfoRecv",
+    /// DSACK blocks that name what cannot have been sent, or more than was sent twice.
+    DSACKIgnoredDubious = "TcpExtTCPDSACKIgnoredDubious",
     /// DSACK blocks sent for old data.
     DSACKOldSent = "TcpExtTCPDSACKOldSent",
     /// DSACK blocks sent for out-of-order data.

@@ -29,6 +29,8 @@ pub struct TcpInfo {
     pub rto: Nanos,
     /// Delayed-ACK timeout.
     pub ato: Nanos,
+    /// ACKs do not wait for data: the value of `TCP_QUICKACK`.
+    pub quickack: bool,
     /// Payload bytes of a full segment.
     pub snd_mss: u32,
     /// Estimated segment size of the peer.
@@ -102,7 +104,7 @@ pub struct TcpInfo {
     pub delivered: u64,
     /// Of these, marked.
     pub delivered_ce: u32,
-    /// DSACK blocks received.
+    /// Segments that DSACKs named.
     pub dsack_dups: u32,
     /// Reordering was seen.
     pub reord_seen: bool,
@@ -181,6 +183,7 @@ impl Connection {
             rto: sender.rtt.rto(),
             ato: receiver.ato(),
             snd_mss: sender.mss,
+            quickack: receiver.quickack(),
             rcv_mss: receiver.rcv_mss(),
             advmss: receiver.advmss(),
             pmtu: self.path.mtu,

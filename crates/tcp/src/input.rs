@@ -85,8 +85,7 @@ impl Connection {
         }
         self.established(now, scaled_window(segment, None), segment.seq);
         self.sender.bytes_acked += SYN_LEN;
-        self.receiver.enter_quickack();
-        self.receiver.owe_ack();
+        self.receiver.owe_handshake_ack(now);
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
             self.take_data(now, segment);
         }

@@ -69,7 +69,7 @@ impl SocketOptions {
         match *option {
             SocketOption::NoDelay(on) => self.nodelay = on,
             SocketOption::Cork(on) => self.cork = on,
-            SocketOption::QuickAck(on) => self.quickack = Some(on),
+            SocketOption::QuickAck(value) => self.quickack = Some(value != 0),
             SocketOption::KeepAlive(on) => self.keepalive = on,
             SocketOption::KeepAliveIdle(idle) => {
                 self.keepalive_idle = Some(seconds(idle, "TCP_KEEPIDLE")?);
@@ -149,8 +149,9 @@ pub enum SocketOption {
     NoDelay(bool),
     /// `TCP_CORK`.
     Cork(bool),
-    /// `TCP_QUICKACK`.
-    QuickAck(bool),
+    /// `TCP_QUICKACK`: 0 lets ACKs wait for data, odd values do not, even ones acknowledge what was read and let
+    /// the next ones wait.
+    QuickAck(i32),
     /// `SO_KEEPALIVE`.
     KeepAlive(bool),
     /// `TCP_KEEPIDLE`, 1 s to 32767 s.

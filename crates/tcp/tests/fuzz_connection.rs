@@ -502,7 +502,7 @@ impl World {
         let option = match source.byte() % 16 {
             0 => SocketOption::NoDelay(source.bit()),
             1 => SocketOption::Cork(source.bit()),
-            2 => SocketOption::QuickAck(source.bit()),
+            2 => SocketOption::QuickAck(source.bit().into()),
             3 => SocketOption::KeepAlive(source.bit()),
             4 => SocketOption::KeepAliveIdle(span.saturating_mul(10)),
             5 => SocketOption::KeepAliveInterval(span.saturating_mul(10)),

@@ -5,10 +5,11 @@ use neap_lab::script::host::{Call, EpollEvent, PollEntry, Reply};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, Protocol, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
 };
+use rustix::pipe::SpliceFlags;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a call answered, when, and the descriptor that it opened.
+/// What a call answered, when, and the descriptors that it opened.
 struct Answer {
     reply: Reply,
-    opened: Option<OwnedFd>,
+    opened: Vec<OwnedFd>,
     at: Instant,
 }
 
-type Job = Box<dyn FnOnce() -> (Reply, Option<OwnedFd>) + Send>;
+type Job = Box<dyn FnOnce() -> (Reply, Vec<OwnedFd>) + Send>;
 
 /// Descriptors of a script, and the thread that makes its calls.
 pub(super) struct Calls {
@@ -84,11 +85,13 @@ impl Calls {
         // Empty already if nobody slept on it.
         let _ = rustix::io::read(&self.answered, &mut [0; 8]);
         let mut reply = answer.reply;
-        if let Some(fd) = answer.opened {
-            let number = fd.as_raw_fd();
-            reply.result = number.into();
-            self.open.insert(number, Arc::new(fd));
+        let numbers: Vec<_> = answer.opened.iter().map(AsRawFd::as_raw_fd).collect();
+        match numbers[..] {
+            [one] => reply.result = one.into(),
+            [reader, writer] => reply.ends = [reader, writer],
+            _ => {}
         }
+        self.open.extend(numbers.into_iter().zip(answer.opened.into_iter().map(Arc::new)));
         (answer.at, reply)
     }
 
@@ -110,17 +113,26 @@ impl Calls {
                 let flags = epoll::CreateFlags::from_bits_retain(flags as u32);
                 Box::new(move || opened(epoll::create(flags)))
             }
+            Call::Pipe => Box::new(move || match rustix::pipe::pipe() {
+                Ok((reader, writer)) => (Reply::ok(0), vec![reader, writer]),
+                Err(errno) => (failed(errno), Vec::new()),
+            }),
+            Call::Splice(from, to, len, flags) => {
+                let (from, to) = (self.fd(from)?, self.fd(to)?);
+                let flags = SpliceFlags::from_bits_retain(flags);
+                plain(move || rustix::pipe::splice(&from, None, &to, None, len, flags))
+            }
             Call::Close(fd) => {
                 let fd = self.open.remove(&fd).ok_or(Errno::BADF)?;
                 Box::new(move || {
                     drop(fd);
-                    (Reply::ok(0), None)
+                    (Reply::ok(0), Vec::new())
                 })
             }
             Call::Poll(entries, timeout) => {
                 let fds: Vec<_> =
                     entries.iter().map(|entry| self.open.get(&entry.fd).cloned()).collect();
-                Box::new(move || (poll(&entries, &fds, timeout), None))
+                Box::new(move || (poll(&entries, &fds, timeout), Vec::new()))
             }
             Call::EpollControl(epoll, operation, fd, event) => {
                 let (epoll, fd) = (self.fd(epoll)?, self.fd(fd)?);
@@ -128,7 +140,7 @@ impl Calls {
             }
             Call::EpollWait(epoll, most, timeout) => {
                 let epoll = self.fd(epoll)?;
-                Box::new(move || (wait(&epoll, most, timeout).unwrap_or_else(failed), None))
+                Box::new(move || (wait(&epoll, most, timeout).unwrap_or_else(failed), Vec::new()))
             }
             other => self.socket_job(other)?,
         })
@@ -160,12 +172,14 @@ impl Calls {
             }
             Call::Receive(fd, sizes, flags) => {
                 let fd = self.fd(fd)?;
-                Box::new(move || (receive(&fd, &sizes, 0, flags).unwrap_or_else(failed), None))
+                Box::new(move || {
+                    (receive(&fd, &sizes, 0, flags).unwrap_or_else(failed), Vec::new())
+                })
             }
             Call::ReceiveMessage(fd, sizes, room, flags) => {
                 let fd = self.fd(fd)?;
                 Box::new(move || {
-                    (receive(&fd, &sizes, room, Some(flags)).unwrap_or_else(failed), None)
+                    (receive(&fd, &sizes, room, Some(flags)).unwrap_or_else(failed), Vec::new())
                 })
             }
             Call::Send(fd, pieces, flags, address) => {
@@ -198,7 +212,7 @@ impl Calls {
                         }
                         Err(errno) => failed(errno),
                     };
-                    (reply, None)
+                    (reply, Vec::new())
                 })
             }
             Call::SetOption(fd, level, name, value) => {
@@ -208,6 +222,11 @@ impl Calls {
             Call::Fcntl(fd, command, argument) => {
                 let fd = self.fd(fd)?;
                 plain(move || match command {
+                    1 => rustix::io::fcntl_getfd(&fd).map(|flags| flags.bits() as usize),
+                    2 => {
+                        let flags = FdFlags::from_bits_retain(argument as u32);
+                        rustix::io::fcntl_setfd(&fd, flags).map(|()| 0)
+                    }
                     3 => rustix::fs::fcntl_getfl(&fd).map(|flags| flags.bits() as usize),
                     4 => {
                         let flags = OFlags::from_bits_retain(argument as u32);
@@ -218,7 +237,7 @@ impl Calls {
             }
             Call::Ioctl(fd, request, _) => {
                 let fd = self.fd(fd)?;
-                Box::new(move || (request_int(&fd, request), None))
+                Box::new(move || (request_int(&fd, request), Vec::new()))
             }
             _ => return Err(Errno::NOSYS),
         })
@@ -229,17 +248,17 @@ fn failed(errno: Errno) -> Reply {
     Reply::error(errno.raw_os_error())
 }
 
-fn opened(fd: Result<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+fn opened(fd: Result<OwnedFd>) -> (Reply, Vec<OwnedFd>) {
     match fd {
-        Ok(fd) => (Reply::ok(0), Some(fd)),
-        Err(errno) => (failed(errno), None),
+        Ok(fd) => (Reply::ok(0), vec![fd]),
+        Err(errno) => (failed(errno), Vec::new()),
     }
 }
 
 fn plain(call: impl FnOnce() -> Result<usize> + Send + 'static) -> Job {
     Box::new(move || {
         let reply = call().map_or_else(failed, |value| Reply::ok(value as i64));
-        (reply, None)
+        (reply, Vec::new())
     })
 }
 

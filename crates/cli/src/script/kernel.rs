@@ -26,7 +26,7 @@ const TCP_CONGESTION: i32 = 13;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ticks of the kernel's timers and what a busy machine adds.
-const SLACK: Nanos = Nanos::from_millis(30);
+const SLACK: Nanos = Nanos::from_millis(8);
 
 /// This machine's Linux, in the network namespace of this process.
 pub(super) struct Kernel {
@@ -90,7 +90,7 @@ impl Kernel {
         run("ip", "link set lo up")?;
         run("ip", &format!("link set {INTERFACE} mtu {} up", settings.mtu))?;
         if let Some(qdisc) = &settings.qdisc {
-            run("tc", &format!("qdisc replace dev {INTERFACE} root {}", qdisc.kind()))?;
+            run("tc", &format!("qdisc replace dev {INTERFACE} root {qdisc}"))?;
         }
         let prefix = if settings.is_v6 { "64 nodad" } else { "16" };
         run("ip", &format!("address add {}/{prefix} dev {INTERFACE}", settings.local_ip))?;

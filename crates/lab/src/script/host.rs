@@ -71,6 +71,10 @@ pub enum Call {
     EpollControl(Descriptor, i32, Descriptor, EpollEvent),
     /// `epoll_wait(epfd, .., most, timeout in ms)`; events come in the reply.
     EpollWait(Descriptor, usize, i32),
+    /// `pipe`; the two ends come in the reply.
+    Pipe,
+    /// `splice(from, NULL, to, NULL, len, flags)`
+    Splice(Descriptor, Descriptor, usize, u32),
 }
 
 /// What a system call answered.
@@ -90,6 +94,8 @@ pub struct Reply {
     pub entries: Vec<PollEntry>,
     /// Of `epoll_wait`.
     pub events: Vec<EpollEvent>,
+    /// Of `pipe`: the end that reads and the one that writes.
+    pub ends: [Descriptor; 2],
 }
 
 impl Reply {

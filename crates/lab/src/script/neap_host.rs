@@ -328,6 +328,11 @@ impl Neap {
                 let entries = fds.into_iter().map(from).collect();
                 return Ok(ready.map(|ready| Reply { entries, ..Reply::ok(ready as i64) }));
             }
+            Call::Pipe => Reply { ends: posix.pipe2(0)?, ..Reply::ok(0) },
+            Call::Splice(from, to, len, flags) => {
+                let moved = posix.splice(now, &mut progress.call, (*from, *to), *len, *flags)?;
+                return Ok(moved.map(|moved| Reply::ok(moved as i64)));
+            }
             _ => return Err(Errno::EINVAL),
         }))
     }

@@ -385,6 +385,9 @@ impl Runner<'_> {
         self.settle()?;
         let prepared = self.descriptors.prepare(spec, self.settings, event.at)?;
         match &prepared.meaning {
+            // What is refused changes nothing.
+            Meaning::Binds(..) | Meaning::Listens(_) if spec.errno.is_some() => {}
+            Meaning::Connects(..) if spec.errno.as_deref() == Some("EISCONN") => {}
             Meaning::Binds(fd, address) => {
                 self.bound.insert(*fd, *address);
             }

@@ -12,6 +12,9 @@ use toml::{Table, Value};
 /// The slowest of all links, in bytes per second.
 const LEAST_RATE: u64 = 1_000;
 
+/// Bytes that the bands of an `fq` send before it is the turn of the first one again: its weights.
+const FQ_ROUND: u64 = 589_824 + 196_608 + 65_536;
+
 /// Connections of a world that may time out at the same time.
 const COPIES: u64 = 16;
 
@@ -261,14 +264,22 @@ impl Draw {
         if self.delivers {
             // A timeout shorter than what waits at the slowest link fills it with copies, for ever,
             // unless one of each connection leaves room for what is new.
-            let slowest = (self.rate / 10).max(LEAST_RATE);
-            let least = (COPIES * LARGEST_FRAME * 1000 / slowest) as i64;
+            let least = (COPIES * LARGEST_FRAME * 1000 / self.slowest_rate()) as i64;
             put("net.ipv4.tcp_rto_max_ms", self.rng.pick(&[1_000, 2_000, 10_000]).max(least));
             put("net.ipv4.tcp_retries2", 200);
             put("net.ipv4.tcp_orphan_retries", 200);
             put("net.ipv4.tcp_syn_retries", 60);
             put("net.ipv4.tcp_synack_retries", 60);
         }
+    }
+
+    /// Bytes per second of the slowest link that there may be.
+    fn slowest_rate(&self) -> u64 {
+        (self.rate / 10).max(LEAST_RATE)
+    }
+
+    fn longest_outage(&self) -> Nanos {
+        if self.delivers { self.duration / 20 } else { self.duration / 3 }
     }
 
     fn buffers(&mut self, table: &mut Table) {
@@ -328,8 +339,7 @@ impl Draw {
             put(&mut event, [("at", time(at)), ("link", link.clone().into())]);
             match self.rng.below(4) {
                 0 => {
-                    let most = if self.delivers { self.duration / 20 } else { self.duration / 3 };
-                    let length = self.rng.time(most);
+                    let length = self.rng.time(self.longest_outage());
                     put(&mut event, [("down", true.into())]);
                     let mut again = Table::new();
                     let up = at + length;

@@ -40,7 +40,7 @@ fn threads_share_a_stream() {
                         let acked = ours.info().bytes_acked;
                         assert!(acked >= last, "acknowledged bytes went back");
                         last = acked;
-                        ours.set_option(SocketOption::QuickAck(true)).expect("an option");
+                        ours.set_option(SocketOption::QuickAck(1)).expect("an option");
                         stack.host().flows(stack.now());
                     }
                 });

@@ -197,7 +197,6 @@ pub const TCP_SYN_SENT: u8 = 2;
 pub const TCP_SYN_RECV: u8 = 3;
 pub const TCP_FIN_WAIT1: u8 = 4;
 pub const TCP_FIN_WAIT2: u8 = 5;
-pub const TCP_TIME_WAIT: u8 = 6;
 pub const TCP_CLOSE: u8 = 7;
 pub const TCP_CLOSE_WAIT: u8 = 8;
 pub const TCP_LAST_ACK: u8 = 9;

@@ -29,8 +29,13 @@ impl Posix {
             }
             F_GETFL => {
                 let description = self.table.get(id);
+                let access = match &description.object {
+                    Object::Pipe(end) if end.writes => O_WRONLY,
+                    Object::Pipe(_) => O_RDONLY,
+                    _ => O_RDWR,
+                };
                 let nonblocking = if description.nonblocking { O_NONBLOCK } else { 0 };
-                Ok(O_RDWR | nonblocking | description.idle_flags)
+                Ok(access | nonblocking | description.idle_flags)
             }
             F_SETFL => {
                 let flags = argument as i32;
@@ -51,7 +56,7 @@ impl Posix {
     /// their pointer; `FIONBIO` takes `argument`.
     ///
     /// # Errors
-    /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener.
+    /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener and on an epoll set.
     pub fn ioctl(
         &mut self,
         now: Instant,
@@ -64,8 +69,13 @@ impl Posix {
             self.table.get_mut(id).nonblocking = argument != 0;
             return Ok(0);
         }
-        let Object::Socket(socket) = &self.table.get(id).object else {
-            return Err(Errno::ENOTTY);
+        let socket = match &self.table.get(id).object {
+            Object::Socket(socket) => socket,
+            Object::Epoll(_) => return Err(Errno::EINVAL),
+            Object::Pipe(end) if request == SIOCINQ => {
+                return Ok(i32::try_from(self.table.pipes[end.pipe].len()).unwrap_or(i32::MAX));
+            }
+            Object::Pipe(_) => return Err(Errno::ENOTTY),
         };
         let count = match (&socket.kind, request) {
             (Kind::Listening(_), SIOCINQ | SIOCOUTQ | SIOCOUTQNSD) => return Err(Errno::EINVAL),

@@ -229,7 +229,12 @@ impl Posix {
     fn look(&self, mark: &Arc<Mark>, asked: u32) -> u32 {
         let id = mark.key.1;
         let wants = (asked & !MANNERS) | UNASKED;
-        let Object::Socket(socket) = &self.table.get(id).object else {
+        let object = &self.table.get(id).object;
+        if let Object::Pipe(_) = object {
+            // Who writes or reads at the other end wakes the mark.
+            return self.events_of(id) & wants;
+        }
+        let Object::Socket(socket) = object else {
             // A set has no word of its own: it is looked at every time.
             let came = self.events_of(id) & wants;
             if came == 0 || asked & EPOLLET != 0 {

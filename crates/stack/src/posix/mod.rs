@@ -45,6 +45,7 @@ pub mod errno;
 mod error_queue;
 mod names;
 mod options;
+mod pipe;
 mod poll;
 pub mod sockaddr;
 mod socket;

@@ -353,7 +353,7 @@ impl Socket {
             }
             TCP_NODELAY => SocketOption::NoDelay(switch(value)?),
             TCP_CORK => SocketOption::Cork(switch(value)?),
-            TCP_QUICKACK => SocketOption::QuickAck(switch(value)?),
+            TCP_QUICKACK => SocketOption::QuickAck(int(value)?),
             TCP_KEEPIDLE => SocketOption::KeepAliveIdle(seconds(value)?),
             TCP_KEEPINTVL => SocketOption::KeepAliveInterval(seconds(value)?),
             TCP_KEEPCNT => SocketOption::KeepAliveCount(unsigned(value)?),
@@ -452,7 +452,7 @@ impl Socket {
             },
             TCP_NODELAY => give_int(i32::from(options.nodelay), out),
             TCP_CORK => give_int(i32::from(options.cork), out),
-            TCP_QUICKACK => give_int(i32::from(options.quickack.unwrap_or(true)), out),
+            TCP_QUICKACK => give_int(i32::from(self.quickack(now, &options)), out),
             TCP_KEEPIDLE => {
                 let default = Nanos::from_secs(u64::from(config.tcp_keepalive_time));
                 give_int(whole_seconds(options.keepalive_idle.unwrap_or(default)), out)
@@ -474,6 +474,14 @@ impl Socket {
             TCP_SYNCNT | TCP_LINGER2 => give_int(tcp_default(name, config), out),
             _ => return Err(Errno::ENOPROTOOPT),
         })
+    }
+
+    /// `TCP_QUICKACK`: whether ACKs do not wait for data now.
+    fn quickack(&self, now: Instant, options: &SocketOptions) -> bool {
+        match &self.kind {
+            Kind::Stream { handle, .. } => handle.info(now).quickack,
+            _ => options.quickack.unwrap_or(true),
+        }
     }
 
     /// `TCP_CONGESTION`

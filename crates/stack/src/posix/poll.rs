@@ -136,6 +136,7 @@ impl Posix {
     pub(super) fn events_of(&self, id: usize) -> u32 {
         match &self.table.get(id).object {
             Object::Socket(socket) => socket.events(),
+            Object::Pipe(end) => self.table.pipes[end.pipe].events(end.writes),
             Object::Epoll(epoll) => {
                 if self.has_news(epoll) {
                     READ

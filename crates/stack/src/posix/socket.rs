@@ -93,6 +93,14 @@ impl Socket {
         }
     }
 
+    /// Its connection, if it has one.
+    pub(super) fn stream(&self) -> Option<&TcpHandle> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => Some(handle),
+            _ => None,
+        }
+    }
+
     /// Whether an error queue is left of a connection that failed.
     pub(super) fn has_errors(&self) -> bool {
         self.errors.as_ref().is_some_and(|errors| !errors.is_empty())
@@ -488,8 +496,13 @@ impl Posix {
             let id = self.table.id(fd)?;
             let Some(description) = self.table.close(fd)? else { return Ok(Outcome::Done(())) };
             self.forget_watches(id, &description);
-            let Object::Socket(mut socket) = description.object else {
-                return Ok(Outcome::Done(()));
+            let mut socket = match description.object {
+                Object::Socket(socket) => socket,
+                Object::Epoll(_) => return Ok(Outcome::Done(())),
+                Object::Pipe(end) => {
+                    self.close_pipe_end(end);
+                    return Ok(Outcome::Done(()));
+                }
             };
             let Kind::Stream { handle, .. } = &socket.kind else {
                 socket.reset(now);

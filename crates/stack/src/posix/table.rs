@@ -3,6 +3,7 @@
 use super::Fd;
 use super::epoll::{Epoll, Mark};
 use super::errno::Errno;
+use super::pipe::{Pipe, PipeEnd};
 use super::socket::Socket;
 use slab::Slab;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(super) struct Description {
 pub(super) enum Object {
     Socket(Box<Socket>),
     Epoll(Epoll),
+    Pipe(PipeEnd),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +47,12 @@ pub(super) struct Table {
     first: Fd,
     slots: Vec<Option<Slot>>,
     descriptions: Slab<Description>,
+    pub(super) pipes: Slab<Pipe>,
 }
 
 impl Table {
     pub(super) fn new(first: Fd) -> Self {
-        Self { first, slots: Vec::new(), descriptions: Slab::new() }
+        Self { first, slots: Vec::new(), descriptions: Slab::new(), pipes: Slab::new() }
     }
 
     fn index(&self, fd: Fd) -> Option<usize> {
@@ -78,21 +81,21 @@ impl Table {
     pub(super) fn epoll_mut(&mut self, id: usize) -> Option<&mut Epoll> {
         match &mut self.descriptions.get_mut(id)?.object {
             Object::Epoll(epoll) => Some(epoll),
-            Object::Socket(_) => None,
+            Object::Socket(_) | Object::Pipe(_) => None,
         }
     }
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.descriptions.iter().filter_map(|(_, description)| match &description.object {
             Object::Socket(socket) => Some(&**socket),
-            Object::Epoll(_) => None,
+            Object::Epoll(_) | Object::Pipe(_) => None,
         })
     }
 
     pub(super) fn socket(&self, fd: Fd) -> Result<&Socket, Errno> {
         match &self.get(self.id(fd)?).object {
             Object::Socket(socket) => Ok(socket),
-            Object::Epoll(_) => Err(Errno::ENOTSOCK),
+            Object::Epoll(_) | Object::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 
@@ -100,7 +103,7 @@ impl Table {
         let id = self.id(fd)?;
         match &mut self.get_mut(id).object {
             Object::Socket(socket) => Ok(socket),
-            Object::Epoll(_) => Err(Errno::ENOTSOCK),
+            Object::Epoll(_) | Object::Pipe(_) => Err(Errno::ENOTSOCK),
         }
     }
 

@@ -80,6 +80,9 @@ impl Posix {
         fd: Fd,
         buf: &mut [u8],
     ) -> Result<Outcome<usize>, Errno> {
+        if let Some(end) = self.pipe_end(fd) {
+            return self.read_pipe(now, call, (fd, end), buf);
+        }
         if buf.is_empty() {
             self.table.socket(fd).map_err(file_error)?;
             return Ok(Outcome::Done(0));
@@ -98,6 +101,9 @@ impl Posix {
         fd: Fd,
         data: &[u8],
     ) -> Result<Outcome<usize>, Errno> {
+        if let Some(end) = self.pipe_end(fd) {
+            return self.write_pipe(now, call, (fd, end), data);
+        }
         self.send(now, call, fd, data, 0).map_err(file_error)
     }
 
@@ -325,7 +331,7 @@ fn read_stream(
             Err(ReadError::Failed(error)) => return Err(error.into()),
         }
     }
-    if call.done >= target {
+    if call.done >= target || (call.done > 0 && has_ended) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
     Ok(way.wait_for(call, common.receive_timeout, POLLIN)?.map(Received::bytes))

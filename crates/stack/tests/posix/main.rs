@@ -7,6 +7,7 @@ mod datagrams;
 mod errors;
 mod opening;
 mod options;
+mod pipes;
 mod random;
 mod readiness;
 mod transfer;

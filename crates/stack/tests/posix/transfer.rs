@@ -226,3 +226,28 @@ fn queues_are_counted_at_both_ends() {
     assert_eq!(p.posix.ioctl(p.now, server, FIONBIO, 1), Ok(0));
     assert_eq!(p.posix.fcntl(server, F_GETFL, 0), Ok(O_RDWR | O_NONBLOCK));
 }
+
+#[test]
+fn the_end_of_the_stream_ends_a_wait_for_more() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.set(server, SOL_SOCKET, SO_RCVLOWAT, &int(100)).expect("room for so many");
+    p.send(client, b"abcdef", 0).expect("room");
+    p.posix.shutdown(p.now, client, SHUT_WR).expect("connected");
+    p.settle();
+    for (flags, bytes) in [(MSG_PEEK, 6), (MSG_PEEK | MSG_WAITALL, 6), (0, 6), (0, 0)] {
+        let read = p.once(|posix, now, call| posix.recv(now, call, server, &mut [0; 50], flags));
+        assert_eq!(read, Ok(bytes), "{flags}");
+    }
+}
+
+#[test]
+fn the_rest_before_the_end_of_the_stream_is_all_there_is() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.send(client, b"abcdef", 0).expect("room");
+    p.posix.shutdown(p.now, client, SHUT_WR).expect("connected");
+    p.settle();
+    let read = p.once(|posix, now, call| posix.recv(now, call, server, &mut [0; 50], MSG_WAITALL));
+    assert_eq!(read, Ok(6));
+}

@@ -45,6 +45,8 @@ pub struct Estimates {
     pub rto: Nanos,
     /// What the `TSval` of a segment sent now would be.
     pub tsval: u32,
+    /// `SO_RCVLOWAT`: the reader waits for so many bytes.
+    pub lowat: u32,
 }
 
 bitflags::bitflags! {
@@ -142,6 +144,17 @@ impl AckPolicy {
 
     pub(super) fn schedule(&mut self) {
         self.pending |= Pending::SCHEDULED;
+    }
+
+    /// Takes the last segment for the end of a write.
+    pub(super) fn note_push(&mut self) {
+        self.pending |= Pending::PUSHED;
+    }
+
+    /// The ACK of a handshake waits for the first data.
+    pub(super) fn delay_handshake(&mut self, now: Instant) {
+        self.schedule();
+        self.delayed = now + DELACK_MAX;
     }
 
     pub(super) fn schedule_now(&mut self) {

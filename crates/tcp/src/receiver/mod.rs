@@ -327,7 +327,8 @@ impl Receiver {
         let unacked = self.nxt.bytes_since(self.window.wup());
         let memory = self.rmem_alloc();
         let (window, rcv_mss) = (&self.window, self.ack.rcv_mss());
-        let moves = || self.queue.is_empty() || window.select(memory, rcv_mss).0 >= window.wnd();
+        let is_awaited = self.queue.len() < estimates.lowat.max(1);
+        let moves = || is_awaited || window.select(memory, rcv_mss).0 >= window.wnd();
         if self.ack.is_urgent(unacked, moves) {
             self.ack.schedule_now();
         } else if self.has_holes() || self.fin.is_some_and(|fin| fin.after(self.nxt)) {
@@ -368,10 +369,16 @@ impl Receiver {
         self.ack.schedule_now();
     }
 
-    /// Takes up to 16 ACKs without delay, as after the handshake of an active open
-    /// (`tcp_enter_quickack_mode`).
-    pub fn enter_quickack(&mut self) {
+    /// Owes the ACK of an active open, for data to carry it if ACKs wait for data, and takes up to 16 further ones
+    /// without delay (`tcp_rcv_synsent_state_process`).
+    pub fn owe_handshake_ack(&mut self, now: Instant) {
+        let waits = self.ack.is_pingpong();
         self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
+        if waits {
+            self.ack.delay_handshake(now);
+        } else {
+            self.owe_ack();
+        }
     }
 
     /// The window to put in the next segment that acknowledges [`nxt`](Self::nxt).
@@ -549,19 +556,14 @@ impl Receiver {
         self.window.clamp_to(bytes);
     }
 
-    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on sends what is
-    /// owed now and leaves that mode, for good if `value` is odd.
+    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on leaves that mode, for good if
+    /// `value` is odd, and acknowledges as if all that was read were read now. What is not read keeps its timer.
     pub fn set_quickack(&mut self, value: i32) {
-        if value == 0 {
-            self.ack.set_pingpong(true);
-            return;
-        }
-        self.ack.set_pingpong(false);
-        if self.ack.is_scheduled() {
-            self.ack.schedule_now();
-            if value & 1 == 0 {
-                self.ack.set_pingpong(true);
-            }
+        self.ack.set_pingpong(value == 0);
+        if value != 0 && self.ack.is_scheduled() {
+            self.ack.note_push();
+            self.acknowledge_read();
+            self.ack.set_pingpong(value & 1 == 0);
         }
     }
 

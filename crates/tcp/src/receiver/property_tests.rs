@@ -290,7 +290,7 @@ proptest! {
         let first_wnd = rx.wnd();
         for (kind, word, len, flags, time) in inputs {
             let estimates =
-                Estimates { srtt: Nanos(time.into()), rto: Nanos(word.into()), tsval: time };
+                Estimates { srtt: Nanos(time.into()), rto: Nanos(word.into()), tsval: time, lowat: word };
             let edge = rx.adv();
             match kind {
                 0..200 => {

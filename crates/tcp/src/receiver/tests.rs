@@ -37,8 +37,11 @@ impl Host {
         let counters = Arc::new(Counters::default());
         let now = Instant::from_nanos(1 << 40);
         let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
-        let estimates =
-            Estimates { srtt: Nanos::from_millis(20), rto: Nanos::from_millis(220), tsval: 0 };
+        let estimates = Estimates {
+            srtt: Nanos::from_millis(20),
+            rto: Nanos::from_millis(220),
+            ..Estimates::default()
+        };
         Self { rx, now, counters, estimates }
     }
 
@@ -192,7 +195,8 @@ fn a_lone_small_segment_waits_40_ms() {
 fn the_delay_stays_below_the_least_retransmission_timeout() {
     let mut host = Host::new();
     let mut offset = host.settle();
-    host.estimates = Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), tsval: 0 };
+    host.estimates =
+        Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), ..Estimates::default() };
     for _ in 0..8 {
         host.data(offset, 100);
         offset += 100;
@@ -222,6 +226,53 @@ fn reading_all_of_a_pushed_segment_is_acknowledged_unless_the_sides_take_turns()
     assert!(matches!(host.rx.ack_due(), AckDue::Delayed(_)), "it goes with the reply");
     host.rx.set_quickack(1);
     assert_eq!(host.rx.ack_due(), AckDue::Now);
+    host.ack();
+    assert!(host.rx.quickack());
+
+    host.rx.set_quickack(0);
+    host.data(offset + 300, 100);
+    host.rx.set_quickack(1);
+    assert!(matches!(host.rx.ack_due(), AckDue::Delayed(_)), "it was not read");
+    host.read(1_000);
+    host.acks();
+
+    host.rx.set_quickack(0);
+    host.data(offset + 400, 100);
+    host.read(1_000);
+    host.rx.set_quickack(2);
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+    assert!(!host.rx.quickack(), "even values are for once");
+}
+
+#[test]
+fn the_ack_of_a_handshake_waits_where_acks_wait_for_data() {
+    for (quickack, due) in [(1, Nanos::ZERO), (0, DELACK_MAX)] {
+        let mut host = Host::new();
+        host.rx.set_quickack(quickack);
+        host.rx.owe_handshake_ack(host.now);
+        let at = match host.rx.ack_due() {
+            AckDue::None => panic!("none"),
+            AckDue::Now => host.now,
+            AckDue::Delayed(at) => at,
+        };
+        assert_eq!(at.since(host.now), due);
+        assert!(host.rx.quickack());
+    }
+}
+
+#[test]
+fn who_waits_for_more_is_acknowledged_at_once() {
+    for (lowat, urgent) in [(1, false), (10_000, true)] {
+        let mut host = Host::new();
+        let offset = host.settle();
+        host.rx.set_rcvbuf(4_096);
+        host.rx.set_quickack(0);
+        host.estimates.lowat = lowat;
+        for segment in 0..2 {
+            host.data(offset + segment * 1_000, 1_000);
+        }
+        assert_eq!(host.rx.ack_due() == AckDue::Now, urgent, "{lowat}");
+    }
 }
 
 #[test]

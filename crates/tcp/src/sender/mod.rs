@@ -72,6 +72,8 @@ pub(crate) struct AckFacts {
     pub original_delivered: bool,
     pub is_duplicate: bool,
     pub dsack: bool,
+    /// ... and it ends where the tail loss probe that is out does.
+    pub dsack_of_probe: bool,
     pub ece: bool,
     pub ts_echo: Option<u32>,
     /// `tcp_max_reordering`.
@@ -160,7 +162,7 @@ pub struct Sender {
     pub bytes_acked: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
-    /// DSACK blocks received (`tcpi_dsack_dups`).
+    /// Segments that DSACKs named (`tcpi_dsack_dups`).
     pub dsack_dups: u32,
 }
 
@@ -518,13 +520,21 @@ impl Sender {
     ) {
         let below = block.left.before(ack.ack);
         counters.add(if below { Counter::DSACKRecv } else { Counter::DSACKOfoRecv }, 1);
-        facts.dsack = true;
-        self.dsack_dups = self.dsack_dups.saturating_add(1);
         let bytes = block.right.bytes_since(block.left);
         // Nobody can have sent more duplicates than the window holds.
-        if block.left.before(block.right) && bytes <= self.max_wnd.max(1) {
-            self.count_dsack(block.right, bytes.div_ceil(self.mss.max(1)));
+        if !block.left.before(block.right) || bytes > self.max_wnd.max(1) {
+            counters.add(Counter::DSACKIgnoredDubious, 1);
+            return;
         }
+        let segments = bytes.div_ceil(self.mss.max(1));
+        self.dsack_dups = self.dsack_dups.saturating_add(segments);
+        // More duplicates than were made here: the network makes them, or the peer lies.
+        if self.dsack_dups > self.total_retransmitted {
+            counters.add(Counter::DSACKIgnoredDubious, 1);
+            return;
+        }
+        facts.dsack = true;
+        facts.dsack_of_probe = self.count_dsack(block.right, segments);
     }
 
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).

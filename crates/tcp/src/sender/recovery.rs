@@ -648,15 +648,18 @@ impl Sender {
         true
     }
 
-    /// A DSACK told of `segments` duplicates up to `end` (`tcp_check_dsack`).
-    pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) {
-        self.recovery.rack.dsack_seen = true;
-        let Some(marker) = self.recovery.undo_marker else { return };
-        if end.after(marker)
+    /// A DSACK told of `segments` duplicates up to `end` (`tcp_dsack_seen`, `tcp_check_dsack`). Returns whether that
+    /// is a tail loss probe: a timer sent it, so a wider reordering window would not have prevented it; nor would it
+    /// have where nothing is reordered.
+    pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) -> bool {
+        let of_probe = self.recovery.tlp.is_some_and(|probe| probe.high_seq == end);
+        self.recovery.rack.dsack_seen |= self.recovery.rack.reordering_seen && !of_probe;
+        if self.recovery.undo_marker.is_some_and(|marker| end.after(marker))
             && let Some(left) = &mut self.recovery.undo_retrans
         {
             *left = left.saturating_sub(segments);
         }
+        of_probe
     }
 
     /// A segment that was never retransmitted arrived below one that had been SACKed: the network
@@ -684,9 +687,9 @@ impl Sender {
         if self.una.before(probe.high_seq) {
             return;
         }
-        if !probe.was_retransmission || ack.dsack {
+        if !probe.was_retransmission || ack.dsack_of_probe {
             self.recovery.tlp = None;
-            if ack.dsack {
+            if ack.dsack_of_probe {
                 self.recovery.needless_probes = (self.recovery.needless_probes + 1).min(4);
             }
         } else if self.una.after(probe.high_seq) {

@@ -90,12 +90,19 @@ fn an_ack_rides_on_data() {
 }
 
 #[test]
-fn quickack_sends_what_is_owed_and_stays_quick() {
+fn quickack_acknowledges_what_was_read() {
     let mut peer = settled();
+    peer.set(SocketOption::QuickAck(0));
+    assert!(!peer.info().quickack);
     peer.data(100);
+    peer.set(SocketOption::QuickAck(1));
     peer.nothing();
-    peer.set(SocketOption::QuickAck(true));
+    peer.set(SocketOption::QuickAck(0));
+    peer.read();
+    peer.nothing();
+    peer.set(SocketOption::QuickAck(1));
     assert_eq!(peer.one().ack(), peer.next);
+    assert!(peer.info().quickack);
 }
 
 #[test]

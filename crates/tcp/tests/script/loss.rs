@@ -250,23 +250,60 @@ fn a_recovery_that_dsack_disproves_is_undone() {
     assert_eq!(info.dsack_dups, 1);
 }
 
-#[test]
-fn dsack_widens_the_reordering_window() {
-    let mut peer = flight();
+/// Wait for a hole below one SACKed segment, in microseconds, after a needless retransmission of `hole`.
+fn wait_after_a_needless_retransmission(peer: &mut Peer, hole: i32) -> u64 {
+    assert_eq!(peer.sent().first(), Some(&(hole, 1000)));
     peer.advance_ms(10);
-    peer.ack_sack(0, &[(1000, 5000)]);
-    peer.take();
-    peer.advance_ms(10);
-    peer.ack_sack(peer.end(), &[(0, 1000)]);
+    peer.ack_sack(peer.end(), &[(hole, hole + 1000)]);
     peer.write(20_000);
     peer.take();
     peer.advance_ms(10);
-    // One SACK above a hole: now the wait is two quarters of a round trip.
     let upto = peer.acked;
     let start = peer.now;
     peer.ack_sack(upto, &[(upto + 1000, upto + 2000)]);
     assert!(peer.connection.is_armed(Deadline::Reorder));
-    assert_eq!(peer.connection.deadline().since(start).as_micros(), 5000);
+    peer.connection.deadline().since(start).as_micros()
+}
+
+#[test]
+fn dsack_widens_the_reordering_window_where_the_network_reorders() {
+    let mut peer = flight();
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 3000)]);
+    peer.ack(3000);
+    peer.ack_sack(3000, &[(4000, 8000)]);
+    peer.take();
+    peer.advance_ms(3);
+    assert_eq!(
+        wait_after_a_needless_retransmission(&mut peer, 3000),
+        5000,
+        "two quarters of a round trip"
+    );
+}
+
+#[test]
+fn dsack_without_reordering_leaves_the_reordering_window() {
+    let mut peer = flight();
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 5000)]);
+    assert_eq!(
+        wait_after_a_needless_retransmission(&mut peer, 0),
+        2500,
+        "a quarter of a round trip"
+    );
+}
+
+#[test]
+fn more_duplicates_than_retransmissions_are_no_dsacks() {
+    let mut peer = flight();
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(1000, 5000)]);
+    peer.take();
+    peer.ack_sack(5000, &[(0, 3000)]);
+    assert_eq!(peer.count(Counter::DSACKIgnoredDubious), 1);
+    assert_eq!(peer.info().dsack_dups, 3);
+    peer.ack(peer.end());
+    assert_eq!(peer.count(Counter::DSACKUndo) + peer.count(Counter::FullUndo), 0);
 }
 
 #[test]

@@ -103,6 +103,29 @@ impl Arguments<'_> {
             .ok_or_else(|| self.error(format!("{value} is not a size")))
     }
 
+    /// `[5, 6]`
+    pub(super) fn pair(&self, index: usize) -> Result<(i64, i64), SyntaxError> {
+        let value = self.value(index)?;
+        match &value.kind {
+            ValueKind::List(ends) => match ends.as_slice() {
+                [reader, writer] => plain_integer(reader).zip(plain_integer(writer)),
+                _ => None,
+            },
+            _ => None,
+        }
+        .ok_or_else(|| wrong(value, "[the end that reads, the end that writes]"))
+    }
+
+    /// `NULL` or 0.
+    pub(super) fn no_offset(&self, index: usize) -> Result<(), SyntaxError> {
+        let value = self.value(index)?;
+        let is_null = matches!(&value.kind, ValueKind::Name(name) if name == "NULL");
+        match is_null || plain_integer(value) == Some(0) {
+            true => Ok(()),
+            false => Err(wrong(value, "NULL: neither pipes nor sockets have offsets")),
+        }
+    }
+
     pub(super) fn domain(&self, index: usize) -> Result<i32, SyntaxError> {
         match self.value(index)?.kind {
             ValueKind::Any => {

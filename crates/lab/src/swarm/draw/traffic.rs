@@ -1,6 +1,6 @@
 //! Applications and sessions.
 
-use super::{Draw, Kind, put, share, size, speed, time, within};
+use super::{Draw, FQ_ROUND, Kind, put, share, size, speed, time, within};
 use crate::rng::Ppm;
 use neap_tcp::time::Nanos;
 use toml::{Table, Value};
@@ -41,7 +41,14 @@ impl Draw {
     /// Silence after which a socket asks whether anybody is there.
     fn keepalive(&mut self) -> Value {
         let most = if self.kind == Kind::Slow { 1800 } else { 60 };
-        time(Nanos::from_secs(self.rng.log_range(5, most)))
+        let idle = Nanos::from_secs(self.rng.log_range(5, most));
+        time(if self.delivers { idle.max(self.longest_silence()) } else { idle })
+    }
+
+    /// How long a sound connection may hear nothing: its link is down, now and again, and then others
+    /// are served.
+    fn longest_silence(&self) -> Nanos {
+        self.longest_outage().saturating_mul(4) + Nanos::from_secs(FQ_ROUND / self.slowest_rate())
     }
 
     fn app(&mut self) -> Table {
