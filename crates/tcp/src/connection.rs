@@ -224,7 +224,6 @@ pub struct Connection {
     /// When the SYN was last sent; of an open connection, when it opened.
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u16,
-    pub(crate) timeouts: TimeoutTally,
     /// First retransmission timeout of the row, for the user timeout.
     /// [`Instant::FAR_FUTURE`] while the peer answers.
     pub(crate) stalled_since: Instant,
@@ -235,12 +234,20 @@ pub struct Connection {
     pub(crate) error_taken: bool,
     pub(crate) read_shut: bool,
     pub(crate) is_orphan: bool,
-    pub(crate) time_wait: Option<Box<TimeWait>>,
+    /// Nothing for most of most lives.
+    pub(crate) rare: Option<Box<Rare>>,
     /// A reset for a segment that belongs to no connection, at this sequence number.
     pub(crate) stray_reset: Option<SeqNumber>,
     pub(crate) segs_in: u64,
     pub(crate) segs_out: u64,
     pub(crate) data_segs_in: u64,
+}
+
+/// State that few connections have, or only at their end.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    pub(crate) timeouts: TimeoutTally,
+    pub(crate) time_wait: Option<TimeWait>,
 }
 
 impl Connection {
@@ -285,7 +292,9 @@ impl Connection {
             connection.take_handshake_rtt(now, rtt);
         }
         let (timeouts, time) = accepted.synack_timeouts;
-        connection.timeouts = TimeoutTally::after_row(timeouts, time);
+        if timeouts > 0 {
+            connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
+        }
         connection.established(now, accepted.snd_wnd, accepted.irs);
         connection
     }
@@ -328,7 +337,6 @@ impl Connection {
             probes_out: 0,
             syn_sent_at: now,
             syn_retransmits: 0,
-            timeouts: TimeoutTally::default(),
             stalled_since: Instant::FAR_FUTURE,
             last_heard: now,
             challenge_after: Instant::ZERO,
@@ -337,7 +345,7 @@ impl Connection {
             error_taken: false,
             read_shut: false,
             is_orphan: false,
-            time_wait: None,
+            rare: None,
             stray_reset: None,
             segs_in: 0,
             segs_out: 0,
@@ -362,13 +370,20 @@ impl Connection {
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
         self.syn_sent_at = now;
-        self.timeouts.end_row(now);
+        if let Some(rare) = &mut self.rare {
+            rare.timeouts.end_row(now);
+        }
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
         self.arm_keepalive(now);
+    }
+
+    /// What few connections have.
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     pub(crate) fn take_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
@@ -671,7 +686,7 @@ impl Connection {
         if self.receiver.ack_due() == AckDue::Now {
             return None;
         }
-        self.time_wait.take().map(|time_wait| *time_wait)
+        self.rare.as_mut()?.time_wait.take()
     }
 
     /// Options as they stand.

@@ -243,7 +243,10 @@ impl Connection {
             last_data_recv: now.since(receiver.last_data().max(self.syn_sent_at)),
             last_ack_recv: now.since(sender.last_ack_at),
             rcv_ooopack: receiver.ofo_segments(),
-            timeouts: self.timeouts.totals(now),
+            timeouts: self
+                .rare
+                .as_ref()
+                .map_or(Timeouts::default(), |rare| rare.timeouts.totals(now)),
             ecn: sender.ecn,
             ecn_seen: receiver.has_seen_ecn(),
             timestamps: self.timestamps,
@@ -266,41 +269,41 @@ pub struct Timeouts {
     pub time: Nanos,
 }
 
-/// Counts [`Timeouts`]. O(1); no memory before the first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TimeoutTally(Option<Box<(Timeouts, Option<Instant>)>>);
+/// Counts [`Timeouts`]. O(1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeoutTally {
+    timeouts: Timeouts,
+    /// First timeout of a row that goes on.
+    since: Option<Instant>,
+}
 
 impl TimeoutTally {
     /// `row` timeouts, the first of a row, that took `time` altogether.
     pub(crate) fn after_row(row: u32, time: Nanos) -> Self {
-        let timeouts = Timeouts { total: row, rows: 1, time };
-        Self((row > 0).then(|| Box::new((timeouts, None))))
+        Self { timeouts: Timeouts { total: row, rows: 1, time }, since: None }
     }
 
     /// A timeout (`tcp_update_rto_stats`).
     pub(crate) fn count(&mut self, now: Instant, is_first_of_row: bool) {
-        let (timeouts, since) = &mut **self.0.get_or_insert_default();
+        let timeouts = &mut self.timeouts;
         timeouts.total = timeouts.total.saturating_add(1);
         if is_first_of_row {
             timeouts.rows = timeouts.rows.saturating_add(1);
-            *since = Some(now);
+            self.since = Some(now);
         }
     }
 
     /// The loss is repaired (`tcp_update_rto_time`).
     pub(crate) fn end_row(&mut self, now: Instant) {
-        if let Some((timeouts, since)) = self.0.as_deref_mut()
-            && let Some(since) = since.take()
-        {
-            timeouts.time = timeouts.time + now.since(since);
+        if let Some(since) = self.since.take() {
+            self.timeouts.time = self.timeouts.time + now.since(since);
         }
     }
 
     /// The figures at `now`.
     fn totals(&self, now: Instant) -> Timeouts {
-        let (timeouts, since) = self.0.as_deref().copied().unwrap_or_default();
-        let running = since.map_or(Nanos::ZERO, |since| now.since(since));
-        Timeouts { time: timeouts.time + running, ..timeouts }
+        let running = self.since.map_or(Nanos::ZERO, |since| now.since(since));
+        Timeouts { time: self.timeouts.time + running, ..self.timeouts }
     }
 }
 
