@@ -68,7 +68,8 @@ impl Source<'_> {
 fn open_or_name(p: &mut Process, source: &mut Source<'_>) {
     let (fd, address) = (source.fd(), source.address());
     let call = &mut Call::new();
-    match source.below(6) {
+    match source.below(7) {
+        6 => drop(p.posix.pipe2(source.of(&[0, O_NONBLOCK, 3]))),
         0 | 1 => {
             let kind = source.of(&[SOCK_STREAM, SOCK_STREAM, SOCK_DGRAM, 7]);
             let flags = source.of(&[0, SOCK_NONBLOCK, 0x10]);
@@ -88,7 +89,7 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
     let mut buf = vec![7; len];
     let (posix, now, call) = (&mut p.posix, p.now, &mut Call::new());
     // The same call twice, as a thread that waits makes it.
-    let turn = source.below(5);
+    let (turn, other) = (source.below(7), source.fd());
     let mut control = [0; 64];
     let control = &mut control[..usize::from(source.of(&[0u8, 10, 30, 64]))];
     for _ in 0..2 {
@@ -103,6 +104,11 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
                 let buffers = (&mut buf[..], &mut control[..]);
                 let flags = flags | source.of(&[0, MSG_ERRQUEUE]);
                 !matches!(posix.recv_msg(now, call, fd, buffers, flags), Ok(Outcome::Wait(_)))
+            }
+            4 => !matches!(posix.write(now, call, fd, &buf), Ok(Outcome::Wait(_))),
+            5 => {
+                let flags = source.of(&[0, SPLICE_F_NONBLOCK, SPLICE_F_MORE, 64]);
+                !matches!(posix.splice(now, call, (fd, other), len, flags), Ok(Outcome::Wait(_)))
             }
             _ => !matches!(posix.read(now, call, fd, &mut buf), Ok(Outcome::Wait(_))),
         };
