@@ -1,11 +1,12 @@
 //! The C side: the table of functions that packetdrill calls, pointers in and out.
 //!
-//! The ground of its unsafe code is the contract of the interface, which is that of the system calls: see
-//! [`memory`](crate::memory). `userdata` is what `packetdrill_interface_init` left.
+//! All unsafe code is in this module. Its ground is the contract of the interface, which is that of the system
+//! calls: see [`memory`]. `userdata` is what `packetdrill_interface_init` left.
+
+mod memory;
 
 use crate::flags::{FLAGS_VARIABLE, Flags};
 use crate::host::Host;
-use crate::memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
 use core::ffi::{CStr, c_char, c_int, c_longlong, c_short, c_uint, c_ulong, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -13,6 +14,7 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, useconds_t,
 };
+use memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
 use neap_stack::posix::abi::*;
 use neap_stack::posix::sockaddr::{Domain, Encoded, encode, parse};
 use neap_stack::posix::{EpollEvent, Errno, Fd, PollFd};

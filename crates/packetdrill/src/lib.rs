@@ -29,7 +29,6 @@
 mod ffi;
 mod flags;
 mod host;
-mod memory;
 #[cfg(test)]
 mod tests;
 mod wire;

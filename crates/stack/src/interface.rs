@@ -355,13 +355,33 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// The addresses of a host, as they were at one generation.
-#[derive(Debug, Default)]
-pub(crate) struct Locals(Vec<IpAddr>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locals {
+    own: Vec<IpAddr>,
+    /// Of all hosts of a network.
+    broadcast: Vec<Ipv4Addr>,
+}
 
 impl Locals {
     /// Whether `address` is this host. Cost: a comparison per address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.0.contains(&address)
+        address.is_loopback() || self.own.contains(&address)
+    }
+
+    /// Whether `address` is that of all hosts of a network. Cost: a comparison per network.
+    pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(ip) if ip.is_broadcast() || self.broadcast.contains(&ip))
+    }
+
+    fn add(&mut self, address: &Address) {
+        self.own.push(address.ip);
+        if let IpAddr::V4(ip) = address.ip {
+            let hosts = u32::MAX.checked_shr(address.prefix.len().into()).unwrap_or(0);
+            // Networks of one or two hosts have none (RFC 3021).
+            if hosts > 1 {
+                self.broadcast.push(Ipv4Addr::from_bits(ip.to_bits() | hosts));
+            }
+        }
     }
 }
 
@@ -438,9 +458,9 @@ impl Topology {
                 }
             }
             net.changes += 1;
-            let mut locals = net.locals.0.clone();
-            locals.extend(interface.addresses.iter().map(|address| address.ip));
-            net.locals = Arc::new(Locals(locals));
+            let mut locals = Locals::clone(&net.locals);
+            interface.addresses.iter().for_each(|address| locals.add(address));
+            net.locals = Arc::new(locals);
             net.interfaces.push(interface);
             InterfaceId(index)
         })

@@ -237,6 +237,11 @@ impl Host {
         Verdict::Queued
     }
 
+    /// Whether `remote` is all hosts of a network, which nobody here may speak to.
+    pub(crate) fn is_broadcast(&self, remote: IpAddr) -> bool {
+        remote.is_ipv4() && self.topology.locals().is_broadcast(remote)
+    }
+
     /// Own address towards `remote`, for sockets that are bound to none.
     pub(crate) fn source_for(&self, now: Instant, remote: IpAddr) -> Result<IpAddr, SocketError> {
         let found = self.topology.lookup(now, remote).ok_or(SocketError::NetworkUnreachable)?;
@@ -555,6 +560,9 @@ impl Stack {
             return Err(SocketError::NetworkUnreachable);
         }
         let source = host.source_for(now, remote_ip)?;
+        if host.is_broadcast(remote_ip) {
+            return Err(SocketError::NetworkUnreachable);
+        }
         let bound = local.unwrap_or(SocketAddr::new(source, 0));
         host.check_local(bound.ip())?;
         if bound.is_ipv4() != remote.is_ipv4() {

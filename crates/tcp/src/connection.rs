@@ -10,7 +10,7 @@ use crate::congestion::{self, CongestionControl};
 use crate::counters::{Counter, Counters};
 use crate::deadlines::{Deadline, Deadlines};
 use crate::handshake::{self, Accepted, Negotiated, Offer};
-use crate::info::Chronograph;
+use crate::info::{Chronograph, TimeoutTally};
 use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
 use crate::segment::{Flags, Segment};
@@ -221,6 +221,7 @@ pub struct Connection {
     pub(crate) probe_backoff: u16,
     /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
     pub(crate) probes_out: u16,
+    /// When the SYN was last sent; of an open connection, when it opened.
     pub(crate) syn_sent_at: Instant,
     pub(crate) syn_retransmits: u16,
     /// First retransmission timeout of the row, for the user timeout.
@@ -233,12 +234,20 @@ pub struct Connection {
     pub(crate) error_taken: bool,
     pub(crate) read_shut: bool,
     pub(crate) is_orphan: bool,
-    pub(crate) time_wait: Option<Box<TimeWait>>,
+    /// Nothing for most of most lives.
+    pub(crate) rare: Option<Box<Rare>>,
     /// A reset for a segment that belongs to no connection, at this sequence number.
     pub(crate) stray_reset: Option<SeqNumber>,
     pub(crate) segs_in: u64,
     pub(crate) segs_out: u64,
     pub(crate) data_segs_in: u64,
+}
+
+/// State that few connections have, or only at their end.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    pub(crate) timeouts: TimeoutTally,
+    pub(crate) time_wait: Option<TimeWait>,
 }
 
 impl Connection {
@@ -281,6 +290,10 @@ impl Connection {
         connection.agree(&accepted.negotiated);
         if let Some(rtt) = accepted.synack_rtt {
             connection.take_handshake_rtt(now, rtt);
+        }
+        let (timeouts, time) = accepted.synack_timeouts;
+        if timeouts > 0 {
+            connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
         }
         connection.established(now, accepted.snd_wnd, accepted.irs);
         connection
@@ -332,7 +345,7 @@ impl Connection {
             error_taken: false,
             read_shut: false,
             is_orphan: false,
-            time_wait: None,
+            rare: None,
             stray_reset: None,
             segs_in: 0,
             segs_out: 0,
@@ -356,12 +369,21 @@ impl Connection {
     /// The handshake is complete.
     pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.state = State::Established;
+        self.syn_sent_at = now;
+        if let Some(rare) = &mut self.rare {
+            rare.timeouts.end_row(now);
+        }
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();
         self.small_end = self.sender.una;
         self.expand_sndbuf();
         self.arm_keepalive(now);
+    }
+
+    /// What few connections have.
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     pub(crate) fn take_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
@@ -664,7 +686,7 @@ impl Connection {
         if self.receiver.ack_due() == AckDue::Now {
             return None;
         }
-        self.time_wait.take().map(|time_wait| *time_wait)
+        self.rare.as_mut()?.time_wait.take()
     }
 
     /// Options as they stand.

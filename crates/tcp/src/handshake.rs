@@ -195,6 +195,8 @@ pub struct Accepted {
     pub ts_offset: u32,
     /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once or is forgotten.
     pub synack_rtt: Option<Nanos>,
+    /// Timeouts of the SYN-ACK, and the time since it was first sent.
+    pub synack_timeouts: (u32, Nanos),
 }
 
 /// What is to be done with a [`Request`] after a segment or a deadline.
@@ -394,6 +396,7 @@ impl Request {
             rcv_wnd: self.offer.rcv_wnd,
             ts_offset: self.ts_offset,
             synack_rtt: (self.retransmits == 0).then(|| now.since(self.first_sent)),
+            synack_timeouts: (self.timeouts.into(), now.since(self.first_sent)),
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// Limit of the advertised window.
     pub rcv_ssthresh: u32,
+    /// What that limit never exceeds (`TCP_WINDOW_CLAMP`).
+    pub window_clamp: u32,
     /// Slow-start threshold; `u32::MAX` when there was no congestion yet.
     pub snd_ssthresh: u32,
     /// Congestion window.
@@ -140,10 +142,18 @@ pub struct TcpInfo {
     pub cwnd_limited: Nanos,
     /// Time since data was last sent; `None` if never.
     pub last_data_sent: Option<Nanos>,
+    /// Time since data last came in order; before the first, since the connection opened.
+    pub last_data_recv: Nanos,
     /// Time since the last ACK arrived.
     pub last_ack_recv: Nanos,
+    /// Data segments that came out of order.
+    pub rcv_ooopack: u32,
+    /// Retransmission timeouts.
+    pub timeouts: Timeouts,
     /// ECN was agreed.
     pub ecn: bool,
+    /// Data with an ECN codepoint came.
+    pub ecn_seen: bool,
     /// Timestamps are in use.
     pub timestamps: bool,
     /// SACK is in use.
@@ -187,6 +197,7 @@ impl Connection {
             rcv_rtt: receiver.rcv_rtt(),
             rcv_space: receiver.rcv_space(),
             rcv_ssthresh: receiver.rcv_ssthresh(),
+            window_clamp: receiver.window_clamp(),
             snd_ssthresh: sender.window.ssthresh,
             snd_cwnd: sender.window.cwnd,
             reordering: recovery.reordering,
@@ -229,13 +240,70 @@ impl Connection {
             cwnd_limited: times.cwnd,
             last_data_sent: (sender.last_sent != Instant::ZERO)
                 .then(|| now.since(sender.last_sent)),
+            last_data_recv: now.since(receiver.last_data().max(self.syn_sent_at)),
             last_ack_recv: now.since(sender.last_ack_at),
+            rcv_ooopack: receiver.ofo_segments(),
+            timeouts: self
+                .rare
+                .as_ref()
+                .map_or(Timeouts::default(), |rare| rare.timeouts.totals(now)),
             ecn: sender.ecn,
+            ecn_seen: receiver.has_seen_ecn(),
             timestamps: self.timestamps,
             sack: sender.sack,
             snd_wscale: self.snd_wscale,
             rcv_wscale: self.rcv_wscale,
         }
+    }
+}
+
+/// Retransmission timeouts since a connection began, those of its SYN or SYN-ACK included
+/// (`tcpi_total_rto`, `tcpi_total_rto_recoveries`, `tcpi_total_rto_time`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Timeouts.
+    pub total: u32,
+    /// Rows of them without an acknowledgment in between.
+    pub rows: u32,
+    /// Time from the first timeout of each row until the loss was repaired.
+    pub time: Nanos,
+}
+
+/// Counts [`Timeouts`]. O(1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeoutTally {
+    timeouts: Timeouts,
+    /// First timeout of a row that goes on.
+    since: Option<Instant>,
+}
+
+impl TimeoutTally {
+    /// `row` timeouts, the first of a row, that took `time` altogether.
+    pub(crate) fn after_row(row: u32, time: Nanos) -> Self {
+        Self { timeouts: Timeouts { total: row, rows: 1, time }, since: None }
+    }
+
+    /// A timeout (`tcp_update_rto_stats`).
+    pub(crate) fn count(&mut self, now: Instant, is_first_of_row: bool) {
+        let timeouts = &mut self.timeouts;
+        timeouts.total = timeouts.total.saturating_add(1);
+        if is_first_of_row {
+            timeouts.rows = timeouts.rows.saturating_add(1);
+            self.since = Some(now);
+        }
+    }
+
+    /// The loss is repaired (`tcp_update_rto_time`).
+    pub(crate) fn end_row(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            self.timeouts.time = self.timeouts.time + now.since(since);
+        }
+    }
+
+    /// The figures at `now`.
+    fn totals(&self, now: Instant) -> Timeouts {
+        let running = self.since.map_or(Nanos::ZERO, |since| now.since(since));
+        Timeouts { time: self.timeouts.time + running, ..self.timeouts }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::deadlines::Deadline;
 use crate::handshake::scaled_window;
 use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
+use crate::sender::recovery::CaState;
 use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
@@ -280,6 +281,11 @@ impl Connection {
         if outcome.advanced {
             self.stalled_since = Instant::FAR_FUTURE;
         }
+        if self.sender.recovery.state != CaState::Loss
+            && let Some(rare) = &mut self.rare
+        {
+            rare.timeouts.end_row(now);
+        }
         self.owed.new_data_first |= outcome.new_data_first;
         if self.sender.board.is_empty() {
             self.deadlines.clear(Deadline::Retransmit);
@@ -351,7 +357,7 @@ impl Connection {
         self.counters.add(Counter::TimeWaited, 1);
         self.deadlines.clear_all();
         let ts_recent = self.timestamps.then(|| self.receiver.ts_recent());
-        self.time_wait = Some(Box::new(TimeWait::new(
+        let time_wait = TimeWait::new(
             now,
             self.receiver.nxt(),
             self.sender.nxt,
@@ -359,7 +365,8 @@ impl Connection {
             ts_recent,
             self.ts_offset,
             self.config.tcp_invalid_ratelimit,
-        )));
+        );
+        self.rare().time_wait = Some(time_wait);
     }
 
     /// The way to the peer changed: a smaller MTU (RFC 1191, RFC 8201) is obeyed at once, and what

@@ -96,6 +96,7 @@ impl SynCookies {
             rcv_wnd: offer.rcv_wnd,
             ts_offset,
             synack_rtt: None,
+            synack_timeouts: (0, Nanos::ZERO),
         })
     }
 

@@ -119,6 +119,8 @@ impl Connection {
         }
         let (frto, reordering) = (self.config.tcp_frto, self.config.tcp_reordering);
         self.sender.enter_loss(now, frto, reordering, &self.counters);
+        let is_first = self.sender.recovery.retransmits == 0;
+        self.rare().timeouts.count(now, is_first);
         self.sender.recovery.retransmits += 1;
         self.sender.rtt.back_off();
         self.owed.retransmit_head = true;
@@ -149,6 +151,8 @@ impl Connection {
             return;
         }
         self.counters.add(Counter::Timeouts, 1);
+        let is_first = self.syn_retransmits == 0;
+        self.rare().timeouts.count(now, is_first);
         self.syn_retransmits = self.syn_retransmits.saturating_add(1);
         self.owed.syn = true;
         self.arm_syn(now);

@@ -236,6 +236,7 @@ impl World {
                 rcv_wnd: source.short(),
                 ts_offset: 0,
                 synack_rtt: source.bit().then(|| Nanos(u64::from(source.word()))),
+                synack_timeouts: (0, Nanos::ZERO),
             };
             Connection::accept(now, setup, accepted)
         };

@@ -23,6 +23,8 @@ pub const PF_INET6: i32 = AF_INET6;
 pub const INADDR_ANY: u32 = 0;
 pub const SOCK_STREAM: i32 = 1;
 pub const SOCK_DGRAM: i32 = 2;
+pub const SOCK_RAW: i32 = 3;
+pub const SOCK_MAX: i32 = 11;
 pub const SOCK_TYPE_MASK: i32 = 0xf;
 pub const SOCK_NONBLOCK: i32 = O_NONBLOCK;
 pub const SOCK_CLOEXEC: i32 = O_CLOEXEC;
@@ -44,7 +46,11 @@ pub const FD_CLOEXEC: i32 = 1;
 pub const O_RDONLY: i32 = 0;
 pub const O_WRONLY: i32 = 1;
 pub const O_RDWR: i32 = 2;
+pub const O_APPEND: i32 = 0x400;
 pub const O_NONBLOCK: i32 = 0x800;
+pub const O_ASYNC: i32 = 0x2000;
+pub const O_DIRECT: i32 = 0x4000;
+pub const O_NOATIME: i32 = 0x4_0000;
 pub const O_CLOEXEC: i32 = 0x8_0000;
 
 // `ioctl(2)`.

@@ -9,10 +9,11 @@ use neap_tcp::time::Instant;
 
 impl Posix {
     /// `fcntl(2)`: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, and `F_SETFL` of
-    /// `O_NONBLOCK`.
+    /// `O_NONBLOCK`; `O_APPEND` and `O_NOATIME` are kept.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` for other commands and a negative descriptor; `EMFILE`.
+    /// `EBADF`; `EINVAL` for other commands, a descriptor out of range, `O_DIRECT`, and `O_ASYNC` of a
+    /// socket, since there are no signals; `EMFILE`.
     pub fn fcntl(&mut self, fd: Fd, command: i32, argument: i64) -> Result<i32, Errno> {
         let id = self.table.id(fd)?;
         match command {
@@ -33,10 +34,18 @@ impl Posix {
                     Object::Pipe(_) => O_RDONLY,
                     _ => O_RDWR,
                 };
-                Ok(access | if description.nonblocking { O_NONBLOCK } else { 0 })
+                let nonblocking = if description.nonblocking { O_NONBLOCK } else { 0 };
+                Ok(access | nonblocking | description.idle_flags)
             }
             F_SETFL => {
-                self.table.get_mut(id).nonblocking = argument & i64::from(O_NONBLOCK) != 0;
+                let flags = argument as i32;
+                let description = self.table.get_mut(id);
+                let is_socket = matches!(description.object, Object::Socket(_));
+                if flags & O_DIRECT != 0 || is_socket && flags & O_ASYNC != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                description.nonblocking = flags & O_NONBLOCK != 0;
+                description.idle_flags = flags & (O_APPEND | O_NOATIME);
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),

@@ -20,10 +20,12 @@ use std::task::{Wake, Waker};
 const UNASKED: u32 = POLLERR | POLLHUP;
 /// How, not what.
 const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
-/// What may be asked with `EPOLLEXCLUSIVE`.
+/// Events that one call may ask for (`EP_MAX_EVENTS`: `INT_MAX` over the 12 bytes of each).
+const MAX_EVENTS: i32 = i32::MAX / 12;
+/// What may go with `EPOLLEXCLUSIVE` (`EPOLLEXCLUSIVE_OK_BITS`).
 const WITH_EXCLUSIVE: u32 =
     POLLIN | POLLOUT | POLLERR | POLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
-/// Sets that watch sets that watch sets (`EP_MAX_NESTS`).
+/// Steps from a set to the last of those that it watches (`EP_MAX_NESTS`).
 const MAX_NESTS: u32 = 4;
 
 /// `struct epoll_event`.
@@ -105,8 +107,8 @@ impl Posix {
     /// `epoll_ctl(2)`.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown operation, and for
-    /// `EPOLLEXCLUSIVE` with what it does not go with; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
+    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown
+    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
     pub fn epoll_ctl(
         &mut self,
         epfd: Fd,
@@ -120,18 +122,17 @@ impl Posix {
         }
         let key = (fd, id);
         let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-        let there = set.entries.get(&key).map(|entry| entry.request.events);
-        let is_there = there.is_some();
-        if event.events & EPOLLEXCLUSIVE != 0 && !self.may_be_exclusive(operation, id, event.events)
-        {
-            return Err(Errno::EINVAL);
+        let known = set.entries.get(&key).map(|entry| entry.request.events);
+        let is_there = known.is_some();
+        if (event.events | known.unwrap_or(0)) & EPOLLEXCLUSIVE != 0 {
+            self.check_exclusive(id, operation, event.events, is_there)?;
         }
         let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
         match operation {
             EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
             EPOLL_CTL_ADD => {
-                if self.nests(id) >= MAX_NESTS || self.watches(id, epoll) {
-                    return Err(Errno::ELOOP);
+                if matches!(self.table.get(id).object, Object::Epoll(_)) {
+                    self.check_nests(epoll, id)?;
                 }
                 let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
                 let (queue, is_queued) = (set.queue.clone(), AtomicBool::new(false));
@@ -150,9 +151,6 @@ impl Posix {
                 }
                 Ok(())
             }
-            EPOLL_CTL_MOD if there.is_some_and(|asked| asked & EPOLLEXCLUSIVE != 0) => {
-                Err(Errno::EINVAL)
-            }
             EPOLL_CTL_MOD => {
                 if let Some(entry) = set.entries.get_mut(&key) {
                     (entry.request, entry.is_spent) = (event, false);
@@ -164,20 +162,11 @@ impl Posix {
         }
     }
 
-    /// Whether this operation on this description goes with `EPOLLEXCLUSIVE`.
-    fn may_be_exclusive(&self, operation: i32, id: usize, events: u32) -> bool {
-        let is_set = matches!(self.table.get(id).object, Object::Epoll(_));
-        match operation {
-            EPOLL_CTL_ADD => !is_set && events & !WITH_EXCLUSIVE == 0,
-            _ => operation != EPOLL_CTL_MOD,
-        }
-    }
-
     /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms` milliseconds,
     /// forever if that is negative.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `most` is below 1.
+    /// `EBADF`; `EINVAL` where `epfd` is no set, or `most` is below 1 or above 178956970.
     pub fn epoll_wait(
         &mut self,
         now: Instant,
@@ -187,7 +176,10 @@ impl Posix {
         timeout_ms: i32,
     ) -> Result<Outcome<Vec<EpollEvent>>, Errno> {
         let id = self.table.id(epfd)?;
-        let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?;
+        if !(1..=MAX_EVENTS).contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        let most = most as usize;
         let set = self.table.epoll_mut(id).ok_or(Errno::EINVAL)?;
         for mark in core::mem::take(&mut set.again) {
             mark.wake();
@@ -275,25 +267,68 @@ impl Posix {
         })
     }
 
-    /// Sets below a description, itself included.
-    fn nests(&self, id: usize) -> u32 {
-        match &self.table.get(id).object {
-            Object::Epoll(epoll) => {
-                let below = epoll.entries.keys().map(|&(_, below)| self.nests(below));
-                1 + below.max().unwrap_or(0)
+    /// `EPOLLEXCLUSIVE` is for sockets and few events, and stays as it was set.
+    fn check_exclusive(
+        &self,
+        id: usize,
+        operation: i32,
+        events: u32,
+        is_there: bool,
+    ) -> Result<(), Errno> {
+        let is_set = matches!(self.table.get(id).object, Object::Epoll(_));
+        let is_bad = match operation {
+            EPOLL_CTL_ADD => {
+                events & EPOLLEXCLUSIVE != 0 && (is_set || events & !WITH_EXCLUSIVE != 0)
             }
-            Object::Socket(_) | Object::Pipe(_) => 0,
-        }
+            EPOLL_CTL_MOD => is_there || events & EPOLLEXCLUSIVE != 0,
+            _ => false,
+        };
+        if is_bad { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Whether a set watches another, at any depth.
-    fn watches(&self, id: usize, other: usize) -> bool {
-        match &self.table.get(id).object {
-            Object::Epoll(epoll) => {
-                epoll.entries.keys().any(|&(_, below)| below == other || self.watches(below, other))
-            }
-            Object::Socket(_) | Object::Pipe(_) => false,
+    /// Whether set `epoll` may watch set `id`: the chain through both, from the topmost to the last
+    /// below, stays short, whichever of them was there first (`ep_loop_check`). O(sets above and
+    /// below).
+    fn check_nests(&self, epoll: usize, id: usize) -> Result<(), Errno> {
+        let below = self.nests_below(id, epoll, &mut BTreeMap::new())?;
+        let above = self.nests_above(epoll, &mut BTreeMap::new());
+        if below + 1 + above > MAX_NESTS { Err(Errno::ELOOP) } else { Ok(()) }
+    }
+
+    /// Steps from a set down to the last one; `ELOOP` if `top` is among them. `seen` keeps what is
+    /// known, since sets can be reached on many ways.
+    fn nests_below(
+        &self,
+        id: usize,
+        top: usize,
+        seen: &mut BTreeMap<usize, u32>,
+    ) -> Result<u32, Errno> {
+        if id == top {
+            return Err(Errno::ELOOP);
         }
+        let Object::Epoll(set) = &self.table.get(id).object else { return Ok(0) };
+        if let Some(depth) = seen.get(&id) {
+            return Ok(*depth);
+        }
+        let mut depth = 0;
+        for &(_, below) in set.entries.keys() {
+            if matches!(self.table.get(below).object, Object::Epoll(_)) {
+                depth = depth.max(1 + self.nests_below(below, top, seen)?);
+            }
+        }
+        seen.insert(id, depth);
+        Ok(depth)
+    }
+
+    /// Steps from a set up to the topmost that watches it.
+    fn nests_above(&self, id: usize, seen: &mut BTreeMap<usize, u32>) -> u32 {
+        if let Some(height) = seen.get(&id) {
+            return *height;
+        }
+        let watchers = self.table.get(id).watchers.iter();
+        let height = watchers.map(|mark| 1 + self.nests_above(mark.epoll, seen)).max().unwrap_or(0);
+        seen.insert(id, height);
+        height
     }
 
     fn unwatch(&mut self, id: usize, mark: &Arc<Mark>) {

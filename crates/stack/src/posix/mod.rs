@@ -148,13 +148,12 @@ impl Call {
 pub struct Posix {
     stack: Stack,
     table: Table,
-    sigpipe: bool,
 }
 
 impl Posix {
     /// A process without sockets; its first descriptor is `first_fd`.
     pub fn new(stack: Stack, first_fd: Fd) -> Self {
-        Self { stack, table: Table::new(first_fd.max(0)), sigpipe: false }
+        Self { stack, table: Table::new(first_fd.max(0)) }
     }
 
     /// The stack, to be polled by the caller.
@@ -165,11 +164,6 @@ impl Posix {
     /// Whether this descriptor is open here.
     pub fn owns(&self, fd: Fd) -> bool {
         self.table.id(fd).is_ok()
-    }
-
-    /// Whether the call that has just failed with `EPIPE` also raises SIGPIPE; once.
-    pub fn take_sigpipe(&mut self) -> bool {
-        core::mem::take(&mut self.sigpipe)
     }
 
     /// Resets all connections and closes all descriptors, as the end of the process would close them.

@@ -1,8 +1,8 @@
 //! `bind`, `getsockname`, `getpeername`.
 
 use super::errno::Errno;
-use super::sockaddr;
-use super::socket::{Kind, Socket};
+use super::sockaddr::{self, Domain};
+use super::socket::{Kind, Socket, shown_state};
 use super::{Fd, Posix};
 use crate::demux::overlap;
 use core::net::{IpAddr, SocketAddr};
@@ -23,6 +23,7 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let mut local = socket.canonical(local);
+        let holds_port = local.port() != 0;
         self.stack.host().check_local(local.ip())?;
         match &socket.kind {
             Kind::Fresh if socket.bound.is_none() => {
@@ -31,7 +32,8 @@ impl Posix {
             }
             Kind::Datagram(None) => {
                 let bound = self.bind_datagram(fd, local)?.local_addr();
-                self.table.socket_mut(fd)?.bound = Some(bound);
+                let socket = self.table.socket_mut(fd)?;
+                (socket.bound, socket.holds_port) = (Some(bound), holds_port);
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -53,6 +55,11 @@ impl Posix {
         };
         if local.port() != 0 {
             demux.check(local, reuse)?;
+            if socket.is_dual(local) {
+                // Its IPv4 half listens too.
+                let half = SocketAddr::new(Domain::V4.unspecified(), local.port());
+                demux.check(half, reuse)?;
+            }
             return if is_held(local) { Err(Errno::EADDRINUSE) } else { Ok(local.port()) };
         }
         // Every other socket of this process may hold a port that the stack does not know of.
@@ -98,7 +105,7 @@ impl Posix {
         let socket = self.table.socket(fd)?;
         let remote = match &socket.kind {
             Kind::Stream { handle, .. } => {
-                let is_open = !matches!(handle.state(now), State::SynSent | State::Closed);
+                let is_open = !matches!(shown_state(handle, now), State::SynSent | State::Closed);
                 is_open.then(|| handle.remote_addr())
             }
             Kind::Datagram(Some(handle)) => handle.remote_addr(),

@@ -6,6 +6,7 @@ use super::sockaddr::{self, Domain};
 use super::socket::{Kind, Socket};
 use super::{Fd, Posix, tcp_info};
 use crate::listener::ListenerHandle;
+use core::net::SocketAddr;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
@@ -24,7 +25,6 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_SOCKET, SO_BUSY_POLL, 0),
     (SOL_SOCKET, SO_ZEROCOPY, 0),
     (SOL_TCP, TCP_DEFER_ACCEPT, 0),
-    (SOL_TCP, TCP_WINDOW_CLAMP, 0),
     (SOL_TCP, TCP_THIN_LINEAR_TIMEOUTS, 0),
     (SOL_TCP, TCP_THIN_DUPACK, 0),
     (SOL_TCP, TCP_REPAIR, 0),
@@ -43,6 +43,9 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
+
+/// Options of IP whose value is at least a byte; of others none at all is 0.
+const NEVER_EMPTY: &[i32] = &[IP_TTL, IP_FREEBIND, IP_TRANSPARENT];
 
 fn fixed(level: i32, name: i32) -> Option<i32> {
     let found = FIXED.iter().find(|(one, other, _)| (*one, *other) == (level, name));
@@ -131,7 +134,23 @@ impl Posix {
     ) -> Result<(), Errno> {
         let config = self.stack.config();
         let socket = self.table.socket_mut(fd)?;
-        if let Some(only) = fixed(level, name) {
+        let is_text = (level, name) == (SOL_TCP, TCP_CONGESTION);
+        let is_short = value.len() < size_of::<i32>() && !is_text;
+        // These two look at the length first, whatever the option.
+        let is_strict = level == SOL_SOCKET || level == SOL_TCP && socket.is_stream();
+        if is_short && is_strict {
+            return Err(Errno::EINVAL);
+        }
+        let is_served = match level {
+            SOL_SOCKET | SOL_IP => true,
+            SOL_TCP => socket.is_stream(),
+            SOL_IPV6 => socket.domain == Domain::V6,
+            _ => false,
+        };
+        if let Some(only) = fixed(level, name).filter(|_| is_served) {
+            if value.is_empty() && level == SOL_IP && NEVER_EMPTY.contains(&name) {
+                return Err(Errno::EINVAL);
+            }
             let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
             return if asked == only || is_default { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
@@ -180,8 +199,8 @@ impl Posix {
             _ => false,
         };
         if !is_served {
-            let is_v4 = socket.domain == Domain::V4;
-            return Err(if is_v4 { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
+            let is_foreign = socket.domain == Domain::V4 && !socket.is_own_level(level);
+            return Err(if is_foreign { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
         let (v4, v6) = socket.common.receive_errors;
         let value = match (level, name) {
@@ -196,7 +215,8 @@ impl Posix {
         }
         match (level, name) {
             (SOL_SOCKET, SO_PEERNAME) => {
-                let address = sockaddr::encode(self.getpeername(now, fd)?);
+                let remote = socket.peer().ok_or(Errno::ENOTCONN)?;
+                let address = sockaddr::encode(socket.domain.show(remote));
                 if address.len() < out.len() {
                     return Err(Errno::EINVAL);
                 }
@@ -224,6 +244,20 @@ impl Posix {
 }
 
 impl Socket {
+    /// Whether a level is that of its protocol.
+    fn is_own_level(&self, level: i32) -> bool {
+        level == if self.is_stream() { SOL_TCP } else { SOL_UDP }
+    }
+
+    /// Whom it is or was connected to.
+    fn peer(&self) -> Option<SocketAddr> {
+        match &self.kind {
+            Kind::Stream { handle, .. } => Some(handle.remote_addr()),
+            Kind::Datagram(Some(handle)) => handle.remote_addr(),
+            _ => None,
+        }
+    }
+
     /// Options as they stand, whoever has them.
     fn options(&self, now: Instant) -> SocketOptions {
         match &self.kind {
@@ -258,6 +292,9 @@ impl Socket {
         let option = match name {
             SO_REUSEADDR => {
                 self.common.reuse_address = switch(value)?;
+                if let Kind::Datagram(Some(handle)) = &self.kind {
+                    handle.set_reuse(self.common.reuse_address);
+                }
                 return Ok(());
             }
             SO_RCVLOWAT => {
@@ -275,18 +312,20 @@ impl Socket {
             // Negative sizes are large ones, as in Linux.
             SO_SNDBUF => SocketOption::SendBuffer(int(value)? as u32),
             SO_RCVBUF => SocketOption::ReceiveBuffer(int(value)? as u32),
-            SO_KEEPALIVE if is_stream => SocketOption::KeepAlive(switch(value)?),
+            // As in Linux, datagrams do not heed these two.
+            SO_KEEPALIVE => SocketOption::KeepAlive(switch(value)?),
+            SO_PRIORITY if !is_stream && int(value)? == 0 => return Ok(()),
             SO_PRIORITY if is_stream => {
                 let band = u8::try_from(int(value)?).map_err(|_| Errno::ENOPROTOOPT)?;
                 SocketOption::Priority(band)
             }
-            SO_LINGER if is_stream => SocketOption::Linger(linger(value)?),
-            SO_MAX_PACING_RATE if is_stream => rate(value)?,
+            SO_LINGER => SocketOption::Linger(linger(value)?),
+            SO_MAX_PACING_RATE => rate(value)?,
             _ => return Err(Errno::ENOPROTOOPT),
         };
         self.set(now, config, option)?;
         if let Kind::Datagram(Some(handle)) = &self.kind {
-            handle.set_buffers(self.options.receive_buffer, self.options.send_buffer);
+            self.configure(handle);
         }
         Ok(())
     }
@@ -306,6 +345,11 @@ impl Socket {
                 }
                 let name = &name[..name.len().min(TCP_CA_NAME_MAX - 1)];
                 SocketOption::Congestion(String::from_utf8_lossy(name).into_owned())
+            }
+            // Of a connection it moves with the buffer, so 0 is not what it is.
+            TCP_WINDOW_CLAMP if int(value)? == 0 => {
+                let is_open = matches!(self.kind, Kind::Stream { .. });
+                return if is_open { Err(Errno::EINVAL) } else { Ok(()) };
             }
             TCP_NODELAY => SocketOption::NoDelay(switch(value)?),
             TCP_CORK => SocketOption::Cork(switch(value)?),
@@ -402,6 +446,10 @@ impl Socket {
                 give(name.as_bytes(), &mut padded[..TCP_CA_NAME_MAX - 1]);
                 give(&padded, out)
             }
+            TCP_WINDOW_CLAMP => match &self.kind {
+                Kind::Stream { handle, .. } => give_int(handle.info(now).window_clamp, out),
+                _ => give_int(0, out),
+            },
             TCP_NODELAY => give_int(i32::from(options.nodelay), out),
             TCP_CORK => give_int(i32::from(options.cork), out),
             TCP_QUICKACK => give_int(i32::from(self.quickack(now, &options)), out),

@@ -262,7 +262,6 @@ impl Posix {
         }
         let pipe = &mut self.table.pipes[end.pipe];
         if !pipe.has_reader() {
-            self.sigpipe = true;
             return if call.done > 0 { Ok(Outcome::Done(call.done)) } else { Err(Errno::EPIPE) };
         }
         let left = &data[call.done.min(data.len())..];
@@ -337,7 +336,6 @@ impl Posix {
     ) -> Result<Option<Outcome<usize>>, Errno> {
         let pipe = &self.table.pipes[to.end.pipe];
         if !pipe.has_reader() {
-            self.sigpipe = true;
             return Err(Errno::EPIPE);
         }
         if pipe.free_slots() > 0 {
@@ -448,11 +446,7 @@ impl Posix {
                 }
                 Err(WriteError::WouldBlock) => return all_or_again(call.done),
                 Err(_) if call.done > 0 => return Ok(Outcome::Done(call.done)),
-                Err(error) => {
-                    let error = Errno::from(error);
-                    self.sigpipe = error == Errno::EPIPE;
-                    return Err(error);
-                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(Outcome::Done(call.done))

@@ -37,27 +37,33 @@ impl Socket {
     /// What it is ready for.
     pub(super) fn events(&self) -> u32 {
         match &self.kind {
-            Kind::Fresh if self.pending.is_some() || self.has_errors() => WRITE | POLLHUP | POLLERR,
-            Kind::Fresh => WRITE | POLLHUP,
+            Kind::Fresh => {
+                let is_bad = self.pending.is_some() || self.has_errors();
+                WRITE | POLLHUP | self.shut_events() | if is_bad { POLLERR } else { 0 }
+            }
             Kind::Listening(handles) => {
                 let has_one = handles
                     .iter()
                     .any(|handle| handle.readiness().bits().contains(Ready::READABLE));
                 if has_one { READ } else { 0 }
             }
-            Kind::Stream { handle, .. } => of(handle.readiness().bits()),
+            Kind::Stream { handle, .. } => of(handle.readiness().bits()) | self.shut_events(),
             Kind::Datagram(handle) => {
                 let bits = handle.as_ref().map_or(Ready::WRITABLE, |one| one.readiness().bits());
                 // What is closed is said by `shut`.
                 let mut events = of(bits - (Ready::READ_CLOSED | Ready::WRITE_CLOSED));
-                if self.shut.0 {
-                    events |= READ | POLLRDHUP;
-                }
-                if self.shut == (true, true) {
-                    events |= POLLHUP;
-                }
+                events |= self.shut_events();
                 if events & POLLOUT != 0 { events | POLLWRBAND } else { events }
             }
+        }
+    }
+
+    /// What `shutdown` alone brings.
+    fn shut_events(&self) -> u32 {
+        match self.shut {
+            (true, true) => READ | POLLRDHUP | POLLHUP,
+            (true, false) => READ | POLLRDHUP,
+            (false, _) => 0,
         }
     }
 

@@ -51,11 +51,20 @@ impl Domain {
     }
 }
 
+/// Most bytes of an address (`sizeof(struct sockaddr_storage)`).
+const MOST: usize = 128;
+
+/// Whether the kernel would copy so long an address (`move_addr_to_kernel`).
+pub(super) fn check_len(bytes: &[u8]) -> Result<(), Errno> {
+    if bytes.len() > MOST { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
 /// The `sa_family` of an address.
 ///
 /// # Errors
-/// `EINVAL` if it is too short for one.
+/// `EINVAL` if it is too short for one, or longer than any.
 pub fn family(bytes: &[u8]) -> Result<i32, Errno> {
+    check_len(bytes)?;
     let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
     Ok(i32::from(u16::from_ne_bytes(*family)))
 }
@@ -75,6 +84,29 @@ pub fn parse(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     if number != domain.number() && !is_any {
         return Err(Errno::EAFNOSUPPORT);
     }
+    read(domain, bytes)
+}
+
+/// Reads where a datagram goes (`udp_sendmsg`, `udpv6_sendmsg`). Without a family it goes to an IPv4
+/// address, or where the socket of IPv6 is connected: then there is none. A socket of IPv6 takes an
+/// IPv4 address, too.
+///
+/// # Errors
+/// As [`parse`]; `EINVAL` for another family on IPv6.
+pub fn parse_destination(domain: Domain, bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+    match (domain, family(bytes)?) {
+        (Domain::V4, AF_UNSPEC) | (Domain::V6, AF_INET) if bytes.len() < SIZE_V4 => {
+            Err(Errno::EINVAL)
+        }
+        (Domain::V4, AF_UNSPEC) | (Domain::V6, AF_INET) => read(Domain::V4, bytes).map(Some),
+        (Domain::V6, AF_UNSPEC) => Ok(None),
+        (Domain::V6, other) if other != AF_INET6 => Err(Errno::EINVAL),
+        _ => parse(domain, bytes).map(Some),
+    }
+}
+
+/// Reads an address that is long enough.
+fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
     Ok(match domain {
         Domain::V4 => {

@@ -55,10 +55,13 @@ pub(super) struct Socket {
     pub(super) kind: Kind,
     /// What `bind` chose, IPv4 where it was mapped.
     pub(super) bound: Option<SocketAddr>,
+    /// `bind` was asked for this port (`SOCK_BINDPORT_LOCK`).
+    pub(super) holds_port: bool,
     pub(super) common: Common,
     /// Of a socket that has no connection.
     pub(super) options: SocketOptions,
-    /// UDP: receiving and sending were shut down.
+    /// Receiving and sending were shut down: of UDP, and of TCP without a connection, which hands it
+    /// on to the next one (`sk_shutdown`).
     pub(super) shut: (bool, bool),
     /// Error queue of a TCP socket that has no connection, left by one that failed.
     pub(super) errors: Option<Box<ErrorQueue>>,
@@ -81,6 +84,7 @@ impl Socket {
             domain,
             kind,
             bound: None,
+            holds_port: false,
             common: Common::default(),
             options: SocketOptions::default(),
             shut: (false, false),
@@ -105,6 +109,7 @@ impl Socket {
     /// Gives a UDP socket the options that were set before it had a port.
     pub(super) fn configure(&self, handle: &UdpHandle) {
         handle.set_buffers(self.options.receive_buffer, self.options.send_buffer);
+        handle.set_max_pacing_rate(self.options.max_pacing_rate);
         let (v4, v6) = self.common.receive_errors;
         handle.set_receive_errors(v4, v6);
     }
@@ -137,18 +142,35 @@ impl Socket {
         Some(bound)
     }
 
-    /// Ends what the socket is connected to or listens on; it can be used anew.
+    /// Ends what the socket is connected to or listens on; it can be used anew. Who cuts a connection
+    /// short finds the error of a reset (`tcp_disconnect`).
     fn reset(&mut self, now: Instant) {
         match core::mem::replace(&mut self.kind, Kind::Fresh) {
             Kind::Listening(handles) => handles.iter().for_each(|handle| handle.close(now)),
             Kind::Stream { handle, .. } => {
                 self.options = handle.options(now);
                 self.errors = handle.swap_errors(now, None);
+                self.pending = match handle.state(now) {
+                    State::Closed | State::TimeWait => handle.take_error(now),
+                    State::Closing | State::LastAck => None,
+                    _ => Some(ConnectionError::Reset),
+                };
                 handle.abort(now);
                 handle.close(now);
             }
             kind => self.kind = kind,
         }
+        if self.is_stream() {
+            self.shut = (false, false);
+        }
+    }
+}
+
+/// State of a connection as its socket shows it: in TIME-WAIT there is none any more.
+pub(super) fn shown_state(handle: &TcpHandle, now: Instant) -> State {
+    match handle.state(now) {
+        State::TimeWait => State::Closed,
+        state => state,
     }
 }
 
@@ -156,8 +178,8 @@ impl Posix {
     /// `socket(2)`.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags and for what is no
-    /// number of a protocol, `EMFILE`.
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`; `EINVAL` for unknown flags, types and
+    /// protocols; `EMFILE`.
     pub fn socket(&mut self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
         let flags = kind & !SOCK_TYPE_MASK;
         if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
@@ -169,10 +191,11 @@ impl Posix {
             _ => return Err(Errno::EAFNOSUPPORT),
         };
         let kind = match (kind & SOCK_TYPE_MASK, protocol) {
+            (SOCK_MAX.., _) => return Err(Errno::EINVAL),
+            (_, ..0 | IPPROTO_MAX..) => return Err(Errno::EINVAL),
             (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
             (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
-            (SOCK_STREAM | SOCK_DGRAM, 0..IPPROTO_MAX) => return Err(Errno::EPROTONOSUPPORT),
-            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EINVAL),
+            (SOCK_STREAM | SOCK_DGRAM | SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
         let object = Object::Socket(Box::new(Socket::new(domain, kind)));
@@ -341,7 +364,7 @@ impl Posix {
         let Kind::Stream { handle, is_connecting } = &mut socket.kind else {
             return Err(Errno::ECONNABORTED);
         };
-        match handle.state(now) {
+        match shown_state(handle, now) {
             State::SynSent | State::SynReceived => {
                 let pending = if call.done == 1 { Errno::EINPROGRESS } else { Errno::EALREADY };
                 if nonblocking {
@@ -364,15 +387,29 @@ impl Posix {
     }
 
     fn connect_datagram(&mut self, now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
-        let socket = self.table.socket(fd)?;
-        let remote = match sockaddr::family(address)? {
-            AF_UNSPEC => None,
-            _ => Some(socket.canonical(sockaddr::parse(socket.domain, address)?)),
-        };
-        if let Some(remote) = remote {
-            self.stack.host().source_for(now, remote.ip())?;
+        if sockaddr::family(address)? == AF_UNSPEC {
+            return self.disconnect_datagram(fd);
         }
-        Ok(self.datagram(fd)?.connect(remote)?)
+        let socket = self.table.socket(fd)?;
+        let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
+        self.stack.host().source_for(now, remote.ip())?;
+        if self.stack.host().is_broadcast(remote.ip()) {
+            return Err(Errno::EACCES);
+        }
+        Ok(self.datagram(fd)?.connect(Some(remote))?)
+    }
+
+    /// A port that `bind` was not asked for goes with the peer (`__udp_disconnect`).
+    fn disconnect_datagram(&mut self, fd: Fd) -> Result<(), Errno> {
+        let socket = self.table.socket_mut(fd)?;
+        let Kind::Datagram(Some(handle)) = &socket.kind else { return Ok(()) };
+        if socket.holds_port {
+            return Ok(handle.connect(None)?);
+        }
+        socket.kind = Kind::Datagram(None);
+        socket.bound = socket.bound.map(|bound| SocketAddr::new(bound.ip(), 0));
+        self.changed(fd);
+        Ok(())
     }
 
     /// The UDP socket of a descriptor, bound to a port of its own if it has none.
@@ -381,7 +418,8 @@ impl Posix {
         match &socket.kind {
             Kind::Datagram(Some(handle)) => Ok(handle.clone()),
             Kind::Datagram(None) => {
-                self.bind_datagram(fd, SocketAddr::new(socket.domain.unspecified(), 0))
+                let any = SocketAddr::new(socket.domain.unspecified(), 0);
+                self.bind_datagram(fd, socket.bound.unwrap_or(any))
             }
             _ => Err(Errno::EOPNOTSUPP),
         }
@@ -412,19 +450,22 @@ impl Posix {
         }
         let (reads, writes) = (how != SHUT_WR, how != SHUT_RD);
         match &mut socket.kind {
-            Kind::Fresh => return Err(Errno::ENOTCONN),
+            Kind::Fresh => {
+                socket.shut = (socket.shut.0 | reads, socket.shut.1 | writes);
+                self.changed(fd);
+                return Err(Errno::ENOTCONN);
+            }
             Kind::Listening(_) if reads => {
                 socket.reset(now);
                 self.changed(fd);
             }
             Kind::Listening(_) => {}
-            Kind::Stream { handle, is_connecting } => match handle.state(now) {
+            Kind::Stream { handle, is_connecting } => match shown_state(handle, now) {
                 State::SynSent => {
                     socket.reset(now);
                     self.changed(fd);
                 }
-                // Who has ended in both directions is no part of a connection, while that lingers in TIME-WAIT.
-                State::Closed | State::TimeWait => return Err(Errno::ENOTCONN),
+                State::Closed => return Err(Errno::ENOTCONN),
                 state => {
                     *is_connecting &= state == State::SynReceived;
                     if writes {

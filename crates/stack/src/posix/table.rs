@@ -18,6 +18,8 @@ pub(super) struct Description {
     references: usize,
     /// `O_NONBLOCK`.
     pub(super) nonblocking: bool,
+    /// Flags that sockets keep and do not heed.
+    pub(super) idle_flags: i32,
     pub(super) object: Object,
     /// Epoll sets that watch it.
     pub(super) watchers: Vec<Arc<Mark>>,
@@ -140,6 +142,7 @@ impl Table {
         let description = self.descriptions.insert(Description {
             references: 0,
             nonblocking,
+            idle_flags: 0,
             object,
             watchers: Vec::new(),
         });
@@ -158,6 +161,9 @@ impl Table {
         close_on_exec: bool,
     ) -> Result<Fd, Errno> {
         let description = self.id(fd)?;
+        if usize::try_from(least).is_ok_and(|least| least >= MOST) {
+            return Err(Errno::EINVAL);
+        }
         self.place(least, Slot { description, close_on_exec })
     }
 

@@ -23,6 +23,10 @@ impl Writer {
     fn u8(&mut self, at: usize, value: u8) {
         self.0[at] = value;
     }
+    fn u16(&mut self, at: usize, value: u32) {
+        let value = u16::try_from(value).unwrap_or(u16::MAX);
+        self.0[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+    }
     fn u32(&mut self, at: usize, value: u32) {
         self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }
@@ -62,7 +66,7 @@ pub(super) const fn state_number(state: State) -> u8 {
         State::CloseWait => TCP_CLOSE_WAIT,
         State::Closing => TCP_CLOSING,
         State::LastAck => TCP_LAST_ACK,
-        // The application's socket has no part in TIME-WAIT.
+        // What waits in TIME-WAIT is not the socket.
         State::TimeWait | State::Closed => TCP_CLOSE,
     }
 }
@@ -122,6 +126,7 @@ pub(super) fn connection(info: &TcpInfo) -> [u8; SIZE] {
     let mut out = Writer([0; SIZE]);
     head(&mut out, info);
     out.millis(44, info.last_data_sent.unwrap_or(info.last_ack_recv));
+    out.millis(52, info.last_data_recv);
     out.millis(56, info.last_ack_recv);
     out.u32(60, info.pmtu);
     out.u32(64, info.rcv_ssthresh);
@@ -157,8 +162,12 @@ pub(super) fn connection(info: &TcpInfo) -> [u8; SIZE] {
     out.u64(208, info.bytes_retrans);
     out.u32(216, info.dsack_dups);
     out.u32(220, u32::from(info.reord_seen));
+    out.u32(224, info.rcv_ooopack);
     out.u32(228, info.snd_wnd);
     out.u32(232, info.rcv_wnd);
+    out.u16(240, info.timeouts.total);
+    out.u16(242, info.timeouts.rows);
+    out.millis(244, info.timeouts.time);
     out.0
 }
 
@@ -174,6 +183,7 @@ fn head(out: &mut Writer, info: &TcpInfo) {
         (info.sack, TCPI_OPT_SACK),
         (info.snd_wscale | info.rcv_wscale != 0, TCPI_OPT_WSCALE),
         (info.ecn, TCPI_OPT_ECN),
+        (info.ecn_seen, TCPI_OPT_ECN_SEEN),
     ];
     let set = flags.iter().filter(|(is_set, _)| *is_set);
     out.u8(5, set.fold(0, |all, (_, flag)| all | flag));

@@ -39,13 +39,15 @@ impl Received {
     }
 }
 
-/// Of one call: the descriptor, its flags, whether it may wait.
+/// Of one call: the descriptor, its flags, whether it may wait, and whether its direction was shut down
+/// before the connection began.
 #[derive(Clone, Copy)]
 struct Way {
     now: Instant,
     fd: Fd,
     flags: i32,
     may_wait: bool,
+    is_shut: bool,
 }
 
 impl Way {
@@ -167,13 +169,18 @@ impl Posix {
         flags: i32,
     ) -> Result<Outcome<Received>, Errno> {
         let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
-        let way = Way { now, fd, flags, may_wait };
         if flags & MSG_ERRQUEUE != 0 {
             return self.read_error(now, fd, buf, control).map(Outcome::Done);
         }
-        let socket = self.table.socket(fd)?;
+        let socket = self.table.socket_mut(fd)?;
+        let way = Way { now, fd, flags, may_wait, is_shut: socket.shut.0 };
         match &socket.kind {
-            Kind::Fresh | Kind::Listening(_) => Err(Errno::ENOTCONN),
+            Kind::Fresh => match socket.pending.take() {
+                Some(error) => Err(error.into()),
+                None if way.is_shut => Ok(Outcome::Done(Received::bytes(0))),
+                None => Err(Errno::ENOTCONN),
+            },
+            Kind::Listening(_) => Err(Errno::ENOTCONN),
             Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
             Kind::Stream { handle, .. } => read_stream(way, call, &socket.common, handle, buf),
             Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
@@ -185,7 +192,8 @@ impl Posix {
                 };
                 let datagram = match next {
                     Ok(datagram) => datagram,
-                    Err(SocketError::WouldBlock) if socket.shut.0 => {
+                    // As in Linux, who does not wait hears nothing of the end.
+                    Err(SocketError::WouldBlock) if way.is_shut && may_wait => {
                         return Ok(Outcome::Done(Received::bytes(0)));
                     }
                     Err(SocketError::WouldBlock) if may_wait => {
@@ -211,7 +219,7 @@ impl Posix {
     /// TCP ignores `to`.
     ///
     /// # Errors
-    /// `EAGAIN`; `EPIPE`, with [`take_sigpipe`](Self::take_sigpipe) for TCP without `MSG_NOSIGNAL`;
+    /// `EAGAIN`; `EPIPE`, and of TCP without `MSG_NOSIGNAL` it is for the caller to raise SIGPIPE;
     /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
     /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
     pub fn send_to(
@@ -224,18 +232,20 @@ impl Posix {
         to: Option<&[u8]>,
     ) -> Result<Outcome<usize>, Errno> {
         let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
-        let way = Way { now, fd, flags, may_wait };
-        let socket = self.table.socket(fd)?;
+        let socket = self.table.socket_mut(fd)?;
+        let way = Way { now, fd, flags, may_wait, is_shut: socket.shut.1 };
+        if let Some(to) = to {
+            sockaddr::check_len(to)?;
+        }
         if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let sent = match &socket.kind {
-            Kind::Fresh | Kind::Listening(_) => Err(Errno::EPIPE),
+        match &socket.kind {
+            Kind::Fresh => Err(socket.pending.take().map_or(Errno::EPIPE, Errno::from)),
+            Kind::Listening(_) => Err(Errno::EPIPE),
             Kind::Stream { handle, .. } => write_stream(way, call, &socket.common, handle, data),
-            Kind::Datagram(_) => return self.send_datagram(way, call, data, to),
-        };
-        self.sigpipe = sent == Err(Errno::EPIPE) && flags & MSG_NOSIGNAL == 0;
-        sent
+            Kind::Datagram(_) => self.send_datagram(way, call, data, to),
+        }
     }
 
     fn send_datagram(
@@ -249,8 +259,8 @@ impl Posix {
         if way.flags & MSG_MORE != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let to = to.map(|to| sockaddr::parse(socket.domain, to)).transpose()?;
-        let to = to.map(|to| socket.canonical(to));
+        let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
+        let to = to.flatten().map(|to| socket.canonical(to));
         if socket.shut.1 {
             return Err(Errno::EPIPE);
         }
@@ -294,7 +304,10 @@ fn read_stream(
     let bits = handle.readiness().bits();
     let unread = handle.unread(now) as usize;
     // What has come is told before what ended the connection, and the error stays for the next call.
-    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR);
+    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || way.is_shut;
+    if way.is_shut && unread == 0 && !bits.contains(Ready::ERROR) {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
     let is_over = unread == 0 && has_ended;
     if call.done > 0 && is_over {
         return Ok(Outcome::Done(Received::bytes(call.done)));
@@ -337,6 +350,9 @@ fn write_stream(
     let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
     if call.done > 0 && is_over {
         return Ok(Outcome::Done(call.done));
+    }
+    if way.is_shut && bits.contains(Ready::WRITABLE) && !is_over {
+        return Err(Errno::EPIPE);
     }
     // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
     if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {

@@ -15,6 +15,7 @@ use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
@@ -70,7 +71,7 @@ pub(crate) struct UdpSocket {
     /// Of all UDP sockets of the host, never used twice.
     number: u64,
     local: SocketAddr,
-    reuse: bool,
+    reuse: AtomicBool,
     /// `[::]` that is `0.0.0.0` as well.
     is_dual: bool,
     readiness: Arc<UdpReadiness>,
@@ -112,7 +113,8 @@ impl UdpSocket {
             path: SocketPath::default(),
             is_closed: false,
         };
-        Self { number, local, reuse, is_dual, readiness, account, state: Mutex::new(state) }
+        let (reuse, state) = (AtomicBool::new(reuse), Mutex::new(state));
+        Self { number, local, reuse, is_dual, readiness, account, state }
     }
 
     /// Whether it has to do with the family of an address.
@@ -263,8 +265,10 @@ impl UdpTable {
             let port = ephemeral.choose(key.flow(&any), is_free);
             local.set_port(port.ok_or(SocketError::AddressInUse)?);
         }
-        let is_taken =
-            by_port.iter_hash(hash(local.port())).filter(|one| !(reuse && one.reuse)).any(|one| {
+        let is_taken = by_port
+            .iter_hash(hash(local.port()))
+            .filter(|one| !(reuse && one.reuse.load(Relaxed)))
+            .any(|one| {
                 let is_both = is_dual && one.local.is_ipv4() || one.is_dual && local.is_ipv4();
                 overlap(one.local, local) || is_both && one.local.port() == local.port()
             });
@@ -366,6 +370,11 @@ impl UdpHandle {
         self.0.socket.local
     }
 
+    /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the same address.
+    pub fn set_reuse(&self, on: bool) {
+        self.0.socket.reuse.store(on, Relaxed);
+    }
+
     /// The connected peer.
     pub fn remote_addr(&self) -> Option<SocketAddr> {
         lock(&self.0.socket.state).remote
@@ -392,7 +401,8 @@ impl UdpHandle {
     /// `WouldBlock` when the send buffer's worth of bytes is below, or the qdisc takes no more while
     /// frames of this socket wait in it: a completion makes the socket writable; `NoBuffers` when
     /// the qdisc is full of others' frames; `MessageTooLong`;
-    /// `DestinationRequired`; a pending ICMP error; no route.
+    /// `DestinationRequired`; a pending ICMP error; no route; `Reported` with `Forbidden` for a
+    /// broadcast address, since there is no `SO_BROADCAST`.
     pub fn send_to(
         &self,
         now: Instant,
@@ -422,6 +432,10 @@ impl UdpHandle {
         }
         socket.admit(u64::from(state.send_buffer))?;
         let is_connected = state.remote == Some(remote);
+        if !is_connected && host.is_broadcast(remote.ip()) {
+            host.source_for(now, remote.ip())?;
+            return Err(SocketError::Reported(ConnectionError::Forbidden));
+        }
         let mut path = match is_connected {
             true => core::mem::take(&mut state.path),
             false => SocketPath::default(),

@@ -7,7 +7,7 @@ fn sockets_of_unknown_kinds_are_refused_each_with_its_error() {
     let mut p = Process::new();
     let mut socket = |domain, kind, protocol| p.posix.socket(domain, kind, protocol);
     assert_eq!(socket(1, SOCK_STREAM, 0), Err(Errno::EAFNOSUPPORT));
-    assert_eq!(socket(AF_INET, 3, 0), Err(Errno::ESOCKTNOSUPPORT));
+    assert_eq!(socket(AF_INET, 5, 0), Err(Errno::ESOCKTNOSUPPORT));
     assert_eq!(socket(AF_INET, SOCK_STREAM, IPPROTO_UDP), Err(Errno::EPROTONOSUPPORT));
     assert_eq!(socket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), Err(Errno::EPROTONOSUPPORT));
     assert_eq!(socket(AF_INET, SOCK_STREAM | 0x10, 0), Err(Errno::EINVAL));
@@ -242,4 +242,112 @@ fn names_of_sockets_without_ends_are_unspecified() {
     let set = p.posix.epoll_create1(0).expect("a descriptor");
     assert_eq!(p.posix.getsockname(set), Err(Errno::ENOTSOCK));
     assert_eq!(p.posix.getsockname(99), Err(Errno::EBADF));
+}
+
+#[test]
+fn a_wildcard_of_both_families_meets_the_listeners_of_both() {
+    let mut p = Process::new();
+    let bind = |p: &mut Process, to: &str, reuse: i32, v6_only: i32| {
+        let domain = if to.starts_with('[') { AF_INET6 } else { AF_INET };
+        let fd = p.posix.socket(domain, SOCK_STREAM, 0).expect("a descriptor");
+        p.set(fd, SOL_SOCKET, SO_REUSEADDR, &int(reuse)).expect("known");
+        if domain == AF_INET6 {
+            p.set(fd, SOL_IPV6, IPV6_V6ONLY, &int(v6_only)).expect("not bound");
+        }
+        p.bind(fd, to).map(|()| fd)
+    };
+    for reuse in [0, 1] {
+        let port = 8000 + reuse;
+        let (v4, v6) = (format!("127.0.0.1:{port}"), format!("[::]:{port}"));
+        let listener = bind(&mut p, &v4, reuse, 0).expect("free");
+        p.posix.listen(p.now, listener, 1).expect("free");
+        assert_eq!(bind(&mut p, &v6, reuse, 0), Err(Errno::EADDRINUSE));
+        let only = bind(&mut p, &v6, reuse, 1).expect("the other family");
+        assert_eq!(p.posix.listen(p.now, only, 1), Ok(()));
+        assert_eq!(bind(&mut p, &v6, reuse, 0), Err(Errno::EADDRINUSE));
+        let (v4, v6) = (format!("127.0.0.1:{}", port + 10), format!("[::]:{}", port + 10));
+        let wide = bind(&mut p, &v6, reuse, 0).expect("free");
+        p.posix.listen(p.now, wide, 1).expect("free");
+        assert_eq!(bind(&mut p, &v4, reuse, 0), Err(Errno::EADDRINUSE));
+    }
+    // Two that reuse may be bound; the first to listen has it.
+    let wide = bind(&mut p, "[::]:9000", 1, 0).expect("free");
+    let narrow = bind(&mut p, "127.0.0.1:9000", 1, 0).expect("shared");
+    assert_eq!(p.posix.listen(p.now, wide, 1), Ok(()));
+    assert_eq!(p.posix.listen(p.now, narrow, 1), Err(Errno::EADDRINUSE));
+}
+
+#[test]
+fn types_and_protocols_have_bounds() {
+    let mut p = Process::new();
+    for (domain, kind, protocol, expected) in [
+        (AF_INET, SOCK_STREAM, -1, Errno::EINVAL),
+        (AF_INET, SOCK_STREAM, 263, Errno::EINVAL),
+        (AF_INET6, SOCK_DGRAM, 1000, Errno::EINVAL),
+        (AF_INET, 4, -1, Errno::EINVAL),
+        (AF_INET, 11, 0, Errno::EINVAL),
+        (AF_INET6, 15, 0, Errno::EINVAL),
+        (AF_INET, SOCK_STREAM | 0x40, 0, Errno::EINVAL),
+        (AF_INET, 0, 0, Errno::ESOCKTNOSUPPORT),
+        (AF_INET, 5, 0, Errno::ESOCKTNOSUPPORT),
+        (AF_INET, SOCK_RAW, 0, Errno::EPROTONOSUPPORT),
+        (AF_INET, SOCK_STREAM, IPPROTO_UDP, Errno::EPROTONOSUPPORT),
+        (AF_INET, SOCK_STREAM, 262, Errno::EPROTONOSUPPORT),
+        (AF_UNSPEC, SOCK_STREAM, 0, Errno::EAFNOSUPPORT),
+        (100, 11, -1, Errno::EAFNOSUPPORT),
+    ] {
+        let made = p.posix.socket(domain, kind, protocol);
+        assert_eq!(made, Err(expected), "{domain} {kind} {protocol}");
+    }
+}
+
+#[test]
+fn descriptors_and_flags_have_bounds() {
+    let mut p = Process::new();
+    let fd = p.tcp();
+    for command in [F_DUPFD, F_DUPFD_CLOEXEC] {
+        for least in [-1, 1 << 20, i64::from(i32::MAX)] {
+            assert_eq!(p.posix.fcntl(fd, command, least), Err(Errno::EINVAL), "{least}");
+        }
+    }
+    let kept = O_APPEND | O_NOATIME | O_NONBLOCK;
+    assert_eq!(p.posix.fcntl(fd, F_SETFL, i64::from(kept)), Ok(0));
+    assert_eq!(p.posix.fcntl(fd, F_GETFL, 0), Ok(O_RDWR | kept));
+    for refused in [O_DIRECT, O_ASYNC] {
+        assert_eq!(p.posix.fcntl(fd, F_SETFL, i64::from(refused)), Err(Errno::EINVAL));
+    }
+    assert_eq!(p.posix.fcntl(fd, F_GETFL, 0), Ok(O_RDWR | kept), "nothing of it was set");
+    assert_eq!(p.posix.fcntl(fd, F_SETFL, 0), Ok(0));
+    assert_eq!(p.posix.fcntl(fd, F_GETFL, 0), Ok(O_RDWR));
+    let set = p.posix.epoll_create1(0).expect("a descriptor");
+    assert_eq!(p.posix.fcntl(set, F_SETFL, i64::from(O_ASYNC | O_APPEND)), Ok(0));
+    assert_eq!(p.posix.fcntl(set, F_GETFL, 0), Ok(O_RDWR | O_APPEND));
+}
+
+#[test]
+fn an_address_is_as_long_as_it_may_be() {
+    let mut p = Process::new();
+    let mut long = [0; 129];
+    long[..16].copy_from_slice(&address("127.0.0.1:1"));
+    let (tcp, udp) = (p.tcp(), p.udp());
+    for (len, expected) in [(15, Errno::EINVAL), (129, Errno::EINVAL), (128, Errno::ECONNREFUSED)] {
+        let connected = p.block(|posix, now, call| posix.connect(now, call, tcp, &long[..len]));
+        assert_eq!(connected, Some(Err(expected)), "{len}");
+    }
+    assert_eq!(p.posix.bind(p.now, udp, &long), Err(Errno::EINVAL));
+    for fd in [tcp, udp] {
+        let to = Some(&long[..]);
+        let sent = p.once(|posix, now, call| posix.send_to(now, call, fd, b"x", 0, to));
+        assert_eq!(sent, Err(Errno::EINVAL));
+    }
+    assert_eq!(p.posix.bind(p.now, udp, &long[..128]), Ok(()));
+}
+
+#[test]
+fn all_hosts_of_a_network_are_nobody_to_connect_to() {
+    let mut p = Process::new();
+    let tcp = p.tcp();
+    assert_eq!(p.connect(tcp, "192.0.2.255:9"), Err(Errno::ENETUNREACH));
+    assert_eq!(p.connect(tcp, "255.255.255.255:9"), Err(Errno::ENETUNREACH));
+    assert_eq!(p.connect(tcp, "127.0.0.1:0"), Err(Errno::EINVAL), "nobody listens on port 0");
 }

@@ -292,3 +292,123 @@ fn the_address_of_the_peer_is_an_option_too() {
     let mtu = p.get(client, SOL_IP, IP_MTU).expect("connected");
     assert_eq!(mtu, 65535);
 }
+
+#[test]
+fn datagrams_have_the_options_that_they_do_not_heed() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    for bound in [false, true] {
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_KEEPALIVE, &int(1)), Ok(()), "{bound}");
+        assert_eq!(p.get(fd, SOL_SOCKET, SO_KEEPALIVE), Ok(1));
+        let linger = [1, 0, 0, 0, 5, 0, 0, 0];
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_LINGER, &linger), Ok(()));
+        let mut out = [0; 8];
+        assert_eq!(p.posix.getsockopt(p.now, fd, SOL_SOCKET, SO_LINGER, &mut out), Ok(8));
+        assert_eq!(out, linger);
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &int(1000)), Ok(()));
+        assert_eq!(p.get(fd, SOL_SOCKET, SO_MAX_PACING_RATE), Ok(1000));
+        // This one they would heed.
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_PRIORITY, &int(0)), Ok(()));
+        assert_eq!(p.set(fd, SOL_SOCKET, SO_PRIORITY, &int(5)), Err(Errno::ENOPROTOOPT));
+        if !bound {
+            p.bind(fd, "127.0.0.1:500").expect("free");
+        }
+    }
+}
+
+#[test]
+fn levels_of_other_protocols_and_families_are_refused_as_linux_does() {
+    let mut p = Process::new();
+    let kinds = [
+        (AF_INET, SOCK_STREAM),
+        (AF_INET, SOCK_DGRAM),
+        (AF_INET6, SOCK_STREAM),
+        (AF_INET6, SOCK_DGRAM),
+    ];
+    let (no, foreign) = (Err(Errno::ENOPROTOOPT), Err(Errno::EOPNOTSUPP));
+    let zero: Result<i32, Errno> = Ok(0);
+    for (level, name, expected) in [
+        (SOL_TCP, TCP_FASTOPEN, [zero, foreign, zero, no]),
+        (SOL_TCP, 999, [no, foreign, no, no]),
+        (SOL_IPV6, IPV6_TCLASS, [foreign, foreign, zero, zero]),
+        (SOL_IPV6, 999, [foreign, foreign, no, no]),
+        (SOL_IP, IP_TOS, [zero; 4]),
+        (999, 1, [foreign, foreign, no, no]),
+        (SOL_UDP, 999, [foreign, no, no, no]),
+    ] {
+        for ((domain, kind), expected) in kinds.into_iter().zip(expected) {
+            let fd = p.posix.socket(domain, kind, 0).expect("a descriptor");
+            let what = format!("{level} {name} of {domain} {kind}");
+            assert_eq!(p.get(fd, level, name), expected, "{what}");
+            let set = expected.map(|_| ()).map_err(|_| Errno::ENOPROTOOPT);
+            assert_eq!(p.set(fd, level, name, &int(0)), set, "{what}");
+            p.close(fd);
+        }
+    }
+}
+
+#[test]
+fn values_are_long_enough_before_anything_else() {
+    let mut p = Process::new();
+    let (tcp, udp) = (p.tcp(), p.udp());
+    let short = Err(Errno::EINVAL);
+    for name in [SO_TYPE, SO_ERROR, SO_REUSEADDR, 999] {
+        for fd in [tcp, udp] {
+            assert_eq!(p.set(fd, SOL_SOCKET, name, &[0; 3]), short, "{name}");
+        }
+    }
+    for name in [TCP_INFO, TCP_NODELAY, TCP_FASTOPEN, 999] {
+        assert_eq!(p.set(tcp, SOL_TCP, name, &[0; 3]), short, "{name}");
+        assert_eq!(p.set(udp, SOL_TCP, name, &[0; 3]), Err(Errno::ENOPROTOOPT), "{name}");
+    }
+    assert_eq!(p.set(tcp, SOL_TCP, TCP_CONGESTION, b"bbr"), Ok(()), "that is a text");
+    for len in 0..4 {
+        let value = &[0; 3][..len.min(3)];
+        assert_eq!(p.set(tcp, SOL_IP, IP_TOS, value), Ok(()), "{len}");
+        let expected = if len == 0 { short } else { Ok(()) };
+        assert_eq!(p.set(tcp, SOL_IP, IP_TTL, &[64, 1, 1][..len.min(3)]), expected, "{len}");
+    }
+    assert_eq!(p.set(tcp, SOL_IP, 999, &[]), Err(Errno::ENOPROTOOPT));
+    let v6 = p.posix.socket(AF_INET6, SOCK_STREAM, 0).expect("a descriptor");
+    assert_eq!(p.set(v6, SOL_IPV6, IPV6_TCLASS, &[0; 3]), short);
+    assert_eq!(p.set(v6, SOL_IPV6, 999, &[0; 3]), Err(Errno::ENOPROTOOPT));
+}
+
+#[test]
+fn the_window_clamp_is_that_of_the_connection() {
+    let mut p = Process::new();
+    let (client, server, listener) = p.pair();
+    for fd in [client, server] {
+        let clamp = p.get(fd, SOL_TCP, TCP_WINDOW_CLAMP).expect("known");
+        assert!(clamp >= 32 * 1024, "{clamp}");
+        assert_eq!(p.set(fd, SOL_TCP, TCP_WINDOW_CLAMP, &int(0)), Err(Errno::EINVAL));
+    }
+    for fd in [listener, p.tcp()] {
+        assert_eq!(p.get(fd, SOL_TCP, TCP_WINDOW_CLAMP), Ok(0));
+        assert_eq!(p.set(fd, SOL_TCP, TCP_WINDOW_CLAMP, &int(0)), Ok(()));
+        assert_eq!(p.set(fd, SOL_TCP, TCP_WINDOW_CLAMP, &int(9)), Err(Errno::ENOPROTOOPT));
+    }
+}
+
+#[test]
+fn tcp_info_tells_of_received_data_and_nothing_of_what_is_not_there() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    p.pass(Nanos::from_millis(300));
+    let read = |p: &mut Process| {
+        let mut info = [0; 280];
+        let len = p.posix.getsockopt(p.now, server, SOL_TCP, TCP_INFO, &mut info);
+        assert_eq!(len, Ok(280));
+        info
+    };
+    assert_eq!(word(&read(&mut p), 52), 300, "since the connection opened");
+    p.send(client, b"x", 0).expect("room");
+    p.settle();
+    assert_eq!(word(&read(&mut p), 52), 0);
+    p.pass(Nanos::from_millis(70));
+    let info = read(&mut p);
+    assert_eq!(word(&info, 52), 70);
+    // Fast Open, usec timestamps, rehashing and accurate ECN.
+    assert_eq!((info[5] & !31, info[7] & !1, word(&info, 236)), (0, 0, 0));
+    assert_eq!(info[248..], [0; 32]);
+}

@@ -117,7 +117,6 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
         }
         while posix.stack().poll(0, now).0 <= now {}
     }
-    posix.take_sigpipe();
 }
 
 fn control(p: &mut Process, source: &mut Source<'_>) {

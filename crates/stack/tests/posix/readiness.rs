@@ -245,3 +245,81 @@ fn sets_can_be_watched_and_not_in_circles() {
     p.send(client, b"x", 0).expect("room");
     assert_eq!(outer.wait(&mut p), [(inner.fd, POLLIN)]);
 }
+
+#[test]
+fn chains_of_sets_are_short_from_whichever_end_they_are_built() {
+    let mut p = Process::new();
+    for from_the_top in [true, false] {
+        let sets: Vec<Set> = (0..7).map(|_| Set::new(&mut p)).collect();
+        let mut links: Vec<_> = sets.windows(2).collect();
+        if !from_the_top {
+            links.reverse();
+        }
+        for (at, link) in links.iter().enumerate() {
+            let added = link[0].control(&mut p, EPOLL_CTL_ADD, link[1].fd, POLLIN);
+            // The one that is refused ends the chain: the next begins another.
+            let expected = if at == 4 { Err(Errno::ELOOP) } else { Ok(()) };
+            assert_eq!(added, expected, "link {at}");
+        }
+    }
+    // Two chains of two steps cannot be joined by a fifth.
+    let sets: Vec<Set> = (0..6).map(|_| Set::new(&mut p)).collect();
+    for (above, below, expected) in [
+        (0, 1, Ok(())),
+        (1, 2, Ok(())),
+        (3, 4, Ok(())),
+        (4, 5, Ok(())),
+        (2, 3, Err(Errno::ELOOP)),
+        (2, 4, Ok(())),
+    ] {
+        let added = sets[above].control(&mut p, EPOLL_CTL_ADD, sets[below].fd, POLLIN);
+        assert_eq!(added, expected, "{above} watches {below}");
+    }
+    // Many ways through few sets are looked at once.
+    let layers: Vec<Vec<Set>> =
+        (0..4).map(|_| (0..8).map(|_| Set::new(&mut p)).collect()).collect();
+    for pair in layers.windows(2) {
+        for (above, below) in pair[0].iter().flat_map(|a| pair[1].iter().map(move |b| (a, b))) {
+            above.add(&mut p, below.fd, POLLIN);
+        }
+    }
+    assert_eq!(layers[0][0].wait(&mut p), []);
+}
+
+#[test]
+fn exclusive_watching_is_for_sockets_and_stays() {
+    let mut p = Process::new();
+    let (client, server, _) = p.pair();
+    let (set, other) = (Set::new(&mut p), Set::new(&mut p));
+    let exclusive = |events| EPOLLEXCLUSIVE | events;
+    for events in [EPOLLONESHOT | POLLIN, POLLRDHUP, POLLPRI, POLLRDNORM] {
+        let added = set.control(&mut p, EPOLL_CTL_ADD, client, exclusive(events));
+        assert_eq!(added, Err(Errno::EINVAL), "{events:x}");
+    }
+    let ctl = |p: &mut Process, operation, fd, events| set.control(p, operation, fd, events);
+    assert_eq!(ctl(&mut p, EPOLL_CTL_ADD, other.fd, exclusive(POLLIN)), Err(Errno::EINVAL));
+    let all = EPOLLET | EPOLLWAKEUP | POLLIN | POLLOUT | POLLERR | POLLHUP;
+    assert_eq!(ctl(&mut p, EPOLL_CTL_ADD, client, exclusive(all)), Ok(()));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_ADD, client, exclusive(POLLRDHUP)), Err(Errno::EINVAL));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_ADD, client, POLLIN), Err(Errno::EEXIST));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_MOD, client, POLLIN), Err(Errno::EINVAL));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_MOD, server, POLLIN), Err(Errno::ENOENT));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_MOD, server, exclusive(POLLIN)), Err(Errno::EINVAL));
+    assert_eq!(ctl(&mut p, EPOLL_CTL_DEL, client, exclusive(POLLRDHUP)), Ok(()));
+}
+
+#[test]
+fn epoll_wait_has_room_for_so_many_events() {
+    let mut p = Process::new();
+    let set = Set::new(&mut p);
+    for (most, expected) in [
+        (178_956_970, Ok(vec![])),
+        (178_956_971, Err(Errno::EINVAL)),
+        (i32::MAX, Err(Errno::EINVAL)),
+        (0, Err(Errno::EINVAL)),
+        (-1, Err(Errno::EINVAL)),
+    ] {
+        let found = p.once(|posix, now, call| posix.epoll_wait(now, call, set.fd, most, 0));
+        assert_eq!(found, expected, "{most}");
+    }
+}

@@ -248,7 +248,12 @@ impl Receiver {
         self.ofo_segments
     }
 
-    /// When data last arrived (`tcpi_last_data_recv`, as a time).
+    /// Whether data with an ECN codepoint came (`TCPI_OPT_ECN_SEEN`).
+    pub fn has_seen_ecn(&self) -> bool {
+        self.is.contains(Is::ECN_SEEN)
+    }
+
+    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); [`Instant::ZERO`] before.
     pub fn last_data(&self) -> Instant {
         self.ack.last_data()
     }
