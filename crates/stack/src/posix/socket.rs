@@ -263,6 +263,8 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let socket = self.table.socket(fd)?;
+        // First of all: what is taken from the queue needs a place.
+        self.table.check_room()?;
         let Kind::Listening(handles) = &socket.kind else {
             return Err(if socket.is_stream() { Errno::EINVAL } else { Errno::EOPNOTSUPP });
         };

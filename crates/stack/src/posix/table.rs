@@ -41,18 +41,20 @@ struct Slot {
 
 /// All descriptors of a process.
 ///
-/// Cost: O(1) to look one up; a new one looks for the lowest that is free.
+/// Cost: O(1) to look one up; a new one looks for the lowest that is free, from where there may be one.
 #[derive(Debug)]
 pub(super) struct Table {
     first: Fd,
     slots: Vec<Option<Slot>>,
+    /// All slots below are taken.
+    taken: usize,
     descriptions: Slab<Description>,
     pub(super) pipes: Slab<Pipe>,
 }
 
 impl Table {
     pub(super) fn new(first: Fd) -> Self {
-        Self { first, slots: Vec::new(), descriptions: Slab::new(), pipes: Slab::new() }
+        Self { first, slots: Vec::new(), taken: 0, descriptions: Slab::new(), pipes: Slab::new() }
     }
 
     fn index(&self, fd: Fd) -> Option<usize> {
@@ -112,22 +114,34 @@ impl Table {
         self.id(fd).is_ok_and(|id| self.get(id).nonblocking)
     }
 
+    /// The lowest slot from `from` on that is free.
+    fn free_slot(&self, from: usize) -> Result<usize, Errno> {
+        let from = from.max(self.taken);
+        let free = self.slots.iter().skip(from).position(Option::is_none);
+        let index = free.map_or(self.slots.len().max(from), |free| from + free);
+        if index < MOST { Ok(index) } else { Err(Errno::EMFILE) }
+    }
+
+    /// Whether another descriptor can be opened.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub(super) fn check_room(&self) -> Result<(), Errno> {
+        self.free_slot(0).map(drop)
+    }
+
     fn place(&mut self, least: Fd, slot: Slot) -> Result<Fd, Errno> {
         let from = self.index(least).unwrap_or(0);
-        if self.slots.len() < from.min(MOST) {
-            self.slots.resize(from.min(MOST), None);
-        }
-        let free = self.slots[from.min(MOST)..].iter().position(Option::is_none);
-        let index = free.map_or(self.slots.len(), |free| from + free);
-        if index >= MOST {
-            return Err(Errno::EMFILE);
-        }
+        let index = self.free_slot(from)?;
         let fd = i64::from(self.first) + index as i64;
         let fd = Fd::try_from(fd).map_err(|_| Errno::EMFILE)?;
-        if index == self.slots.len() {
-            self.slots.push(None);
+        if index >= self.slots.len() {
+            self.slots.resize(index + 1, None);
         }
         self.slots[index] = Some(slot);
+        if from <= self.taken {
+            self.taken = index + 1;
+        }
         self.descriptions[slot.description].references += 1;
         Ok(fd)
     }
@@ -172,6 +186,7 @@ impl Table {
         let id = self.id(fd)?;
         if let Some(index) = self.index(fd) {
             self.slots[index] = None;
+            self.taken = self.taken.min(index);
         }
         while matches!(self.slots.last(), Some(None)) {
             self.slots.pop();

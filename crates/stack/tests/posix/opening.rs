@@ -351,3 +351,34 @@ fn all_hosts_of_a_network_are_nobody_to_connect_to() {
     assert_eq!(p.connect(tcp, "255.255.255.255:9"), Err(Errno::ENETUNREACH));
     assert_eq!(p.connect(tcp, "127.0.0.1:0"), Err(Errno::EINVAL), "nobody listens on port 0");
 }
+
+#[test]
+fn a_connection_waits_in_its_queue_while_there_is_no_descriptor_for_it() {
+    let mut p = Process::new();
+    let (listener, client) = (p.tcp(), p.tcp());
+    p.bind(listener, "127.0.0.1:700").expect("free");
+    p.posix.listen(p.now, listener, 1).expect("bound");
+    p.set_nonblocking(listener);
+    p.set_nonblocking(client);
+    let to = address("127.0.0.1:700");
+    let call = &mut Call::new();
+    assert_eq!(p.posix.connect(p.now, call, client, &to), Err(Errno::EINPROGRESS));
+    p.settle();
+    let mut last = client;
+    let full = loop {
+        match p.posix.fcntl(client, F_DUPFD, 0) {
+            Ok(fd) => last = fd,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, Errno::EMFILE);
+    assert_eq!(p.posix.accept(p.now, call, listener, 0), Err(Errno::EMFILE));
+    assert_eq!(p.posix.socket(AF_INET, SOCK_STREAM, 0), Err(Errno::EMFILE));
+    p.close(last - 5);
+    let accepted = p.posix.accept(p.now, call, listener, 0);
+    let Ok(Outcome::Done(accepted)) = accepted else { panic!("{accepted:?}") };
+    let fd = accepted.fd;
+    assert_eq!(fd, last - 5, "the lowest that is free");
+    assert_eq!(p.send(client, b"still here", 0), Ok(10));
+    assert_eq!(p.recv(fd, 10, 0), Ok(b"still here".to_vec()));
+}
