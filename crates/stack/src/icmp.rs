@@ -166,6 +166,15 @@ impl Origin {
         let [kind, code] = message.first_chunk().copied().unwrap_or_default();
         Self { kind, code, origin, offender }
     }
+
+    /// Whether what is told ends a half-open connection: over IPv4 what says that there is no way
+    /// (`tcp_v4_err`), over IPv6 what is hard (`tcp_v6_err`).
+    fn ends_request(&self, told: Told) -> bool {
+        match self.origin {
+            ErrorOrigin::Icmp => matches!((self.kind, self.code), (3, 0 | 1) | (11 | 12, _)),
+            _ => told.is_hard && !told.is_too_big,
+        }
+    }
 }
 
 /// `icmp_err_convert`
@@ -296,6 +305,11 @@ fn on_error(cx: Context<'_>, told: Told, origin: Origin, quoted: &Quoted, body: 
                 let report = report(told, origin, &tuple, body.get(quoted.transport_at..));
                 socket.path_error(cx.host, cx.now, seq, report);
                 true
+            }
+            (None, Some(seq)) if origin.ends_request(told) => {
+                let listener = cx.host.demux.listener(tuple.local_addr());
+                let cx = cx.host.listen_context(cx.now, cx.shard, 0);
+                listener.is_some_and(|one| one.on_unreachable(&cx, &tuple, seq))
             }
             _ => false,
         },

@@ -160,6 +160,24 @@ impl Listener {
         answer
     }
 
+    /// A router cannot get SYN-ACKs to the peer of a half-open connection: it is forgotten, if the message
+    /// quotes one of them (`tcp_req_err`). Whether there is such a connection.
+    pub(crate) fn on_unreachable(
+        &self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        seq: SeqNumber,
+    ) -> bool {
+        let mut backlog = self.lock();
+        let Some(slot) = backlog.find(cx.key.flow(tuple), tuple) else { return false };
+        let is_known = backlog.requests[slot].request.iss() == seq;
+        if is_known {
+            backlog.forget(cx.key, slot);
+            cx.counters.add(Counter::ListenDrops, 1);
+        }
+        is_known
+    }
+
     /// Queues a connection that was made for [`Answer::Establish`]; false if the listener closed
     /// meanwhile: the connection is to be reset.
     pub(crate) fn push(&self, socket: Arc<TcpSocket>) -> bool {

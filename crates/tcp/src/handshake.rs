@@ -256,6 +256,11 @@ impl Request {
         }
     }
 
+    /// The sequence number of its SYN-ACK.
+    pub fn iss(&self) -> SeqNumber {
+        self.iss
+    }
+
     /// The SYN-ACK as of `now`.
     pub fn synack(&self, now: Instant) -> Segment {
         let tsval = timestamp(now, self.ts_offset);
