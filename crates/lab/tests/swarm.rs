@@ -210,9 +210,42 @@ start = "227377996ns"
 to = "b"
 "#;
 
+/// What was answered is forged, and the connection begins with another SYN.
+const FORGED_BEFORE: &str = r#"
+duration = "10s"
+oracles = "survival"
+[host.a]
+[host.b.sysctl]
+"neap.tcp_tso_autosizing" = 0
+[hostile.enemy1]
+attack = "blind"
+session = "s0"
+stop = "9s"
+target = "a"
+[link.l0]
+ends = ["a", "r0"]
+rate = "74616bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "18654bps"
+[link.to-enemy1]
+ends = ["enemy1", "a"]
+rate = "186542bps"
+[router.r0]
+[session.s0]
+from = "b"
+start = "452281560ns"
+to = "a"
+[session.s2]
+bytes = 15667
+from = "b"
+to = "a"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    let worlds = [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN, PACED_PROBE, TWO_ANSWERS];
+    let worlds =
+        [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN, FORGED_BEFORE, PACED_PROBE, TWO_ANSWERS];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {

@@ -32,6 +32,7 @@ const AFTER_RESET: &str = "data after a reset";
 
 /// Where nobody forges the SYN that is answered.
 const NEVER_SENT: &str = "acknowledges what was never sent";
+const UNOPENED: &str = "a segment before both SYNs";
 
 /// Who sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl Rfc {
         };
         let verdict = match verdict {
             Err(HOLE) if drops() => Ok(()),
-            Err(NEVER_SENT) if !self.is_quiet && peer.ack.is_none() => Ok(()),
+            Err(NEVER_SENT | UNOPENED) if !self.is_quiet && peer.ack.is_none() => Ok(()),
             Err(HOLE | BACK | SHRINKS | AFTER_RESET | BEFORE) if !is_strict => Ok(()),
             other => other,
         };
@@ -227,7 +228,7 @@ fn judge(
         return holds(len == 0 && !flags.contains(Flags::FIN), "a SYN with data or FIN");
     }
     let (Some(hello), Some(theirs)) = (&own.hello, &peer.hello) else {
-        return Err("a segment before both SYNs");
+        return Err(UNOPENED);
     };
     holds(!own.has_reset || len == 0, AFTER_RESET)?;
     holds(flags.contains(Flags::ACK), "no ACK in an open connection")?;
