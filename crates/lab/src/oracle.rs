@@ -93,7 +93,9 @@ impl Oracle {
         let fresh = Watched { position, moved: now, held_back: info.pacing_delay };
         let watched = self.watched.entry(key).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
-        if watched.position != position || is_idle {
+        // What the host's own queues hold goes when it is its turn, whatever the timeout is.
+        let waits_below = info.blocked == TxBlocked::SmallQueue;
+        if watched.position != position || is_idle || waits_below {
             *watched = fresh;
             return Ok(());
         }

@@ -242,10 +242,49 @@ from = "b"
 to = "a"
 "#;
 
+/// Datagrams fill a queue of minutes in front of a retransmission.
+const SLOW_QUEUE: &str = r#"
+duration = "400s"
+oracles = "survival"
+[app.app0]
+count = 4
+from = "a"
+interval = "235294117ns"
+kind = "udp"
+message = 594
+stop = "400s"
+to = "c"
+[app.app1]
+from = "a"
+kind = "request-response"
+request = 1
+response = 1
+think = "14s"
+stop = "400s"
+to = "c"
+[host.a]
+[host.c]
+[link.l0]
+ends = ["a", "r0"]
+rate = "1250bps"
+[link.l2]
+ends = ["c", "r0"]
+rate = "13334bps"
+[router.r0]
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
-    let worlds =
-        [LATE_SACKS, SLOW_DEPARTURE, TINY_MSS, FORGED_SYN, FORGED_BEFORE, PACED_PROBE, TWO_ANSWERS];
+    let worlds = [
+        LATE_SACKS,
+        SLOW_DEPARTURE,
+        TINY_MSS,
+        FORGED_SYN,
+        FORGED_BEFORE,
+        PACED_PROBE,
+        SLOW_QUEUE,
+        TWO_ANSWERS,
+    ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");
         if let Err(broken) = swarm::run(&text, u64::MAX) {
