@@ -605,20 +605,18 @@ extern "C" fn poll(user: *mut c_void, fds: *mut pollfd, count: nfds_t, timeout: 
         return unsafe { libc::poll(fds, count, timeout) };
     }
     // Who waits in virtual time sees of the system's descriptors what they are now.
-    let mut system: Vec<pollfd> = list.to_vec();
-    let hidden = |one: &mut pollfd, hide: bool| one.fd = if hide { -1 } else { one.fd };
-    system.iter_mut().zip(&is_ours).for_each(|(one, &ours)| hidden(one, ours));
+    let of = |one: &pollfd, is_seen: bool| if is_seen { one.fd } else { -1 };
+    let both = || list.iter().zip(&is_ours);
+    let system = both().map(|(one, &ours)| pollfd { fd: of(one, !ours), ..*one });
+    let mut system: Vec<pollfd> = system.collect();
     // SAFETY: a list of this function's own.
     let there = unsafe { libc::poll(system.as_mut_ptr(), count, 0) };
     if there < 0 {
         return there;
     }
-    let ours = |(one, &ours): (&pollfd, &bool)| PollFd {
-        fd: if ours { one.fd } else { -1 },
-        events: one.events,
-        revents: 0,
-    };
-    let mut ours: Vec<PollFd> = list.iter().zip(&is_ours).map(ours).collect();
+    let ours =
+        both().map(|(one, &ours)| PollFd { fd: of(one, ours), events: one.events, revents: 0 });
+    let mut ours: Vec<PollFd> = ours.collect();
     let timeout = if there > 0 { 0 } else { timeout };
     let found = host(user).call(|posix, now, call| posix.poll(now, call, &mut ours, timeout));
     for ((theirs, ours), system) in list.iter_mut().zip(&ours).zip(&system) {

@@ -71,7 +71,8 @@ impl Connection {
     }
 
     /// Whether frames have been cut so fine that memory is far beyond the send buffer, which writers
-    /// are held to before the cut: by twice, and two of the largest buffers (`tcp_fragment`).
+    /// are held to before the cut: by twice, and two of the largest buffers (`tcp_fragment`). Then
+    /// something is in flight, whose ACK gives memory back.
     pub(crate) fn is_overfull(&self) -> bool {
         let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
         // What is not sent is no more than the buffer and a write; so most calls end here.

@@ -29,7 +29,7 @@ pub(crate) fn bytes_mut<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
 }
 
 /// Values of any type at a pointer with a count that is no more than there are.
-pub(crate) fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
+fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
     match data.is_null() || count == 0 {
         true => &[],
         // SAFETY: a pointer that comes with its length, see the head of this file.

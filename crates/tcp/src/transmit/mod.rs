@@ -257,7 +257,7 @@ impl Connection {
             (0, Push::All) => return Err(TxBlocked::Cwnd),
             (quota, _) => quota.min(path.sizes.segments),
         };
-        if push == Push::All && self.is_overfull() && !self.sender.board.is_empty() {
+        if push == Push::All && self.is_overfull() {
             self.counters.add(Counter::WqueueTooBig, 1);
             return Err(TxBlocked::Memory);
         }
