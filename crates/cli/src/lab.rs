@@ -4,13 +4,14 @@ mod compare;
 mod experiments;
 mod files;
 mod list;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod report;
 mod run;
+mod script;
 mod swarm;
 mod sweep;
 
-use crate::script;
 use clap::{Args as ClapArgs, Subcommand};
 use std::error::Error;
 use std::io::ErrorKind;

@@ -11,7 +11,6 @@ use clap::{Parser, Subcommand};
 
 mod lab;
 mod perf;
-mod script;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]

@@ -62,8 +62,8 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let folder = Folder::new("sweep");
     let first = folder.neap(&["sweep", "slow.toml"]);
     assert!(first.status.success(), "{}{}", text(&first.stdout), text(&first.stderr));
-    let table = folder.read("slow.parquet");
-    assert!(table.starts_with(b"PAR1") && table.ends_with(b"PAR1"));
+    let table = cfg!(feature = "parquet").then(|| folder.read("slow.parquet"));
+    assert!(table.iter().all(|table| table.starts_with(b"PAR1") && table.ends_with(b"PAR1")));
     let lines: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
     assert_eq!(lines.len(), 4);
     // Two are whole, the third was being written; one of another text is of no use.
@@ -75,7 +75,7 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let again: Vec<String> = text(&folder.read("slow.jsonl")).lines().map(Into::into).collect();
     // What was there comes first, as it was.
     assert!(again.len() == 4 && again[..2] == lines[..2], "{} lines", again.len());
-    assert_eq!(folder.read("slow.parquet"), table);
+    assert!(table.is_none_or(|table| folder.read("slow.parquet") == table));
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! unfinished checksums through the virtio-net header (`virtio`); received packets are slices of
 //! blocks that are used again (`arena`).
 //!
-//! All unsafe code of neap is here: system calls and mappings in `sys`, shared slots in `ring`.
+//! All unsafe code of the crate is in two modules: system calls and mappings in `sys`, shared slots in `ring`.
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -21,7 +21,6 @@ mod link;
 mod netlink;
 pub mod packet;
 mod ring;
-pub mod socket;
 mod sys;
 pub mod tun;
 mod virtio;

@@ -21,6 +21,5 @@ pub mod pattern;
 pub mod report;
 pub mod rng;
 pub mod scenario;
-pub mod script;
 pub mod swarm;
 pub mod world;

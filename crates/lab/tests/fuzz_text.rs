@@ -4,23 +4,12 @@
 
 use neap_lab::link::Trace;
 use neap_lab::scenario::Experiment;
-use neap_lab::script::{parser, settings::Settings};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::Prefix;
 use std::time::Duration;
 
 const TIME: Duration = Duration::from_secs(1);
-
-#[test]
-fn scripts() {
-    bolero::check!().with_test_time(TIME).with_max_len(2000).for_each(|bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        if let Ok(script) = parser::parse(&text) {
-            let _ = Settings::new(&script.options, &script.sysctls);
-        }
-    });
-}
 
 #[test]
 fn scenarios() {

@@ -76,8 +76,8 @@ pub use running::Stack;
 pub use watch::Pollable;
 
 pub use neap_device as device;
+pub use neap_posix as posix;
 pub use neap_stack as stack;
-pub use neap_stack::posix;
 pub use neap_tcp as tcp;
 pub use neap_tcp::write::WriteFlags;
 

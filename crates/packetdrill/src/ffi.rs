@@ -15,9 +15,9 @@ use libc::{
     timeval, useconds_t,
 };
 use memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
-use neap_stack::posix::abi::*;
-use neap_stack::posix::sockaddr::{Domain, Encoded, encode, parse};
-use neap_stack::posix::{EpollEvent, Errno, Fd, PollFd};
+use neap_posix::abi::*;
+use neap_posix::sockaddr::{Domain, Encoded, encode, parse};
+use neap_posix::{EpollEvent, Errno, Fd, PollFd};
 use neap_tcp::time::{Instant, Nanos};
 
 /// Bytes of a receive that are only dropped.

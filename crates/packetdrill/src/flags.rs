@@ -1,6 +1,7 @@
 //! `--so_flags`, and the sysctls of the namespace.
 
 use core::net::IpAddr;
+use neap_script::settings::QDISC_SYSCTL;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_tcp::config::{Config, SysctlError};
 use std::collections::BTreeMap;
@@ -17,9 +18,6 @@ pub(crate) const FLAGS_VARIABLE: &str = "NEAP_SO_FLAGS";
 /// Where a namespace shows its sysctls.
 const PROC: &str = "/proc/sys/";
 
-/// The sysctl that names the qdisc of devices; only the first namespace has it.
-pub(crate) const QDISC_SYSCTL: &str = "net.core.default_qdisc";
-
 /// What the flags say.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flags {
@@ -29,7 +27,7 @@ pub(crate) struct Flags {
     pub(crate) mtu: u16,
     /// Sysctls by name.
     pub(crate) sysctls: Vec<(String, String)>,
-    /// That of every interface, whatever the namespace names.
+    /// The qdisc of every interface, whatever the namespace names.
     pub(crate) qdisc: Option<QdiscConfig>,
     /// `defaults`: what the namespace sets counts only once a script has changed it.
     pub(crate) is_from_defaults: bool,
@@ -102,7 +100,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// What of the namespace does not count.
+    /// The sysctls of the namespace that do not count.
     pub(crate) fn baseline(&self, read: impl Fn(&str) -> Option<String>) -> Baseline {
         let all = Config::names().chain([QDISC_SYSCTL]).filter(|_| self.is_from_defaults);
         all.filter_map(|name| Some((name.to_owned(), read(name)?))).collect()

@@ -4,16 +4,16 @@
 //! that makes blocking system calls. At every instant at which anything happens, whoever waits in a
 //! call looks at its socket before time goes on; so both see the same order in every run.
 
-use crate::flags::{Baseline, Flags, QDISC_SYSCTL, read_sysctl};
-use crate::wire::Wire;
+use crate::flags::{Baseline, Flags, read_sysctl};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
-use neap_stack::interface::{Address, InterfaceId};
-use neap_stack::posix::{Call, Errno, Fd, Outcome, Posix};
-use neap_stack::qdisc::config::QdiscConfig;
-use neap_stack::route::{Entry, Prefix, Route};
-use neap_stack::stack::{Stack, StackConfig, StackError};
+use neap_posix::{Call, Errno, Fd, Outcome, Posix};
+use neap_script::host::SentPacket;
+use neap_script::machine::{Machine, START};
+use neap_script::settings::QDISC_SYSCTL;
+use neap_stack::interface::Address;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,6 @@ use std::thread::{self, ThreadId};
 /// usual limit of a process.
 pub(crate) const FIRST_FD: Fd = 512;
 
-/// Time when the host begins.
-const START: Instant = Instant::from_nanos(1_000_000_000_000);
 /// What a look at the clock takes: packetdrill spins on it before each event.
 const LOOK: Nanos = Nanos::from_micros(1);
 /// A receive gives up when nothing was sent for so long.
@@ -34,8 +32,6 @@ const PATIENCE: Nanos = Nanos::from_secs(3600);
 const NOBODY_DRIVES: Duration = Duration::from_millis(300);
 /// Real time in which a thread that was woken must have looked.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Visits of the stack at one instant.
-const MOST_POLLS: u32 = 100_000;
 
 /// A call that waits.
 #[derive(Debug)]
@@ -47,17 +43,9 @@ struct Waiter {
 
 #[derive(Debug)]
 struct Inner {
-    posix: Posix,
-    now: Instant,
-    /// The stack's next event.
-    due: Instant,
-    wire: Wire,
+    machine: Machine,
     flags: Flags,
     baseline: Baseline,
-    local: Vec<IpAddr>,
-    interfaces: Vec<InterfaceId>,
-    /// That of every interface.
-    qdisc: QdiscConfig,
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
     /// Counts the instants at which waiters are to look.
@@ -76,24 +64,26 @@ pub(crate) struct Host {
 impl Inner {
     /// Lets the stack do what is due.
     fn poll(&mut self) {
-        for _ in 0..MOST_POLLS {
-            let (due, _) = self.posix.stack().poll(0, self.now);
-            self.due = due;
-            if due > self.now {
-                return;
-            }
-        }
+        // A stack that spins goes on at the next visit.
+        let _ = self.machine.poll();
     }
 
-    /// The next event of anybody.
-    fn next(&self) -> Instant {
+    /// When the first of the calls that wait returns at the latest.
+    fn first_return(&self) -> Instant {
         let calls = self.waiters.values().map(|waiter| waiter.until);
-        calls.fold(self.due, Instant::min)
+        calls.fold(Instant::FAR_FUTURE, Instant::min)
+    }
+
+    /// Lets time pass until anything happens, at the latest until `end`.
+    fn advance(&mut self, end: Instant) {
+        let first_return = self.first_return();
+        self.machine.advance(first_return.min(end));
+        self.poll();
     }
 
     /// Makes an address the host's own.
     fn learn(&mut self, address: IpAddr) -> Result<(), StackError> {
-        if self.local.contains(&address)
+        if self.machine.has_address(address)
             || address.is_unspecified()
             || address.is_multicast()
             || address.is_loopback()
@@ -101,16 +91,8 @@ impl Inner {
             return Ok(());
         }
         let whole = if address.is_ipv4() { 32 } else { 128 };
-        let Ok(prefix) = Address::new(address, whole) else { return Ok(()) };
-        let device = self.wire.device(self.flags.mtu);
-        let id = self.posix.stack().add_interface(self.now, device, &[prefix])?;
-        let _ = self.posix.stack().set_qdisc(self.now, id, &self.qdisc);
-        self.interfaces.push(id);
-        if !self.local.iter().any(|one| one.is_ipv4() == address.is_ipv4()) {
-            self.add_default_route(id, address);
-        }
-        self.local.push(address);
-        Ok(())
+        let address = Address::new(address, whole).expect("the length of an address");
+        self.machine.add_address(address)
     }
 
     /// Gives every interface the qdisc that the namespace names, unless neap does not have it.
@@ -121,19 +103,8 @@ impl Inner {
         let is_set = |value: &String| self.baseline.get(QDISC_SYSCTL) != Some(value);
         let named = read_sysctl(QDISC_SYSCTL).filter(is_set);
         let named = named.and_then(|name| name.trim().parse().ok());
-        let Some(qdisc) = named.filter(|qdisc| *qdisc != self.qdisc) else { return };
-        for interface in &self.interfaces {
-            let _ = self.posix.stack().set_qdisc(self.now, *interface, &qdisc);
-        }
-        self.qdisc = qdisc;
-    }
-
-    /// Everything is behind the wire.
-    fn add_default_route(&self, InterfaceId(interface): InterfaceId, address: IpAddr) {
-        let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
-        if let Ok(prefix) = Prefix::new(any, 0) {
-            let route = Route { interface, gateway: None, mtu: None, pref_src: Some(address) };
-            let _ = self.posix.stack().add_route(Entry { prefix, metric: 0, route });
+        if let Some(qdisc) = named.filter(|qdisc| Some(qdisc) != self.machine.qdisc()) {
+            self.machine.set_qdisc(qdisc);
         }
     }
 }
@@ -150,15 +121,10 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 impl Host {
     /// A host with the addresses and settings of the flags.
     pub(crate) fn new(flags: Flags) -> Result<Self, StackError> {
-        let stack = Stack::new(StackConfig::default())?;
+        let mut machine = Machine::new(StackConfig::default(), flags.mtu, FIRST_FD)?;
+        machine.set_qdisc(flags.qdisc.clone().unwrap_or_default());
         let mut inner = Inner {
-            posix: Posix::new(stack, FIRST_FD),
-            now: START,
-            due: START,
-            wire: Wire::default(),
-            local: Vec::new(),
-            interfaces: Vec::new(),
-            qdisc: flags.qdisc.clone().unwrap_or_default(),
+            machine,
             baseline: flags.baseline(read_sysctl),
             waiters: BTreeMap::new(),
             next_waiter: 0,
@@ -178,7 +144,7 @@ impl Host {
 
     /// Whether neap has this descriptor open.
     pub(crate) fn owns(&self, fd: Fd) -> bool {
-        self.lock().posix.owns(fd)
+        self.lock().machine.posix().owns(fd)
     }
 
     /// Makes a call, waiting in virtual time as long as it has to.
@@ -189,14 +155,14 @@ impl Host {
         let mut inner = self.lock();
         let (mut call, mut id) = (Call::new(), None);
         let answer = loop {
-            let now = inner.now;
-            match make(&mut inner.posix, now, &mut call) {
+            let now = inner.machine.now();
+            match make(inner.machine.posix(), now, &mut call) {
                 Ok(Outcome::Done(answer)) => break Ok(answer),
                 Err(error) => break Err(error),
                 Ok(Outcome::Wait(_)) => {}
             }
             inner.poll();
-            let until = match make(&mut inner.posix, now, &mut call) {
+            let until = match make(inner.machine.posix(), now, &mut call) {
                 Ok(Outcome::Done(answer)) => break Ok(answer),
                 Err(error) => break Err(error),
                 Ok(Outcome::Wait(wait)) => wait.until,
@@ -212,15 +178,15 @@ impl Host {
             let waited = self.changed.wait_timeout_while(inner, NOBODY_DRIVES, is_waiting);
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             inner = guard;
-            if timeout.timed_out() && inner.round == seen && inner.next() < Instant::FAR_FUTURE {
-                inner.now = inner.next().max(inner.now);
-                inner.poll();
+            let next = inner.first_return().min(inner.machine.due());
+            if timeout.timed_out() && inner.round == seen && next < Instant::FAR_FUTURE {
+                inner.advance(next);
             }
         };
         inner.poll();
         if let Some(id) = id {
             inner.waiters.remove(&id);
-            let ended = (thread::current().id(), inner.now);
+            let ended = (thread::current().id(), inner.machine.now());
             inner.ended.retain(|(thread, _)| *thread != ended.0);
             inner.ended.push(ended);
             self.changed.notify_all();
@@ -236,8 +202,8 @@ impl Host {
         make: impl FnOnce(&mut Posix, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut inner = self.lock();
-        let now = inner.now;
-        let answer = make(&mut inner.posix, now);
+        let now = inner.machine.now();
+        let answer = make(inner.machine.posix(), now);
         inner.poll();
         drop(self.let_waiters_look(inner));
         answer
@@ -249,7 +215,7 @@ impl Host {
         inner.refresh_qdisc();
         let config = inner.flags.config(&inner.baseline, read_sysctl);
         // The name of the controller was checked when it was set.
-        let _ = inner.posix.stack().set_config(config);
+        let _ = inner.machine.stack().set_config(config);
     }
 
     /// Makes an address the host's own, as a script's `bind` implies.
@@ -274,36 +240,35 @@ impl Host {
 
     /// Goes to the next event, at the latest to `end`.
     fn step<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, end: Instant) -> MutexGuard<'a, Inner> {
-        inner.now = inner.next().min(end).max(inner.now);
-        inner.poll();
+        inner.advance(end);
         self.let_waiters_look(inner)
     }
 
     /// Lets time pass.
     pub(crate) fn sleep(&self, span: Nanos) {
         let mut inner = self.lock();
-        let end = inner.now + span;
-        while inner.now < end {
+        let end = inner.machine.now() + span;
+        while inner.machine.now() < end {
             inner = self.step(inner, end);
         }
     }
 
-    /// The time since the host began and [`START`]. It passes by looking.
+    /// Now, as a program reads its clock. Time passes by looking.
     pub(crate) fn look_at_clock(&self) -> Instant {
         let mut inner = self.lock();
         let me = thread::current().id();
         if let Some(at) = inner.ended.iter().position(|(thread, _)| *thread == me) {
             return inner.ended.swap_remove(at).1;
         }
-        let end = inner.now + LOOK;
-        self.step(inner, end).now
+        let end = inner.machine.now() + LOOK;
+        self.step(inner, end).machine.now()
     }
 
     /// A packet of the script arrives; false if too many wait.
     pub(crate) fn inject(&self, packet: &[u8]) -> bool {
         let mut inner = self.lock();
         let known = destination(packet).map_or(Ok(()), |address| inner.learn(address));
-        let taken = known.is_ok() && inner.wire.inject(packet);
+        let taken = known.is_ok() && inner.machine.inject(Bytes::copy_from_slice(packet));
         inner.poll();
         drop(self.let_waiters_look(inner));
         taken
@@ -312,12 +277,12 @@ impl Host {
     /// The next packet that the host sends, and when; `None` if none comes for an hour.
     pub(crate) fn sniff(&self) -> Option<(Instant, Bytes)> {
         let mut inner = self.lock();
-        let end = inner.now + PATIENCE;
+        let end = inner.machine.now() + PATIENCE;
         loop {
-            if let Some(packet) = inner.wire.sniff() {
-                return Some(packet);
+            if let Some(SentPacket { at, packet }) = inner.machine.take_sent() {
+                return Some((START + at, packet));
             }
-            if inner.now >= end {
+            if inner.machine.now() >= end {
                 return None;
             }
             inner = self.step(inner, end);

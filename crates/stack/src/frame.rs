@@ -1,64 +1,14 @@
 //! One super-packet on its way down: headers, payload slices, and what the device must still do.
 
 use crate::wire::{checksum, ipv4};
+
+pub use crate::wire::checksum::PartialChecksum;
+pub use crate::wire::headers::{HEADER_ROOM, Headers};
+
 use bytes::Bytes;
 use neap_tcp::segment::{Ecn, Payload};
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::TxCredit;
-
-/// Room for the headers of a frame: Ethernet 14, IPv6 40 with a fragment header 8, TCP 60.
-pub const HEADER_ROOM: usize = 128;
-
-/// Header bytes, built back to front so that each layer prepends its own without moving bytes.
-#[derive(Clone)]
-pub struct Headers {
-    bytes: [u8; HEADER_ROOM],
-    start: u8,
-}
-
-impl Default for Headers {
-    fn default() -> Self {
-        Self { bytes: [0; HEADER_ROOM], start: HEADER_ROOM as u8 }
-    }
-}
-
-impl Headers {
-    /// Reserves `len` zeroed bytes in front of what is there and returns them.
-    ///
-    /// # Panics
-    /// If the headers exceed [`HEADER_ROOM`]: the sum of all header sizes is a constant.
-    pub fn prepend(&mut self, len: usize) -> &mut [u8] {
-        let start = usize::from(self.start).checked_sub(len).expect("headers fit their room");
-        self.start = start as u8;
-        &mut self.bytes[start..start + len]
-    }
-
-    /// The header bytes, first layer first.
-    pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[usize::from(self.start)..]
-    }
-
-    /// The header bytes, to be filled in.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[usize::from(self.start)..]
-    }
-
-    /// Bytes of all headers.
-    pub fn len(&self) -> usize {
-        HEADER_ROOM - usize::from(self.start)
-    }
-
-    /// Whether there is no header yet.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl core::fmt::Debug for Headers {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Headers").field(&self.as_slice()).finish()
-    }
-}
 
 /// Set in [`Frame::flow`] where no connected socket stands behind the frame: resets, SYN-ACKs, ICMP,
 /// and datagrams of an unconnected socket. The rest is a keyed hash.
@@ -84,16 +34,6 @@ pub struct Gso {
     pub size: u16,
     /// What the headers are.
     pub kind: GsoKind,
-}
-
-/// A transport checksum that is still to be finished: the field holds the folded sum of the
-/// pseudo-header, as `CHECKSUM_PARTIAL` in Linux. Offsets count from the first header byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartialChecksum {
-    /// Where summing starts: the transport header.
-    pub start: u16,
-    /// Where the sum is stored, from `start`.
-    pub offset: u16,
 }
 
 /// One super-packet on its way down (Linux's `sk_buff`). Dropping it is its completion: the credit

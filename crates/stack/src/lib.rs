@@ -13,41 +13,30 @@
 //! [`qdisc`] and drains it into the [`device`], all within the call. The frame's drop is its
 //! completion; it may ask the shard's run list to let a throttled socket transmit again.
 //!
-//! The way up: [`shard`] takes packets from the device, `ip` parses and verifies them ([`wire`]),
-//! [`gro`] joins what belongs together, [`demux`] finds the socket. Each touched connection gets its
+//! The way up: [`shard`] takes packets from the device, `input` parses and verifies them ([`wire`]),
+//! [`gro`] joins what belongs together, `demux` finds the socket. Each touched connection gets its
 //! segments and transmits once. If an application thread owns the connection at that moment, the
 //! segments are its debt, and it settles them before it leaves.
 //!
 //! What nobody wanted is in [`drop_reason`], what happened in [`stats`].
 #![forbid(unsafe_code)]
 
-pub mod bql;
-pub mod demux;
 pub mod device;
+mod doorbell;
 pub mod drop_reason;
-mod egress;
-pub mod fragment;
+pub mod flow;
 pub mod frame;
-pub mod gro;
-pub mod gso;
 pub mod hand_off;
-mod icmp;
-pub mod interface;
-mod ip;
+mod host;
 mod keyed;
-pub mod listener;
-pub mod neighbor;
-pub mod port;
-mod ports;
-pub mod posix;
-pub mod qdisc;
-pub mod reassembly;
-pub mod route;
-pub mod shard;
+mod net;
 pub mod socket;
-pub mod sojourn;
 pub mod stack;
 pub mod stats;
 mod sync;
 pub mod wheel;
 pub mod wire;
+
+pub use host::{gro, shard};
+pub use net::{bql, fragment, gso, interface, neighbor, port, qdisc, reassembly, route, sojourn};
+pub use socket::listener;

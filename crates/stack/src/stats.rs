@@ -1,5 +1,6 @@
 //! Counters of the host below TCP, by the names that `nstat` prints.
 
+use crate::drop_reason::Drops;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! ip_counters {
@@ -133,4 +134,11 @@ impl IpCounters {
     pub fn iter(&self) -> impl Iterator<Item = (IpCounter, u64)> + '_ {
         IpCounter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }
+}
+
+/// What a host counts of packets: by protocol, and by the reason why they were dropped.
+#[derive(Debug, Default)]
+pub(crate) struct PacketCounters {
+    pub(crate) ip: IpCounters,
+    pub(crate) drops: Drops,
 }

@@ -2,13 +2,12 @@
 //! of JSON on the disk before the next begins there, so that an interrupted sweep goes on where it was.
 
 use super::files::find;
-use super::parquet::{self, Column};
 use super::run::print_verdicts;
 use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
-use neap_lab::scenario::{Choice, Experiment, Figures, describe, plain};
+use neap_lab::scenario::{Choice, Experiment, Figures, describe};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -24,7 +23,8 @@ const STEPS: u64 = 1000;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
-    /// Where the results go: FILE.jsonl and FILE.parquet; the scenario's own name if not given
+    /// Where the results go: FILE.jsonl, and FILE.parquet where neap was built with --features parquet;
+    /// the scenario's own name if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Runs at the same time; all cores if not given
@@ -78,9 +78,14 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     }
     let verdicts = experiment.judge(&runs)?;
     print_verdicts(out, &verdicts)?;
-    let table = base.with_extension("parquet");
-    write_table(&table, &lines).map_err(|error| format!("{}: {error}", table.display()))?;
-    writeln!(out, "\n{} runs in {} and {}", runs.len(), path.display(), table.display())?;
+    write!(out, "\n{} runs in {}", runs.len(), path.display())?;
+    #[cfg(feature = "parquet")]
+    {
+        let table = base.with_extension("parquet");
+        write_table(&table, &lines).map_err(|error| format!("{}: {error}", table.display()))?;
+        write!(out, " and {}", table.display())?;
+    }
+    writeln!(out)?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
 }
 
@@ -188,7 +193,11 @@ fn run_one(
 }
 
 /// A column per parameter and per figure.
+#[cfg(feature = "parquet")]
 fn write_table(path: &Path, lines: &[Line]) -> Result<(), Box<dyn Error>> {
+    use super::parquet::{self, Column};
+    use neap_lab::scenario::plain;
+    use std::collections::BTreeSet;
     let mut ordered: Vec<&Line> = lines.iter().collect();
     ordered.sort_by_key(|line| describe(&line.choice()));
     let parameters: BTreeSet<&String> = lines.iter().flat_map(|line| line.choice.keys()).collect();

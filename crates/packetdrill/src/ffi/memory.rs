@@ -9,7 +9,7 @@
 use core::ffi::{c_int, c_void};
 use core::slice;
 use libc::{iovec, socklen_t};
-use neap_stack::posix::Errno;
+use neap_posix::Errno;
 
 /// Bytes that one call moves at the most (`MAX_RW_COUNT` in Linux).
 const MOVED_MOST: usize = 0x7fff_f000;
@@ -23,7 +23,7 @@ pub(crate) fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     items(data.cast(), len.min(MOVED_MOST))
 }
 
-/// As [`bytes`], to be written.
+/// The bytes of an argument that the call writes; none where the pointer is null.
 pub(crate) fn bytes_mut<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
     items_mut(data.cast(), len.min(MOVED_MOST))
 }
@@ -37,7 +37,7 @@ fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
     }
 }
 
-/// As [`items`], to be written.
+/// Values of any type that the call writes, at a pointer with a count that is no more than there are.
 pub(crate) fn items_mut<'a, T>(data: *mut T, count: usize) -> &'a mut [T] {
     match data.is_null() || count == 0 {
         true => &mut [],

@@ -1,385 +1,23 @@
-//! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
+//! [`TcpHandle`]: the application's reference to a connection.
 
-use super::errors::{ErrorQueue, ErrorRecord, Report};
-use super::readiness::{Readiness, Ready, ReadyState};
-use crate::demux::FourTuple;
-use crate::drop_reason::DropReason;
-use crate::egress::{Lower, SocketPath};
-use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
-use crate::shard::{RunCell, Work};
-use crate::stack::Host;
+use crate::host::Host;
+use crate::host::error_queue::{ErrorQueue, ErrorRecord};
+use crate::host::readiness::{Ready, ReadyState};
+use crate::host::run_list::Work;
+use crate::host::tcp::TcpSocket;
 use bytes::Bytes;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, ConnectionError, ReadError, WriteError};
-use neap_tcp::counters::Counter;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
-use neap_tcp::segment::Segment;
-use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
-use neap_tcp::transmit::TxBlocked;
 use neap_tcp::write::WriteFlags;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-/// Memory that a segment in the backlog counts besides its payload.
-const SEGMENT_OVERHEAD: u32 = 256;
-
-/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
-#[derive(Default)]
-pub(crate) struct Debt {
-    work: Work,
-    backlog: Vec<Segment>,
-    backlog_bytes: u32,
-    /// The latest ICMP error and the sequence number that it quotes.
-    path_error: Option<Box<(SeqNumber, Report)>>,
-}
-
-impl Debt {
-    /// Appends a segment unless that exceeds `limit` bytes; whether it was taken.
-    fn push(&mut self, segment: Segment, limit: u32) -> bool {
-        let bytes = segment.payload.len().saturating_add(SEGMENT_OVERHEAD);
-        if self.backlog_bytes.saturating_add(bytes) > limit {
-            return false;
-        }
-        self.backlog_bytes += bytes;
-        self.backlog.push(segment);
-        true
-    }
-}
-
-/// What the owner of a socket has to itself.
-pub(crate) struct TcpState {
-    connection: Connection,
-    path: SocketPath,
-    /// What routers said while the connection was opened; rare, so boxed.
-    errors: Option<Box<ErrorQueue>>,
-    /// The socket is out of the tables; what remains serves the application's last reads.
-    is_retired: bool,
-}
-
-/// What settling needs from outside.
-pub(crate) struct Cx<'a> {
-    pub(crate) now: Instant,
-    pub(crate) host: &'a Host,
-    pub(crate) socket: &'a Arc<TcpSocket>,
-}
-
-impl Settle for TcpState {
-    type Debt = Debt;
-    type Cx<'a> = Cx<'a>;
-
-    fn is_settled(debt: &Debt) -> bool {
-        debt.work.is_empty() && debt.backlog.is_empty() && debt.path_error.is_none()
-    }
-
-    fn settle(&mut self, debt: Debt, cx: &mut Cx<'_>) {
-        for segment in debt.backlog {
-            self.connection.on_segment(cx.now, segment);
-        }
-        if let Some(path_error) = debt.path_error {
-            let (seq, report) = *path_error;
-            self.on_path_error(cx, seq, report);
-        }
-        if debt.work.contains(Work::ABORT) {
-            self.connection.abort(cx.now);
-        }
-        if debt.work.contains(Work::CLOSE) {
-            self.connection.close(cx.now);
-        }
-        // Only the driver says that a deadline passed: it has taken what arrived before. A thread that
-        // was kept from running would else time out with the ACKs unread.
-        if debt.work.contains(Work::DEADLINE) && self.connection.deadline() <= cx.now {
-            self.connection.on_deadline(cx.now);
-        }
-        self.finish(cx);
-    }
-}
-
-impl TcpState {
-    /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
-    /// change and before the socket is given up.
-    pub(crate) fn finish(&mut self, cx: &Cx<'_>) {
-        self.refresh_path(cx);
-        let priority = self.connection.options().priority;
-        let lower = &mut Lower::new(&mut self.path, cx, priority);
-        if self.connection.transmit(cx.now, lower) == TxBlocked::Yield {
-            cx.socket.cell.request(Work::TRANSMIT);
-        }
-        if !self.is_retired && self.connection.is_closed() {
-            self.retire(cx);
-        }
-        cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
-        let edges = self.connection.take_edges();
-        let mut ready = self.connection.readiness();
-        ready
-            .set(Ready::ERROR_QUEUE, self.errors.as_ref().is_some_and(|errors| !errors.is_empty()));
-        cx.socket.readiness.set(ready, edges);
-        cx.socket.cell.publish(self.connection.deadline());
-    }
-
-    fn refresh_path(&mut self, cx: &Cx<'_>) {
-        self.path.refresh(cx.host, cx.now, cx.socket.tuple.local, cx.socket.tuple.remote);
-        if let Some(path) = self.path.take_change(cx.socket.tuple.remote) {
-            self.connection.on_path_change(cx.now, path);
-        }
-    }
-
-    /// Writes; what is more than one buffer leaves as it is copied.
-    fn send(&mut self, cx: &Cx<'_>, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
-        if !self.connection.is_large_write(data.len()) {
-            return self.connection.write_with(cx.now, data, flags);
-        }
-        self.refresh_path(cx);
-        let priority = self.connection.options().priority;
-        let lower = &mut Lower::new(&mut self.path, cx, priority);
-        self.connection.send(cx.now, data, flags, lower)
-    }
-
-    /// Takes the socket out of the tables of its host.
-    fn retire(&mut self, cx: &Cx<'_>) {
-        self.is_retired = true;
-        match self.connection.take_time_wait() {
-            Some(time_wait) => {
-                cx.host.schedule(time_wait.deadline());
-                let priority = self.connection.options().priority;
-                cx.host.demux.enter_time_wait(cx.socket, time_wait, priority);
-            }
-            None => {
-                cx.host.demux.remove(cx.socket);
-            }
-        }
-        cx.host.registry.release(cx.socket.cell.id());
-        cx.socket.cell.retire();
-        self.path = SocketPath::default();
-    }
-
-    /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
-    fn on_path_error(
-        &mut self,
-        cx: &Cx<'_>,
-        seq: SeqNumber,
-        Report { record, is_too_big, .. }: Report,
-    ) {
-        if !self.connection.is_in_flight(seq) {
-            cx.host.drops.count(DropReason::Icmp);
-            return;
-        }
-        if is_too_big {
-            // The route learns; `finish` tells the connection.
-            let (remote, current) = (cx.socket.tuple.remote, self.path.mtu());
-            cx.host.topology.on_packet_too_big(cx.now, remote, record.info, current);
-            return;
-        }
-        let error = record.error;
-        // As in Linux: of an open connection there is no record, and over IPv4 a connection that
-        // opens gets one whether it asked or not (`tcp_v4_err`, `tcp_v6_err`).
-        let is_asked = self.connection.options().receive_errors || cx.socket.tuple.remote.is_ipv4();
-        let state = self.connection.state();
-        if is_asked && matches!(state, State::SynSent | State::SynReceived) {
-            let room = self.connection.receive_room();
-            if self.errors.get_or_insert_default().push(record, room) {
-                cx.socket.readiness.signal(Ready::ERROR_QUEUE);
-            } else {
-                cx.host.drops.count(DropReason::ErrorQueue);
-            }
-        }
-        self.connection.on_unreachable(error);
-        if self.connection.readiness().contains(Ready::ERROR) {
-            cx.socket.readiness.signal(Ready::ERROR);
-        }
-    }
-
-    /// Takes the oldest record of the error queue.
-    fn next_error(&mut self, cx: &Cx<'_>) -> Option<ErrorRecord> {
-        let errors = self.errors.as_mut()?;
-        let record = errors.pop(|error| self.connection.set_error(error));
-        if errors.is_empty() {
-            self.errors = None;
-        } else {
-            // Whoever waits for edges hears of the next.
-            cx.socket.readiness.signal(Ready::ERROR_QUEUE);
-        }
-        record
-    }
-}
-
-/// One TCP socket, shared by the tables of its host and the handles of applications.
-pub(crate) struct TcpSocket {
-    tuple: FourTuple,
-    state: HandOff<TcpState>,
-    pub(crate) readiness: Readiness,
-    pub(crate) cell: Arc<RunCell>,
-    /// Memory of the backlog at the most.
-    backlog_limit: AtomicU32,
-}
-
-impl core::fmt::Debug for TcpSocket {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("TcpSocket").field("tuple", &self.tuple).finish_non_exhaustive()
-    }
-}
-
-impl TcpSocket {
-    pub(crate) fn new(
-        tuple: FourTuple,
-        connection: Connection,
-        path: SocketPath,
-        cell: Arc<RunCell>,
-    ) -> Self {
-        let backlog_limit = AtomicU32::new(connection.backlog_limit());
-        Self {
-            tuple,
-            state: HandOff::new(TcpState { connection, path, errors: None, is_retired: false }),
-            readiness: Readiness::new(),
-            cell,
-            backlog_limit,
-        }
-    }
-
-    /// Own and peer's address and port.
-    pub(crate) fn tuple(&self) -> &FourTuple {
-        &self.tuple
-    }
-
-    /// Owns the socket for `f`, then sends, settles and gives it up.
-    pub(crate) fn with<R>(
-        self: &Arc<Self>,
-        host: &Host,
-        now: Instant,
-        f: impl FnOnce(&mut Connection) -> R,
-    ) -> R {
-        self.with_state(host, now, |state, _| f(&mut state.connection))
-    }
-
-    fn with_state<R>(
-        self: &Arc<Self>,
-        host: &Host,
-        now: Instant,
-        f: impl FnOnce(&mut TcpState, &Cx<'_>) -> R,
-    ) -> R {
-        let mut cx = Cx { now, host, socket: self };
-        let mut owner = self.state.own();
-        let answer = f(&mut owner, &cx);
-        owner.finish(&cx);
-        self.release(owner, &mut cx);
-        answer
-    }
-
-    /// Looks at the connection without causing anything.
-    pub(crate) fn look<R>(
-        self: &Arc<Self>,
-        host: &Host,
-        now: Instant,
-        f: impl FnOnce(&mut Connection) -> R,
-    ) -> R {
-        let mut owner = self.state.own();
-        let answer = f(&mut owner.connection);
-        self.release(owner, &mut Cx { now, host, socket: self });
-        answer
-    }
-
-    /// Gives the connection the segments of one receive batch; it transmits once, afterwards. If
-    /// another thread owns it, they become its debt. `segments` is empty afterwards.
-    pub(crate) fn receive(
-        self: &Arc<Self>,
-        host: &Host,
-        now: Instant,
-        segments: &mut Vec<Segment>,
-    ) {
-        let mut cx = Cx { now, host, socket: self };
-        if let Some(mut owner) = self.state.try_own() {
-            for segment in segments.drain(..) {
-                owner.connection.on_segment(now, segment);
-            }
-            owner.finish(&cx);
-            self.release(owner, &mut cx);
-            return;
-        }
-        let limit = self.backlog_limit.load(Relaxed);
-        let mut dropped = 0;
-        let leave = |debt: &mut Debt| {
-            for segment in segments.drain(..) {
-                dropped += u64::from(!debt.push(segment, limit));
-            }
-        };
-        let posted = self.state.post(leave, &mut cx);
-        if dropped > 0 {
-            self.cell.counters().add(Counter::BacklogDrop, dropped);
-            host.drops.add(DropReason::SocketBacklog, dropped);
-        }
-        self.after_post(posted);
-    }
-
-    /// Does `work`, or leaves it to the owner.
-    pub(crate) fn visit(self: &Arc<Self>, host: &Host, now: Instant, work: Work) {
-        let mut cx = Cx { now, host, socket: self };
-        let posted = self.state.post(|debt| debt.work |= work, &mut cx);
-        self.after_post(posted);
-    }
-
-    /// Tells the connection of an ICMP error about the segment with `seq`.
-    pub(crate) fn path_error(
-        self: &Arc<Self>,
-        host: &Host,
-        now: Instant,
-        seq: SeqNumber,
-        report: Report,
-    ) {
-        let mut cx = Cx { now, host, socket: self };
-        let error = Some(Box::new((seq, report)));
-        let posted = self.state.post(|debt| debt.path_error = error, &mut cx);
-        self.after_post(posted);
-    }
-
-    fn after_post(&self, posted: Posted) {
-        match posted {
-            Posted::Settled => {}
-            Posted::LeftToOwner => self.cell.counters().add(Counter::Deferred, 1),
-            Posted::DebtLeft => self.cell.request(Work::TRANSMIT),
-        }
-    }
-
-    fn release(&self, owner: Owner<'_, TcpState>, cx: &mut Cx<'_>) {
-        if owner.release(cx) == Released::DebtLeft {
-            self.cell.request(Work::TRANSMIT);
-        }
-    }
-
-    /// What a listing shows of this connection.
-    pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
-        let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
-        let owner = self.state.own();
-        let flow = FlowInfo {
-            local,
-            remote,
-            state: owner.connection.state(),
-            info: owner.connection.info(now),
-        };
-        self.release(owner, &mut Cx { now, host, socket: self });
-        flow
-    }
-
-    /// Resets the connection, now or when its owner leaves.
-    pub(crate) fn abandon(self: &Arc<Self>, host: &Host, now: Instant) {
-        self.visit(host, now, Work::ABORT);
-    }
-}
-
-/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
-#[derive(Clone, Debug)]
-pub struct FlowInfo {
-    /// Own address and port.
-    pub local: SocketAddr,
-    /// The peer's address and port.
-    pub remote: SocketAddr,
-    /// State.
-    pub state: State,
-    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
-    pub info: TcpInfo,
-}
+pub use crate::host::tcp::FlowInfo;
 
 /// The application's reference to a TCP socket; clones share it. When the last one is dropped, the
 /// connection is closed as by [`close`](Self::close).
@@ -445,8 +83,7 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::send`].
     pub fn send(&self, now: Instant, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
-        let (socket, host) = (&self.0.socket, &self.0.host);
-        socket.with_state(host, now, |state, cx| state.send(cx, data, flags))
+        self.0.socket.send(&self.0.host, now, data, flags)
     }
 
     /// As [`write`](Self::write) without a copy: takes the front of `data`.
@@ -552,7 +189,7 @@ impl TcpHandle {
     }
 
     /// `SO_RCVLOWAT`, at least 1.
-    pub(crate) fn receive_lowat(&self, now: Instant) -> u32 {
+    pub fn receive_lowat(&self, now: Instant) -> u32 {
         self.look(now, |connection| connection.options().receive_lowat)
     }
 
@@ -579,17 +216,16 @@ impl TcpHandle {
     /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error) says
     /// is the next record's error then, or nothing.
     pub fn next_error(&self, now: Instant) -> Option<ErrorRecord> {
-        self.0.socket.with_state(&self.0.host, now, TcpState::next_error)
+        self.0.socket.next_error(&self.0.host, now)
     }
 
     /// The error queue, which outlives the connection where the socket does; `other` is in its place.
-    pub(crate) fn swap_errors(
+    pub fn swap_errors(
         &self,
         now: Instant,
         other: Option<Box<ErrorQueue>>,
     ) -> Option<Box<ErrorQueue>> {
-        let swap = |state: &mut TcpState, _: &Cx<'_>| core::mem::replace(&mut state.errors, other);
-        self.0.socket.with_state(&self.0.host, now, swap)
+        self.0.socket.swap_errors(&self.0.host, now, other)
     }
 
     /// The options as they are.
@@ -612,17 +248,17 @@ impl TcpHandle {
 
     /// Own address and port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.0.socket.tuple.local_addr()
+        self.0.socket.tuple().local_addr()
     }
 
     /// The peer's address and port.
     pub fn remote_addr(&self) -> SocketAddr {
-        self.0.socket.tuple.remote_addr()
+        self.0.socket.tuple().remote_addr()
     }
 
     /// The shard whose driver serves this socket's timers and completions.
     pub fn shard(&self) -> usize {
-        self.0.socket.cell.shard()
+        self.0.socket.cell.list().shard()
     }
 }
 
@@ -630,18 +266,9 @@ impl TcpHandle {
 mod tests {
     use super::*;
     use crate::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
-    use neap_tcp::time::Nanos;
-    use neap_tcp::transmit::small_queue::TxAccount;
 
-    /// A host that is connected to itself.
-    struct Pair {
-        stack: Stack,
-        now: Instant,
-        client: TcpHandle,
-        server: TcpHandle,
-    }
-
-    fn pair() -> Pair {
+    /// A host that is connected to itself: the host, the time, client and server.
+    fn pair() -> (Stack, Instant, TcpHandle, TcpHandle) {
         let stack = Stack::new(StackConfig::default()).expect("default settings");
         let now = Instant::from_nanos(1_000_000_000);
         let to = "127.0.0.1:80".parse().expect("an address");
@@ -649,62 +276,11 @@ mod tests {
         let client = stack.connect(now, to, ConnectOptions::default()).expect("a free port");
         run(&stack, now);
         let (server, _) = listener.accept().expect("a connection");
-        Pair { stack, now, client, server }
+        (stack, now, client, server)
     }
 
     fn run(stack: &Stack, now: Instant) {
         while stack.poll(0, now).0 <= now {}
-    }
-
-    #[test]
-    fn segments_wait_for_the_owner_and_are_settled_when_it_leaves() {
-        let Pair { stack, now, client, server } = pair();
-        let held = &server.0;
-        let owner = held.socket.state.own();
-        client.write(now, b"while you are away").expect("room");
-        run(&stack, now);
-        assert_eq!(owner.connection.unread(), 0);
-        assert_eq!(stack.tcp_counter(Counter::Deferred), 1);
-        assert!(!server.readiness().bits().contains(Ready::READABLE));
-        held.socket.release(owner, &mut Cx { now, host: &held.host, socket: &held.socket });
-        assert!(server.readiness().bits().contains(Ready::READABLE));
-        assert_eq!(server.read(now, &mut [0; 100]), Ok(18));
-    }
-
-    #[test]
-    fn a_deadline_that_passed_under_the_owner_is_met_when_it_leaves() {
-        let Pair { stack, now, client, server } = pair();
-        let held = &client.0;
-        // Nobody acknowledges while the frames wait on the loopback.
-        client.write(now, b"lost").expect("room");
-        drop(held.host.loopback.pop().expect("the segment"));
-        let owner = held.socket.state.own();
-        let later = now + Nanos::from_secs(2);
-        let (next, _) = stack.poll(0, later);
-        assert!(next > later, "the driver does not spin on a timer it cannot serve");
-        assert!(held.host.loopback.is_empty());
-        let mut cx = Cx { now: later, host: &held.host, socket: &held.socket };
-        held.socket.release(owner, &mut cx);
-        assert!(!held.host.loopback.is_empty(), "sent again");
-        run(&stack, later);
-        assert_eq!(server.read(later, &mut [0; 100]), Ok(4));
-    }
-
-    #[test]
-    fn the_backlog_of_an_owned_socket_is_bounded() {
-        let Pair { stack, now, client, server } = pair();
-        let held = &server.0;
-        held.socket.backlog_limit.store(1000, Relaxed);
-        let owner = held.socket.state.own();
-        for _ in 0..10 {
-            client.set_option(now, SocketOption::NoDelay(true)).expect("valid");
-            client.write(now, &[1; 100]).expect("room");
-            run(&stack, now);
-        }
-        held.socket.release(owner, &mut Cx { now, host: &held.host, socket: &held.socket });
-        assert!(stack.tcp_counter(Counter::BacklogDrop) > 0);
-        assert!(stack.drops().get(DropReason::SocketBacklog) > 0);
-        assert!(server.read(now, &mut [0; 2000]).expect("some came") <= 400);
     }
 
     #[test]
@@ -716,7 +292,7 @@ mod tests {
                 self.0.fetch_add(1, Relaxed);
             }
         }
-        let Pair { stack, now, client, server } = pair();
+        let (stack, now, client, server) = pair();
         let kicks = Arc::new(Kicks(AtomicU32::new(0)));
         stack.set_kick(0, Some(kicks.clone().into()));
         run(&stack, now);
@@ -732,17 +308,5 @@ mod tests {
         run(&stack, now);
         assert_eq!(server.read(now, &mut [0; 10]), Ok(6));
         assert_eq!(server.read(now, &mut [0; 10]), Ok(0));
-    }
-
-    #[test]
-    fn an_idle_connection_takes_little_besides_its_state() {
-        let arcs = size_of::<TcpSocket>()
-            + size_of::<Held>()
-            + size_of::<RunCell>()
-            + size_of::<TxAccount>()
-            + 4 * size_of::<[usize; 2]>();
-        let state = size_of::<TcpState>() - size_of::<Connection>();
-        let tables = 9 + 32;
-        assert!(arcs + state + tables < 560, "{arcs} + {state} + {tables} bytes");
     }
 }

@@ -1,7 +1,7 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 
 use super::be;
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use core::net::Ipv4Addr;
 
 /// Bytes of a packet.

@@ -6,6 +6,16 @@
 use super::Protocol;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// A transport checksum that is still to be finished: the field holds the folded sum of the
+/// pseudo-header, as `CHECKSUM_PARTIAL` in Linux. Offsets count from the first header byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Where summing starts: the transport header.
+    pub start: u16,
+    /// Where the sum is stored, from `start`.
+    pub offset: u16,
+}
+
 /// Bytes of one round of the wide sum.
 const BLOCK: usize = 32;
 

@@ -1,7 +1,7 @@
 //! Ethernet II.
 
 use super::be;
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 14;

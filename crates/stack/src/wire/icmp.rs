@@ -1,7 +1,7 @@
 //! ICMP for IPv4 (RFC 792, RFC 1191), and what ICMP errors of both versions quote.
 
 use super::{Ports, Protocol, be, checksum::Checksum, ipv4, ipv6};
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use core::net::IpAddr;
 use neap_tcp::segment::Payload;
 use neap_tcp::seq::SeqNumber;

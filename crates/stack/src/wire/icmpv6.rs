@@ -3,7 +3,7 @@
 
 pub use super::icmp::{Error, Quoted, TimeExceeded};
 use super::{Protocol, checksum::Pseudo, ethernet, ipv6};
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use core::net::Ipv6Addr;
 use neap_tcp::segment::Payload;
 

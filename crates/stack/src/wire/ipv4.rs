@@ -1,7 +1,7 @@
 //! The IPv4 header (RFC 791).
 
 use super::{Fragment, Protocol, be, checksum, ecn_of};
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use core::net::Ipv4Addr;
 use core::ops::Range;
 use neap_tcp::segment::Ecn;

@@ -1,7 +1,7 @@
 //! The IPv6 header and its extension headers (RFC 8200).
 
 use super::{Fragment, Protocol, be, ecn_of};
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use core::net::Ipv6Addr;
 use core::ops::Range;
 use neap_tcp::segment::Ecn;

@@ -7,6 +7,7 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod headers;
 pub mod icmp;
 pub mod icmpv6;
 pub mod ipv4;
@@ -17,7 +18,8 @@ pub mod udp;
 #[cfg(test)]
 mod oracle_tests;
 
-use crate::frame::{Headers, PartialChecksum};
+use checksum::PartialChecksum;
+use headers::Headers;
 use neap_tcp::segment::Ecn;
 
 /// An IP protocol number (the IPv4 protocol field, the IPv6 next header).
@@ -62,7 +64,7 @@ pub struct Fragment {
 pub enum ChecksumBy {
     /// The emitter: the field is final.
     Stack,
-    /// The device or [`gso::finish_checksum`](crate::gso::finish_checksum): the field holds the
+    /// The device or [`gso::finish_checksum`](crate::net::gso::finish_checksum): the field holds the
     /// folded sum of the pseudo-header with the length of the whole super-frame.
     Device,
 }

@@ -2,7 +2,7 @@
 
 use super::tcp::tests::{PORTS, any_segment};
 use super::{ChecksumBy, Ports, Protocol, checksum::Pseudo, ipv4, ipv6, tcp, udp};
-use crate::frame::Headers;
+use crate::wire::headers::Headers;
 use bytes::Bytes;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};

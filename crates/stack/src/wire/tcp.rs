@@ -4,8 +4,8 @@
 //! the timestamp, padded as everybody pads it, takes a path without the option loop.
 
 use super::{ChecksumBy, Ports, be};
-use crate::frame::Headers;
 use crate::wire::checksum::Pseudo;
+use crate::wire::headers::Headers;
 use bytes::{Buf, Bytes};
 use neap_tcp::segment::{Flags, Options, SackBlock, Segment, Timestamps};
 use neap_tcp::seq::SeqNumber;

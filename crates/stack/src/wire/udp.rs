@@ -1,8 +1,8 @@
 //! UDP (RFC 768).
 
 use super::{ChecksumBy, Ports, be};
-use crate::frame::Headers;
 use crate::wire::checksum::Pseudo;
+use crate::wire::headers::Headers;
 use bytes::{Buf, Bytes};
 use neap_tcp::segment::Payload;
 

@@ -1,0 +1,198 @@
+//! `struct sockaddr_in` and `sockaddr_in6` from and to bytes.
+
+use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
+use crate::errno::Errno;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// `sizeof(struct sockaddr_in)`.
+pub const SIZE_V4: usize = 16;
+/// `sizeof(struct sockaddr_in6)`.
+pub const SIZE_V6: usize = 28;
+/// `SIN6_LEN_RFC2133`: what a `sockaddr_in6` needs at the least.
+const LEAST_V6: usize = 24;
+
+/// Address family of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// `AF_INET`
+    V4,
+    /// `AF_INET6`, IPv4-mapped addresses included unless `IPV6_V6ONLY` is set.
+    V6,
+}
+
+impl Domain {
+    /// `AF_INET`, `AF_INET6`.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+        }
+    }
+
+    /// The address of nobody in particular.
+    pub const fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+
+    /// The address as a socket of this family shows it: IPv4 is mapped in IPv6.
+    pub fn show(self, address: SocketAddr) -> SocketAddr {
+        match (self, address) {
+            (Self::V6, SocketAddr::V4(v4)) => {
+                let (ip, port) = (v4.ip(), v4.port());
+                let ip =
+                    if ip.is_unspecified() { Ipv6Addr::UNSPECIFIED } else { ip.to_ipv6_mapped() };
+                SocketAddr::new(ip.into(), port)
+            }
+            _ => address,
+        }
+    }
+}
+
+/// Most bytes of an address (`sizeof(struct sockaddr_storage)`).
+const MOST: usize = 128;
+
+/// Whether the kernel would copy so long an address (`move_addr_to_kernel`).
+pub(super) fn check_len(bytes: &[u8]) -> Result<(), Errno> {
+    if bytes.len() > MOST { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// The `sa_family` of an address.
+///
+/// # Errors
+/// `EINVAL` if it is too short for one, or longer than any.
+pub fn family(bytes: &[u8]) -> Result<i32, Errno> {
+    check_len(bytes)?;
+    let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
+    Ok(i32::from(u16::from_ne_bytes(*family)))
+}
+
+/// Reads an address for a socket of `domain`. An IPv4-mapped one comes as IPv6.
+///
+/// # Errors
+/// `EINVAL` if it is too short; `EAFNOSUPPORT` for another family.
+pub fn parse(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
+    let least = if domain == Domain::V4 { SIZE_V4 } else { LEAST_V6 };
+    let number = family(bytes)?;
+    if bytes.len() < least {
+        return Err(Errno::EINVAL);
+    }
+    // As in Linux, an unspecified family with the unspecified address is IPv4's.
+    let is_any = domain == Domain::V4 && number == AF_UNSPEC && bytes[4..8] == [0; 4];
+    if number != domain.number() && !is_any {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    read(domain, bytes)
+}
+
+/// Reads where a datagram goes (`udp_sendmsg`, `udpv6_sendmsg`). Without a family it goes to an IPv4
+/// address, or where the socket of IPv6 is connected: then there is none. A socket of IPv6 takes an
+/// IPv4 address, too.
+///
+/// # Errors
+/// As [`parse`]; `EINVAL` for another family on IPv6.
+pub fn parse_destination(domain: Domain, bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+    match (domain, family(bytes)?) {
+        (Domain::V4, AF_UNSPEC) | (Domain::V6, AF_INET) if bytes.len() < SIZE_V4 => {
+            Err(Errno::EINVAL)
+        }
+        (Domain::V4, AF_UNSPEC) | (Domain::V6, AF_INET) => read(Domain::V4, bytes).map(Some),
+        (Domain::V6, AF_UNSPEC) => Ok(None),
+        (Domain::V6, other) if other != AF_INET6 => Err(Errno::EINVAL),
+        _ => parse(domain, bytes).map(Some),
+    }
+}
+
+/// Reads an address that is long enough.
+fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    Ok(match domain {
+        Domain::V4 => {
+            let ip = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
+            SocketAddr::new(ip.into(), port)
+        }
+        Domain::V6 => {
+            let ip: [u8; 16] = bytes[8..24].try_into().map_err(|_| Errno::EINVAL)?;
+            SocketAddrV6::new(ip.into(), port, 0, 0).into()
+        }
+    })
+}
+
+/// An address as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    bytes: [u8; SIZE_V6],
+    len: usize,
+}
+
+impl core::ops::Deref for Encoded {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Encoded {
+    /// Copies what fits, as `getsockname(2)` does; the size that the whole has.
+    pub fn copy_to(&self, buf: &mut [u8]) -> usize {
+        let len = self.len.min(buf.len());
+        buf[..len].copy_from_slice(&self[..len]);
+        self.len
+    }
+}
+
+/// Writes an address as `sockaddr_in` or `sockaddr_in6`.
+pub fn encode(address: SocketAddr) -> Encoded {
+    let mut bytes = [0; SIZE_V6];
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let (number, len) = match address.ip() {
+        IpAddr::V4(ip) => {
+            bytes[4..8].copy_from_slice(&ip.octets());
+            (AF_INET, SIZE_V4)
+        }
+        IpAddr::V6(ip) => {
+            bytes[8..24].copy_from_slice(&ip.octets());
+            (AF_INET6, SIZE_V6)
+        }
+    };
+    bytes[..2].copy_from_slice(&(number as u16).to_ne_bytes());
+    Encoded { bytes, len }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_through_bytes() {
+        for text in ["192.0.2.1:80", "[2001:db8::1]:443", "[::ffff:192.0.2.1]:8080"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            let domain = if address.is_ipv4() { Domain::V4 } else { Domain::V6 };
+            assert_eq!(parse(domain, &encode(address)), Ok(address));
+        }
+        let v4 = encode("127.0.0.1:258".parse().expect("an address"));
+        assert_eq!(v4[..8], [2, 0, 1, 2, 127, 0, 0, 1]);
+        assert_eq!(v4.len(), 16);
+    }
+
+    #[test]
+    fn short_and_foreign_addresses_have_errors_of_their_own() {
+        let v4 = encode("127.0.0.1:80".parse().expect("an address"));
+        let v6 = encode("[::1]:80".parse().expect("an address"));
+        assert_eq!(parse(Domain::V4, &v4[..15]), Err(Errno::EINVAL));
+        assert_eq!(parse(Domain::V4, &[2]), Err(Errno::EINVAL));
+        assert_eq!(parse(Domain::V4, &v6), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(parse(Domain::V6, &v4), Err(Errno::EINVAL), "too short comes first");
+        assert!(parse(Domain::V6, &v6[..24]).is_ok());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_and_its_size_told() {
+        let v6 = encode("[::1]:80".parse().expect("an address"));
+        let mut short = [0xff; 9];
+        assert_eq!(v6.copy_to(&mut short), 28);
+        assert_eq!(short[..4], [10, 0, 0, 80]);
+    }
+}

@@ -1,0 +1,176 @@
+//! neap in virtual time with what a script needs around it: a stack, the descriptors of one process, and a
+//! wire whose other end is the script.
+//!
+//! [`VirtualHost`](crate::virtual_host::VirtualHost) runs the calls of a script on it. The plug-in for
+//! packetdrill makes its own calls, from several threads, and decides by itself when time passes.
+
+mod wire;
+
+use crate::host::SentPacket;
+use bytes::Bytes;
+use core::net::IpAddr;
+use neap_posix::{Fd, Posix};
+use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::route::{Entry, Prefix, Route};
+use neap_stack::stack::{Stack, StackConfig, StackError};
+use neap_tcp::time::{Instant, Nanos};
+use wire::Wire;
+
+/// The time at which every machine begins.
+pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+
+/// Visits of the stack at one instant after which it is thought to spin.
+const MAX_POLLS: u32 = 100_000;
+
+/// The stack still has work at this instant after very many visits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stack has work for ever at one instant")]
+pub struct EndlessWork;
+
+/// One stack in virtual time, whose network is the script. Nothing happens but in a call, and time stands
+/// still but in [`advance`](Self::advance).
+#[derive(Debug)]
+pub struct Machine {
+    posix: Posix,
+    wire: Wire,
+    mtu: u16,
+    now: Instant,
+    /// When the stack is to be visited next.
+    due: Instant,
+    /// The host's own addresses, one for each interface.
+    addresses: Vec<IpAddr>,
+    interfaces: Vec<InterfaceId>,
+    qdisc: Option<QdiscConfig>,
+}
+
+impl Machine {
+    /// A machine without addresses. Its first descriptor is `first_fd`; its interfaces have this MTU, in bytes.
+    ///
+    /// # Errors
+    /// [`StackError`] for settings that make no sense.
+    pub fn new(config: StackConfig, mtu: u16, first_fd: Fd) -> Result<Self, StackError> {
+        Ok(Self {
+            posix: Posix::new(Stack::new(config)?, first_fd),
+            wire: Wire::default(),
+            mtu,
+            now: START,
+            due: START,
+            addresses: Vec::new(),
+            interfaces: Vec::new(),
+            qdisc: None,
+        })
+    }
+
+    /// The descriptors, and through them the stack.
+    pub fn posix(&mut self) -> &mut Posix {
+        &mut self.posix
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &Stack {
+        self.posix.stack()
+    }
+
+    /// Whether this is one of the host's own addresses.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Makes an address the host's own, on an interface of its own; all interfaces are at the same wire. The
+    /// first address of each family is the source of what goes beyond the networks of the interfaces.
+    ///
+    /// # Errors
+    /// [`StackError`], which a device with one queue does not cause.
+    pub fn add_address(&mut self, address: Address) -> Result<(), StackError> {
+        let device = self.wire.device(self.mtu);
+        let id = self.posix.stack().add_interface(self.now, device, &[address])?;
+        if let Some(qdisc) = &self.qdisc {
+            self.replace_qdisc(id, qdisc);
+        }
+        self.interfaces.push(id);
+        let is_first = !self.addresses.iter().any(|one| one.is_ipv4() == address.ip.is_ipv4());
+        if is_first {
+            self.add_default_route(id, address.ip);
+        }
+        self.addresses.push(address.ip);
+        Ok(())
+    }
+
+    /// The qdisc of every interface, if one was set.
+    pub fn qdisc(&self) -> Option<&QdiscConfig> {
+        self.qdisc.as_ref()
+    }
+
+    /// Gives every interface this qdisc, those to come included.
+    pub fn set_qdisc(&mut self, qdisc: QdiscConfig) {
+        for &interface in &self.interfaces {
+            self.replace_qdisc(interface, &qdisc);
+        }
+        self.qdisc = Some(qdisc);
+    }
+
+    fn replace_qdisc(&self, interface: InterfaceId, qdisc: &QdiscConfig) {
+        let is_there = self.stack().set_qdisc(self.now, interface, qdisc);
+        debug_assert!(is_there, "no interface is ever removed");
+    }
+
+    /// Everything is behind the wire.
+    fn add_default_route(&self, interface: InterfaceId, source: IpAddr) {
+        let any: IpAddr = if source.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
+        let InterfaceId(interface) = interface;
+        let route = Route { interface, gateway: None, mtu: None, pref_src: Some(source) };
+        let is_there = self.stack().add_route(Entry { prefix, metric: 0, route });
+        debug_assert!(is_there, "no interface is ever removed");
+    }
+
+    /// Now.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Nanos {
+        self.now.since(START)
+    }
+
+    /// When the stack has something to do next.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Lets the stack do all that is due now.
+    ///
+    /// # Errors
+    /// [`EndlessWork`].
+    pub fn poll(&mut self) -> Result<(), EndlessWork> {
+        for _ in 0..MAX_POLLS {
+            (self.due, _) = self.posix.stack().poll(0, self.now);
+            if self.due > self.now {
+                return Ok(());
+            }
+        }
+        Err(EndlessWork)
+    }
+
+    /// Lets time pass until the stack has something to do, at the latest until `end`.
+    pub fn advance(&mut self, end: Instant) {
+        self.now = self.due.min(end).max(self.now);
+    }
+
+    /// A packet of the script arrives at the next [`poll`](Self::poll). False if too many wait.
+    pub fn inject(&mut self, packet: Bytes) -> bool {
+        self.wire.inject(packet)
+    }
+
+    /// The next packet that the stack sent.
+    pub fn take_sent(&mut self) -> Option<SentPacket> {
+        self.wire.take_sent()
+    }
+
+    /// How many packets wait to be taken.
+    pub fn sent(&self) -> usize {
+        self.wire.sent()
+    }
+}

@@ -1,0 +1,90 @@
+//! The bell that calls the driver of a shard.
+//!
+//! Whoever leaves work for a driver rings. The driver's waker is called only if the driver is not at
+//! work and does not come in time by itself, and at most once until it comes. Cost: a store and two
+//! loads while the driver is at work.
+
+use crate::sync::{Mutex, lock};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+/// The bell of one shard.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    /// A driver is at work and will look at `has_news` before it leaves.
+    is_attended: AtomicBool,
+    /// Something came since the driver last looked around.
+    has_news: AtomicBool,
+    /// The waker was called and no driver has come since.
+    was_rung: AtomicBool,
+    /// When the driver comes by itself, in nanoseconds.
+    returns_at: AtomicU64,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Default for Doorbell {
+    fn default() -> Self {
+        Self {
+            is_attended: AtomicBool::new(false),
+            has_news: AtomicBool::new(false),
+            was_rung: AtomicBool::new(false),
+            returns_at: AtomicU64::new(u64::MAX),
+            waker: Mutex::new(None),
+        }
+    }
+}
+
+impl Doorbell {
+    /// Replaces the waker of the driver.
+    pub(crate) fn set_waker(&self, waker: Option<Waker>) {
+        *lock(&self.waker) = waker;
+    }
+
+    /// Calls the driver unless it is at work or returns by `due` anyway. The caller has made visible
+    /// before what the driver is to find.
+    ///
+    /// No call is lost: this leaves its news before it asks whether a driver is at work, and a driver
+    /// stops being at work before it looks for news.
+    pub(crate) fn ring(&self, due: Instant) {
+        self.has_news.store(true, SeqCst);
+        let is_coming =
+            self.is_attended.load(SeqCst) || due.as_nanos() >= self.returns_at.load(SeqCst);
+        if !is_coming && !self.was_rung.swap(true, SeqCst) {
+            let waker = lock(&self.waker).clone();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// The driver begins to work. Whether it was called.
+    pub(crate) fn attend(&self) -> bool {
+        self.is_attended.store(true, SeqCst);
+        self.was_rung.swap(false, SeqCst)
+    }
+
+    /// The driver is about to look at all that it may find. News from here on count as new.
+    pub(crate) fn clear_news(&self) {
+        self.has_news.swap(false, SeqCst);
+    }
+
+    /// The driver leaves and returns at `returns_at`. Whether news came since
+    /// [`clear_news`](Self::clear_news), so that it must come back at once.
+    #[must_use = "nobody is called for news that came meanwhile"]
+    pub(crate) fn leave(&self, returns_at: Instant) -> bool {
+        self.returns_at.store(returns_at.as_nanos(), SeqCst);
+        self.is_attended.store(false, SeqCst);
+        self.has_news.load(SeqCst)
+    }
+}
+
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.ring(Instant::ZERO);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring(Instant::ZERO);
+    }
+}

@@ -1,0 +1,407 @@
+//! From addresses and ports to sockets.
+//!
+//! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
+//! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
+//! second probe for TIME_WAIT, a third by port for listeners. No allocation. An established
+//! connection takes 8 bytes and a control byte here, an entry in TIME_WAIT about 100 bytes.
+
+use super::error::SocketError;
+use super::listener::Listener;
+use super::ports::{Ephemeral, PortUses};
+use super::tcp::TcpSocket;
+use crate::flow::{FlowKey, FourTuple, overlap};
+use crate::sync::{Mutex, MutexGuard, lock};
+use core::ops::RangeInclusive;
+use hashbrown::HashTable;
+use neap_tcp::time::Instant;
+use neap_tcp::time_wait::TimeWait;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Who gets a segment.
+#[derive(Debug)]
+pub(crate) enum Recipient {
+    /// The connection of exactly these addresses.
+    Connection(Arc<TcpSocket>),
+    /// An old connection; ask [`Demux::with_time_wait`].
+    TimeWait,
+    /// A listener on the local address or on all addresses.
+    Listener(Arc<Listener>),
+    /// Nobody.
+    Nobody,
+}
+
+struct TimeWaitEntry {
+    tuple: FourTuple,
+    time_wait: TimeWait,
+    serial: u32,
+    /// Of the socket: its answers stay in its band (`tw_priority`).
+    priority: u8,
+}
+
+/// All TCP sockets of a host by address.
+pub(crate) struct Demux {
+    key: FlowKey,
+    max_time_wait: usize,
+    tables: Mutex<Tables>,
+}
+
+impl core::fmt::Debug for Demux {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Demux").finish_non_exhaustive()
+    }
+}
+
+struct Tables {
+    connections: HashTable<Arc<TcpSocket>>,
+    listeners: HashTable<Arc<Listener>>,
+    time_wait: HashTable<u32>,
+    time_wait_entries: Slab<TimeWaitEntry>,
+    /// Entries in the order of their deadlines, since all last equally long; one that was restarted
+    /// moves to the end when its turn comes. O(1) per entry, and the wheel stays out of it. A serial
+    /// number tells an entry from a later one in the same place.
+    expiry: VecDeque<(Instant, u32, u32)>,
+    next_serial: u32,
+    uses: PortUses,
+    ephemeral: Ephemeral,
+    is_shut_down: bool,
+}
+
+/// How many sockets of each kind a host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketCounts {
+    /// Connections with state of their own.
+    pub connections: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// Connections in TIME_WAIT.
+    pub time_wait: usize,
+    /// Half-open connections of all listeners.
+    pub requests: usize,
+    /// Connections that wait to be accepted, of all listeners.
+    pub waiting: usize,
+}
+
+impl Demux {
+    /// Empty tables. `ports` is `net.ipv4.ip_local_port_range`, `max_time_wait`
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    pub(crate) fn new(
+        key: FlowKey,
+        ports: RangeInclusive<u16>,
+        seed: u64,
+        max_time_wait: usize,
+    ) -> Self {
+        Self {
+            key,
+            max_time_wait,
+            tables: Mutex::new(Tables {
+                connections: HashTable::new(),
+                listeners: HashTable::new(),
+                time_wait: HashTable::new(),
+                time_wait_entries: Slab::new(),
+                expiry: VecDeque::new(),
+                next_serial: 0,
+                uses: PortUses::default(),
+                ephemeral: Ephemeral::new(ports, seed),
+                is_shut_down: false,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        lock(&self.tables)
+    }
+
+    /// Who gets a segment of this flow.
+    pub(crate) fn lookup(&self, tuple: &FourTuple) -> Recipient {
+        let hash = self.key.hash(tuple);
+        let tables = self.lock();
+        if let Some(socket) = tables.connections.find(hash, |socket| socket.tuple() == tuple) {
+            return Recipient::Connection(socket.clone());
+        }
+        if tables.find_time_wait(hash, tuple).is_some() {
+            return Recipient::TimeWait;
+        }
+        match tables.find_listener(tuple.local_addr()) {
+            Some(listener) => Recipient::Listener(listener.clone()),
+            None => Recipient::Nobody,
+        }
+    }
+
+    /// The connection of these addresses.
+    pub(crate) fn connection(&self, tuple: &FourTuple) -> Option<Arc<TcpSocket>> {
+        let hash = self.key.hash(tuple);
+        self.lock().connections.find(hash, |socket| socket.tuple() == tuple).cloned()
+    }
+
+    /// The listener that would get a SYN to this address.
+    pub(crate) fn listener(&self, local: SocketAddr) -> Option<Arc<Listener>> {
+        self.lock().find_listener(local).cloned()
+    }
+
+    /// Adds a connection under its addresses.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`] if there is one; [`SocketError::ShutDown`].
+    pub(crate) fn insert(&self, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
+        self.lock().insert(self.key, socket)
+    }
+
+    /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a later
+    /// [`insert`](Self::insert) tells whether another thread was faster.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
+    pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
+        let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
+        let mut tables = self.lock();
+        let Tables { ephemeral, connections, listeners, time_wait, time_wait_entries, .. } =
+            &mut *tables;
+        let is_free = |port| {
+            let candidate = FourTuple { local_port: port, ..*tuple };
+            let hash = self.key.hash(&candidate);
+            listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
+                && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
+                && time_wait
+                    .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
+                    .is_none()
+        };
+        ephemeral.choose(offset, is_free).ok_or(SocketError::AddressNotAvailable)
+    }
+
+    /// Takes a connection out. Whether it was there.
+    pub(crate) fn remove(&self, socket: &TcpSocket) -> bool {
+        self.lock().remove(self.key, socket)
+    }
+
+    /// Replaces a connection by what is left of it. Beyond the bound the oldest entry goes.
+    pub(crate) fn enter_time_wait(&self, socket: &TcpSocket, time_wait: TimeWait, priority: u8) {
+        let key = self.key;
+        let tuple = *socket.tuple();
+        let hash = key.hash(&tuple);
+        let mut tables = self.lock();
+        if !tables.remove(key, socket) || tables.is_shut_down || self.max_time_wait == 0 {
+            return;
+        }
+        while tables.time_wait_entries.len() >= self.max_time_wait {
+            let Some((_, slot, serial)) = tables.expiry.pop_front() else { break };
+            tables.remove_time_wait(key, slot, serial);
+        }
+        tables.next_serial = tables.next_serial.wrapping_add(1);
+        let serial = tables.next_serial;
+        let due = time_wait.deadline();
+        let entry = TimeWaitEntry { tuple, time_wait, serial, priority };
+        let slot = tables.time_wait_entries.insert(entry) as u32;
+        tables.expiry.push_back((due, slot, serial));
+        tables.uses.add(tuple.local_port);
+        let Tables { time_wait, time_wait_entries, .. } = &mut *tables;
+        time_wait
+            .insert_unique(hash, slot, |&slot| key.hash(&time_wait_entries[slot as usize].tuple));
+    }
+
+    /// Lets `f` look at the entry in TIME_WAIT of this flow; `f` must not call back. With
+    /// `(.., true)` the entry is removed. With what `f` found, the priority of the socket.
+    pub(crate) fn with_time_wait<R>(
+        &self,
+        tuple: &FourTuple,
+        f: impl FnOnce(&mut TimeWait) -> (R, bool),
+    ) -> Option<(R, u8)> {
+        let hash = self.key.hash(tuple);
+        let mut tables = self.lock();
+        let slot = tables.find_time_wait(hash, tuple)?;
+        let entry = &mut tables.time_wait_entries[slot as usize];
+        let (serial, priority) = (entry.serial, entry.priority);
+        let (answer, remove) = f(&mut entry.time_wait);
+        if remove {
+            tables.remove_time_wait(self.key, slot, serial);
+        }
+        Some((answer, priority))
+    }
+
+    /// Removes the entries whose time is over; when to come back. O(1) per entry.
+    pub(crate) fn expire_time_wait(&self, now: Instant) -> Instant {
+        let mut tables = self.lock();
+        while let Some(&(queued_for, slot, serial)) = tables.expiry.front() {
+            if queued_for > now {
+                return queued_for;
+            }
+            tables.expiry.pop_front();
+            let entry = tables.time_wait_entries.get(slot as usize);
+            match entry.filter(|entry| entry.serial == serial).map(|e| e.time_wait.deadline()) {
+                Some(due) if due > now => tables.expiry.push_back((due, slot, serial)),
+                _ => tables.remove_time_wait(self.key, slot, serial),
+            }
+        }
+        Instant::FAR_FUTURE
+    }
+
+    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`], [`SocketError::ShutDown`].
+    pub(crate) fn listen(&self, listener: Arc<Listener>, reuse: bool) -> Result<(), SocketError> {
+        let local = listener.local();
+        let mut tables = self.lock();
+        if tables.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        tables.check(local, reuse)?;
+        let hash = port_hash(local.port());
+        tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
+        Ok(())
+    }
+
+    /// Whether a socket may be bound to `local`, as [`listen`](Self::listen) judges it.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`].
+    pub(crate) fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
+        self.lock().check(local, reuse)
+    }
+
+    /// A port that nobody listens on or uses, for `bind` to port 0.
+    ///
+    /// # Errors
+    /// [`SocketError::AddressInUse`] if there is none.
+    pub(crate) fn free_port(&self, salt: u64) -> Result<u16, SocketError> {
+        let mut tables = self.lock();
+        let Tables { ephemeral, listeners, uses, .. } = &mut *tables;
+        ephemeral
+            .choose(salt, |port| {
+                listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
+                    && !uses.is_used(port)
+            })
+            .ok_or(SocketError::AddressInUse)
+    }
+
+    /// Takes a listener out.
+    pub(crate) fn unlisten(&self, listener: &Listener) {
+        let hash = port_hash(listener.local().port());
+        let mut tables = self.lock();
+        let is_it = |one: &Arc<Listener>| core::ptr::eq(&raw const **one, listener);
+        if let Ok(entry) = tables.listeners.find_entry(hash, is_it) {
+            entry.remove();
+        }
+    }
+
+    /// All connections now.
+    pub(crate) fn connections(&self) -> Vec<Arc<TcpSocket>> {
+        self.lock().connections.iter().cloned().collect()
+    }
+
+    /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
+    pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
+        let mut tables = self.lock();
+        tables.is_shut_down = true;
+        tables.time_wait.clear();
+        tables.time_wait_entries.clear();
+        tables.expiry.clear();
+        let listeners = tables.listeners.drain().collect();
+        (tables.connections.iter().cloned().collect(), listeners)
+    }
+
+    /// Sockets by kind.
+    pub(crate) fn counts(&self) -> SocketCounts {
+        let tables = self.lock();
+        let listeners: Vec<_> = tables.listeners.iter().cloned().collect();
+        let counts = SocketCounts {
+            connections: tables.connections.len(),
+            listeners: listeners.len(),
+            time_wait: tables.time_wait_entries.len(),
+            ..SocketCounts::default()
+        };
+        drop(tables);
+        listeners.iter().fold(counts, |counts, listener| {
+            let (requests, waiting) = listener.queued();
+            SocketCounts {
+                requests: counts.requests + requests,
+                waiting: counts.waiting + waiting,
+                ..counts
+            }
+        })
+    }
+}
+
+impl Tables {
+    fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
+        let mut others = self.listeners.iter_hash(port_hash(local.port()));
+        let is_taken = others.any(|other| overlap(other.local(), local));
+        if is_taken || (!reuse && self.uses.is_used(local.port())) {
+            return Err(SocketError::AddressInUse);
+        }
+        Ok(())
+    }
+
+    fn find_time_wait(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
+        let is_it = |&slot: &u32| self.time_wait_entries[slot as usize].tuple == *tuple;
+        self.time_wait.find(hash, is_it).copied()
+    }
+
+    /// The exact address is preferred to the wildcard.
+    fn find_listener(&self, local: SocketAddr) -> Option<&Arc<Listener>> {
+        let mut wildcard = None;
+        for listener in self.listeners.iter_hash(port_hash(local.port())) {
+            let bound = listener.local();
+            if bound == local {
+                return Some(listener);
+            }
+            if overlap(bound, local) {
+                wildcard = Some(listener);
+            }
+        }
+        wildcard
+    }
+
+    fn insert(&mut self, key: FlowKey, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
+        if self.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let tuple = socket.tuple();
+        let hash = key.hash(tuple);
+        let is_taken = self.find_time_wait(hash, tuple).is_some()
+            || self.connections.find(hash, |other| other.tuple() == tuple).is_some();
+        if is_taken {
+            return Err(SocketError::AddressInUse);
+        }
+        self.uses.add(tuple.local_port);
+        self.connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
+        Ok(())
+    }
+
+    fn remove(&mut self, key: FlowKey, socket: &TcpSocket) -> bool {
+        let hash = key.hash(socket.tuple());
+        let is_it = |one: &Arc<TcpSocket>| core::ptr::eq(&raw const **one, socket);
+        let Ok(entry) = self.connections.find_entry(hash, is_it) else {
+            return false;
+        };
+        entry.remove();
+        self.uses.remove(socket.tuple().local_port);
+        let connections = &mut self.connections;
+        // Memory of a burst is given back; each shrink is paid for by the removals before it.
+        if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
+            connections.shrink_to(connections.len() * 2, |one| key.hash(one.tuple()));
+        }
+        true
+    }
+
+    fn remove_time_wait(&mut self, key: FlowKey, slot: u32, serial: u32) {
+        let Some(entry) = self.time_wait_entries.get(slot as usize) else {
+            return;
+        };
+        if entry.serial != serial {
+            return;
+        }
+        let tuple = entry.tuple;
+        if let Ok(entry) = self.time_wait.find_entry(key.hash(&tuple), |&other| other == slot) {
+            entry.remove();
+        }
+        self.time_wait_entries.remove(slot as usize);
+        self.uses.remove(tuple.local_port);
+    }
+}
+
+fn port_hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

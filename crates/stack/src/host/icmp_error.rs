@@ -1,0 +1,78 @@
+//! ICMP errors, and packets that no neighbour takes, to the sockets that they concern.
+
+use super::Host;
+use super::error_queue::{ErrorOrigin, ErrorRecord, Report};
+use crate::drop_reason::DropReason;
+use crate::flow::FourTuple;
+use crate::frame::Frame;
+use crate::net::Visit;
+use crate::net::icmp::IcmpError;
+use crate::wire::{Protocol, udp};
+use bytes::Bytes;
+use core::net::IpAddr;
+
+impl Host {
+    /// Tells the sockets of these packets that their next hop does not answer, as if a router had.
+    pub(crate) fn on_undeliverable(&self, visit: Visit, frames: Vec<Frame>) {
+        for frame in frames {
+            if let Some(error) = IcmpError::undeliverable(&frame) {
+                self.on_icmp_error(visit, &error);
+            }
+        }
+    }
+
+    /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a segment
+    /// in flight; UDP has no such means.
+    pub(crate) fn on_icmp_error(&self, visit: Visit, error: &IcmpError) {
+        let handled = match (error.quoted.protocol, error.tuple()) {
+            (Protocol::TCP, Some(tuple)) => self.tell_tcp(visit, error, &tuple),
+            (Protocol::UDP, Some(tuple)) => self.udp.on_error(&tuple, |socket| {
+                if error.is_too_big {
+                    let (topology, current) = (&self.net.topology, u32::MAX);
+                    topology.on_packet_too_big(visit.now, tuple.remote, error.info, current);
+                }
+                socket.on_report(self, report(error, &tuple, udp::HEADER_LEN));
+            }),
+            _ => false,
+        };
+        if !handled {
+            self.net.counters.drops.count(DropReason::Icmp);
+        }
+    }
+
+    fn tell_tcp(&self, visit: Visit, error: &IcmpError, tuple: &FourTuple) -> bool {
+        match (self.demux.connection(tuple), error.quoted.seq) {
+            (Some(socket), Some(seq)) => {
+                socket.on_icmp_error(self, visit.now, seq, report(error, tuple, 0));
+                true
+            }
+            (None, Some(seq)) if error.ends_request() => {
+                let listener = self.demux.listener(tuple.local_addr());
+                let cx = self.listen_context(visit, 0);
+                listener.is_some_and(|one| one.on_unreachable(&cx, tuple, seq))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a socket is told. Its record has what is quoted from `offset` bytes behind the start of the
+/// transport header.
+fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> Report {
+    let origin = match error.offender {
+        IpAddr::V4(_) => ErrorOrigin::Icmp,
+        IpAddr::V6(_) => ErrorOrigin::Icmp6,
+    };
+    let record = ErrorRecord {
+        error: error.error,
+        origin,
+        kind: error.kind,
+        code: error.code,
+        info: error.info,
+        destination: tuple.remote_addr(),
+        offender: Some(error.offender),
+        // A copy: what came may share its memory with much more.
+        data: Bytes::copy_from_slice(error.transport(offset)),
+    };
+    Report { record, is_hard: error.is_hard, is_too_big: error.is_too_big }
+}

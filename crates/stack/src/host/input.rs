@@ -1,0 +1,535 @@
+//! IP input: from a received packet to the socket that it is for, every drop counted.
+//!
+//! Cost per TCP segment in a batch: the parsers, a look among the held segments of GRO; per
+//! super-segment a keyed hash and one probe of the demultiplexer.
+
+use super::Host;
+use super::demux::Recipient;
+use super::gro::Gro;
+use super::listener::{Answer, Listener};
+use super::tcp::TcpSocket;
+use crate::device::{Medium, Received, RxChecksum};
+use crate::drop_reason::DropReason;
+use crate::flow::FourTuple;
+use crate::frame::Frame;
+use crate::net::Visit;
+use crate::net::egress::CachedRoute;
+use crate::net::icmp::IcmpError;
+use crate::net::interface::Interface;
+use crate::net::reassembly::{Part, Whole};
+use crate::net::topology::Locals;
+use crate::stats::IpCounter;
+use crate::wire::checksum::Pseudo;
+use crate::wire::ethernet::{self, EtherType};
+use crate::wire::{Protocol, arp, ipv4, ipv6, tcp, udp};
+use bytes::{Buf, Bytes};
+use core::net::{IpAddr, Ipv4Addr};
+use neap_tcp::counters::Counter;
+use neap_tcp::handshake::Accepted;
+use neap_tcp::segment::{Ecn, Flags, Segment};
+use neap_tcp::seq::SeqNumber;
+use neap_tcp::time::Instant;
+use neap_tcp::time_wait::TimeWaitVerdict;
+use std::sync::Arc;
+
+/// The receive path in one batch.
+pub(crate) struct Input<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) visit: Visit,
+    /// Where the packet came in; `None` for what this host sent to itself.
+    pub(crate) interface: Option<&'a Arc<Interface>>,
+    pub(crate) locals: &'a Locals,
+    pub(crate) gro: &'a mut Gro<FourTuple>,
+    pub(crate) batch: &'a mut Batch,
+}
+
+/// One IP packet to this host, its header taken off.
+struct Delivery<'a> {
+    source: IpAddr,
+    destination: IpAddr,
+    ecn: Ecn,
+    /// Payload of each coalesced segment, or 0.
+    gso_size: u16,
+    /// The device vouches for the transport checksum.
+    is_verified: bool,
+    /// The packet from its IP header on, for ICMP errors to quote.
+    packet: &'a Bytes,
+}
+
+impl Input<'_> {
+    /// Takes a packet from a device.
+    pub(crate) fn receive(&mut self, mut packet: Received) {
+        let medium = self.interface.map(|interface| interface.capabilities().medium);
+        if let Some(Medium::Ethernet(own)) = medium {
+            let Ok(header) = ethernet::parse(&packet.data) else {
+                return self.drop(DropReason::LinkHeader);
+            };
+            let destination = header.destination;
+            if destination != own && !ethernet::is_multicast(destination) {
+                return self.drop(DropReason::LinkHeader);
+            }
+            packet.data.advance(ethernet::HEADER_LEN);
+            match header.ether_type {
+                EtherType::IPV4 | EtherType::IPV6 => {}
+                EtherType::ARP => return self.arp(&packet.data),
+                _ => return self.drop(DropReason::UnhandledProtocol),
+            }
+        }
+        self.packet(&packet);
+    }
+
+    /// Takes a frame that this host sent to itself.
+    pub(crate) fn receive_frame(&mut self, frame: &Frame) {
+        let gso_size = frame.gso.map_or(0, |gso| gso.size);
+        let data = frame.to_bytes();
+        self.packet(&Received { data, gso_size, checksum: RxChecksum::Good });
+    }
+
+    fn packet(&mut self, packet: &Received) {
+        let is_verified = packet.checksum != RxChecksum::Unknown;
+        match packet.data.first().map(|byte| byte >> 4) {
+            Some(4) => self.v4(&packet.data, is_verified, packet.gso_size),
+            Some(6) => self.v6(&packet.data, is_verified, packet.gso_size),
+            _ => self.drop(DropReason::UnhandledProtocol),
+        }
+    }
+
+    fn drop(&self, reason: DropReason) {
+        self.host.net.counters.drops.count(reason);
+    }
+
+    fn count(&self, counter: IpCounter) {
+        self.host.net.counters.ip.add(counter, 1);
+    }
+
+    fn arp(&self, data: &Bytes) {
+        let Some(interface) = self.interface else { return };
+        match arp::parse(data) {
+            Ok(packet) => interface.on_arp(self.visit, &packet),
+            Err(_) => self.drop(DropReason::Arp),
+        }
+    }
+
+    fn v4(&mut self, data: &Bytes, is_verified: bool, gso_size: u16) {
+        self.host.net.counters.ip.add(IpCounter::IpInOctets, data.len() as u64);
+        let packet = match ipv4::parse(data) {
+            Ok(packet) => packet,
+            Err(_) => {
+                self.count(IpCounter::IpInReceives);
+                self.count(IpCounter::IpInHdrErrors);
+                return self.drop(DropReason::IpHeader);
+            }
+        };
+        let header = packet.header;
+        // TCP is counted behind GRO, so that a super-packet counts once wherever it was joined.
+        if header.protocol != Protocol::TCP || packet.fragment.is_some() {
+            self.count(IpCounter::IpInReceives);
+        }
+        if header.ecn == Ecn::Ce {
+            self.count(IpCounter::IpInCEPkts);
+        }
+        if !self.is_acceptable(header.source.into(), header.destination.into()) {
+            return self.count(IpCounter::IpInAddrErrors);
+        }
+        let mut delivery = Delivery {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            ecn: header.ecn,
+            gso_size,
+            is_verified,
+            packet: data,
+        };
+        let Some(part) = Part::v4(&packet, data) else {
+            let payload = data.slice(packet.payload);
+            return self.deliver(&delivery, header.protocol, payload, Some(&header), None);
+        };
+        if let Some(whole) = self.reassemble(&part) {
+            (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+            self.deliver(&delivery, whole.protocol, whole.data, Some(&header), None);
+        }
+    }
+
+    fn v6(&mut self, data: &Bytes, is_verified: bool, gso_size: u16) {
+        self.host.net.counters.ip.add(IpCounter::Ip6InOctets, data.len() as u64);
+        let packet = match ipv6::parse(data) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.count(IpCounter::Ip6InReceives);
+                self.count(IpCounter::Ip6InHdrErrors);
+                return self.drop(match error {
+                    ipv6::Error::Option { .. }
+                    | ipv6::Error::Routing { .. }
+                    | ipv6::Error::Extension
+                    | ipv6::Error::TooMany => DropReason::Ipv6Extension,
+                    _ => DropReason::IpHeader,
+                });
+            }
+        };
+        let header = packet.header;
+        if header.protocol != Protocol::TCP || packet.fragment.is_some() {
+            self.count(IpCounter::Ip6InReceives);
+        }
+        if !self.is_acceptable_v6(&header) {
+            return self.count(IpCounter::Ip6InAddrErrors);
+        }
+        let mut delivery = Delivery {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            ecn: header.ecn,
+            gso_size,
+            is_verified,
+            packet: data,
+        };
+        let Some(part) = Part::v6(&packet, data) else {
+            let payload = data.slice(packet.payload);
+            return self.deliver(&delivery, header.protocol, payload, None, Some(&header));
+        };
+        let Some(whole) = self.reassemble(&part) else { return };
+        (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+        match ipv6::upper_layer(whole.protocol, &whole.data) {
+            Ok((protocol, start)) => {
+                let payload = whole.data.slice(start..);
+                self.deliver(&delivery, protocol, payload, None, Some(&header));
+            }
+            Err(_) => self.drop(DropReason::Ipv6Extension),
+        }
+    }
+
+    /// Whether a host may take a packet with these addresses; counts the drop if not.
+    fn is_acceptable(&self, source: IpAddr, destination: IpAddr) -> bool {
+        let is_from_outside = self.interface.is_some();
+        let is_impossible = source.is_multicast()
+            || source == IpAddr::V4(Ipv4Addr::BROADCAST)
+            || source.is_unspecified()
+            || (is_from_outside
+                && (source.is_loopback()
+                    || destination.is_loopback()
+                    || self.locals.contains(source)));
+        if is_impossible {
+            self.drop(DropReason::IpMartian);
+            return false;
+        }
+        if !self.locals.contains(destination) {
+            self.drop(DropReason::IpOtherHost);
+            return false;
+        }
+        true
+    }
+
+    /// Besides the host's own addresses: the groups of neighbour discovery, and as source of a
+    /// solicitation the unspecified address.
+    fn is_acceptable_v6(&self, header: &ipv6::Header) -> bool {
+        let is_discovery = header.protocol == Protocol::ICMPV6
+            && header.destination.is_multicast()
+            && self.interface.is_some_and(|interface| interface.hears(header.destination))
+            && !header.source.is_multicast();
+        is_discovery || self.is_acceptable(header.source.into(), header.destination.into())
+    }
+
+    fn reassemble(&self, part: &Part<'_>) -> Option<Whole> {
+        self.host.net.reassemble(self.visit.now, part)
+    }
+
+    fn deliver(
+        &mut self,
+        delivery: &Delivery<'_>,
+        protocol: Protocol,
+        payload: Bytes,
+        v4: Option<&ipv4::Header>,
+        v6: Option<&ipv6::Header>,
+    ) {
+        match (protocol, v4, v6) {
+            (Protocol::TCP, ..) => return self.tcp(delivery, payload),
+            (Protocol::UDP, ..) => self.udp(delivery, payload),
+            (Protocol::ICMP, Some(header), _) => {
+                let error = self.host.net.receive_icmp_v4(self.visit, header, &payload);
+                self.icmp_error(error);
+            }
+            (Protocol::ICMPV6, _, Some(header)) => {
+                let interface = self.interface.map(Arc::as_ref);
+                let net = &self.host.net;
+                let error = net.receive_icmp_v6(self.visit, interface, header, &payload);
+                self.icmp_error(error);
+            }
+            (Protocol::NO_NEXT_HEADER, _, Some(_)) => {}
+            _ => {
+                let unknown = match delivery.destination {
+                    IpAddr::V4(_) => IpCounter::IpInUnknownProtos,
+                    IpAddr::V6(_) => IpCounter::Ip6InUnknownProtos,
+                };
+                self.count(unknown);
+                self.drop(DropReason::IpProtocol);
+                return self.unreachable(delivery, false);
+            }
+        }
+        self.count(match delivery.destination {
+            IpAddr::V4(_) => IpCounter::IpInDelivers,
+            IpAddr::V6(_) => IpCounter::Ip6InDelivers,
+        });
+    }
+
+    fn icmp_error(&self, error: Option<IcmpError>) {
+        if let Some(error) = error {
+            self.host.on_icmp_error(self.visit, &error);
+        }
+    }
+
+    fn unreachable(&self, delivery: &Delivery<'_>, is_port: bool) {
+        let &Delivery { source, destination, packet, .. } = delivery;
+        self.host.net.send_unreachable(self.visit, source, destination, packet, is_port);
+    }
+
+    fn udp(&self, delivery: &Delivery<'_>, payload: Bytes) {
+        let (source, destination) = (delivery.source, delivery.destination);
+        let pseudo = Pseudo::of(source, destination, Protocol::UDP);
+        let verify = match (delivery.is_verified, pseudo, destination) {
+            (true, ..) | (_, None, _) => udp::Verify::Not,
+            (_, Some(pseudo), IpAddr::V4(_)) => udp::Verify::IfPresent(pseudo),
+            (_, Some(pseudo), IpAddr::V6(_)) => udp::Verify::Always(pseudo),
+        };
+        let datagram = match udp::parse(payload, verify) {
+            Ok(datagram) => datagram,
+            Err(error) => {
+                self.count(IpCounter::UdpInErrors);
+                if error == udp::Error::Checksum {
+                    self.count(IpCounter::UdpInCsumErrors);
+                    return self.drop(DropReason::UdpChecksum);
+                }
+                return self.drop(DropReason::UdpHeader);
+            }
+        };
+        let tuple = FourTuple {
+            local: destination,
+            remote: source,
+            local_port: datagram.ports.destination,
+            remote_port: datagram.ports.source,
+        };
+        match self.host.udp.deliver(&tuple, datagram.payload) {
+            Some(true) => self.count(IpCounter::UdpInDatagrams),
+            Some(false) => {
+                self.count(IpCounter::UdpInErrors);
+                self.count(IpCounter::UdpRcvbufErrors);
+                self.drop(DropReason::SocketReceiveBuffer);
+            }
+            None => {
+                self.count(IpCounter::UdpNoPorts);
+                self.drop(DropReason::NoSocket);
+                self.unreachable(delivery, true);
+            }
+        }
+    }
+
+    fn tcp(&mut self, delivery: &Delivery<'_>, payload: Bytes) {
+        let (source, destination) = (delivery.source, delivery.destination);
+        let pseudo = Pseudo::of(source, destination, Protocol::TCP);
+        let verify = pseudo.filter(|_| !delivery.is_verified);
+        let counters = self.host.shards[self.visit.shard].counters();
+        let (ports, mut segment) = match tcp::parse(payload, verify) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.host.count_tcp_packet(destination.is_ipv4());
+                counters.add(Counter::InErrs, 1);
+                return self.drop(match error {
+                    tcp::Error::Checksum => DropReason::TcpChecksum,
+                    _ => DropReason::TcpHeader,
+                });
+            }
+        };
+        segment.ecn = delivery.ecn;
+        if u32::from(delivery.gso_size) < segment.payload.len() {
+            segment.gso_size = delivery.gso_size;
+        }
+        let tuple = FourTuple {
+            local: destination,
+            remote: source,
+            local_port: ports.destination,
+            remote_port: ports.source,
+        };
+        let Self { host, visit, batch, gro, .. } = self;
+        let hash = u64::from(ports.source) ^ u64::from(ports.destination);
+        gro.receive(tuple, hash, segment, &mut |tuple, segment| {
+            host.on_segment(*visit, batch, &tuple, segment);
+        });
+    }
+}
+
+/// The connections that got segments in one receive batch; each transmits once, after the batch.
+/// Looking for one costs a comparison for each connection before it, at most the budget; nothing is
+/// allocated once the batch has seen its largest.
+#[derive(Default)]
+pub(crate) struct Batch {
+    touched: Vec<Arc<TcpSocket>>,
+    /// Those of each touched connection; kept, empty, from batch to batch.
+    segments: Vec<Vec<Segment>>,
+}
+
+impl Batch {
+    fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
+        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+        let at = known.unwrap_or_else(|| {
+            self.touched.push(socket);
+            self.touched.len() - 1
+        });
+        if self.segments.len() <= at {
+            self.segments.push(Vec::new());
+        }
+        self.segments[at].push(segment);
+    }
+
+    /// Gives the connections their segments.
+    pub(crate) fn deliver(&mut self, host: &Host, now: Instant) {
+        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
+            socket.receive(host, now, segments);
+        }
+    }
+}
+
+impl Host {
+    fn count_tcp_packet(&self, is_v4: bool) {
+        let (received, delivered) = if is_v4 {
+            (IpCounter::IpInReceives, IpCounter::IpInDelivers)
+        } else {
+            (IpCounter::Ip6InReceives, IpCounter::Ip6InDelivers)
+        };
+        self.net.counters.ip.add(received, 1);
+        self.net.counters.ip.add(delivered, 1);
+    }
+
+    fn count_drop(&self, reason: DropReason) {
+        self.net.counters.drops.count(reason);
+    }
+
+    /// Gives a segment, or several that GRO joined, to whom it concerns.
+    pub(crate) fn on_segment(
+        &self,
+        visit: Visit,
+        batch: &mut Batch,
+        tuple: &FourTuple,
+        segment: Segment,
+    ) {
+        self.count_tcp_packet(tuple.local.is_ipv4());
+        let counters = self.shards[visit.shard].counters();
+        counters.add(Counter::InSegs, u64::from(segment.segments()));
+        match self.demux.lookup(tuple) {
+            Recipient::Connection(socket) => batch.push(socket, segment),
+            Recipient::TimeWait => self.on_time_wait(visit, batch, tuple, segment),
+            Recipient::Listener(listener) => {
+                self.on_listener(visit, batch, &listener, tuple, segment, None);
+            }
+            Recipient::Nobody => {
+                self.count_drop(DropReason::NoSocket);
+                self.send_reset(visit, tuple, &segment);
+            }
+        }
+    }
+
+    /// A segment of a connection in TIME_WAIT.
+    fn on_time_wait(&self, visit: Visit, batch: &mut Batch, tuple: &FourTuple, segment: Segment) {
+        let verdict = self.demux.with_time_wait(tuple, |time_wait| {
+            let verdict = time_wait.on_segment(visit.now, &segment);
+            let is_over =
+                matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
+            (verdict, is_over)
+        });
+        let Some((verdict, priority)) = verdict else { return };
+        match verdict {
+            TimeWaitVerdict::Drop | TimeWaitVerdict::Remove => {}
+            TimeWaitVerdict::Ack(ack) => self.send_orphan(visit, tuple, priority, ack),
+            TimeWaitVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
+                Some(listener) => {
+                    self.on_listener(visit, batch, &listener, tuple, segment, Some(iss));
+                }
+                None => self.send_reset(visit, tuple, &segment),
+            },
+        }
+    }
+
+    /// A segment of no connection to a listener. `iss` is the initial sequence number to use if the
+    /// flow was in TIME_WAIT until now.
+    fn on_listener(
+        &self,
+        visit: Visit,
+        batch: &mut Batch,
+        listener: &Listener,
+        tuple: &FourTuple,
+        segment: Segment,
+        iss: Option<SeqNumber>,
+    ) {
+        let mut route = CachedRoute::default();
+        let Some(mtu) = route.refresh(&self.net, visit.now, tuple.remote).map(|route| route.mtu)
+        else {
+            return self.count_drop(DropReason::NoRoute);
+        };
+        let cx = self.listen_context(visit, mtu);
+        match listener.on_segment(&cx, tuple, &segment, iss) {
+            Answer::Ignore => {}
+            Answer::Full => self.count_drop(DropReason::ListenerFull),
+            Answer::NoHandshake => self.count_drop(DropReason::ListenerState),
+            Answer::Send(answer) => self.send_orphan(visit, tuple, 0, answer),
+            Answer::Reset => self.send_reset(visit, tuple, &segment),
+            Answer::Establish(accepted) => {
+                if let Some(socket) = self.establish(visit, listener, tuple, accepted, route) {
+                    batch.push(socket, segment);
+                }
+            }
+        }
+    }
+
+    /// Makes the connection that a listener's handshake led to; `None` if there can be none, or the
+    /// listener was closed meanwhile.
+    fn establish(
+        &self,
+        visit: Visit,
+        listener: &Listener,
+        tuple: &FourTuple,
+        accepted: Accepted,
+        route: CachedRoute,
+    ) -> Option<Arc<TcpSocket>> {
+        let options = listener.options();
+        let Ok(socket) = self.accept_connection(visit, *tuple, accepted, options, route) else {
+            listener.forget_arriving();
+            return None;
+        };
+        if !listener.push(socket.clone()) {
+            socket.abandon(self, visit.now);
+            return None;
+        }
+        Some(socket)
+    }
+
+    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1). At most 1000 resets
+    /// leave per second, so that no stranger makes a host reflect more.
+    fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
+        if segment.flags.contains(Flags::RST) {
+            return;
+        }
+        if !self.reset_limit.allows(visit.now) {
+            return self.count_drop(DropReason::RateLimited);
+        }
+        let answer = if segment.flags.contains(Flags::ACK) {
+            Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() }
+        } else {
+            let flags = Flags::RST | Flags::ACK;
+            Segment { ack: segment.end_seq(), flags, ..Segment::default() }
+        };
+        self.send_orphan(visit, tuple, 0, answer);
+    }
+
+    /// Sends a segment that no connection sends: SYN-ACK, reset, or an ACK from TIME_WAIT.
+    pub(crate) fn send_orphan(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        priority: u8,
+        segment: Segment,
+    ) {
+        let counters = self.shards[visit.shard].counters();
+        counters.add(Counter::OutSegs, 1);
+        if segment.flags.contains(Flags::RST) {
+            counters.add(Counter::OutRsts, 1);
+        }
+        if let Ok(output) = self.net.send_orphan(visit, tuple, priority, segment) {
+            self.on_undeliverable(visit, output.undeliverable);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Listeners: a bounded SYN queue of [`Request`]s, SYN cookies beyond it, a bounded accept queue.
+//!
+//! Cost: a SYN takes the listener's mutex and one probe of a table keyed like the demultiplexer's; a
+//! half-open connection is under 200 bytes. SYN-ACK timers need one deadline per listener: requests
+//! that were asked equally often wait equally long, so each such group is a queue in order of time.
+
+use super::error::SocketError;
+use super::readiness::{Readiness, Ready};
+use super::run_list::RunCell;
+use super::tcp::TcpSocket;
+use crate::flow::{FlowKey, FourTuple};
+use crate::sync::{Mutex, MutexGuard, lock};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use hashbrown::HashTable;
+use neap_tcp::config::Config;
+use neap_tcp::counters::{Counter, Counters};
+use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
+use neap_tcp::isn::Secrets;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::segment::{Flags, Segment};
+use neap_tcp::seq::SeqNumber;
+use neap_tcp::time::Instant;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// From here on all SYN-ACK timeouts are as long as the longest.
+const LEVELS: usize = 8;
+
+/// What a listener needs of its host to judge a segment.
+pub(crate) struct ListenContext<'a> {
+    pub(crate) now: Instant,
+    pub(crate) key: FlowKey,
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: &'a Counters,
+    pub(crate) secrets: &'a Secrets,
+    pub(crate) cookies: &'a SynCookies,
+    /// Largest IP packet towards the peer, bytes.
+    pub(crate) mtu: u32,
+}
+
+/// What the host does with a segment that a listener looked at. Nothing was sent yet.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Nothing; the segment is dropped without being bad.
+    Ignore,
+    /// Dropped for lack of room.
+    Full,
+    /// Dropped as no part of a handshake.
+    NoHandshake,
+    /// Send this.
+    Send(Segment),
+    /// Send the reset that RFC 9293 section 3.10.7.2 asks for.
+    Reset,
+    /// Make the connection, give it the same segment, and queue it with [`Listener::push`].
+    Establish(Accepted),
+}
+
+struct Entry {
+    tuple: FourTuple,
+    request: Request,
+    serial: u32,
+}
+
+struct Backlog {
+    requests: Slab<Entry>,
+    by_flow: HashTable<u32>,
+    timers: [VecDeque<(Instant, u32, u32)>; LEVELS],
+    next_serial: u32,
+    accept: VecDeque<Arc<TcpSocket>>,
+    /// Completed handshakes whose connection is not in `accept` yet.
+    arriving: usize,
+    options: Arc<SocketOptions>,
+    is_closed: bool,
+}
+
+/// A listening socket.
+pub(crate) struct Listener {
+    local: SocketAddr,
+    /// Accept queue at the most: `min(backlog, somaxconn)`; as in Linux one more fits.
+    max_accept: AtomicUsize,
+    backlog: Mutex<Backlog>,
+    pub(crate) readiness: Readiness,
+    pub(crate) cell: Arc<RunCell>,
+}
+
+impl core::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Listener").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    pub(crate) fn new(
+        local: SocketAddr,
+        max_accept: usize,
+        options: Arc<SocketOptions>,
+        cell: Arc<RunCell>,
+    ) -> Self {
+        let backlog = Backlog {
+            requests: Slab::new(),
+            by_flow: HashTable::new(),
+            timers: core::array::from_fn(|_| VecDeque::new()),
+            next_serial: 0,
+            accept: VecDeque::new(),
+            arriving: 0,
+            options,
+            is_closed: false,
+        };
+        let readiness = Readiness::new();
+        let max_accept = AtomicUsize::new(max_accept);
+        Self { local, max_accept, backlog: Mutex::new(backlog), readiness, cell }
+    }
+
+    /// Half-open connections, and connections that wait to be accepted.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        let backlog = self.lock();
+        (backlog.requests.len(), backlog.accept.len())
+    }
+
+    /// The bound address.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Backlog> {
+        lock(&self.backlog)
+    }
+
+    /// Connections that may wait to be accepted.
+    pub(crate) fn max_queued(&self) -> usize {
+        self.max_accept.load(Relaxed)
+    }
+
+    pub(crate) fn set_max_queued(&self, most: usize) {
+        self.max_accept.store(most, Relaxed);
+    }
+
+    /// Replaces the options that accepted sockets inherit.
+    pub(crate) fn set_options(&self, options: SocketOptions) {
+        self.lock().options = Arc::new(options);
+    }
+
+    /// Options that accepted sockets inherit.
+    pub(crate) fn options(&self) -> Arc<SocketOptions> {
+        self.lock().options.clone()
+    }
+
+    /// Judges a segment to this listener that belongs to no connection. `iss` is the initial sequence
+    /// number to use if the flow was in TIME_WAIT until now.
+    pub(crate) fn on_segment(
+        &self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        segment: &Segment,
+        iss: Option<SeqNumber>,
+    ) -> Answer {
+        let hash = cx.key.hash(tuple);
+        let mut backlog = self.lock();
+        if backlog.is_closed {
+            return Answer::Reset;
+        }
+        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept.load(Relaxed);
+        let answer = match backlog.find(hash, tuple) {
+            Some(slot) => backlog.on_request_segment(cx, slot, segment, is_full),
+            None => backlog.on_new_segment(cx, tuple, segment, iss, is_full),
+        };
+        let due = backlog.deadline();
+        drop(backlog);
+        self.cell.publish(due);
+        answer
+    }
+
+    /// A router cannot get SYN-ACKs to the peer of a half-open connection: it is forgotten, if the message
+    /// quotes one of them (`tcp_req_err`). Whether there is such a connection.
+    pub(crate) fn on_unreachable(
+        &self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        seq: SeqNumber,
+    ) -> bool {
+        let mut backlog = self.lock();
+        let Some(slot) = backlog.find(cx.key.hash(tuple), tuple) else { return false };
+        let is_known = backlog.requests[slot].request.iss() == seq;
+        if is_known {
+            backlog.forget(cx.key, slot);
+            cx.counters.add(Counter::ListenDrops, 1);
+        }
+        is_known
+    }
+
+    /// Queues a connection that was made for [`Answer::Establish`]; false if the listener closed
+    /// meanwhile: the connection is to be reset.
+    pub(crate) fn push(&self, socket: Arc<TcpSocket>) -> bool {
+        let mut backlog = self.lock();
+        backlog.arriving = backlog.arriving.saturating_sub(1);
+        if backlog.is_closed {
+            return false;
+        }
+        backlog.accept.push_back(socket);
+        self.readiness.signal(Ready::READABLE);
+        true
+    }
+
+    /// Gives up the place of a connection that could not be made.
+    pub(crate) fn forget_arriving(&self) {
+        let mut backlog = self.lock();
+        backlog.arriving = backlog.arriving.saturating_sub(1);
+    }
+
+    /// The oldest connection that waits to be accepted.
+    pub(crate) fn accept(&self) -> Result<Arc<TcpSocket>, SocketError> {
+        let mut backlog = self.lock();
+        let socket = backlog.accept.pop_front();
+        if backlog.accept.is_empty() {
+            self.readiness.clear(Ready::READABLE);
+        }
+        let is_closed = backlog.is_closed;
+        socket.ok_or(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock })
+    }
+
+    /// Retransmits what is due through `send` and forgets who never answered.
+    pub(crate) fn on_deadline(
+        &self,
+        now: Instant,
+        key: FlowKey,
+        mut send: impl FnMut(&FourTuple, Segment),
+    ) {
+        let mut due = Vec::new();
+        let mut backlog = self.lock();
+        backlog.expire(now, key, &mut due);
+        let next = backlog.deadline();
+        drop(backlog);
+        self.cell.publish(next);
+        for (tuple, segment) in due {
+            send(&tuple, segment);
+        }
+    }
+
+    /// Forgets all requests and refuses more; the connections that nobody accepted are to be reset.
+    pub(crate) fn close(&self) -> VecDeque<Arc<TcpSocket>> {
+        let mut backlog = self.lock();
+        backlog.is_closed = true;
+        backlog.requests = Slab::new();
+        backlog.by_flow = HashTable::new();
+        backlog.timers.iter_mut().for_each(|level| *level = VecDeque::new());
+        let children = core::mem::take(&mut backlog.accept);
+        drop(backlog);
+        self.readiness.signal(Ready::READ_CLOSED | Ready::ERROR);
+        children
+    }
+}
+
+impl Backlog {
+    fn find(&self, hash: u64, tuple: &FourTuple) -> Option<usize> {
+        let is_it = |&slot: &u32| self.requests[slot as usize].tuple == *tuple;
+        self.by_flow.find(hash, is_it).map(|&slot| slot as usize)
+    }
+
+    /// A segment for a half-open connection.
+    fn on_request_segment(
+        &mut self,
+        cx: &ListenContext<'_>,
+        slot: usize,
+        segment: &Segment,
+        is_full: bool,
+    ) -> Answer {
+        let entry = &mut self.requests[slot];
+        match entry.request.on_segment(cx.now, segment) {
+            RequestVerdict::Drop => Answer::Ignore,
+            RequestVerdict::Retransmit(segment) | RequestVerdict::Challenge(segment) => {
+                Answer::Send(segment)
+            }
+            RequestVerdict::Reset(segment) => Answer::Send(segment),
+            RequestVerdict::Closed => {
+                self.forget(cx.key, slot);
+                Answer::Ignore
+            }
+            RequestVerdict::Accepted(_) if is_full => {
+                cx.counters.add(Counter::ListenOverflows, 1);
+                cx.counters.add(Counter::ListenDrops, 1);
+                if cx.config.tcp_abort_on_overflow {
+                    self.forget(cx.key, slot);
+                    return Answer::Reset;
+                }
+                // The peer believes that it is connected and will send again; until then the
+                // SYN-ACK timer keeps the request.
+                Answer::Full
+            }
+            RequestVerdict::Accepted(accepted) => {
+                self.forget(cx.key, slot);
+                self.arriving += 1;
+                Answer::Establish(accepted)
+            }
+        }
+    }
+
+    /// A segment of a flow that is not known here.
+    fn on_new_segment(
+        &mut self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        segment: &Segment,
+        iss: Option<SeqNumber>,
+        is_full: bool,
+    ) -> Answer {
+        let control = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN);
+        if control.contains(Flags::RST) {
+            return Answer::NoHandshake;
+        }
+        if control.contains(Flags::ACK) {
+            return self.on_cookie(cx, tuple, segment, is_full);
+        }
+        if control != Flags::SYN {
+            return Answer::NoHandshake;
+        }
+        if is_full {
+            cx.counters.add(Counter::ListenOverflows, 1);
+            cx.counters.add(Counter::ListenDrops, 1);
+            return Answer::Full;
+        }
+        let offer = self.offer(cx, tuple);
+        let is_syn_queue_full = self.requests.len() >= cx.config.tcp_max_syn_backlog as usize;
+        if cx.config.tcp_syncookies == 2 || (is_syn_queue_full && cx.config.tcp_syncookies == 1) {
+            let ends = (tuple.local_addr(), tuple.remote_addr());
+            let ts_offset = cx.secrets.ts_offset(ends.0, ends.1);
+            cx.counters.add(Counter::SyncookiesSent, 1);
+            return Answer::Send(cx.cookies.synack(cx.now, ends, segment, ts_offset, &offer));
+        }
+        if is_syn_queue_full {
+            cx.counters.add(Counter::ListenDrops, 1);
+            return Answer::Full;
+        }
+        self.add_request(cx, tuple, segment, iss, &offer)
+    }
+
+    fn add_request(
+        &mut self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        syn: &Segment,
+        iss: Option<SeqNumber>,
+        offer: &Offer,
+    ) -> Answer {
+        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+        let isn = iss.unwrap_or_else(|| cx.secrets.isn(cx.now, local, remote));
+        let ts_offset = cx.secrets.ts_offset(local, remote);
+        let request = Request::new(cx.now, syn, isn, ts_offset, offer);
+        let synack = request.synack(cx.now);
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let serial = self.next_serial;
+        let due = request.deadline();
+        let slot = self.requests.insert(Entry { tuple: *tuple, request, serial }) as u32;
+        self.timers[0].push_back((due, slot, serial));
+        let Self { by_flow, requests, .. } = self;
+        by_flow.insert_unique(cx.key.hash(tuple), slot, |&slot| {
+            cx.key.hash(&requests[slot as usize].tuple)
+        });
+        Answer::Send(synack)
+    }
+
+    /// An ACK without a request: a SYN cookie that comes back, or nothing of ours.
+    fn on_cookie(
+        &mut self,
+        cx: &ListenContext<'_>,
+        tuple: &FourTuple,
+        segment: &Segment,
+        is_full: bool,
+    ) -> Answer {
+        if segment.flags.contains(Flags::SYN) || cx.config.tcp_syncookies == 0 {
+            return Answer::Reset;
+        }
+        let offer = self.offer(cx, tuple);
+        let ends = (tuple.local_addr(), tuple.remote_addr());
+        let ts_offset = cx.secrets.ts_offset(ends.0, ends.1);
+        let accepted = cx.cookies.accept(cx.now, ends, segment, ts_offset, &offer);
+        let Some(accepted) = accepted else {
+            cx.counters.add(Counter::SyncookiesFailed, 1);
+            return Answer::Reset;
+        };
+        cx.counters.add(Counter::SyncookiesRecv, 1);
+        if is_full {
+            cx.counters.add(Counter::ListenOverflows, 1);
+            cx.counters.add(Counter::ListenDrops, 1);
+            return Answer::Full;
+        }
+        self.arriving += 1;
+        Answer::Establish(accepted)
+    }
+
+    fn offer(&self, cx: &ListenContext<'_>, tuple: &FourTuple) -> Offer {
+        let ip_header = if tuple.local.is_ipv4() { 20 } else { 40 };
+        let by_path = cx.mtu.saturating_sub(ip_header + 20).clamp(88, 65_495) as u16;
+        let mss = by_path.min(self.options.max_segment.unwrap_or(u16::MAX));
+        let locked = self.options.receive_buffer;
+        let space = locked.unwrap_or(cx.config.tcp_rmem.default) / 2;
+        Offer::new(&cx.config, ip_header, mss, space, locked.unwrap_or(u32::MAX))
+    }
+
+    fn forget(&mut self, key: FlowKey, slot: usize) {
+        let tuple = self.requests[slot].tuple;
+        if let Ok(entry) = self.by_flow.find_entry(key.hash(&tuple), |&one| one as usize == slot) {
+            entry.remove();
+        }
+        self.requests.remove(slot);
+        if self.requests.is_empty() {
+            self.timers.iter_mut().for_each(VecDeque::clear);
+        }
+    }
+
+    fn expire(&mut self, now: Instant, key: FlowKey, send: &mut Vec<(FourTuple, Segment)>) {
+        for level in 0..LEVELS {
+            while let Some(&(queued_for, slot, serial)) = self.timers[level].front() {
+                if queued_for > now {
+                    break;
+                }
+                self.timers[level].pop_front();
+                let entry = self.requests.get_mut(slot as usize);
+                let Some(entry) = entry.filter(|entry| entry.serial == serial) else {
+                    continue;
+                };
+                // A SYN that came again has put it off.
+                if entry.request.deadline() > now {
+                    self.timers[level].push_back((entry.request.deadline(), slot, serial));
+                    continue;
+                }
+                match entry.request.on_deadline(now) {
+                    RequestVerdict::Retransmit(segment) => {
+                        send.push((entry.tuple, segment));
+                        let next = (entry.request.deadline(), slot, serial);
+                        self.timers[(level + 1).min(LEVELS - 1)].push_back(next);
+                    }
+                    _ => self.forget(key, slot as usize),
+                }
+            }
+        }
+    }
+
+    /// The earliest timer, entries of requests that are gone included.
+    fn deadline(&self) -> Instant {
+        let fronts = self.timers.iter().filter_map(|level| level.front());
+        fronts.map(|&(due, ..)| due).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+}

@@ -1,0 +1,214 @@
+//! Sockets, the way up to them, and who visits them: all of one host above its links.
+//!
+//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket gets
+//! the host as an argument of each call, so sockets and tables do not own each other.
+
+pub(crate) mod demux;
+pub(crate) mod error;
+pub mod error_queue;
+pub mod gro;
+mod icmp_error;
+pub(crate) mod input;
+pub(crate) mod listener;
+pub(crate) mod opening;
+mod ports;
+pub mod readiness;
+pub(crate) mod registry;
+pub(crate) mod run_list;
+pub mod shard;
+pub(crate) mod tcp;
+mod tcp_egress;
+pub(crate) mod udp;
+
+use crate::flow::FlowKey;
+use crate::net::rate_limit::RateLimit;
+use crate::net::reassembly;
+use crate::net::{Net, Seeds, Visit};
+use crate::sync::{Mutex, lock};
+use core::net::IpAddr;
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use demux::Demux;
+use error::SocketError;
+use neap_tcp::config::Config;
+use neap_tcp::handshake::SynCookies;
+use neap_tcp::isn::Secrets;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::time::{Instant, Nanos};
+use registry::Registry;
+use shard::Shard;
+use std::sync::Arc;
+use udp::UdpTable;
+
+/// What a host is made with.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Randomness of the host: every secret is derived from it. Equal seeds make equal hosts.
+    pub seed: u64,
+    /// Settings of TCP; `tcp_congestion_control` must name one that exists.
+    pub config: Config,
+    /// Drivers that may poll at the same time; at least one.
+    pub shards: usize,
+    /// `net.ipv4.ip_local_port_range`.
+    pub ip_local_port_range: RangeInclusive<u16>,
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    pub tcp_max_tw_buckets: usize,
+    /// Limits of reassembly.
+    pub reassembly: reassembly::Config,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            config: Config::default(),
+            shards: 1,
+            ip_local_port_range: 32_768..=60_999,
+            tcp_max_tw_buckets: 262_144,
+            reassembly: reassembly::Config::default(),
+        }
+    }
+}
+
+/// What all parts of one host share (Linux's `struct net`).
+pub(crate) struct Host {
+    pub(crate) net: Net,
+    config: Mutex<Arc<Config>>,
+    secrets: Secrets,
+    cookies: SynCookies,
+    pub(crate) flow_key: FlowKey,
+    pub(crate) demux: Demux,
+    pub(crate) udp: UdpTable,
+    pub(crate) registry: Registry,
+    pub(crate) shards: Box<[Shard]>,
+    reset_limit: RateLimit,
+    /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
+    part_seed: AtomicU64,
+    next_shard: AtomicUsize,
+    /// The options of sockets on which nothing was set.
+    default_options: Arc<SocketOptions>,
+    /// The latest time that anybody told, for what happens without one.
+    last_seen: AtomicU64,
+    is_shut_down: AtomicBool,
+}
+
+impl core::fmt::Debug for Host {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // Not the secrets.
+        f.debug_struct("Host").field("net", &self.net).finish_non_exhaustive()
+    }
+}
+
+/// Independent values from one seed (SplitMix64).
+fn fork(seed: u64, purpose: u64) -> u64 {
+    let mut z = seed.wrapping_add(purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Host {
+    /// A host without interfaces. `config.shards` is at least one.
+    pub(crate) fn new(config: StackConfig) -> Self {
+        let seed = |purpose| fork(config.seed, purpose);
+        let flow_key = FlowKey::new(seed(1), seed(2));
+        let ports = config.ip_local_port_range;
+        let slack = Nanos(config.config.timer_slack_ns.into());
+        let shards: Box<[Shard]> =
+            (0..config.shards).map(|index| Shard::new(index, slack)).collect();
+        let seeds = Seeds {
+            topology: seed(7),
+            reassembly: (seed(8), seed(9)),
+            identification: seed(10) as u32,
+        };
+        let net = Net::new(seeds, flow_key, config.reassembly, shards[0].list.bell().clone());
+        Self {
+            net,
+            config: Mutex::new(Arc::new(config.config)),
+            secrets: Secrets::from_seed(seed(3)),
+            cookies: SynCookies::from_seed(seed(4)),
+            flow_key,
+            demux: Demux::new(flow_key, ports.clone(), seed(5), config.tcp_max_tw_buckets),
+            udp: UdpTable::new(ports, seed(6)),
+            registry: Registry::default(),
+            shards,
+            reset_limit: RateLimit::default(),
+            part_seed: AtomicU64::new(seed(11)),
+            next_shard: AtomicUsize::new(0),
+            default_options: Arc::default(),
+            last_seen: AtomicU64::new(0),
+            is_shut_down: AtomicBool::new(false),
+        }
+    }
+
+    /// The settings of TCP now. One mutex.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        lock(&self.config).clone()
+    }
+
+    pub(crate) fn set_config(&self, config: Config) {
+        *lock(&self.config) = Arc::new(config);
+    }
+
+    /// A secret for something that is made while the host runs.
+    pub(crate) fn fork_seed(&self) -> u64 {
+        fork(self.part_seed.fetch_add(1, Ordering::Relaxed), 1)
+    }
+
+    /// Notes the time for what happens without one.
+    pub(crate) fn note_time(&self, now: Instant) {
+        self.last_seen.fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The latest time that was noted.
+    pub(crate) fn last_noted_time(&self) -> Instant {
+        Instant::from_nanos(self.last_seen.load(Ordering::Relaxed))
+    }
+
+    /// Forgets old connections and fragments, and asks neighbours again. A load when nothing is due.
+    pub(crate) fn expire(&self, visit: Visit) {
+        if !self.net.housekeeping.take_due(visit.now) {
+            return;
+        }
+        let next = self.demux.expire_time_wait(visit.now);
+        let (due, undeliverable) = self.net.expire(visit);
+        self.on_undeliverable(visit, undeliverable);
+        self.net.housekeeping.schedule(next.min(due));
+    }
+
+    /// Whether a socket may be bound to this address: the unspecified one, or an own one.
+    pub(crate) fn check_local(&self, local: IpAddr) -> Result<(), SocketError> {
+        if local.is_unspecified() || self.net.topology.locals().contains(local) {
+            return Ok(());
+        }
+        Err(SocketError::AddressNotAvailable)
+    }
+
+    /// Whether `address` is a broadcast address.
+    pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
+        self.net.topology.locals().is_broadcast(address)
+    }
+
+    /// Resets all connections, closes all sockets and refuses new ones.
+    pub(crate) fn shut_down(&self, now: Instant) {
+        if self.is_shut_down.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (connections, listeners) = self.demux.shut_down();
+        for listener in listeners {
+            self.close_listener(&listener, now);
+        }
+        for socket in connections {
+            socket.abandon(self, now);
+        }
+        self.udp.shut_down();
+    }
+
+    /// Removes all interfaces with their routes, and closes their devices.
+    pub(crate) fn remove_interfaces(&self) {
+        for shard in &self.shards {
+            shard.remove_queues();
+        }
+        self.net.topology.clear();
+    }
+}

@@ -1,0 +1,224 @@
+//! How sockets come to be: `connect`, `listen`, and what a handshake leads to.
+
+use super::Host;
+use super::error::SocketError;
+use super::listener::{ListenContext, Listener};
+use super::registry::Target;
+use super::tcp::TcpSocket;
+use super::udp::UdpSocket;
+use crate::flow::FourTuple;
+use crate::net::Visit;
+use crate::net::egress::CachedRoute;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::Ordering;
+use neap_tcp::congestion;
+use neap_tcp::connection::{Connection, Setup};
+use neap_tcp::handshake::Accepted;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::small_queue::TxAccount;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Ports that `connect` tries when other threads take them in between.
+const CONNECT_TRIES: u32 = 16;
+
+/// What was asked of [`Stack::connect`](crate::stack::Stack::connect).
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// Own address and port; unspecified and 0 are chosen by the stack.
+    pub local: Option<SocketAddr>,
+    /// Socket options from the start.
+    pub options: SocketOptions,
+}
+
+/// What was asked of [`Stack::listen`](crate::stack::Stack::listen).
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections that may wait to be accepted; `somaxconn` is the upper bound.
+    pub backlog: u32,
+    /// `SO_REUSEADDR`: old connections on the port do not matter.
+    pub reuse_address: bool,
+    /// What accepted sockets inherit.
+    pub options: SocketOptions,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 4096, reuse_address: true, options: SocketOptions::default() }
+    }
+}
+
+impl Host {
+    /// As [`Stack::connect`](crate::stack::Stack::connect).
+    pub(crate) fn connect(
+        &self,
+        now: Instant,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        let ConnectOptions { local, options } = options;
+        let options = self.share(options);
+        // As in Linux, the unspecified address means this host.
+        let remote_ip = match remote.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        if remote.port() == 0 || remote_ip.is_multicast() {
+            return Err(SocketError::InvalidArgument);
+        }
+        if self.is_broadcast(remote_ip) {
+            return Err(SocketError::NetworkUnreachable);
+        }
+        let source = self.net.topology.source_for(remote_ip)?;
+        let bound = local.unwrap_or(SocketAddr::new(source, 0));
+        self.check_local(bound.ip())?;
+        if bound.is_ipv4() != remote.is_ipv4() {
+            return Err(SocketError::AddressFamily);
+        }
+        let local = if bound.ip().is_unspecified() { source } else { bound.ip() };
+        let mut tuple = FourTuple {
+            local,
+            remote: remote_ip,
+            local_port: bound.port(),
+            remote_port: remote.port(),
+        };
+        let is_ephemeral = tuple.local_port == 0;
+        for _ in 0..CONNECT_TRIES {
+            if is_ephemeral {
+                tuple.local_port = self.demux.choose_port(&tuple)?;
+            }
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let visit = Visit { now, shard };
+            let open = |setup| Connection::connect(now, setup);
+            match self.open(visit, tuple, options.clone(), CachedRoute::default(), open) {
+                // Another thread took the port in between.
+                Err(SocketError::AddressInUse) if is_ephemeral => {}
+                Err(error) => return Err(error),
+                Ok(socket) => {
+                    socket.with(self, now, |_| {});
+                    return Ok(socket);
+                }
+            }
+        }
+        Err(SocketError::AddressNotAvailable)
+    }
+
+    /// The connection that a listener's handshake led to.
+    pub(crate) fn accept_connection(
+        &self,
+        visit: Visit,
+        tuple: FourTuple,
+        accepted: Accepted,
+        options: Arc<SocketOptions>,
+        route: CachedRoute,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        let accept = |setup| Connection::accept(visit.now, setup, accepted);
+        self.open(visit, tuple, options, route, accept)
+    }
+
+    /// Makes a socket around the connection that `make` makes, and enters it into the tables.
+    fn open(
+        &self,
+        visit: Visit,
+        tuple: FourTuple,
+        options: Arc<SocketOptions>,
+        mut route: CachedRoute,
+        make: impl FnOnce(Setup) -> Connection,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        let Visit { now, shard } = visit;
+        let config = self.config();
+        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
+        let controller = congestion::by_name(controller).ok_or(SocketError::InvalidArgument)?;
+        let shard = &self.shards[shard % self.shards.len()];
+        let cell = shard.cell(self.registry.reserve());
+        let id = cell.id();
+        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+        let mtu = route.refresh(&self.net, now, tuple.remote).map_or(0, |route| route.mtu);
+        let setup = Setup {
+            config,
+            counters: shard.counters().clone(),
+            pages: shard.pages().clone(),
+            account: TxAccount::new(Waker::from(cell.clone())),
+            controller,
+            isn: self.secrets.isn(now, local, remote),
+            ts_offset: self.secrets.ts_offset(local, remote),
+            path: TcpSocket::path(&tuple, mtu),
+            options,
+        };
+        let socket = Arc::new(TcpSocket::new(tuple, make(setup), route, mtu, cell));
+        if let Err(error) = self.demux.insert(&socket) {
+            self.registry.release(id);
+            return Err(error);
+        }
+        self.registry.fill(id, Target::Tcp(socket.clone()));
+        Ok(socket)
+    }
+
+    /// Options in memory that sockets share where they are the default ones.
+    fn share(&self, options: SocketOptions) -> Arc<SocketOptions> {
+        if options == *self.default_options { self.default_options.clone() } else { options.into() }
+    }
+
+    /// As [`Stack::listen`](crate::stack::Stack::listen).
+    pub(crate) fn listen(
+        &self,
+        mut local: SocketAddr,
+        options: ListenOptions,
+    ) -> Result<Arc<Listener>, SocketError> {
+        self.check_local(local.ip())?;
+        if local.port() == 0 {
+            local.set_port(self.free_port()?);
+        }
+        let cell = self.shards[0].cell(self.registry.reserve());
+        let id = cell.id();
+        let max_accept = options.backlog.min(self.config().somaxconn) as usize;
+        let listener = Arc::new(Listener::new(local, max_accept, Arc::new(options.options), cell));
+        if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address) {
+            self.registry.release(id);
+            return Err(error);
+        }
+        self.registry.fill(id, Target::Listener(listener.clone()));
+        Ok(listener)
+    }
+
+    /// A TCP port that nobody listens on or uses. It is not reserved.
+    pub(crate) fn free_port(&self) -> Result<u16, SocketError> {
+        self.demux.free_port(u64::from(self.net.next_identification()))
+    }
+
+    /// Ends a listener, and resets the connections that nobody accepted.
+    pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) {
+        self.demux.unlisten(listener);
+        self.registry.release(listener.cell.id());
+        listener.cell.retire();
+        for child in listener.close() {
+            child.abandon(self, now);
+        }
+    }
+
+    /// What a listener needs to judge a segment. `mtu` is that of the way to the peer, in bytes.
+    pub(crate) fn listen_context(&self, visit: Visit, mtu: u32) -> ListenContext<'_> {
+        ListenContext {
+            now: visit.now,
+            key: self.flow_key,
+            config: self.config(),
+            counters: self.shards[visit.shard].counters(),
+            secrets: &self.secrets,
+            cookies: &self.cookies,
+            mtu,
+        }
+    }
+
+    /// As [`Stack::bind_udp`](crate::stack::Stack::bind_udp); `is_dual` binds `[::]` and `0.0.0.0`.
+    pub(crate) fn bind_udp(
+        &self,
+        local: SocketAddr,
+        reuse: bool,
+        is_dual: bool,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        self.check_local(local.ip())?;
+        self.udp.bind(self.flow_key, local, reuse, is_dual)
+    }
+}

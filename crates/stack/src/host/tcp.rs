@@ -1,0 +1,548 @@
+//! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
+
+use super::Host;
+use super::error_queue::{ErrorQueue, ErrorRecord, Report};
+use super::readiness::{Readiness, Ready};
+use super::run_list::{RunCell, Work};
+use super::tcp_egress::TcpEgress;
+use crate::drop_reason::DropReason;
+use crate::flow::FourTuple;
+use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
+use crate::net::Visit;
+use crate::net::egress::CachedRoute;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use neap_tcp::connection::{Connection, Path, WriteError};
+use neap_tcp::counters::Counter;
+use neap_tcp::info::TcpInfo;
+use neap_tcp::segment::Segment;
+use neap_tcp::seq::SeqNumber;
+use neap_tcp::state::State;
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::TxBlocked;
+use neap_tcp::write::WriteFlags;
+use std::sync::Arc;
+
+/// Memory that a segment in the backlog counts besides its payload.
+const SEGMENT_OVERHEAD: u32 = 256;
+
+/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
+#[derive(Default)]
+pub(crate) struct Debt {
+    work: Work,
+    backlog: Vec<Segment>,
+    backlog_bytes: u32,
+    /// The latest ICMP error and the sequence number that it quotes.
+    icmp_error: Option<Box<(SeqNumber, Report)>>,
+}
+
+impl Debt {
+    /// Appends a segment unless that exceeds `limit` bytes; whether it was taken.
+    fn push(&mut self, segment: Segment, limit: u32) -> bool {
+        let bytes = segment.payload.len().saturating_add(SEGMENT_OVERHEAD);
+        if self.backlog_bytes.saturating_add(bytes) > limit {
+            return false;
+        }
+        self.backlog_bytes += bytes;
+        self.backlog.push(segment);
+        true
+    }
+}
+
+/// What the owner of a socket has to itself.
+pub(crate) struct TcpState {
+    connection: Connection,
+    route: CachedRoute,
+    /// The MTU that the connection knows.
+    told_mtu: u32,
+    /// What routers said while the connection was opened; rare, so boxed.
+    errors: Option<Box<ErrorQueue>>,
+    /// The socket is out of the tables; what remains serves the application's last reads.
+    is_retired: bool,
+}
+
+/// What settling needs from outside.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) host: &'a Host,
+    pub(crate) socket: &'a Arc<TcpSocket>,
+}
+
+impl Settle for TcpState {
+    type Debt = Debt;
+    type Cx<'a> = Context<'a>;
+
+    fn is_settled(debt: &Debt) -> bool {
+        debt.work.is_empty() && debt.backlog.is_empty() && debt.icmp_error.is_none()
+    }
+
+    fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
+        for segment in debt.backlog {
+            self.connection.on_segment(cx.now, segment);
+        }
+        if let Some(icmp_error) = debt.icmp_error {
+            let (seq, report) = *icmp_error;
+            self.on_icmp_error(cx, seq, report);
+        }
+        if debt.work.contains(Work::ABORT) {
+            self.connection.abort(cx.now);
+        }
+        if debt.work.contains(Work::CLOSE) {
+            self.connection.close(cx.now);
+        }
+        // Only the driver says that a deadline passed: it has taken what arrived before. A thread that
+        // was kept from running would else time out with the ACKs unread.
+        if debt.work.contains(Work::DEADLINE) && self.connection.deadline() <= cx.now {
+            self.connection.on_deadline(cx.now);
+        }
+        self.finish(cx);
+    }
+}
+
+impl TcpState {
+    /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
+    /// change and before the socket is given up.
+    fn finish(&mut self, cx: &Context<'_>) {
+        let blocked =
+            self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
+        if blocked == TxBlocked::Yield {
+            cx.socket.cell.request(Work::TRANSMIT);
+        }
+        if !self.is_retired && self.connection.is_closed() {
+            self.retire(cx);
+        }
+        cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
+        let edges = self.connection.take_edges();
+        let mut ready = self.connection.readiness();
+        let has_errors = self.errors.as_ref().is_some_and(|errors| !errors.is_empty());
+        ready.set(Ready::ERROR_QUEUE, has_errors);
+        cx.socket.readiness.set(ready, edges);
+        cx.socket.cell.publish(self.connection.deadline());
+    }
+
+    /// Lets `f` send over the way down as it is now.
+    fn with_egress<R>(
+        &mut self,
+        cx: &Context<'_>,
+        f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
+    ) -> R {
+        let TcpSocket { tuple, cell, .. } = &**cx.socket;
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple.remote);
+        let mtu = route.map_or(self.told_mtu, |route| route.mtu);
+        if mtu != self.told_mtu {
+            self.told_mtu = mtu;
+            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
+        }
+        let priority = self.connection.options().priority;
+        let route = &mut self.route;
+        let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
+        let answer = f(&mut self.connection, cx.now, &mut egress);
+        let visit = Visit { now: cx.now, shard: cell.list().shard() };
+        cx.host.on_undeliverable(visit, egress.into_undeliverable());
+        answer
+    }
+
+    /// Writes; what is more than one buffer leaves as it is copied.
+    fn send(
+        &mut self,
+        cx: &Context<'_>,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        if !self.connection.is_large_write(data.len()) {
+            return self.connection.write_with(cx.now, data, flags);
+        }
+        self.with_egress(cx, |connection, now, egress| connection.send(now, data, flags, egress))
+    }
+
+    /// Takes the socket out of the tables of its host.
+    fn retire(&mut self, cx: &Context<'_>) {
+        self.is_retired = true;
+        match self.connection.take_time_wait() {
+            Some(time_wait) => {
+                cx.host.net.housekeeping.schedule(time_wait.deadline());
+                let priority = self.connection.options().priority;
+                cx.host.demux.enter_time_wait(cx.socket, time_wait, priority);
+            }
+            None => {
+                cx.host.demux.remove(cx.socket);
+            }
+        }
+        cx.host.registry.release(cx.socket.cell.id());
+        cx.socket.cell.retire();
+        self.route = CachedRoute::default();
+    }
+
+    /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
+    fn on_icmp_error(
+        &mut self,
+        cx: &Context<'_>,
+        seq: SeqNumber,
+        Report { record, is_too_big, .. }: Report,
+    ) {
+        if !self.connection.is_in_flight(seq) {
+            cx.host.net.counters.drops.count(DropReason::Icmp);
+            return;
+        }
+        if is_too_big {
+            // The route learns; `finish` tells the connection.
+            let (remote, topology) = (cx.socket.tuple.remote, &cx.host.net.topology);
+            let current = self.route.get().map_or(0, |route| route.mtu);
+            topology.on_packet_too_big(cx.now, remote, record.info, current);
+            return;
+        }
+        let error = record.error;
+        // As in Linux: of an open connection there is no record, and over IPv4 a connection that
+        // opens gets one whether it asked or not (`tcp_v4_err`, `tcp_v6_err`).
+        let is_asked = self.connection.options().receive_errors || cx.socket.tuple.remote.is_ipv4();
+        let state = self.connection.state();
+        if is_asked && matches!(state, State::SynSent | State::SynReceived) {
+            let room = self.connection.receive_room();
+            if self.errors.get_or_insert_default().push(record, room) {
+                cx.socket.readiness.signal(Ready::ERROR_QUEUE);
+            } else {
+                cx.host.net.counters.drops.count(DropReason::ErrorQueue);
+            }
+        }
+        self.connection.on_unreachable(error);
+        if self.connection.readiness().contains(Ready::ERROR) {
+            cx.socket.readiness.signal(Ready::ERROR);
+        }
+    }
+
+    /// Takes the oldest record of the error queue.
+    fn next_error(&mut self, cx: &Context<'_>) -> Option<ErrorRecord> {
+        let errors = self.errors.as_mut()?;
+        let record = errors.pop(|error| self.connection.set_error(error));
+        if errors.is_empty() {
+            self.errors = None;
+        } else {
+            // Whoever waits for edges hears of the next.
+            cx.socket.readiness.signal(Ready::ERROR_QUEUE);
+        }
+        record
+    }
+}
+
+/// One TCP socket, shared by the tables of its host and the handles of applications.
+pub(crate) struct TcpSocket {
+    tuple: FourTuple,
+    state: HandOff<TcpState>,
+    pub(crate) readiness: Readiness,
+    pub(crate) cell: Arc<RunCell>,
+    /// Memory of the backlog at the most.
+    backlog_limit: AtomicU32,
+}
+
+impl core::fmt::Debug for TcpSocket {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TcpSocket").field("tuple", &self.tuple).finish_non_exhaustive()
+    }
+}
+
+impl TcpSocket {
+    /// A socket around `connection`, which knows `told_mtu` as the MTU of its path.
+    pub(crate) fn new(
+        tuple: FourTuple,
+        connection: Connection,
+        route: CachedRoute,
+        told_mtu: u32,
+        cell: Arc<RunCell>,
+    ) -> Self {
+        let backlog_limit = AtomicU32::new(connection.backlog_limit());
+        let state = TcpState { connection, route, told_mtu, errors: None, is_retired: false };
+        Self { tuple, state: HandOff::new(state), readiness: Readiness::new(), cell, backlog_limit }
+    }
+
+    /// What a connection is to know of a path of this MTU.
+    pub(crate) fn path(tuple: &FourTuple, mtu: u32) -> Path {
+        Path { mtu, ip_header: if tuple.remote.is_ipv4() { 20 } else { 40 } }
+    }
+
+    /// Own and peer's address and port.
+    pub(crate) fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    /// Owns the socket for `f`, then sends, settles and gives it up.
+    pub(crate) fn with<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut Connection) -> R,
+    ) -> R {
+        self.with_state(host, now, |state, _| f(&mut state.connection))
+    }
+
+    /// As [`with`](Self::with), with all of the socket's state.
+    fn with_state<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut TcpState, &Context<'_>) -> R,
+    ) -> R {
+        let mut cx = Context { now, host, socket: self };
+        let mut owner = self.state.own();
+        let answer = f(&mut owner, &cx);
+        owner.finish(&cx);
+        self.release(owner, &mut cx);
+        answer
+    }
+
+    /// Looks at the connection without causing anything.
+    pub(crate) fn look<R>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        f: impl FnOnce(&mut Connection) -> R,
+    ) -> R {
+        let mut owner = self.state.own();
+        let answer = f(&mut owner.connection);
+        self.release(owner, &mut Context { now, host, socket: self });
+        answer
+    }
+
+    /// Gives the connection the segments of one receive batch; it transmits once, afterwards. If
+    /// another thread owns it, they become its debt. `segments` is empty afterwards.
+    pub(crate) fn receive(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        segments: &mut Vec<Segment>,
+    ) {
+        let mut cx = Context { now, host, socket: self };
+        if let Some(mut owner) = self.state.try_own() {
+            for segment in segments.drain(..) {
+                owner.connection.on_segment(now, segment);
+            }
+            owner.finish(&cx);
+            self.release(owner, &mut cx);
+            return;
+        }
+        let limit = self.backlog_limit.load(Relaxed);
+        let mut dropped = 0;
+        let leave = |debt: &mut Debt| {
+            for segment in segments.drain(..) {
+                dropped += u64::from(!debt.push(segment, limit));
+            }
+        };
+        let posted = self.state.post(leave, &mut cx);
+        if dropped > 0 {
+            self.cell.list().counters().add(Counter::BacklogDrop, dropped);
+            host.net.counters.drops.add(DropReason::SocketBacklog, dropped);
+        }
+        self.after_post(posted);
+    }
+
+    /// Does `work`, or leaves it to the owner.
+    pub(crate) fn visit(self: &Arc<Self>, host: &Host, now: Instant, work: Work) {
+        let mut cx = Context { now, host, socket: self };
+        let posted = self.state.post(|debt| debt.work |= work, &mut cx);
+        self.after_post(posted);
+    }
+
+    /// Writes and sends, as [`Connection::send`] says.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.with_state(host, now, |state, cx| state.send(cx, data, flags))
+    }
+
+    /// Takes the oldest record of the error queue.
+    pub(crate) fn next_error(self: &Arc<Self>, host: &Host, now: Instant) -> Option<ErrorRecord> {
+        self.with_state(host, now, TcpState::next_error)
+    }
+
+    /// Puts another error queue in the place of the present one, which is returned.
+    pub(crate) fn swap_errors(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        other: Option<Box<ErrorQueue>>,
+    ) -> Option<Box<ErrorQueue>> {
+        let swap =
+            |state: &mut TcpState, _: &Context<'_>| core::mem::replace(&mut state.errors, other);
+        self.with_state(host, now, swap)
+    }
+
+    /// Tells the connection of an ICMP error about the segment with `seq`.
+    pub(crate) fn on_icmp_error(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        seq: SeqNumber,
+        report: Report,
+    ) {
+        let mut cx = Context { now, host, socket: self };
+        let error = Some(Box::new((seq, report)));
+        let posted = self.state.post(|debt| debt.icmp_error = error, &mut cx);
+        self.after_post(posted);
+    }
+
+    fn after_post(&self, posted: Posted) {
+        match posted {
+            Posted::Settled => {}
+            Posted::LeftToOwner => self.cell.list().counters().add(Counter::Deferred, 1),
+            Posted::DebtLeft => self.cell.request(Work::TRANSMIT),
+        }
+    }
+
+    fn release(&self, owner: Owner<'_, TcpState>, cx: &mut Context<'_>) {
+        if owner.release(cx) == Released::DebtLeft {
+            self.cell.request(Work::TRANSMIT);
+        }
+    }
+
+    /// What a listing shows of this connection.
+    pub(crate) fn flow(self: &Arc<Self>, host: &Host, now: Instant) -> FlowInfo {
+        let (local, remote) = (self.tuple.local_addr(), self.tuple.remote_addr());
+        let owner = self.state.own();
+        let flow = FlowInfo {
+            local,
+            remote,
+            state: owner.connection.state(),
+            info: owner.connection.info(now),
+        };
+        self.release(owner, &mut Context { now, host, socket: self });
+        flow
+    }
+
+    /// Resets the connection, now or when its owner leaves.
+    pub(crate) fn abandon(self: &Arc<Self>, host: &Host, now: Instant) {
+        self.visit(host, now, Work::ABORT);
+    }
+}
+
+/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
+#[derive(Clone, Debug)]
+pub struct FlowInfo {
+    /// Own address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// State.
+    pub state: State,
+    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
+    pub info: TcpInfo,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::host::StackConfig;
+    use crate::host::opening::{ConnectOptions, ListenOptions};
+    use neap_tcp::connection::ReadError;
+    use neap_tcp::options::SocketOption;
+    use neap_tcp::time::Nanos;
+    use neap_tcp::transmit::small_queue::TxAccount;
+
+    /// A host that is connected to itself.
+    struct Pair {
+        host: Host,
+        now: Instant,
+        client: Arc<TcpSocket>,
+        server: Arc<TcpSocket>,
+    }
+
+    fn pair() -> Pair {
+        let host = Host::new(StackConfig::default());
+        let now = Instant::from_nanos(1_000_000_000);
+        let to = "127.0.0.1:80".parse().expect("an address");
+        let listener = host.listen(to, ListenOptions::default()).expect("nobody listens");
+        let client = host.connect(now, to, ConnectOptions::default()).expect("a free port");
+        run(&host, now);
+        let server = listener.accept().expect("a connection");
+        Pair { host, now, client, server }
+    }
+
+    fn run(host: &Host, now: Instant) {
+        while host.shards[0].poll(host, now).0 <= now {}
+    }
+
+    impl Pair {
+        fn write(&self, data: &[u8]) {
+            let sent = self.client.send(&self.host, self.now, data, WriteFlags::empty());
+            assert_eq!(sent, Ok(data.len()));
+        }
+
+        fn read(&self, now: Instant) -> Result<usize, ReadError> {
+            self.server.with(&self.host, now, |connection| connection.read(now, &mut [0; 2000]))
+        }
+
+        fn release(&self, socket: &Arc<TcpSocket>, now: Instant, owner: Owner<'_, TcpState>) {
+            socket.release(owner, &mut Context { now, host: &self.host, socket });
+        }
+
+        fn counter(&self, counter: Counter) -> u64 {
+            self.host.shards[0].counters().get(counter)
+        }
+    }
+
+    #[test]
+    fn segments_wait_for_the_owner_and_are_settled_when_it_leaves() {
+        let pair = pair();
+        let Pair { host, now, server, .. } = &pair;
+        let owner = server.state.own();
+        pair.write(b"while you are away");
+        run(host, *now);
+        assert_eq!(owner.connection.unread(), 0);
+        assert_eq!(pair.counter(Counter::Deferred), 1);
+        assert!(!server.readiness.state().bits().contains(Ready::READABLE));
+        pair.release(server, *now, owner);
+        assert!(server.readiness.state().bits().contains(Ready::READABLE));
+        assert_eq!(pair.read(*now), Ok(18));
+    }
+
+    #[test]
+    fn a_deadline_that_passed_under_the_owner_is_met_when_it_leaves() {
+        let pair = pair();
+        let Pair { host, now, client, .. } = &pair;
+        // Nobody acknowledges while the frames wait on the loopback.
+        pair.write(b"lost");
+        drop(host.net.take_looped_back().expect("the segment"));
+        let owner = client.state.own();
+        let later = *now + Nanos::from_secs(2);
+        let (next, _) = host.shards[0].poll(host, later);
+        assert!(next > later, "the driver does not spin on a timer it cannot serve");
+        assert!(!host.net.has_looped_back());
+        pair.release(client, later, owner);
+        assert!(host.net.has_looped_back(), "sent again");
+        run(host, later);
+        assert_eq!(pair.read(later), Ok(4));
+    }
+
+    #[test]
+    fn the_backlog_of_an_owned_socket_is_bounded() {
+        let pair = pair();
+        let Pair { host, now, client, server } = &pair;
+        server.backlog_limit.store(1000, Relaxed);
+        let owner = server.state.own();
+        for _ in 0..10 {
+            let option = SocketOption::NoDelay(true);
+            client
+                .with(host, *now, |connection| connection.set_option(*now, option))
+                .expect("valid");
+            pair.write(&[1; 100]);
+            run(host, *now);
+        }
+        pair.release(server, *now, owner);
+        assert!(pair.counter(Counter::BacklogDrop) > 0);
+        assert!(host.net.counters.drops.get(DropReason::SocketBacklog) > 0);
+        assert!(pair.read(*now).expect("some came") <= 400);
+    }
+
+    #[test]
+    fn an_idle_connection_takes_little_besides_its_state() {
+        let arcs = size_of::<TcpSocket>()
+            + size_of::<RunCell>()
+            + size_of::<TxAccount>()
+            + 3 * size_of::<[usize; 2]>();
+        let state = size_of::<TcpState>() - size_of::<Connection>();
+        let tables = 9 + 32;
+        assert!(arcs + state + tables < 512, "{arcs} + {state} + {tables} bytes");
+    }
+}

@@ -1,0 +1,104 @@
+//! What a connection sees of the host below it, for one call of its `transmit`.
+
+use super::Host;
+use super::run_list::RunCell;
+use crate::flow::FourTuple;
+use crate::frame::{DATAGRAM, Frame};
+use crate::net::Visit;
+use crate::net::egress::{CachedRoute, PathTraits, Stamp};
+use crate::wire::Protocol;
+use crate::wire::checksum::Pseudo;
+use neap_tcp::segment::Segment;
+use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
+use neap_tcp::transmit::small_queue::TxCredit;
+
+/// The way down of one connection.
+pub(crate) struct TcpEgress<'a> {
+    host: &'a Host,
+    visit: Visit,
+    tuple: &'a FourTuple,
+    cell: &'a RunCell,
+    route: &'a mut CachedRoute,
+    path: PathTraits,
+    pseudo: Option<Pseudo>,
+    flow: u64,
+    priority: u8,
+    undeliverable: Vec<Frame>,
+}
+
+impl<'a> TcpEgress<'a> {
+    /// Over `route`, which is current.
+    pub(crate) fn new(
+        host: &'a Host,
+        now: Instant,
+        tuple: &'a FourTuple,
+        cell: &'a RunCell,
+        route: &'a mut CachedRoute,
+        priority: u8,
+    ) -> Self {
+        let shard = cell.list().shard();
+        Self {
+            host,
+            visit: Visit { now, shard },
+            tuple,
+            cell,
+            path: PathTraits::of(route.get(), shard),
+            route,
+            pseudo: Pseudo::of(tuple.local, tuple.remote, Protocol::TCP),
+            flow: cell.id().0 & (DATAGRAM - 1),
+            priority,
+            undeliverable: Vec::new(),
+        }
+    }
+
+    /// The frames that no neighbour takes.
+    pub(crate) fn into_undeliverable(self) -> Vec<Frame> {
+        self.undeliverable
+    }
+}
+
+impl Egress for TcpEgress<'_> {
+    fn enqueue(
+        &mut self,
+        segment: Segment,
+        departure: Instant,
+        credit: Option<TxCredit>,
+    ) -> Verdict {
+        self.cell.list().count_sent();
+        let (priority, flow) = (self.priority, self.flow);
+        let stamp = Stamp { departure, credit, priority, flow };
+        let net = &self.host.net;
+        match net.send_tcp(self.visit, self.route, self.tuple, self.pseudo, segment, stamp) {
+            Ok(output) => {
+                self.undeliverable.extend(output.undeliverable);
+                output.verdict
+            }
+            Err(_) => Verdict::Dropped,
+        }
+    }
+
+    fn gso(&self) -> GsoLimits {
+        self.path.gso
+    }
+
+    fn holds_until_departure(&self) -> bool {
+        self.path.holds_until_departure
+    }
+
+    fn completes_on_enqueue(&self) -> bool {
+        self.path.completes_on_enqueue
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.cell.list().has_sent_enough()
+    }
+
+    fn pacing_shift(&self) -> u32 {
+        self.path.pacing_shift
+    }
+
+    fn completion_lateness(&self) -> Nanos {
+        self.path.completion_lateness
+    }
+}

@@ -1,0 +1,354 @@
+//! The way down: from a segment or a datagram to a frame in a port.
+//!
+//! Cost per frame of a socket with a valid route: one load for the generation of the routes, on
+//! Ethernet one look at the neighbour, the headers written once from values (no allocation), the
+//! port. A cached route takes 64 bytes.
+
+use super::fragment::fragment;
+use super::interface::Output;
+use super::topology::{LOOPBACK_MTU, NextHop, ResolvedRoute};
+use super::{Net, Visit};
+use crate::device::{Capabilities, Completion};
+use crate::drop_reason::DropReason;
+use crate::flow::FourTuple;
+use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
+use crate::stats::IpCounter;
+use crate::wire::checksum::Pseudo;
+use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp};
+use core::net::IpAddr;
+use neap_tcp::segment::{Ecn, Payload, Segment};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use neap_tcp::transmit::egress::{GsoLimits, Verdict};
+use neap_tcp::transmit::small_queue::TxCredit;
+
+/// Hop limit of what this host sends (`net.ipv4.ip_default_ttl`).
+const HOP_LIMIT: u8 = 64;
+
+/// Largest packet that an IPv4 total length can state.
+const MAX_PACKET: u32 = 65_535;
+
+/// Super-frames that are cut in software may carry so many segments, as in Linux.
+const SOFTWARE_GSO_SEGS: u32 = 65_535;
+
+/// The route that a socket last used, as long as it is right (`sk_dst_cache`).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CachedRoute {
+    route: Option<ResolvedRoute>,
+    identification: u16,
+}
+
+impl CachedRoute {
+    /// The route now; looks for it again when routes, addresses or path MTUs have changed.
+    pub(crate) fn refresh(
+        &mut self,
+        net: &Net,
+        now: Instant,
+        remote: IpAddr,
+    ) -> Option<&ResolvedRoute> {
+        if !self.route.as_ref().is_some_and(|route| route.is_current(&net.topology, now)) {
+            self.route = net.topology.resolve(now, remote);
+        }
+        self.route.as_ref()
+    }
+
+    /// The route that was found last.
+    pub(crate) fn get(&self) -> Option<&ResolvedRoute> {
+        self.route.as_ref()
+    }
+
+    /// The route, and the first of `count` IPv4 identifications. The packets are sent with DF, so
+    /// the identification says nothing (RFC 6864), but devices and GRO like it to count.
+    fn next_identification(&mut self, count: u32) -> u16 {
+        let first = self.identification;
+        self.identification = first.wrapping_add(count as u16);
+        first
+    }
+}
+
+/// What the path below tells a connection, once per call of its `transmit`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathTraits {
+    pub(crate) gso: GsoLimits,
+    /// The qdisc holds frames until their departure.
+    pub(crate) holds_until_departure: bool,
+    /// Frames complete when the device takes them.
+    pub(crate) completes_on_enqueue: bool,
+    /// `sk_pacing_shift`
+    pub(crate) pacing_shift: u32,
+    /// How late completions are.
+    pub(crate) completion_lateness: Nanos,
+}
+
+impl PathTraits {
+    /// Those of a route, as the sockets of `shard` use it.
+    pub(crate) fn of(route: Option<&ResolvedRoute>, shard: usize) -> Self {
+        let mut path = Self {
+            gso: GsoLimits { max_size: 1500, max_segs: 1 },
+            holds_until_departure: false,
+            completes_on_enqueue: false,
+            pacing_shift: 10,
+            completion_lateness: Nanos::ZERO,
+        };
+        match route.map(|route| &route.next_hop) {
+            None => {}
+            Some(NextHop::Loopback) => {
+                path.gso = GsoLimits { max_size: LOOPBACK_MTU, max_segs: SOFTWARE_GSO_SEGS };
+            }
+            Some(NextHop::Neighbor(interface, _)) => {
+                let port = interface.port(shard);
+                let capabilities = port.capabilities();
+                path.gso = gso_limits(capabilities);
+                path.holds_until_departure = port.holds_until_departure();
+                path.completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
+                path.pacing_shift = u32::from(capabilities.pacing_shift);
+                path.completion_lateness = port.lateness();
+            }
+        }
+        path
+    }
+}
+
+/// Super-frames through a port: as the device takes them, or cut by the port.
+fn gso_limits(capabilities: &Capabilities) -> GsoLimits {
+    if capabilities.gso_max_segs == 0 {
+        return GsoLimits { max_size: capabilities.mtu.into(), max_segs: 1 };
+    }
+    if capabilities.gso_max_size > u32::from(capabilities.mtu) {
+        let max_size = capabilities.gso_max_size.min(MAX_PACKET);
+        return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };
+    }
+    GsoLimits { max_size: MAX_PACKET, max_segs: SOFTWARE_GSO_SEGS }
+}
+
+/// What the two IP headers have in common.
+struct IpFields {
+    local: IpAddr,
+    remote: IpAddr,
+    protocol: Protocol,
+    hop_limit: u8,
+    ecn: Ecn,
+    identification: u16,
+    dont_fragment: bool,
+}
+
+impl IpFields {
+    fn emit(&self, headers: &mut Headers, payload_len: u16) {
+        let &Self { protocol, hop_limit, ecn, identification, dont_fragment, .. } = self;
+        match (self.local, self.remote) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
+                source,
+                destination,
+                protocol,
+                ttl: hop_limit,
+                dscp: 0,
+                ecn,
+                identification,
+                dont_fragment,
+            }
+            .emit(headers, payload_len),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
+                source,
+                destination,
+                protocol,
+                hop_limit,
+                dscp: 0,
+                ecn,
+                flow_label: 0,
+            }
+            .emit(headers, payload_len),
+            // A route is found for two addresses of one family only.
+            _ => {}
+        }
+    }
+}
+
+/// A segment with its headers: TCP, then IP. The link header comes with the neighbour.
+fn tcp_frame(
+    tuple: &FourTuple,
+    pseudo: Pseudo,
+    next_hop: &NextHop,
+    segment: Segment,
+    identification: u16,
+) -> Frame {
+    let mut headers = Headers::default();
+    let ports = Ports { source: tuple.local_port, destination: tuple.remote_port };
+    let is_super = segment.gso_size > 0 && segment.payload.len() > u32::from(segment.gso_size);
+    let by_device = match next_hop {
+        NextHop::Loopback => true,
+        NextHop::Neighbor(interface, _) => is_super || interface.capabilities().checksum_tx,
+    };
+    let by = if by_device { ChecksumBy::Device } else { ChecksumBy::Stack };
+    let tcp_len = tcp::emit(&mut headers, ports, &segment, pseudo, by);
+    let transport_len = u16::try_from(tcp_len as u32 + segment.payload.len()).unwrap_or(u16::MAX);
+    let ip = IpFields {
+        local: tuple.local,
+        remote: tuple.remote,
+        protocol: Protocol::TCP,
+        hop_limit: HOP_LIMIT,
+        ecn: segment.ecn,
+        identification,
+        dont_fragment: true,
+    };
+    ip.emit(&mut headers, transport_len);
+    let kind = if tuple.local.is_ipv4() { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+    let checksum = by_device.then(|| partial_checksum(&headers, tcp_len, tcp::CHECKSUM_AT));
+    Frame {
+        gso: is_super.then_some(Gso { size: segment.gso_size, kind }),
+        checksum,
+        ecn: segment.ecn,
+        ..Frame::new(headers, segment.payload)
+    }
+}
+
+/// What the qdisc and the account know of a segment that a connection sends.
+#[derive(Debug)]
+pub(crate) struct Stamp {
+    /// As [`Frame::departure`].
+    pub(crate) departure: Instant,
+    /// As [`Frame::credit`].
+    pub(crate) credit: Option<TxCredit>,
+    /// As [`Frame::priority`].
+    pub(crate) priority: u8,
+    /// As [`Frame::flow`].
+    pub(crate) flow: u64,
+}
+
+/// A packet of any protocol but TCP, its transport header written and summed.
+pub(crate) struct Datagram {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) protocol: Protocol,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Payload,
+    /// As [`Frame::flow`].
+    pub(crate) flow: u64,
+    /// As [`Frame::pacing_rate`].
+    pub(crate) pacing_rate: Rate,
+    /// The share of the socket's account.
+    pub(crate) credit: Option<TxCredit>,
+}
+
+impl Datagram {
+    /// The packet with its IP header.
+    fn frame(mut self, identification: u16, mtu: u32) -> Frame {
+        let transport_len = self.headers.len() as u32 + self.payload.len();
+        let ip = IpFields {
+            local: self.local,
+            remote: self.remote,
+            protocol: self.protocol,
+            hop_limit: HOP_LIMIT,
+            ecn: Ecn::NotEct,
+            identification,
+            dont_fragment: transport_len + 20 <= mtu,
+        };
+        ip.emit(&mut self.headers, u16::try_from(transport_len).unwrap_or(u16::MAX));
+        Frame {
+            pacing_rate: self.pacing_rate,
+            flow: self.flow,
+            credit: self.credit,
+            ..Frame::new(self.headers, self.payload)
+        }
+    }
+}
+
+/// No route leads to the destination. The packet is dropped and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoute;
+
+impl Net {
+    /// The flow of what no connected socket sends (`skb_get_hash`).
+    pub(crate) fn orphan_flow(&self, tuple: &FourTuple) -> u64 {
+        ORPHAN | self.flow_key.hash(tuple)
+    }
+
+    fn count_no_route(&self) {
+        self.counters.ip.add(IpCounter::IpOutNoRoutes, 1);
+        self.counters.drops.count(DropReason::NoRoute);
+    }
+
+    /// Counts the packet and gives it to the loopback, or to the neighbour's interface.
+    fn output(&self, visit: Visit, next_hop: &NextHop, frame: Frame) -> Output {
+        let is_v4 = frame.headers.as_slice().first().is_some_and(|byte| byte >> 4 == 4);
+        let (requests, octets) = if is_v4 {
+            (IpCounter::IpOutRequests, IpCounter::IpOutOctets)
+        } else {
+            (IpCounter::Ip6OutRequests, IpCounter::Ip6OutOctets)
+        };
+        self.counters.ip.add(requests, 1);
+        self.counters.ip.add(octets, frame.len() as u64);
+        match next_hop {
+            NextHop::Loopback => Output::of(self.loop_back(frame)),
+            NextHop::Neighbor(interface, neighbor) => interface.output(visit, *neighbor, frame),
+        }
+    }
+
+    /// Sends a segment of a connection over its route.
+    pub(crate) fn send_tcp(
+        &self,
+        visit: Visit,
+        cached: &mut CachedRoute,
+        tuple: &FourTuple,
+        pseudo: Option<Pseudo>,
+        segment: Segment,
+        stamp: Stamp,
+    ) -> Result<Output, NoRoute> {
+        let identification = cached.next_identification(segment.segments());
+        let (Some(route), Some(pseudo)) = (&cached.route, pseudo) else {
+            self.count_no_route();
+            return Err(NoRoute);
+        };
+        let mut frame = tcp_frame(tuple, pseudo, &route.next_hop, segment, identification);
+        (frame.departure, frame.credit) = (stamp.departure, stamp.credit);
+        (frame.priority, frame.flow) = (stamp.priority, stamp.flow);
+        Ok(self.output(visit, &route.next_hop, frame))
+    }
+
+    /// Sends a segment that no connection sends: SYN-ACK, reset, or an ACK from TIME_WAIT.
+    pub(crate) fn send_orphan(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        priority: u8,
+        segment: Segment,
+    ) -> Result<Output, NoRoute> {
+        let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
+        let mut cached = CachedRoute::default();
+        cached.refresh(self, visit.now, tuple.remote);
+        let stamp = Stamp {
+            departure: Instant::ZERO,
+            credit: None,
+            priority,
+            flow: self.orphan_flow(tuple),
+        };
+        self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)
+    }
+
+    /// Sends a datagram over its route, in fragments if it is longer than the route takes. The answer
+    /// is that of the last fragment.
+    pub(crate) fn send_datagram(
+        &self,
+        visit: Visit,
+        cached: &mut CachedRoute,
+        datagram: Datagram,
+    ) -> Result<Output, NoRoute> {
+        let Some(route) = cached.refresh(self, visit.now, datagram.remote) else {
+            self.count_no_route();
+            return Err(NoRoute);
+        };
+        let (next_hop, mtu) = (&route.next_hop, route.mtu);
+        let identification = self.next_identification();
+        let frame = datagram.frame(identification as u16, mtu);
+        if frame.len() <= mtu as usize {
+            return Ok(self.output(visit, next_hop, frame));
+        }
+        self.counters.ip.add(IpCounter::IpFragOKs, 1);
+        let mut all = Output::of(Verdict::Queued);
+        for piece in fragment(frame, mtu as usize, identification) {
+            self.counters.ip.add(IpCounter::IpFragCreates, 1);
+            let Output { verdict, undeliverable } = self.output(visit, next_hop, piece);
+            all.verdict = verdict;
+            all.undeliverable.extend(undeliverable);
+        }
+        Ok(all)
+    }
+}

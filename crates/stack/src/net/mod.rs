@@ -1,0 +1,234 @@
+//! Between sockets and devices: links, addresses, routes, neighbours, and all that leaves.
+//!
+//! [`Net`] knows no socket. What a socket may have to hear is returned: a packet that no neighbour
+//! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
+
+pub mod bql;
+pub(crate) mod egress;
+pub mod fragment;
+pub mod gso;
+pub(crate) mod housekeeping;
+pub(crate) mod icmp;
+pub mod interface;
+pub mod neighbor;
+pub mod port;
+pub mod qdisc;
+pub(crate) mod rate_limit;
+pub mod reassembly;
+pub mod route;
+pub mod sojourn;
+pub(crate) mod topology;
+
+use crate::doorbell::Doorbell;
+use crate::drop_reason::DropReason;
+use crate::flow::FlowKey;
+use crate::frame::Frame;
+use crate::stats::{IpCounter, PacketCounters};
+use crate::sync::{Mutex, lock};
+use core::sync::atomic::{AtomicU32, Ordering};
+use housekeeping::Housekeeping;
+use neap_tcp::time::Instant;
+use neap_tcp::transmit::egress::Verdict;
+use rate_limit::RateLimit;
+use reassembly::{Part, Reassembler, Refusal, Whole};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use topology::Topology;
+
+/// Frames on their way from this host to itself.
+const LOOPBACK_FRAMES: usize = 1000;
+
+/// When something is done, and by the driver of which shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    pub(crate) now: Instant,
+    pub(crate) shard: usize,
+}
+
+/// What is random in a [`Net`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seeds {
+    /// For what spreads the times of path MTUs.
+    pub(crate) topology: u64,
+    /// The keys of reassembly.
+    pub(crate) reassembly: (u64, u64),
+    /// The first identification of a datagram.
+    pub(crate) identification: u32,
+}
+
+/// Everything of one host below its sockets.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) topology: Topology,
+    pub(crate) counters: Arc<PacketCounters>,
+    pub(crate) housekeeping: Arc<Housekeeping>,
+    flow_key: FlowKey,
+    reassembler: Mutex<Reassembler>,
+    loopback: Mutex<VecDeque<Frame>>,
+    icmp_limit: RateLimit,
+    identification: AtomicU32,
+    /// The bell of shard 0, whose driver receives what the host sends to itself.
+    bell: Arc<Doorbell>,
+}
+
+impl Net {
+    /// Nothing is attached. `bell` is that of shard 0.
+    pub(crate) fn new(
+        seeds: Seeds,
+        flow_key: FlowKey,
+        reassembly: reassembly::Config,
+        bell: Arc<Doorbell>,
+    ) -> Self {
+        Self {
+            topology: Topology::new(seeds.topology),
+            counters: Arc::default(),
+            housekeeping: Arc::new(Housekeeping::new(bell.clone())),
+            flow_key,
+            reassembler: Mutex::new(Reassembler::new(reassembly, seeds.reassembly)),
+            loopback: Mutex::default(),
+            icmp_limit: RateLimit::default(),
+            identification: AtomicU32::new(seeds.identification),
+            bell,
+        }
+    }
+
+    /// The next identification of a datagram that may be fragmented.
+    pub(crate) fn next_identification(&self) -> u32 {
+        self.identification.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Queues what this host sends to itself.
+    fn loop_back(&self, frame: Frame) -> Verdict {
+        let mut queue = lock(&self.loopback);
+        if queue.len() >= LOOPBACK_FRAMES {
+            drop(queue);
+            self.counters.drops.count(DropReason::LoopbackFull);
+            return Verdict::Dropped;
+        }
+        queue.push_back(frame);
+        drop(queue);
+        self.bell.ring(Instant::ZERO);
+        Verdict::Queued
+    }
+
+    /// The next frame that this host has sent to itself.
+    pub(crate) fn take_looped_back(&self) -> Option<Frame> {
+        lock(&self.loopback).pop_front()
+    }
+
+    /// Whether frames wait that this host has sent to itself.
+    pub(crate) fn has_looped_back(&self) -> bool {
+        !lock(&self.loopback).is_empty()
+    }
+
+    /// Bytes that this host has sent to itself and not received.
+    pub(crate) fn loopback_bytes(&self) -> u64 {
+        lock(&self.loopback).iter().map(|frame| frame.len() as u64).sum()
+    }
+
+    /// Takes a fragment. The datagram, if that completes it.
+    pub(crate) fn reassemble(&self, now: Instant, part: &Part<'_>) -> Option<Whole> {
+        let count = |counter| self.counters.ip.add(counter, 1);
+        count(IpCounter::IpReasmReqds);
+        let mut reassembler = lock(&self.reassembler);
+        let expired = reassembler.expire(now);
+        let pushed = reassembler.push(now, part);
+        let due = reassembler.deadline();
+        drop(reassembler);
+        self.count_fragment_timeouts(expired);
+        self.housekeeping.schedule(due);
+        match pushed {
+            Ok(Some(whole)) => {
+                count(IpCounter::IpReasmOKs);
+                Some(whole)
+            }
+            Ok(None) => None,
+            Err(refusal) => {
+                if refusal != Refusal::Duplicate {
+                    count(IpCounter::IpReasmFails);
+                }
+                self.counters.drops.count(DropReason::Fragment);
+                None
+            }
+        }
+    }
+
+    fn count_fragment_timeouts(&self, expired: u32) {
+        self.counters.ip.add(IpCounter::IpReasmFails, expired.into());
+        self.counters.drops.add(DropReason::FragmentTimeout, expired.into());
+    }
+
+    /// Forgets old fragments and asks neighbours again. When to come back, and the packets whose
+    /// neighbour does not answer.
+    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+        let mut reassembler = lock(&self.reassembler);
+        let expired = reassembler.expire(visit.now);
+        let next = reassembler.deadline();
+        drop(reassembler);
+        self.count_fragment_timeouts(expired);
+        let (due, undeliverable) = self.topology.expire_neighbors(visit);
+        (next.min(due), undeliverable)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::wire::{Protocol, ipv4};
+    use core::net::Ipv4Addr;
+    use neap_tcp::time::Nanos;
+
+    const START: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn net() -> Net {
+        let seeds = Seeds { topology: 1, reassembly: (2, 3), identification: 4 };
+        Net::new(seeds, FlowKey::new(5, 6), reassembly::Config::default(), Arc::default())
+    }
+
+    /// The first fragment of a datagram that never becomes whole.
+    fn first_fragment(net: &Net, now: Instant, identification: u16) {
+        let mut headers = crate::wire::headers::Headers::default();
+        ipv4::Header {
+            source: Ipv4Addr::new(10, 0, 0, 1),
+            destination: Ipv4Addr::new(10, 0, 0, 2),
+            protocol: Protocol::UDP,
+            ttl: 64,
+            dscp: 0,
+            ecn: neap_tcp::segment::Ecn::NotEct,
+            identification,
+            dont_fragment: false,
+        }
+        .emit(&mut headers, 16);
+        let mut packet = headers.as_slice().to_vec();
+        // More fragments; the checksum follows.
+        packet[6] = 0x20;
+        packet[10..12].fill(0);
+        let sum = crate::wire::checksum::of(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend([0; 16]);
+        let parsed = ipv4::parse(&packet).expect("a packet");
+        let part = Part::v4(&parsed, &packet).expect("a fragment");
+        assert!(net.reassemble(now, &part).is_none());
+    }
+
+    #[test]
+    fn a_fragment_asks_to_be_forgotten_in_time() {
+        let net = net();
+        first_fragment(&net, START, 1);
+        let due = net.housekeeping.deadline();
+        assert_eq!(due, START + reassembly::Config::default().time);
+        assert!(net.housekeeping.take_due(due));
+        let (next, _) = net.expire(Visit { now: due, shard: 0 });
+        assert_eq!(next, Instant::FAR_FUTURE);
+        assert_eq!(net.counters.drops.get(DropReason::FragmentTimeout), 1);
+    }
+
+    #[test]
+    fn a_datagram_that_the_next_fragment_finds_too_old_is_counted() {
+        let net = net();
+        first_fragment(&net, START, 1);
+        first_fragment(&net, START + Nanos::from_secs(31), 2);
+        assert_eq!(net.counters.drops.get(DropReason::FragmentTimeout), 1);
+        assert_eq!(net.counters.ip.get(IpCounter::IpReasmFails), 1);
+    }
+}

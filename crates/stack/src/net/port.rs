@@ -1,0 +1,582 @@
+//! One device queue's way out: qdisc, byte queue limits, device, and who drains it.
+//!
+//! To drain is to own the device ([`HandOff`]). Whoever enqueues a frame drains if the device is
+//! free; otherwise it leaves the debt "run again" to the thread that drains already
+//! (`__qdisc_run` with `QDISC_STATE_MISSED`). The qdisc's mutex is held for one frame's enqueue or
+//! dequeue, never while the device works, and frames are dropped outside it.
+//!
+//! Order from the qdisc to the wire is kept: what the device gives back goes in front of the
+//! qdisc (`gso_skb`), the pieces of a super-frame that was cut in software go in front of that.
+//!
+//! Cost per frame: two uncontended mutexes when the empty qdisc is passed by, two more otherwise;
+//! no allocation except for cutting.
+
+use crate::device::{Capabilities, Completion, TxQueue};
+use crate::frame::Frame;
+use crate::hand_off::{HandOff, Posted, Released, Settle};
+use crate::net::bql::ByteQueueLimits;
+use crate::net::gso;
+use crate::net::qdisc::report::Report;
+use crate::net::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
+use crate::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
+};
+use crate::sync::{Mutex, lock};
+use crate::wire::ChecksumBy;
+use neap_tcp::lateness::Departures;
+use neap_tcp::time::{Instant, Nanos};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
+pub const QUOTA: u32 = 64;
+
+/// Time without a completion after which a device that holds frames is suspected (`watchdog_timeo`).
+pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
+
+/// Figures of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Frames that the device took, pieces of cut super-frames counted one by one.
+    pub frames: u64,
+    /// Their bytes, one header for a super-frame.
+    pub bytes: u64,
+    /// Frames that passed by an empty qdisc.
+    pub bypassed: u64,
+    /// Super-frames that were cut in software.
+    pub segmented: u64,
+    /// Times that the device gave a frame back because its ring was full.
+    pub ring_full: u64,
+    /// Enqueues that left the draining to another thread.
+    pub deferred: u64,
+    /// Times that frames were left to the driver because the quota was used up.
+    pub quota_exceeded: u64,
+    /// Times that the device held frames and completed none for [`TX_TIMEOUT`].
+    pub tx_timeouts: u64,
+    /// Frames that the device lost or refused for good.
+    pub device_errors: u64,
+    /// Pieces of a cut super-frame that wait for the device.
+    pub pieces: usize,
+    /// Frames that the device holds.
+    pub ring_frames: u64,
+    /// Bytes that the device holds (`byte_queue_limits/inflight`).
+    pub ring_bytes: u64,
+    /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` where frames complete
+    /// at submission and there is nothing to limit.
+    pub ring_limit: Option<u64>,
+    /// Figures of the qdisc, with the frames that passed it by.
+    pub qdisc: QdiscStats,
+}
+
+/// One device queue's way out.
+pub struct Port {
+    queue: Mutex<Queue>,
+    device: HandOff<Transmitter>,
+    /// Frames in the qdisc; written under its lock.
+    backlog: AtomicUsize,
+    can_bypass: AtomicBool,
+    holds_until_departure: AtomicBool,
+    /// What the last drain left to wait for, in nanoseconds.
+    next: AtomicU64,
+    /// When the watchdog looks, in nanoseconds.
+    watchdog: AtomicU64,
+    waits_for_device: AtomicBool,
+    /// How late completions are, in nanoseconds.
+    lateness: AtomicU64,
+    /// Wakes the driver, which then calls `run` or asks for `next_event` again.
+    kick: Waker,
+    capabilities: Capabilities,
+}
+
+/// The qdisc, and what is in front of it.
+struct Queue {
+    /// Frames that the device gave back, ahead of everything (`gso_skb`).
+    requeued: VecDeque<Frame>,
+    requeues: u64,
+    /// A replaced qdisc whose frames have departures that its successor would not wait for. They
+    /// leave when they may, and hold back nothing.
+    retiring: Option<Box<dyn Qdisc>>,
+    qdisc: Box<dyn Qdisc>,
+}
+
+impl Queue {
+    fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
+        if let Some(frame) = self.requeued.pop_front() {
+            return Dequeued::Frame(frame);
+        }
+        let held = match self.retiring.as_mut().map(|old| old.dequeue(now, dropped)) {
+            Some(Dequeued::Frame(frame)) => return Dequeued::Frame(frame),
+            Some(Dequeued::NotBefore(at)) => Some(at),
+            Some(Dequeued::Empty) | None => {
+                self.retiring = None;
+                None
+            }
+        };
+        match (self.qdisc.dequeue(now, dropped), held) {
+            (Dequeued::NotBefore(at), Some(held)) => Dequeued::NotBefore(at.min(held)),
+            (Dequeued::Empty, Some(held)) => Dequeued::NotBefore(held),
+            (dequeued, _) => dequeued,
+        }
+    }
+
+    fn len(&self) -> usize {
+        let retiring = self.retiring.as_ref().map_or(0, |old| old.len());
+        self.requeued.len() + retiring + self.qdisc.len()
+    }
+
+    /// Puts `qdisc` in the place of the present one. Its frames move over, in their order, except
+    /// those whose departures the new one would ignore.
+    fn replace(&mut self, qdisc: Box<dyn Qdisc>, now: Instant, dropped: &mut Dropped) {
+        let old = core::mem::replace(&mut self.qdisc, qdisc);
+        let mut moving = Vec::new();
+        if self.qdisc.holds_until_departure() {
+            moving = self.retiring.take().map_or(moving, Qdisc::into_frames);
+        } else if old.holds_until_departure() {
+            self.retiring = Some(old);
+            return;
+        }
+        moving.extend(old.into_frames());
+        for frame in moving {
+            self.qdisc.enqueue(frame, now, dropped);
+        }
+    }
+
+    fn stats(&self) -> QdiscStats {
+        let mut stats = self.qdisc.stats();
+        stats.requeues += self.requeues;
+        let retiring = self.retiring.as_ref().map(|old| old.stats()).unwrap_or_default();
+        stats.backlog_bytes += retiring.backlog_bytes;
+        stats.backlog_packets += retiring.backlog_packets;
+        for frame in &self.requeued {
+            stats.backlog_bytes += frame.wire_len() as u64;
+            stats.backlog_packets += 1;
+        }
+        stats
+    }
+}
+
+/// What others want done by the thread that owns the device.
+#[derive(Default)]
+struct Debt {
+    run: bool,
+    reap: bool,
+    deferred: u64,
+}
+
+/// One call's part of the draining.
+struct Round<'a> {
+    port: &'a Port,
+    now: Instant,
+    quota: u32,
+    /// The driver looks at `next_event` afterwards and needs no kick.
+    is_driver: bool,
+    /// The driver has more to do, or sooner, than it knows; told when the device is free again.
+    kick: bool,
+    /// The device had completed frames.
+    had_completed: bool,
+}
+
+/// The device's sending half, and what is on its way into it.
+struct Transmitter {
+    tx: Box<dyn TxQueue>,
+    capabilities: Capabilities,
+    /// Pieces of one super-frame, cut and in order, ahead of the qdisc.
+    pieces: VecDeque<Frame>,
+    /// `None` where frames complete at submission.
+    bql: Option<ByteQueueLimits>,
+    /// The device gave a frame back since it was last reaped.
+    is_full: bool,
+    needs_flush: bool,
+    ring_frames: u64,
+    last_progress: Instant,
+    bypassed_bytes: u64,
+    stats: PortStats,
+}
+
+impl Port {
+    /// A port over `tx`, with an empty `qdisc`. `kick` wakes the driver when frames were left to
+    /// it, or when [`next_event`](Self::next_event) became earlier, or
+    /// [`waits_for_device`](Self::waits_for_device) true, outside its own call of
+    /// [`run`](Self::run).
+    pub fn new(
+        tx: Box<dyn TxQueue>,
+        capabilities: Capabilities,
+        qdisc: Box<dyn Qdisc>,
+        kick: Waker,
+        now: Instant,
+    ) -> Self {
+        let on_wire = capabilities.completion == Completion::OnWire;
+        Self {
+            backlog: AtomicUsize::new(0),
+            can_bypass: AtomicBool::new(qdisc.can_bypass()),
+            holds_until_departure: AtomicBool::new(qdisc.holds_until_departure()),
+            next: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
+            watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
+            waits_for_device: AtomicBool::new(false),
+            lateness: AtomicU64::new(0),
+            queue: Mutex::new(Queue {
+                requeued: VecDeque::new(),
+                requeues: 0,
+                retiring: None,
+                qdisc,
+            }),
+            device: HandOff::new(Transmitter {
+                tx,
+                capabilities,
+                pieces: VecDeque::new(),
+                bql: on_wire.then(|| ByteQueueLimits::new(now)),
+                is_full: false,
+                needs_flush: false,
+                ring_frames: 0,
+                last_progress: now,
+                bypassed_bytes: 0,
+                stats: PortStats::default(),
+            }),
+            kick,
+            capabilities,
+        }
+    }
+
+    /// Queues a frame and drains the queue if nobody does so already. [`Verdict::Dropped`] means
+    /// that the frame is gone and counted.
+    pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
+        let Some(mut device) = self.device.try_own() else {
+            let verdict = self.queue(frame, now);
+            self.visit(now, |debt| {
+                debt.run = true;
+                debt.deferred += 1;
+            });
+            return verdict;
+        };
+        let mut round = Round::new(self, now, false);
+        let may_bypass = self.can_bypass.load(Acquire)
+            && self.backlog.load(Acquire) == 0
+            && device.pieces.is_empty()
+            && device.has_room();
+        let verdict = if may_bypass {
+            device.stats.bypassed += 1;
+            device.bypassed_bytes += frame.wire_len() as u64;
+            device.send(frame, &mut round);
+            Verdict::Queued
+        } else {
+            self.queue(frame, now)
+        };
+        device.drain(&mut round);
+        let released = device.release(&mut round);
+        round.end(released == Released::DebtLeft);
+        verdict
+    }
+
+    /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether the
+    /// device had completed frames.
+    pub fn run(&self, now: Instant) -> bool {
+        // If another thread owns the device, its next look publishes anew and kicks; until then the
+        // driver shall not spin on a time that has passed.
+        self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
+        self.post(Round::new(self, now, true), |debt| debt.reap = true)
+    }
+
+    fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
+        self.post(Round::new(self, now, false), add);
+    }
+
+    /// Has the owner of the device do what `add` asks for: this thread, if nobody owns it. Whether the
+    /// device had completed frames.
+    fn post(&self, mut round: Round<'_>, add: impl FnOnce(&mut Debt)) -> bool {
+        let posted = self.device.post(add, &mut round);
+        let had_completed = round.had_completed;
+        round.end(posted == Posted::DebtLeft);
+        had_completed
+    }
+
+    /// When to call [`run`](Self::run) next if no event of the device comes first: the earliest of
+    /// the device's own time, the qdisc's next departure and the watchdog.
+    pub fn next_event(&self) -> Instant {
+        Instant::from_nanos(self.next.load(Acquire).min(self.watchdog.load(Acquire)))
+    }
+
+    /// Whether the driver must call [`run`](Self::run) when the device's descriptor becomes
+    /// writable: the device gave a frame back, or holds frames that it will complete.
+    pub fn waits_for_device(&self) -> bool {
+        self.waits_for_device.load(Acquire)
+    }
+
+    /// From the last bit of a frame on the wire to its completion, as far as it shows.
+    pub fn lateness(&self) -> Nanos {
+        Nanos(self.lateness.load(Relaxed))
+    }
+
+    /// Replaces the qdisc (`tc qdisc replace`, which in Linux drops what waits in the old one).
+    /// Here the frames move into the new one, in the order of each flow; those that it has no room
+    /// for are dropped, counted by it, and their number is returned. Where the old qdisc holds
+    /// frames until their departure and the new one does not, they stay and leave at their time.
+    pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) -> usize {
+        let mut dropped = Dropped::new();
+        {
+            let mut queue = lock(&self.queue);
+            self.can_bypass.store(qdisc.can_bypass(), Release);
+            self.holds_until_departure.store(qdisc.holds_until_departure(), Release);
+            queue.replace(qdisc, now, &mut dropped);
+            self.backlog.store(queue.len(), Release);
+        }
+        let lost = dropped.len();
+        drop(dropped);
+        self.visit(now, |debt| debt.run = true);
+        lost
+    }
+
+    /// Keeps the byte queue limit within `min..=max` (`limit_min`, `limit_max`).
+    pub fn set_byte_queue_limits(&self, min: u64, max: u64, now: Instant) {
+        let mut device = self.device.own();
+        if let Some(bql) = &mut device.bql {
+            bql.set_bounds(min, max);
+        }
+        drop(device);
+        self.visit(now, |debt| debt.run = true);
+    }
+
+    /// Whether the qdisc holds frames until their departure (`fq`).
+    pub fn holds_until_departure(&self) -> bool {
+        self.holds_until_departure.load(Acquire)
+    }
+
+    /// Adds how late the qdisc let frames go that it held until their departure.
+    pub fn add_departures(&self, departures: &mut Departures) {
+        lock(&self.queue).qdisc.add_departures(departures);
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// What `tc -s qdisc` prints. Waits for a thread that drains.
+    pub fn qdisc(&self, now: Instant) -> Report {
+        let stats = self.stats(now).qdisc;
+        let queue = lock(&self.queue);
+        Report { config: queue.qdisc.config(), stats, xstats: queue.qdisc.xstats(now) }
+    }
+
+    /// Figures since the start and now. Waits for a thread that drains.
+    pub fn stats(&self, now: Instant) -> PortStats {
+        let device = self.device.own();
+        let mut stats = device.stats;
+        stats.device_errors = device.tx.errors();
+        stats.pieces = device.pieces.len();
+        stats.ring_frames = device.ring_frames;
+        stats.ring_bytes = device.bql.as_ref().map_or(0, ByteQueueLimits::in_flight);
+        stats.ring_limit = device.bql.as_ref().map(ByteQueueLimits::limit);
+        stats.qdisc = lock(&self.queue).stats();
+        stats.qdisc.packets += stats.bypassed;
+        stats.qdisc.bytes += device.bypassed_bytes;
+        drop(device);
+        self.visit(now, |_| {});
+        stats
+    }
+
+    fn queue(&self, frame: Frame, now: Instant) -> Verdict {
+        let mut dropped = Dropped::new();
+        let mut queue = lock(&self.queue);
+        let verdict = queue.qdisc.enqueue(frame, now, &mut dropped);
+        self.backlog.store(queue.len(), Release);
+        drop(queue);
+        verdict
+    }
+
+    fn dequeue(&self, now: Instant) -> Dequeued {
+        let mut dropped = Dropped::new();
+        let mut queue = lock(&self.queue);
+        let dequeued = queue.dequeue(now, &mut dropped);
+        self.backlog.store(queue.len(), Release);
+        drop(queue);
+        dequeued
+    }
+
+    fn requeue(&self, frame: Frame) {
+        let mut queue = lock(&self.queue);
+        queue.requeues += 1;
+        queue.requeued.push_front(frame);
+        self.backlog.store(queue.len(), Release);
+    }
+}
+
+impl core::fmt::Debug for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Port").field("capabilities", &self.capabilities).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Round<'a> {
+    fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
+        Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
+    }
+
+    /// Publishes what there is to wait for.
+    fn publish(&mut self, next: Instant, waits: bool, watchdog: Instant) {
+        let port = self.port;
+        port.watchdog.store(watchdog.as_nanos(), Release);
+        let next = next.as_nanos();
+        if port.next.load(Acquire) != next {
+            self.kick |= next < port.next.swap(next, AcqRel);
+        }
+        if port.waits_for_device.load(Acquire) != waits {
+            port.waits_for_device.store(waits, Release);
+            self.kick |= waits;
+        }
+    }
+
+    /// The device is given up. A debt that was left needs the driver at once.
+    fn end(self, debt_left: bool) {
+        if debt_left {
+            self.port.next.store(self.now.as_nanos(), Release);
+        }
+        if (self.kick || debt_left) && !self.is_driver {
+            self.port.kick.wake_by_ref();
+        }
+    }
+}
+
+impl Settle for Transmitter {
+    type Debt = Debt;
+    type Cx<'a> = Round<'a>;
+
+    fn is_settled(debt: &Debt) -> bool {
+        !debt.run && !debt.reap
+    }
+
+    fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
+        self.stats.deferred += debt.deferred;
+        if debt.reap {
+            round.had_completed |= self.reap(round.now);
+        }
+        self.drain(round);
+    }
+}
+
+impl Transmitter {
+    fn has_room(&self) -> bool {
+        !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
+    }
+
+    /// One completion round. Whether there were any; what completes at submission does not count, it is
+    /// no event of the device.
+    fn reap(&mut self, now: Instant) -> bool {
+        let done = self.tx.reap(now);
+        self.is_full = false;
+        let Some(bql) = &mut self.bql else {
+            return false;
+        };
+        if done.frames > 0 {
+            bql.on_completed(now, done.bytes);
+            self.ring_frames = self.ring_frames.saturating_sub(u64::from(done.frames));
+            self.last_progress = now;
+        } else if self.ring_frames > 0 && now.since(self.last_progress) >= TX_TIMEOUT {
+            // The count may be at fault rather than the wire: the ring's own size is the bound
+            // that remains while the limit is learnt anew.
+            bql.reset(now);
+            self.stats.tx_timeouts += 1;
+            self.last_progress = now;
+        }
+        done.frames > 0
+    }
+
+    /// Sends what may go, then tells the driver what is left to wait for.
+    fn drain(&mut self, round: &mut Round<'_>) {
+        let next = self.send_all(round);
+        if core::mem::take(&mut self.needs_flush) {
+            self.tx.flush(round.now);
+        }
+        let holds = self.ring_frames > 0;
+        let watchdog = if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
+        if let Some(bql) = &self.bql {
+            round.port.lateness.store(bql.lateness().0, Relaxed);
+        }
+        round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
+    }
+
+    /// Returns when the queue wants to be looked at again, other than by an event of the device.
+    fn send_all(&mut self, round: &mut Round<'_>) -> Instant {
+        while self.has_room() {
+            if round.quota == 0 {
+                if self.pieces.is_empty() && round.port.backlog.load(Acquire) == 0 {
+                    break;
+                }
+                self.stats.quota_exceeded += 1;
+                return round.now;
+            }
+            if let Some(piece) = self.pieces.pop_front() {
+                round.quota -= 1;
+                if let Some(piece) = self.submit(piece, round.now) {
+                    self.pieces.push_front(piece);
+                }
+                continue;
+            }
+            match round.port.dequeue(round.now) {
+                Dequeued::Frame(frame) => self.send(frame, round),
+                Dequeued::NotBefore(at) => return at,
+                Dequeued::Empty => break,
+            }
+        }
+        Instant::FAR_FUTURE
+    }
+
+    /// Does in software what the device cannot (`validate_xmit_skb`), and submits; pieces are left
+    /// to the caller's loop.
+    fn send(&mut self, mut frame: Frame, round: &mut Round<'_>) {
+        let has_checksum = self.capabilities.checksum_tx;
+        if self.must_cut(&frame) {
+            self.stats.segmented += 1;
+            let by = if has_checksum { ChecksumBy::Device } else { ChecksumBy::Stack };
+            self.pieces.extend(gso::segment(frame, by));
+            return;
+        }
+        if !has_checksum {
+            gso::finish_checksum(&mut frame);
+        }
+        round.quota = round.quota.saturating_sub(1);
+        if let Some(frame) = self.submit(frame, round.now) {
+            round.port.requeue(frame);
+        }
+    }
+
+    fn must_cut(&self, frame: &Frame) -> bool {
+        let Capabilities { mtu, gso_max_size, gso_max_segs, .. } = self.capabilities;
+        let ip_len = frame.len() - usize::from(frame.link_len);
+        frame.gso.is_some()
+            && (gso_max_size <= u32::from(mtu)
+                || ip_len > gso_max_size as usize
+                || frame.segments() > gso_max_segs)
+    }
+
+    /// Gives the frame to the device; returns it if the ring is full.
+    fn submit(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+        let bytes = frame.len() as u64;
+        if let Some(credit) = &mut frame.credit {
+            credit.enter_device();
+        }
+        if let Err(mut frame) = self.tx.submit(frame, now) {
+            if let Some(credit) = &mut frame.credit {
+                credit.leave_device();
+            }
+            self.is_full = true;
+            self.stats.ring_full += 1;
+            return Some(frame);
+        }
+        self.needs_flush = true;
+        self.stats.frames += 1;
+        self.stats.bytes += bytes;
+        if let Some(bql) = &mut self.bql {
+            bql.on_queued(now, bytes);
+            if self.ring_frames == 0 {
+                self.last_progress = now;
+            }
+            self.ring_frames += 1;
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

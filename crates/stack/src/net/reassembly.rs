@@ -1,0 +1,514 @@
+//! Reassembly of IPv4 and IPv6 fragments (RFC 791, RFC 815, RFC 5722, RFC 8200 section 4.5).
+//!
+//! Cost: one keyed hash per fragment, a copy of its data into memory of its own (so that a small
+//! fragment never pins a large receive buffer), a binary search among the fragments of its
+//! datagram, and one copy of the whole at the end. Everything is bounded: memory by
+//! [`Config::high_thresh`], fragments and bytes of a datagram by constants, its life by
+//! [`Config::time`].
+
+use crate::wire::{Fragment, Protocol, ipv4, ipv6};
+use bytes::{Bytes, BytesMut};
+use core::hash::{BuildHasher, Hash};
+use core::net::IpAddr;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use neap_tcp::segment::Ecn;
+use neap_tcp::time::{Instant, Nanos};
+use siphasher::sip::SipHasher13;
+use std::collections::VecDeque;
+
+/// Most fragments of one datagram; enough for 64 KiB at the least MTU of IPv6.
+const MAX_PARTS: usize = 64;
+
+/// Largest datagram.
+const MAX_LEN: usize = 65_535;
+
+/// Bytes of bookkeeping that a datagram counts for, and a fragment.
+const DATAGRAM_COST: usize = 256;
+const PART_COST: usize = 64;
+
+/// Limits of one reassembler. The defaults are those of Linux for IPv4.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of memory for all datagrams (`net.ipv4.ipfrag_high_thresh`).
+    pub high_thresh: usize,
+    /// Life of a datagram that stays incomplete (`net.ipv4.ipfrag_time`).
+    pub time: Nanos,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { high_thresh: 4 << 20, time: Nanos::from_secs(30) }
+    }
+}
+
+/// One fragment as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    key: Key,
+    protocol: Protocol,
+    ecn: Ecn,
+    fragment: Fragment,
+    data: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// The fragment in the packet that was parsed from `bytes`; `None` if it is none.
+    pub fn v4(packet: &ipv4::Packet, bytes: &'a [u8]) -> Option<Self> {
+        let header = &packet.header;
+        let fragment = packet.fragment?;
+        let key = Key {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            identification: fragment.identification,
+            protocol: header.protocol.0,
+        };
+        let data = bytes.get(packet.payload.clone())?;
+        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
+    }
+
+    /// The fragment in the packet that was parsed from `bytes`; `None` if it is none.
+    pub fn v6(packet: &ipv6::Packet, bytes: &'a [u8]) -> Option<Self> {
+        let header = &packet.header;
+        let fragment = packet.fragment?;
+        let key = Key {
+            source: header.source.into(),
+            destination: header.destination.into(),
+            identification: fragment.identification,
+            protocol: 0,
+        };
+        let data = bytes.get(packet.payload.clone())?;
+        Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
+    }
+}
+
+/// What fragments of one datagram share. IPv6 does not compare the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    source: IpAddr,
+    destination: IpAddr,
+    identification: u32,
+    protocol: u8,
+}
+
+/// A datagram that is whole again: the payload of its IP packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// What the payload is; over IPv6 possibly an extension header (`wire::ipv6::upper_layer`).
+    pub protocol: Protocol,
+    /// ECN codepoint of the whole (RFC 3168 section 5.3).
+    pub ecn: Ecn,
+    /// The payload.
+    pub data: Bytes,
+}
+
+/// Why a fragment was not taken. But for the first two, its datagram is lost as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// The same fragment was there before.
+    #[error("duplicate fragment")]
+    Duplicate,
+    /// Empty, not a multiple of eight bytes, or beyond the largest datagram.
+    #[error("bad fragment length")]
+    Length,
+    /// It overlaps another one (RFC 5722).
+    #[error("overlapping fragments")]
+    Overlap,
+    /// Its end contradicts the end of the datagram.
+    #[error("fragments disagree on the length of the datagram")]
+    End,
+    /// The datagram has too many fragments.
+    #[error("too many fragments")]
+    TooMany,
+    /// The memory for fragments is used up.
+    #[error("out of memory for fragments")]
+    Memory,
+    /// Some fragments were ECN-capable and some not.
+    #[error("fragments disagree on ECN")]
+    Ecn,
+    /// Its datagram was given up before.
+    #[error("fragment of a lost datagram")]
+    Lost,
+}
+
+/// Keys of the hash: peers choose what is hashed.
+#[derive(Clone, Debug)]
+struct Keyed(u64, u64);
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}
+
+/// Datagrams that are not whole yet.
+#[derive(Debug)]
+pub struct Reassembler {
+    config: Config,
+    table: HashMap<Key, Datagram, Keyed>,
+    /// Oldest first; entries of datagrams that are gone are skipped by their serial number.
+    expiry: VecDeque<(Instant, Key, u64)>,
+    serial: u64,
+    memory: usize,
+}
+
+#[derive(Debug)]
+struct Datagram {
+    serial: u64,
+    /// Sorted by offset, disjoint.
+    parts: Vec<(u16, Box<[u8]>)>,
+    /// Bytes in `parts`.
+    len: usize,
+    /// Known when the last fragment has come.
+    total: Option<usize>,
+    /// From the first fragment.
+    protocol: Protocol,
+    ecn: Ecn,
+    /// A bit for each codepoint seen.
+    ecn_seen: u8,
+    /// Given up: fragments that still come are refused until its time is over.
+    is_lost: bool,
+}
+
+impl Datagram {
+    fn new(serial: u64, part: &Part<'_>) -> Self {
+        Self {
+            serial,
+            parts: Vec::new(),
+            len: 0,
+            total: None,
+            protocol: part.protocol,
+            ecn: part.ecn,
+            ecn_seen: 0,
+            is_lost: false,
+        }
+    }
+
+    fn memory(&self) -> usize {
+        DATAGRAM_COST + self.len + self.parts.len() * PART_COST
+    }
+
+    /// Takes a fragment of good length, or says what is wrong with it.
+    fn insert(&mut self, part: &Part<'_>) -> Result<(), Refusal> {
+        let start = usize::from(part.fragment.offset);
+        let end = start + part.data.len();
+        let index = self.parts.partition_point(|&(offset, _)| usize::from(offset) < start);
+        if let Some((offset, data)) = self.parts.get(index)
+            && usize::from(*offset) == start
+            && data.len() == part.data.len()
+        {
+            return Err(Refusal::Duplicate);
+        }
+        if self.parts.get(index).is_some_and(|&(next, _)| usize::from(next) < end) {
+            return Err(Refusal::Overlap);
+        }
+        let before = index.checked_sub(1).and_then(|index| self.parts.get(index));
+        if before.is_some_and(|(offset, data)| usize::from(*offset) + data.len() > start) {
+            return Err(Refusal::Overlap);
+        }
+        let beyond = self.total.is_some_and(|total| end > total);
+        let ends_early = !part.fragment.more && (self.total.is_some() || index < self.parts.len());
+        if beyond || ends_early {
+            return Err(Refusal::End);
+        }
+        if self.parts.len() == MAX_PARTS {
+            return Err(Refusal::TooMany);
+        }
+        self.ecn_seen |= 1 << part.ecn as u8;
+        if self.ecn_seen & 1 != 0 && self.ecn_seen != 1 {
+            return Err(Refusal::Ecn);
+        }
+        if start == 0 {
+            (self.protocol, self.ecn) = (part.protocol, part.ecn);
+        }
+        if !part.fragment.more {
+            self.total = Some(end);
+        }
+        self.len += part.data.len();
+        self.parts.insert(index, (part.fragment.offset, part.data.into()));
+        Ok(())
+    }
+
+    fn is_whole(&self) -> bool {
+        self.total == Some(self.len)
+    }
+
+    fn assemble(&self) -> Whole {
+        let mut data = BytesMut::with_capacity(self.len);
+        for (_, part) in &self.parts {
+            data.extend_from_slice(part);
+        }
+        let is_marked = self.ecn_seen & (1 << Ecn::Ce as u8) != 0;
+        let ecn = if is_marked { Ecn::Ce } else { self.ecn };
+        Whole { protocol: self.protocol, ecn, data: data.freeze() }
+    }
+
+    /// Forgets the data; the datagram stays as a mark.
+    fn give_up(&mut self) {
+        (self.parts, self.len, self.is_lost) = (Vec::new(), 0, true);
+    }
+}
+
+impl Reassembler {
+    /// An empty one. `keys` are random.
+    pub fn new(config: Config, keys: (u64, u64)) -> Self {
+        let table = HashMap::with_hasher(Keyed(keys.0, keys.1));
+        Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
+    }
+
+    /// Takes a fragment; returns the datagram if it is now whole. The caller has called
+    /// [`expire`](Self::expire) before.
+    pub fn push(&mut self, now: Instant, part: &Part<'_>) -> Result<Option<Whole>, Refusal> {
+        let len = part.data.len();
+        let fits = usize::from(part.fragment.offset) + len <= MAX_LEN;
+        if len == 0 || !fits || (part.fragment.more && !len.is_multiple_of(8)) {
+            return Err(Refusal::Length);
+        }
+        let has_room = self.memory + DATAGRAM_COST + PART_COST + len <= self.config.high_thresh;
+        let mut entry = match self.table.entry(part.key) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(_) if !has_room => return Err(Refusal::Memory),
+            Entry::Vacant(entry) => {
+                self.serial += 1;
+                self.memory += DATAGRAM_COST;
+                self.expiry.push_back((now + self.config.time, part.key, self.serial));
+                entry.insert_entry(Datagram::new(self.serial, part))
+            }
+        };
+        let datagram = entry.get_mut();
+        if datagram.is_lost {
+            return Err(Refusal::Lost);
+        }
+        let before = datagram.memory();
+        let taken = if has_room { datagram.insert(part) } else { Err(Refusal::Memory) };
+        if taken.is_err_and(|refusal| refusal != Refusal::Duplicate) {
+            datagram.give_up();
+        }
+        self.memory = self.memory + datagram.memory() - before;
+        taken?;
+        if !datagram.is_whole() {
+            return Ok(None);
+        }
+        let datagram = entry.remove();
+        self.memory -= datagram.memory();
+        self.forget_finished();
+        Ok(Some(datagram.assemble()))
+    }
+
+    /// Gives up the datagrams whose time is over. Returns how many were incomplete until then.
+    pub fn expire(&mut self, now: Instant) -> u32 {
+        let mut timeouts = 0;
+        while let Some(&(due, key, serial)) = self.expiry.front()
+            && due <= now
+        {
+            self.expiry.pop_front();
+            let Entry::Occupied(entry) = self.table.entry(key) else {
+                continue;
+            };
+            if entry.get().serial == serial {
+                let datagram = entry.remove();
+                self.memory -= datagram.memory();
+                timeouts += u32::from(!datagram.is_lost);
+            }
+        }
+        timeouts
+    }
+
+    /// When [`expire`](Self::expire) has something to do, at the earliest.
+    pub fn deadline(&self) -> Instant {
+        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+    }
+
+    /// Bytes of memory that count against the limit (`FRAG: memory` of sockstat).
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Datagrams that are not whole (`FRAG: inuse` of sockstat).
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether no datagram waits.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Keeps the expiry queue within twice the table: O(1) per datagram over time.
+    fn forget_finished(&mut self) {
+        if self.expiry.len() > 2 * self.table.len() + 16 {
+            let table = &self.table;
+            self.expiry
+                .retain(|(_, key, serial)| table.get(key).is_some_and(|d| d.serial == *serial));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+    use proptest::prelude::*;
+
+    fn part(identification: u32, offset: u16, data: &[u8], more: bool) -> Part<'_> {
+        let source = Ipv4Addr::LOCALHOST.into();
+        let key = Key { source, destination: source, identification, protocol: 17 };
+        let fragment = Fragment { identification, offset, more };
+        Part { key, protocol: Protocol::UDP, ecn: Ecn::Ect0, fragment, data }
+    }
+
+    fn reassembler() -> Reassembler {
+        Reassembler::new(Config::default(), (3, 4))
+    }
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn lengths_are_checked() {
+        let mut r = reassembler();
+        let refused = Err(Refusal::Length);
+        assert_eq!(r.push(NOW, &part(1, 0, &[0; 9], true)), refused);
+        assert_eq!(r.push(NOW, &part(1, 8, &[], false)), refused);
+        assert_eq!(r.push(NOW, &part(1, 65_528, &[0; 8], false)), refused);
+        assert_eq!(r.push(NOW, &part(1, 65_528, &[0; 7], false)), Ok(None));
+        assert_eq!(r.len(), 1);
+    }
+
+    #[test]
+    fn an_overlap_loses_the_datagram_for_good() {
+        for (offset, len, more) in [(0, 24, true), (8, 8, true), (16, 16, true), (8, 16, false)] {
+            let mut r = reassembler();
+            assert_eq!(r.push(NOW, &part(1, 8, &[1; 16], true)), Ok(None));
+            let data = vec![2; len];
+            let result = r.push(NOW, &part(1, offset, &data, more));
+            let duplicate = (offset, len) == (8, 16);
+            let expected = if duplicate { Refusal::Duplicate } else { Refusal::Overlap };
+            assert_eq!(result, Err(expected), "{offset} {len}");
+            let later = r.push(NOW, &part(1, 24, &[3; 8], false));
+            assert_eq!(later, if duplicate { Ok(None) } else { Err(Refusal::Lost) });
+        }
+    }
+
+    #[test]
+    fn ends_must_agree() {
+        for second in [part(1, 16, &[0; 8], false), part(1, 24, &[0; 8], true)] {
+            let mut r = reassembler();
+            assert_eq!(r.push(NOW, &part(1, 8, &[0; 8], false)), Ok(None));
+            assert_eq!(r.push(NOW, &second), Err(Refusal::End));
+        }
+        let mut r = reassembler();
+        assert_eq!(r.push(NOW, &part(1, 16, &[0; 8], true)), Ok(None));
+        assert_eq!(r.push(NOW, &part(1, 8, &[0; 4], false)), Err(Refusal::End));
+    }
+
+    #[test]
+    fn time_and_memory_and_count_are_bounded() {
+        let mut r = reassembler();
+        let data = [0; 1024];
+        let mut refused = 0;
+        for id in 0..10_000 {
+            refused += u32::from(r.push(NOW, &part(id, 0, &data, true)).is_err());
+        }
+        assert!(refused > 0 && r.memory() <= 4 << 20);
+        let in_use = r.len();
+        // A datagram that cannot grow is given up, which makes room.
+        assert_eq!(r.push(NOW, &part(0, 1024, &data, false)), Err(Refusal::Memory));
+        assert!(r.push(NOW, &part(90_000, 0, &data[..512], true)).is_ok());
+        let late = NOW + Nanos::from_secs(30);
+        assert_eq!(r.deadline(), late);
+        assert_eq!(r.expire(late - Nanos(1)), 0);
+        assert_eq!(r.expire(late) as usize, in_use, "the one given up is not counted");
+        assert_eq!((r.memory(), r.len(), r.deadline()), (0, 0, Instant::FAR_FUTURE));
+
+        for offset in 0..64 {
+            assert_eq!(r.push(NOW, &part(1, offset * 16, &[0; 8], true)), Ok(None));
+        }
+        assert_eq!(r.push(NOW, &part(1, 2000, &[0; 8], true)), Err(Refusal::TooMany));
+        assert_eq!(r.memory(), DATAGRAM_COST);
+    }
+
+    #[test]
+    fn ecn_of_the_whole() {
+        let whole = |first: Ecn, second: Ecn| {
+            let mut r = reassembler();
+            let one = Part { ecn: first, ..part(1, 0, &[0; 8], true) };
+            let two = Part { ecn: second, ..part(1, 8, &[0; 8], false) };
+            assert_eq!(r.push(NOW, &two), Ok(None));
+            r.push(NOW, &one).map(|whole| whole.expect("whole").ecn)
+        };
+        assert_eq!(whole(Ecn::Ect0, Ecn::Ce), Ok(Ecn::Ce));
+        assert_eq!(whole(Ecn::Ect0, Ecn::Ect1), Ok(Ecn::Ect0));
+        assert_eq!(whole(Ecn::NotEct, Ecn::NotEct), Ok(Ecn::NotEct));
+        assert_eq!(whole(Ecn::NotEct, Ecn::Ce), Err(Refusal::Ecn));
+        assert_eq!(whole(Ecn::Ect1, Ecn::NotEct), Err(Refusal::Ecn));
+    }
+
+    #[test]
+    fn finished_datagrams_leave_nothing_behind() {
+        let mut r = reassembler();
+        for id in 0..100_000 {
+            assert_eq!(r.push(NOW, &part(id, 8, &[0; 8], false)), Ok(None));
+            assert!(r.push(NOW, &part(id, 0, &[0; 8], true)).unwrap().is_some());
+        }
+        assert_eq!((r.memory(), r.len()), (0, 0));
+        assert!(r.expiry.len() <= 16);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_gives_the_same_bytes(
+            cuts in proptest::collection::vec(1usize..40, 1..40),
+            tail in 1usize..30,
+            order in any::<u64>(),
+            again in any::<bool>(),
+        ) {
+            let total = cuts.iter().sum::<usize>() * 8 + tail;
+            let bytes: Vec<u8> = (0..total).map(|i| (i * 13 / 5) as u8).collect();
+            let mut parts = Vec::new();
+            let mut at = 0;
+            for cut in &cuts {
+                parts.push(part(5, at as u16, &bytes[at..at + cut * 8], true));
+                at += cut * 8;
+            }
+            parts.push(part(5, at as u16, &bytes[at..], false));
+            let mut state = order | 1;
+            for i in (1..parts.len()).rev() {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                parts.swap(i, (state >> 33) as usize % (i + 1));
+            }
+            let mut r = reassembler();
+            let (last, others) = parts.split_last().unwrap();
+            for part in others {
+                prop_assert_eq!(r.push(NOW, part), Ok(None));
+                if again {
+                    prop_assert_eq!(r.push(NOW, part), Err(Refusal::Duplicate));
+                }
+            }
+            let whole = r.push(NOW, last).unwrap().expect("whole");
+            prop_assert_eq!(&whole.data[..], &bytes[..]);
+            prop_assert_eq!(r.memory(), 0);
+        }
+
+        #[test]
+        fn any_fragments_stay_bounded(
+            parts in proptest::collection::vec(
+                (0u32..4, 0u16..200, 0usize..200, any::<bool>(), 0u64..40), 0..300,
+            ),
+        ) {
+            let config = Config { high_thresh: 4096, ..Config::default() };
+            let mut r = Reassembler::new(config, (0, 0));
+            let data = [0; 200];
+            let mut now = NOW;
+            for (id, offset, len, more, seconds) in parts {
+                now += Nanos::from_secs(seconds / 30);
+                let _ = r.push(now, &part(id, offset * 8, &data[..len], more));
+                prop_assert!(r.memory() <= 4096);
+                let counted: usize = r.table.values().map(Datagram::memory).sum();
+                prop_assert_eq!(r.memory(), counted);
+            }
+            r.expire(now + Nanos::from_secs(30));
+            prop_assert_eq!((r.memory(), r.len()), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! [`ListenerHandle`]: the application's reference to a listener.
+
+use super::tcp::TcpHandle;
+use crate::host::Host;
+use crate::host::error::SocketError;
+use crate::host::listener::Listener;
+use crate::host::readiness::{Ready, ReadyState};
+use crate::host::run_list::Work;
+use core::net::SocketAddr;
+use neap_tcp::options::SocketOptions;
+use neap_tcp::time::Instant;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+/// The application's reference to a listener; clones share it, the last one closes it.
+#[derive(Clone, Debug)]
+pub struct ListenerHandle(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    listener: Arc<Listener>,
+    host: Arc<Host>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Dropping knows no time: the driver of the shard resets the children.
+        self.listener.cell.request(Work::CLOSE);
+    }
+}
+
+/// A reference to a listener that does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakListenerHandle(Weak<Held>);
+
+impl WeakListenerHandle {
+    /// The listener, while an application holds it.
+    pub fn upgrade(&self) -> Option<ListenerHandle> {
+        self.0.upgrade().map(ListenerHandle)
+    }
+
+    /// Tells sockets apart, as long as this reference is held.
+    pub fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
+impl ListenerHandle {
+    pub(crate) fn new(listener: Arc<Listener>, host: Arc<Host>) -> Self {
+        Self(Arc::new(Held { listener, host }))
+    }
+
+    /// The oldest connection that waits to be accepted, with the peer's address.
+    ///
+    /// # Errors
+    /// `WouldBlock`; `ShutDown` once closed.
+    pub fn accept(&self) -> Result<(TcpHandle, SocketAddr), SocketError> {
+        let Held { listener, host } = &*self.0;
+        match listener.accept() {
+            Ok(socket) => {
+                let remote = socket.tuple().remote_addr();
+                Ok((TcpHandle::new(socket, host.clone()), remote))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops listening: what nobody accepted is reset.
+    pub fn close(&self, now: Instant) {
+        self.0.host.close_listener(&self.0.listener, now);
+    }
+
+    /// The bound address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.listener.local()
+    }
+
+    /// What the listener is ready for ([`Ready::READABLE`]: to accept), and the generation to
+    /// register with.
+    pub fn readiness(&self) -> ReadyState {
+        self.0.listener.readiness.state()
+    }
+
+    /// As [`TcpHandle::register`].
+    #[must_use = "false means: look again"]
+    pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+        self.0.listener.readiness.register(seen, interest, waker)
+    }
+
+    /// Forgets a waker that was registered.
+    pub fn unregister(&self, waker: &Waker) {
+        self.0.listener.readiness.unregister(waker);
+    }
+
+    /// A reference that does not keep the listener open.
+    pub fn downgrade(&self) -> WeakListenerHandle {
+        WeakListenerHandle(Arc::downgrade(&self.0))
+    }
+
+    /// Half-open connections, and connections that wait to be accepted.
+    pub fn queued(&self) -> (usize, usize) {
+        self.0.listener.queued()
+    }
+
+    /// Connections that may wait to be accepted, `somaxconn` at the most.
+    pub fn max_queued(&self) -> usize {
+        self.0.listener.max_queued()
+    }
+
+    /// Changes the backlog, as another `listen` does; `somaxconn` is the upper bound.
+    pub fn set_backlog(&self, backlog: u32) {
+        let most = backlog.min(self.0.host.config().somaxconn);
+        self.0.listener.set_max_queued(most as usize);
+    }
+
+    /// Options that accepted sockets inherit.
+    pub fn options(&self) -> SocketOptions {
+        SocketOptions::clone(&self.0.listener.options())
+    }
+
+    /// Replaces the options that accepted sockets inherit.
+    pub fn set_options(&self, options: SocketOptions) {
+        self.0.listener.set_options(options);
+    }
+}
