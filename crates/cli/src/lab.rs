@@ -34,8 +34,8 @@ pub(crate) struct Args {
     /// Write a page with tables and plots that needs nothing but itself
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the headers of all packets of neap's runs of the first two experiments for Wireshark, one
-    /// file each, their names added
+    /// Write the headers of all packets of neap's runs of the first two experiments for Wireshark,
+    /// one file each, their names added
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
 }

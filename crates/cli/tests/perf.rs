@@ -1,4 +1,5 @@
-//! `neap perf` against the real iperf3, both as client and as server, and against peers that do not keep the protocol.
+//! `neap perf` against the real iperf3, both as client and as server, and against peers that do not
+//! keep the protocol.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -112,8 +113,9 @@ fn skip(reason: &str) {
     writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
 }
 
-/// Runs `body` as the test `name` in a network namespace of its own, which ends with it: the test binary starts itself
-/// again for that. Where this machine lacks a program or the right to make namespaces, says so and does nothing.
+/// Runs `body` as the test `name` in a network namespace of its own, which ends with it: the test
+/// binary starts itself again for that. Where this machine lacks a program or the right to make
+/// namespaces, says so and does nothing.
 fn in_namespace(name: &str, body: impl FnOnce(&World)) {
     if std::env::var_os(INSIDE).is_some() {
         body(&IPV4);

@@ -6,8 +6,8 @@ use std::process::Command;
 /// Scripts whose outcome hangs on no timer, so that a busy machine passes them.
 const FOLDERS: [&str; 5] = ["errors", "options", "epoll", "receiving", "resets"];
 
-/// Runs scripts on the kernel: whether all ended as they should, and what was printed. `None` without a
-/// namespace to run them in.
+/// Runs scripts on the kernel: whether all ended as they should, and what was printed. `None`
+/// without a namespace to run them in.
 fn on_the_kernel(paths: &[PathBuf]) -> Option<(bool, String)> {
     if !rustix::process::getuid().is_root() {
         eprintln!("SKIP: scripts on the kernel need root");

@@ -29,8 +29,8 @@ impl Default for LinkConfig {
 /// An address that is there already is no error.
 ///
 /// # Errors
-/// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for a
-/// prefix longer than the address, [`Error::Ipv6Disabled`], or the system's refusal of a value.
+/// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for
+/// a prefix longer than the address, [`Error::Ipv6Disabled`], or the system's refusal of a value.
 pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
     let interface = Interface::named(name)?;
     if let Some(mtu) = config.mtu {

@@ -100,8 +100,8 @@ enum Reply {
     Route(u8),
 }
 
-/// The first message of a reply: a route, or an `nlmsgerr`, where code 0 is success and anything else
-/// a negative errno.
+/// The first message of a reply: a route, or an `nlmsgerr`, where code 0 is success and anything
+/// else a negative errno.
 fn parse(reply: &[u8]) -> Result<Reply> {
     let kind = reply.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
     let code = reply.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);

@@ -1,33 +1,35 @@
 //! AF_PACKET with memory-mapped rings: a real NIC or veth, through the kernel's qdisc.
 //!
 //! **Sending.** A frame is copied into a ring slot with its virtio-net header, one system call per
-//! batch hands the slots over, and the slot's status is the completion ([`Completion::OnWire`]): the
-//! kernel resets it when its qdisc and the driver have let go of the skb. The payload is given back
-//! after the copy, the credit when the slot is free again. A frame that the qdisc drops at its limit
-//! stays in its slot and is offered again: here the kernel's queue pushes back instead of losing.
+//! batch hands the slots over, and the slot's status is the completion ([`Completion::OnWire`]):
+//! the kernel resets it when its qdisc and the driver have let go of the skb. The payload is given
+//! back after the copy, the credit when the slot is free again. A frame that the qdisc drops at its
+//! limit stays in its slot and is offered again: here the kernel's queue pushes back instead of
+//! losing.
 //!
-//! The completion is true only for frames that the qdisc takes whole. `tbf` with a `burst` below the
-//! super-frame cuts it up on entry, and the slot is free at once, with everything still queued. So
-//! keep [`PacketConfig::gso_max_size`] below the burst; the same holds for any qdisc that segments
-//! (`cake`, `netem` with corruption). Software GSO in front of a driver without TSO is harmless: it
-//! happens when the frame leaves the qdisc.
+//! The completion is true only for frames that the qdisc takes whole. `tbf` with a `burst` below
+//! the super-frame cuts it up on entry, and the slot is free at once, with everything still queued.
+//! So keep [`PacketConfig::gso_max_size`] below the burst; the same holds for any qdisc that
+//! segments (`cake`, `netem` with corruption). Software GSO in front of a driver without TSO is
+//! harmless: it happens when the frame leaves the qdisc.
 //!
 //! **Waking the driver.** `EPOLLOUT` is level-triggered always on, and useless. Registered with
-//! `EPOLLIN | EPOLLOUT | EPOLLET`, the descriptor gives an edge for every completion, as long as less
-//! than half of `SO_SNDBUF` is in the kernel (`sock_def_write_space`). Seen on 6.18: 64 KB frames in
-//! `tbf` at 100 Mbit/s, one edge each 5.3 ms; with the default `SO_SNDBUF`, edges only below 104 KB.
-//! So the buffer is made four times the ring (`SO_SNDBUFFORCE`), and `next_event` is only a watchdog.
-//! Where the system refuses that (it wants `CAP_NET_ADMIN` in the initial user namespace, so also
-//! under `unshare -rn`), `next_event` asks for a poll every 200 us while frames are out.
+//! `EPOLLIN | EPOLLOUT | EPOLLET`, the descriptor gives an edge for every completion, as long as
+//! less than half of `SO_SNDBUF` is in the kernel (`sock_def_write_space`). Seen on 6.18: 64 KB
+//! frames in `tbf` at 100 Mbit/s, one edge each 5.3 ms; with the default `SO_SNDBUF`, edges only
+//! below 104 KB. So the buffer is made four times the ring (`SO_SNDBUFFORCE`), and `next_event` is
+//! only a watchdog. Where the system refuses that (it wants `CAP_NET_ADMIN` in the initial user
+//! namespace, so also under `unshare -rn`), `next_event` asks for a poll every 200 us while frames
+//! are out.
 //!
-//! **Receiving.** TPACKET_V2 slots, each large enough for a coalesced packet of 64 KB; V3 would hold
-//! small packets back until a block is full or a millisecond has passed. Packets are copied to
+//! **Receiving.** TPACKET_V2 slots, each large enough for a coalesced packet of 64 KB; V3 would
+//! hold small packets back until a block is full or a millisecond has passed. Packets are copied to
 //! pooled memory and the slot goes back at once. What this host sends itself is not seen.
 //!
-//! **The kernel is still there.** It sees every received packet too. The stack's address must not be
-//! configured on any interface of the kernel here: the kernel would answer the same segments, with
-//! RST as it knows no such connection, and ARP twice. Without the address it drops them, unless it
-//! forwards (`net.ipv4.ip_forward=1`), when it may send them on, or redirects.
+//! **The kernel is still there.** It sees every received packet too. The stack's address must not
+//! be configured on any interface of the kernel here: the kernel would answer the same segments,
+//! with RST as it knows no such connection, and ARP twice. Without the address it drops them,
+//! unless it forwards (`net.ipv4.ip_forward=1`), when it may send them on, or redirects.
 
 mod receive;
 mod transmit;
@@ -60,7 +62,8 @@ const ALL_MULTICAST: u16 = 2;
 pub struct PacketConfig {
     /// An Ethernet interface that is up.
     pub interface: String,
-    /// Frames that the TX ring holds, 1 to 65,536; each takes `gso_max_size` bytes of locked memory.
+    /// Frames that the TX ring holds, 1 to 65,536; each takes `gso_max_size` bytes of locked
+    /// memory.
     pub tx_slots: usize,
     /// Packets that the RX ring holds, 1 to 65,536; each takes 68 KB of locked memory.
     pub rx_slots: usize,
@@ -118,8 +121,8 @@ impl Packet {
     /// Attaches to the interface.
     ///
     /// # Errors
-    /// [`Error::NoInterface`], [`Error::Down`], [`Error::NotEthernet`], [`Error::Permission`] without
-    /// `CAP_NET_RAW`, [`Error::OutOfRange`]; each says what to do.
+    /// [`Error::NoInterface`], [`Error::Down`], [`Error::NotEthernet`], [`Error::Permission`]
+    /// without `CAP_NET_RAW`, [`Error::OutOfRange`]; each says what to do.
     pub fn open(config: &PacketConfig) -> Result<Self, Error> {
         config.check()?;
         let interface = Interface::named(&config.interface)?;

@@ -86,7 +86,8 @@ pub(crate) struct Descriptor {
     pub(crate) kind: u8,
 }
 
-/// One ring of slots. All methods panic on a slot number beyond the ring and on bytes beyond a slot.
+/// One ring of slots. All methods panic on a slot number beyond the ring and on bytes beyond a
+/// slot.
 #[derive(Debug)]
 pub(crate) struct SlotRing {
     mapping: Arc<Mapping>,

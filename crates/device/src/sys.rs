@@ -209,7 +209,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory with no tie to a thread; `ring` governs who touches which byte.
+// SAFETY: the mapping is plain memory with no tie to a thread; `ring` governs who touches which
+// byte.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; all access goes through raw pointers and atomics.
 unsafe impl Sync for Mapping {}

@@ -1,9 +1,9 @@
 //! TUN and TAP devices with the virtio-net header: super-frames and unfinished checksums both ways.
 //!
-//! One `writev` sends a frame, headers and payload slices together, and its return is the completion
-//! ([`Completion::OnSubmit`]): the kernel has copied the frame and takes it through its receive path
-//! before the call returns. Nothing below tells when the bytes left the host, so small queues and
-//! BQL see an empty device; the bound is what the application's thread can write.
+//! One `writev` sends a frame, headers and payload slices together, and its return is the
+//! completion ([`Completion::OnSubmit`]): the kernel has copied the frame and takes it through its
+//! receive path before the call returns. Nothing below tells when the bytes left the host, so small
+//! queues and BQL see an empty device; the bound is what the application's thread can write.
 //!
 //! One `read` receives a packet, up to 64 KB of them coalesced, into a block that is used again
 //! when all slices of it were dropped.

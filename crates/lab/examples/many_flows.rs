@@ -1,5 +1,5 @@
-//! The fourth experiment's load without its report: 800 flows of 6,000,000 B/s over 40 Gbit/s. Prints
-//! how many virtual seconds pass in a second of this machine.
+//! The fourth experiment's load without its report: 800 flows of 6,000,000 B/s over 40 Gbit/s.
+//! Prints how many virtual seconds pass in a second of this machine.
 //!
 //! `cargo run --release -p neap-lab --example many_flows [FLOWS] [MILLISECONDS]`
 

@@ -1,6 +1,6 @@
-//! The neap side of `benches/ns3`: one bulk flow, 1 Gbit/s, 40 ms round trip, through a router with a
-//! drop-tail queue. Writes "seconds cwnd_bytes queue_bytes" per 10 ms of virtual time, and a last line
-//! of JSON with the time that the simulation took.
+//! The neap side of `benches/ns3`: one bulk flow, 1 Gbit/s, 40 ms round trip, through a router with
+//! a drop-tail queue. Writes "seconds cwnd_bytes queue_bytes" per 10 ms of virtual time, and a last
+//! line of JSON with the time that the simulation took.
 //!
 //! `cargo run --release -p neap-lab --example one_flow CONTROL SECONDS PACKETS [SERIES]`
 

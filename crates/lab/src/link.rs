@@ -1,14 +1,14 @@
 //! An emulated full-duplex link: two NICs, the wires between them, and what happens on the way.
 //!
-//! The physical model: a frame waits in the NIC's ring until the doorbell, is cut into wire segments
-//! and serialised one after the other at the rate of the wire, with what Ethernet adds to each.
-//! Its credit is dropped, so the frame is completed, when the last bit of its last segment has left
-//! and the completion interrupt has come. Segments arrive a propagation delay later and are handed
-//! over at the receive interrupt, joined by the NIC where they follow each other.
+//! The physical model: a frame waits in the NIC's ring until the doorbell, is cut into wire
+//! segments and serialised one after the other at the rate of the wire, with what Ethernet adds to
+//! each. Its credit is dropped, so the frame is completed, when the last bit of its last segment
+//! has left and the completion interrupt has come. Segments arrive a propagation delay later and
+//! are handed over at the receive interrupt, joined by the NIC where they follow each other.
 //!
 //! All this is computed when the doorbell rings: nothing that happens later changes when a frame in
-//! the ring leaves. Only queues that decide at departure (`queue`) and routers want events of
-//! their own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
+//! the ring leaves. Only queues that decide at departure (`queue`) and routers want events of their
+//! own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
 mod accident;
 mod direction;
@@ -247,8 +247,8 @@ impl Link {
         self.wires().0[end].stats.clone()
     }
 
-    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first call
-    /// on.
+    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first
+    /// call on.
     pub fn trace(&self, end: usize) -> Vec<Departed> {
         self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
@@ -280,8 +280,8 @@ impl Link {
         self.wires().0[end].path.is_down = is_down;
     }
 
-    /// Another rate from `end` on, for what has not been queued yet: of the hop behind the NIC, or of
-    /// the NIC's wire where there is none. A trace goes on as it is.
+    /// Another rate from `end` on, for what has not been queued yet: of the hop behind the NIC, or
+    /// of the NIC's wire where there is none. A trace goes on as it is.
     pub fn set_rate(&self, end: usize, rate: Rate) {
         self.wires().0[end].set_rate(rate);
     }

@@ -138,8 +138,8 @@ fn check_flow(flow: &FlowInfo) -> Result<(), String> {
     holds(info.sacked + info.lost <= info.unacked, "more SACKed and lost than in flight")
 }
 
-/// Memory that a socket takes to send at the most, given its send buffer: writers are held to that, and
-/// frames are cut until it is exceeded twice, and by two buffers (`tcp_fragment`).
+/// Memory that a socket takes to send at the most, given its send buffer: writers are held to that,
+/// and frames are cut until it is exceeded twice, and by two buffers (`tcp_fragment`).
 pub(crate) fn send_memory_limit(sndbuf: u64) -> u64 {
     2 * (sndbuf + 2 * ONE_BUFFER) + ONE_BUFFER
 }
@@ -181,7 +181,8 @@ pub fn check_prefix(reader: &Log, writer: &Log) -> Result<(), String> {
     Ok(())
 }
 
-/// What a host must be like when all its applications have left and their connections are forgotten.
+/// What a host must be like when all its applications have left and their connections are
+/// forgotten.
 ///
 /// # Errors
 /// What does not hold, in words.

@@ -76,8 +76,8 @@ pub struct Verdict {
 }
 
 impl<'a> Experiment<'a> {
-    /// Reads and checks a scenario, all values of its sweep too. `files` gives the text of the files
-    /// that it names.
+    /// Reads and checks a scenario, all values of its sweep too. `files` gives the text of the
+    /// files that it names.
     ///
     /// # Errors
     /// The first error, with its place.
@@ -118,7 +118,8 @@ impl<'a> Experiment<'a> {
         self.run_watched(choice, progress, Watch::default())
     }
 
-    /// As [`run`](Self::run), and looks at what is asked for. The figures and the hash are the same.
+    /// As [`run`](Self::run), and looks at what is asked for. The figures and the hash are the
+    /// same.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -141,8 +142,8 @@ impl<'a> Experiment<'a> {
         Ok(built.run(&scenario, progress, watch)?)
     }
 
-    /// Runs one combination with every oracle on, and beyond its end until nothing is left to happen,
-    /// but no more than so many turns of hosts.
+    /// Runs one combination with every oracle on, and beyond its end until nothing is left to
+    /// happen, but no more than so many turns of hosts.
     pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
         let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
         let built = source.build(&scenario, self.files).map_err(|e| format!("file: {e}"))?;

@@ -1,5 +1,6 @@
-//! The swarm: random worlds with every oracle on. A seed gives a scenario file, a scenario file gives
-//! a world; where something does not hold the file is made smaller until nothing can be left out.
+//! The swarm: random worlds with every oracle on. A seed gives a scenario file, a scenario file
+//! gives a world; where something does not hold the file is made smaller until nothing can be left
+//! out.
 
 mod draw;
 pub mod hostile;
@@ -91,8 +92,8 @@ impl Broken {
     }
 }
 
-/// Runs a scenario under all oracles, no longer than `most` turns of hosts; a panic is a fault like any
-/// other.
+/// Runs a scenario under all oracles, no longer than `most` turns of hosts; a panic is a fault like
+/// any other.
 ///
 /// # Errors
 /// [`Broken`]; a text that is no scenario is a fault of the oracle `file`.

@@ -181,8 +181,8 @@ impl World {
         Ok(self.links[link].clone())
     }
 
-    /// Connects hosts and routers. A host gets an interface with its addresses; a router only learns
-    /// the networks of the host at the other end.
+    /// Connects hosts and routers. A host gets an interface with its addresses; a router only
+    /// learns the networks of the host at the other end.
     ///
     /// # Errors
     /// As [`Stack::add_interface`].

@@ -1,5 +1,5 @@
-//! Paced flows in virtual time: their rate, their bursts, who executes their stamps, and how often a
-//! timer wakes the host for them.
+//! Paced flows in virtual time: their rate, their bursts, who executes their stamps, and how often
+//! a timer wakes the host for them.
 
 use bytes::Bytes;
 use neap_lab::app::{App, Step};

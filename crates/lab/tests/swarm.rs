@@ -40,8 +40,8 @@ fn nothing_breaks_in_random_worlds() {
     assert!(faults.is_empty(), "{} worlds are broken", faults.len());
 }
 
-/// RACK waits for as long as the round trip of a frame that was thought lost and then is SACKed, which is
-/// longer than the timeout.
+/// RACK waits for as long as the round trip of a frame that was thought lost and then is SACKed,
+/// which is longer than the timeout.
 const LATE_SACKS: &str = r#"
 duration = "17s"
 seed = 1005575

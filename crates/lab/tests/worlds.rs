@@ -1,8 +1,8 @@
-//! Thousands of small random worlds: whatever links and applications do, every byte arrives once and
-//! in order, every credit returns, and no flow is silent while it may send.
+//! Thousands of small random worlds: whatever links and applications do, every byte arrives once
+//! and in order, every credit returns, and no flow is silent while it may send.
 //!
-//! `NEAP_SEED=n` runs only the world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n` from
-//! that seed on (nightly, from a seed of the day).
+//! `NEAP_SEED=n` runs only the world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n`
+//! from that seed on (nightly, from a seed of the day).
 
 mod world_of;
 

@@ -96,8 +96,8 @@ fn run(net: &Net, plans: Vec<WriterPlan>) -> (Vec<WriterLog>, Nanos) {
     (logs.take(), took)
 }
 
-/// What a writer writes after a wake-up at the least: half a mark, or a third of the send buffer, but a
-/// segment in any case.
+/// What a writer writes after a wake-up at the least: half a mark, or a third of the send buffer,
+/// but a segment in any case.
 fn quantum(plan: &WriterPlan, log: &WriterLog) -> u64 {
     let mark = match plan.options.notsent_lowat {
         0 => u32::MAX,
@@ -154,7 +154,8 @@ fn wakeups_are_throughput_by_half_the_mark() {
             let expected = net.bytes as f64 / took.as_secs_f64() / f64::from(mark / 2);
             let per_second = logs[0].wakeups as f64 / took.as_secs_f64();
             let ratio = per_second / expected;
-            // The mark is looked at before each buffer (64 KB here), so as much may be written beyond it.
+            // The mark is looked at before each buffer (64 KB here), so as much may be written
+            // beyond it.
             let half = f64::from(mark / 2);
             // A task that comes by anyway leaves fewer wake-ups.
             let share = if waits == Waits::Async { 0.0 } else { 0.9 };

@@ -1,7 +1,8 @@
 //! An HTTP client: hyper on a user-space stack.
 //!
-//! `http_client TUN KERNEL_CIDR OUR_CIDR URL`, for instance `http_client neap0 10.9.0.1/24 10.9.0.2/24
-//! http://10.9.0.1:8000/`: prints the status and the length of the body. Needs `CAP_NET_ADMIN`.
+//! `http_client TUN KERNEL_CIDR OUR_CIDR URL`, for instance `http_client neap0 10.9.0.1/24
+//! 10.9.0.2/24 http://10.9.0.1:8000/`: prints the status and the length of the body. Needs
+//! `CAP_NET_ADMIN`.
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;

@@ -1,8 +1,8 @@
 //! An HTTP server: hyper on a user-space stack.
 //!
-//! `http_server TUN KERNEL_CIDR OUR_CIDR PORT`, for instance `http_server neap0 10.9.0.1/24 10.9.0.2/24
-//! 8080`, then `curl http://10.9.0.2:8080/1000000`. `GET /N` answers N bytes, `POST /` what was posted.
-//! Needs `CAP_NET_ADMIN`.
+//! `http_server TUN KERNEL_CIDR OUR_CIDR PORT`, for instance `http_server neap0 10.9.0.1/24
+//! 10.9.0.2/24 8080`, then `curl http://10.9.0.2:8080/1000000`. `GET /N` answers N bytes, `POST /`
+//! what was posted. Needs `CAP_NET_ADMIN`.
 
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};

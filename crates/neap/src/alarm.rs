@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,
-    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than a
-    /// look that was too early.
+    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than
+    /// a look that was too early.
     armed: AtomicU64,
 }
 

@@ -861,8 +861,8 @@ impl UdpSocket {
         Waiting::set(&self.waiting.write_timeout, timeout)
     }
 
-    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc, as
-    /// in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
+    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc,
+    /// as in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
     ///
     /// # Errors
     /// None today.

@@ -114,9 +114,9 @@ impl Builder {
         self
     }
 
-    /// Whoever drives the stack stays awake for the last part of a sleep, at most so long, and looks
-    /// for packets meanwhile: paced frames then leave on time even where timers are late, for up to
-    /// a whole processor. None by default.
+    /// Whoever drives the stack stays awake for the last part of a sleep, at most so long, and
+    /// looks for packets meanwhile: paced frames then leave on time even where timers are late, for
+    /// up to a whole processor. None by default.
     #[must_use]
     pub fn spin(mut self, budget: Duration) -> Self {
         self.spin = budget;

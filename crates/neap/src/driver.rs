@@ -155,7 +155,8 @@ impl Sleeper {
         seen.kick
     }
 
-    /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or earlier.
+    /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or
+    /// earlier.
     #[cfg(feature = "tokio")]
     pub(crate) fn wake_at(&self, at: Instant, now: Instant) {
         self.alarm.set(at, now);
@@ -418,7 +419,8 @@ impl Driver {
         }
     }
 
-    /// Whether something has waited for the task for too long: its runtime is busy, or stands still.
+    /// Whether something has waited for the task for too long: its runtime is busy, or stands
+    /// still.
     fn is_task_late(&self, now: Instant) -> bool {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         let due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));

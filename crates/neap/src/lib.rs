@@ -3,9 +3,9 @@
 //! # A tour
 //!
 //! [`Stack::builder`] puts a [`Stack`] on a device: a TUN that it makes ([`Builder::tun`]), an
-//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`stack::device::Device`] of your
-//! own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as their first
-//! argument; [`Poller`] waits for many of them in one thread.
+//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`stack::device::Device`] of
+//! your own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as
+//! their first argument; [`Poller`] waits for many of them in one thread.
 //!
 //! A thread that waits in one of these calls drives the stack meanwhile; a worker thread does it
 //! while nobody waits. So a bulk transfer needs one thread, and no hop between threads.

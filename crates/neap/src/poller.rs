@@ -1,13 +1,13 @@
 //! Waits for any of several sockets and descriptors, with epoll's rules.
 //!
-//! Level-triggered, edge-triggered ([`Events::ET`]) and one-shot ([`Events::ONESHOT`]); the sockets may
-//! be of several stacks and shards. A socket that changes puts its entry on a queue, by the waker that
-//! the entry left with it; [`Poller::wait`] looks at the queue only. Ordinary descriptors are in an
-//! epoll set of the kernel. The thread that waits drives all shards of its sockets that nobody
-//! else drives, and sleeps on their devices and its descriptors at once.
+//! Level-triggered, edge-triggered ([`Events::ET`]) and one-shot ([`Events::ONESHOT`]); the sockets
+//! may be of several stacks and shards. A socket that changes puts its entry on a queue, by the
+//! waker that the entry left with it; [`Poller::wait`] looks at the queue only. Ordinary
+//! descriptors are in an epoll set of the kernel. The thread that waits drives all shards of its
+//! sockets that nobody else drives, and sleeps on their devices and its descriptors at once.
 //!
-//! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets; about 200
-//! bytes for each. One system call more per wait while there are descriptors.
+//! Cost: O(1) per change of a socket and per event reported, whatever the number of sockets; about
+//! 200 bytes for each. One system call more per wait while there are descriptors.
 
 use crate::alarm::{Alarm, timespec};
 use crate::blocking::Source;
@@ -215,8 +215,9 @@ const MAX_FILES: usize = 64;
 /// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket)) and of whatever else has a
 /// descriptor, by the rules of epoll; the waiting thread drives the stacks meanwhile.
 ///
-/// It does not keep sockets open: one that is closed leaves. Sockets may be added, changed and removed
-/// by any thread; one thread waits at a time, and others that call [`wait`](Self::wait) wait for it.
+/// It does not keep sockets open: one that is closed leaves. Sockets may be added, changed and
+/// removed by any thread; one thread waits at a time, and others that call [`wait`](Self::wait)
+/// wait for it.
 #[derive(Debug)]
 pub struct Poller {
     shared: Arc<Shared>,
@@ -346,8 +347,8 @@ impl Poller {
         self.shared.ring();
     }
 
-    /// Puts what is ready into `events`, waiting for something up to `timeout` (`None`: as long as it
-    /// takes). No events when the time is over first, or after [`notify`](Self::notify).
+    /// Puts what is ready into `events`, waiting for something up to `timeout` (`None`: as long as
+    /// it takes). No events when the time is over first, or after [`notify`](Self::notify).
     ///
     /// # Errors
     /// What the kernel says of the descriptors.
@@ -362,8 +363,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Drives the shards as they are now, as far as nobody else does. Whether the wait is over; if not,
-    /// shards came or went, or may be led.
+    /// Drives the shards as they are now, as far as nobody else does. Whether the wait is over; if
+    /// not, shards came or went, or may be led.
     fn drive(
         &self,
         waiting: &mut Waiting,

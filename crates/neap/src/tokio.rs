@@ -5,9 +5,10 @@
 //! cancel-safe: one that is dropped has either done its work and said so, or has done nothing.
 //!
 //! A task of the runtime drives each shard whose sockets are used (its devices are among the
-//! descriptors that tokio sleeps on, and a timerfd beside them keeps the time, since tokio's timers have
-//! millisecond steps). So a packet wakes the thread that runs the tasks, and no other. The worker of the
-//! shard steps in where a runtime does not come round for some milliseconds, and takes over when it ends.
+//! descriptors that tokio sleeps on, and a timerfd beside them keeps the time, since tokio's timers
+//! have millisecond steps). So a packet wakes the thread that runs the tasks, and no other. The
+//! worker of the shard steps in where a runtime does not come round for some milliseconds, and
+//! takes over when it ends.
 
 mod drive;
 mod tcp;

@@ -1,7 +1,7 @@
 //! The C side: the table of functions that packetdrill calls, pointers in and out.
 //!
-//! All unsafe code is in this module. Its ground is the contract of the interface, which is that of the system
-//! calls: see [`memory`]. `userdata` is what `packetdrill_interface_init` left.
+//! All unsafe code is in this module. Its ground is the contract of the interface, which is that of
+//! the system calls: see [`memory`]. `userdata` is what `packetdrill_interface_init` left.
 
 mod memory;
 
@@ -64,8 +64,8 @@ pub(crate) struct Interface {
         socklen_t,
     ) -> ssize_t,
     sendmsg: extern "C" fn(*mut c_void, c_int, *const msghdr, c_int) -> ssize_t,
-    /// Variadic in C. The last argument comes in the same register as a fixed one on the Linux ABIs of
-    /// x86-64 and AArch64.
+    /// Variadic in C. The last argument comes in the same register as a fixed one on the Linux ABIs
+    /// of x86-64 and AArch64.
     pub(crate) fcntl: extern "C" fn(*mut c_void, c_int, c_int, c_ulong) -> c_int,
     ioctl: extern "C" fn(*mut c_void, c_int, c_ulong, *mut c_void) -> c_int,
     pub(crate) close: extern "C" fn(*mut c_void, c_int) -> c_int,
@@ -203,7 +203,8 @@ fn give_address(address: Encoded, to: *mut sockaddr, len: *mut socklen_t) {
 }
 
 /// Takes a descriptor of neap's number from the system as well: nothing else gets the number, and
-/// packetdrill, which closes what a script left open by the system's call, finds something to close.
+/// packetdrill, which closes what a script left open by the system's call, finds something to
+/// close.
 fn hold(fd: Fd) {
     // SAFETY: no pointers but the literal; the descriptors are this function's own.
     unsafe {
@@ -550,8 +551,8 @@ fn system_getsockopt(
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, out, len) as c_int }
 }
 
-/// packetdrill reads `TCP_INFO` for the code of a script by the C library's name and not through the
-/// interface. Where this library is also preloaded (`LD_PRELOAD`), that name is this function.
+/// packetdrill reads `TCP_INFO` for the code of a script by the C library's name and not through
+/// the interface. Where this library is also preloaded (`LD_PRELOAD`), that name is this function.
 #[unsafe(export_name = "getsockopt")]
 pub(crate) extern "C" fn preloaded_getsockopt(
     fd: c_int,

@@ -1,8 +1,8 @@
 //! The host under test, and the passing of virtual time.
 //!
-//! Two threads of packetdrill call: the main thread, whose sleeps and receives let time pass, and one
-//! that makes blocking system calls. At every instant at which anything happens, whoever waits in a
-//! call looks at its socket before time goes on; so both see the same order in every run.
+//! Two threads of packetdrill call: the main thread, whose sleeps and receives let time pass, and
+//! one that makes blocking system calls. At every instant at which anything happens, whoever waits
+//! in a call looks at its socket before time goes on; so both see the same order in every run.
 
 use crate::flags::{Baseline, Flags, read_sysctl};
 use bytes::Bytes;
@@ -19,16 +19,16 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// The first descriptor that is neap's: beyond what a program opens that opens little, and below the
-/// usual limit of a process.
+/// The first descriptor that is neap's: beyond what a program opens that opens little, and below
+/// the usual limit of a process.
 pub(crate) const FIRST_FD: Fd = 512;
 
 /// What a look at the clock takes: packetdrill spins on it before each event.
 const LOOK: Nanos = Nanos::from_micros(1);
 /// A receive gives up when nothing was sent for so long.
 const PATIENCE: Nanos = Nanos::from_secs(3600);
-/// Real time after which a blocking call that nobody lets time pass for does it itself: packetdrill's
-/// main thread then waits for the call to end, for a second.
+/// Real time after which a blocking call that nobody lets time pass for does it itself:
+/// packetdrill's main thread then waits for the call to end, for a second.
 const NOBODY_DRIVES: Duration = Duration::from_millis(300);
 /// Real time in which a thread that was woken must have looked.
 const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! The numbers of Linux's socket interface, as its UAPI headers have them for x86-64 and the other
-//! architectures that share `asm-generic`. Everything else of [`posix`](super) names them from here.
-//! The names are C's; what they mean is in the manual pages. [`NAMES`] has them by name, for whoever
-//! reads or shows them.
+//! architectures that share `asm-generic`. Everything else of [`posix`](super) names them from
+//! here. The names are C's; what they mean is in the manual pages. [`NAMES`] has them by name, for
+//! whoever reads or shows them.
 #![allow(missing_docs, non_upper_case_globals)]
 
 macro_rules! named {

@@ -12,8 +12,8 @@ impl Posix {
     /// `O_NONBLOCK`; `O_APPEND` and `O_NOATIME` are kept.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` for other commands, a descriptor out of range, `O_DIRECT`, and `O_ASYNC` of a
-    /// socket, since there are no signals; `EMFILE`.
+    /// `EBADF`; `EINVAL` for other commands, a descriptor out of range, `O_DIRECT`, and `O_ASYNC`
+    /// of a socket, since there are no signals; `EMFILE`.
     pub fn fcntl(&mut self, fd: Fd, command: i32, argument: i64) -> Result<i32, Errno> {
         let id = self.table.id(fd)?;
         match command {
@@ -52,8 +52,8 @@ impl Posix {
         }
     }
 
-    /// `ioctl(2)`: `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` answer what they write through
-    /// their pointer; `FIONBIO` takes `argument`.
+    /// `ioctl(2)`: `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` answer what they write
+    /// through their pointer; `FIONBIO` takes `argument`.
     ///
     /// # Errors
     /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener and on an epoll set.

@@ -1,8 +1,8 @@
 //! Epoll: level, edge, one-shot, as `fs/eventpoll.c` has it.
 //!
 //! A socket that changes puts its mark on the set's queue, by the waker that the mark left with it;
-//! `epoll_wait` looks at the queue only. Cost: O(1) per change of a socket, O(log sockets) per event
-//! reported; about 200 bytes for each socket of a set.
+//! `epoll_wait` looks at the queue only. Cost: O(1) per change of a socket, O(log sockets) per
+//! event reported; about 200 bytes for each socket of a set.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -108,7 +108,8 @@ impl Posix {
     ///
     /// # Errors
     /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown
-    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for sets within sets.
+    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for
+    /// sets within sets.
     pub fn epoll_ctl(
         &mut self,
         epfd: Fd,
@@ -162,8 +163,8 @@ impl Posix {
         }
     }
 
-    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms` milliseconds,
-    /// forever if that is negative.
+    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms`
+    /// milliseconds, forever if that is negative.
     ///
     /// # Errors
     /// `EBADF`; `EINVAL` where `epfd` is no set, or `most` is below 1 or above 178956970.

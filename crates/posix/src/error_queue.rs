@@ -15,8 +15,8 @@ use neap_tcp::time::Instant;
 /// Most bytes behind the header of a control message here.
 const MOST: usize = SOCK_EXTENDED_ERR_LEN + sockaddr::SIZE_V6;
 
-/// `struct sock_extended_err` and the offender's address, as a socket of `domain` gets them; how many
-/// bytes that are.
+/// `struct sock_extended_err` and the offender's address, as a socket of `domain` gets them; how
+/// many bytes that are.
 fn extended_error(domain: Domain, record: &ErrorRecord) -> ([u8; MOST], usize) {
     let mut bytes = [0; MOST];
     let origin = match record.origin {
@@ -36,8 +36,8 @@ fn extended_error(domain: Domain, record: &ErrorRecord) -> ([u8; MOST], usize) {
     (bytes, SOCK_EXTENDED_ERR_LEN + address_len)
 }
 
-/// Writes one control message, as much as fits (`put_cmsg`): the bytes that it takes, and whether it was
-/// cut.
+/// Writes one control message, as much as fits (`put_cmsg`): the bytes that it takes, and whether
+/// it was cut.
 fn put_message(control: &mut [u8], level: i32, kind: i32, data: &[u8]) -> (usize, bool) {
     let whole = CMSG_HEADER_LEN + data.len();
     let len = whole.min(control.len());

@@ -1,13 +1,13 @@
 //! The socket face: descriptors, calls, flags, options and errors as Linux has them, for whatever
-//! brings its own system calls: a script, a test tool's plug-in, a library that is loaded before the C
-//! library.
+//! brings its own system calls: a script, a test tool's plug-in, a library that is loaded before
+//! the C library.
 //!
 //! It has no clock and never waits. A call that would wait on Linux answers
-//! [`Outcome::Wait`], which says for what and until when; the caller polls the stack, lets time pass,
-//! and repeats the call *with the same [`Call`]* until it answers [`Outcome::Done`] or fails. The
-//! `Call` keeps what a thread in the kernel would keep on its stack: when the wait began and how many
-//! bytes are done. So a blocking send of a large buffer is repeated with the whole buffer, and goes on
-//! where it stood.
+//! [`Outcome::Wait`], which says for what and until when; the caller polls the stack, lets time
+//! pass, and repeats the call *with the same [`Call`]* until it answers [`Outcome::Done`] or fails.
+//! The `Call` keeps what a thread in the kernel would keep on its stack: when the wait began and
+//! how many bytes are done. So a blocking send of a large buffer is repeated with the whole buffer,
+//! and goes on where it stood.
 //!
 //! ```
 //! use neap_posix::{abi::*, sockaddr, Call, Outcome, Posix};
@@ -168,7 +168,8 @@ impl Posix {
         self.table.id(fd).is_ok()
     }
 
-    /// Resets all connections and closes all descriptors, as the end of the process would close them.
+    /// Resets all connections and closes all descriptors, as the end of the process would close
+    /// them.
     pub fn close_all(&mut self, now: Instant) {
         for fd in self.table.descriptors() {
             // Nobody is left to linger for.

@@ -1,4 +1,5 @@
-//! `setsockopt` and `getsockopt`: numbers, sizes and errors of Linux at the edge, neap's types behind.
+//! `setsockopt` and `getsockopt`: numbers, sizes and errors of Linux at the edge, neap's types
+//! behind.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -122,8 +123,9 @@ impl Posix {
     /// `setsockopt(2)`.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that neap does not have, or one that it cannot set to this value;
-    /// `EINVAL` for a short or bad value; `EDOM` for a timeout; `ENOENT` for a congestion control.
+    /// `ENOPROTOOPT` for an option that neap does not have, or one that it cannot set to this
+    /// value; `EINVAL` for a short or bad value; `EDOM` for a timeout; `ENOENT` for a congestion
+    /// control.
     pub fn setsockopt(
         &mut self,
         now: Instant,

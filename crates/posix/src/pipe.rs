@@ -1,7 +1,7 @@
 //! Pipes, and `splice` between them and connections, as `fs/pipe.c` and `fs/splice.c` have it.
 //!
-//! A pipe belongs to this process: both ends are descriptors here. Cost: a page per slot that is in use, at most
-//! 64 KiB; from a connection bytes are copied once, to a connection not at all.
+//! A pipe belongs to this process: both ends are descriptors here. Cost: a page per slot that is in
+//! use, at most 64 KiB; from a connection bytes are copied once, to a connection not at all.
 
 use crate::abi::*;
 use crate::table::Object;
@@ -286,13 +286,14 @@ impl Posix {
         }
     }
 
-    /// `splice(2)` without offsets, which neither pipes nor sockets have: moves up to `len` bytes, as many as are there.
-    /// Waits for the first ones and for room as the two descriptors and `SPLICE_F_NONBLOCK` say; with
-    /// `SPLICE_F_MORE` more will follow.
+    /// `splice(2)` without offsets, which neither pipes nor sockets have: moves up to `len` bytes,
+    /// as many as are there. Waits for the first ones and for room as the two descriptors and
+    /// `SPLICE_F_NONBLOCK` say; with `SPLICE_F_MORE` more will follow.
     ///
     /// # Errors
-    /// `EBADF`, also for the wrong end of a pipe; `EINVAL` where neither is a pipe, both are the same one, or for
-    /// unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the others of reading and writing.
+    /// `EBADF`, also for the wrong end of a pipe; `EINVAL` where neither is a pipe, both are the
+    /// same one, or for unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the others of reading and
+    /// writing.
     pub fn splice(
         &mut self,
         now: Instant,

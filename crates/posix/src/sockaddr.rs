@@ -87,9 +87,9 @@ pub fn parse(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     read(domain, bytes)
 }
 
-/// Reads where a datagram goes (`udp_sendmsg`, `udpv6_sendmsg`). Without a family it goes to an IPv4
-/// address, or where the socket of IPv6 is connected: then there is none. A socket of IPv6 takes an
-/// IPv4 address, too.
+/// Reads where a datagram goes (`udp_sendmsg`, `udpv6_sendmsg`). Without a family it goes to an
+/// IPv4 address, or where the socket of IPv6 is connected: then there is none. A socket of IPv6
+/// takes an IPv4 address, too.
 ///
 /// # Errors
 /// As [`parse`]; `EINVAL` for another family on IPv6.

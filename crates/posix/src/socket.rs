@@ -1,4 +1,5 @@
-//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has it.
+//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has
+//! it.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -60,8 +61,8 @@ pub(super) struct Socket {
     pub(super) common: Common,
     /// Of a socket that has no connection.
     pub(super) options: SocketOptions,
-    /// Receiving and sending were shut down: of UDP, and of TCP without a connection, which hands it
-    /// on to the next one (`sk_shutdown`).
+    /// Receiving and sending were shut down: of UDP, and of TCP without a connection, which hands
+    /// it on to the next one (`sk_shutdown`).
     pub(super) shut: (bool, bool),
     /// Error queue of a TCP socket that has no connection, left by one that failed.
     pub(super) errors: Option<Box<ErrorQueue>>,
@@ -142,8 +143,8 @@ impl Socket {
         Some(bound)
     }
 
-    /// Ends what the socket is connected to or listens on; it can be used anew. Who cuts a connection
-    /// short finds the error of a reset (`tcp_disconnect`).
+    /// Ends what the socket is connected to or listens on; it can be used anew. Who cuts a
+    /// connection short finds the error of a reset (`tcp_disconnect`).
     fn reset(&mut self, now: Instant) {
         match core::mem::replace(&mut self.kind, Kind::Fresh) {
             Kind::Listening(handles) => handles.iter().for_each(|handle| handle.close(now)),
@@ -488,8 +489,8 @@ impl Posix {
         Ok(())
     }
 
-    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer has
-    /// everything, or for so long.
+    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer
+    /// has everything, or for so long.
     ///
     /// # Errors
     /// `EBADF`.

@@ -41,7 +41,8 @@ struct Slot {
 
 /// All descriptors of a process.
 ///
-/// Cost: O(1) to look one up; a new one looks for the lowest that is free, from where there may be one.
+/// Cost: O(1) to look one up; a new one looks for the lowest that is free, from where there may be
+/// one.
 #[derive(Debug)]
 pub(super) struct Table {
     first: Fd,

@@ -1,8 +1,8 @@
 //! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, as `tcp_sendmsg` and
 //! `tcp_recvmsg` have it.
 //!
-//! Vectors and `struct msghdr` are the caller's to flatten. Control messages come with the error queue
-//! alone, and none can be sent.
+//! Vectors and `struct msghdr` are the caller's to flatten. Control messages come with the error
+//! queue alone, and none can be sent.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -26,8 +26,8 @@ pub struct Received {
     /// `msg_flags`: `MSG_TRUNC` where a datagram was cut, `MSG_CTRUNC` where control messages were,
     /// `MSG_ERRQUEUE`.
     pub flags: i32,
-    /// Who sent the datagram, or whom the packet of an error was for; nothing for the bytes of TCP, as
-    /// in Linux.
+    /// Who sent the datagram, or whom the packet of an error was for; nothing for the bytes of TCP,
+    /// as in Linux.
     pub from: Option<SocketAddr>,
     /// `msg_controllen`: bytes of control messages.
     pub control: usize,
@@ -39,8 +39,8 @@ impl Received {
     }
 }
 
-/// Of one call: the descriptor, its flags, whether it may wait, and whether its direction was shut down
-/// before the connection began.
+/// Of one call: the descriptor, its flags, whether it may wait, and whether its direction was shut
+/// down before the connection began.
 #[derive(Clone, Copy)]
 struct Way {
     now: Instant,
@@ -51,7 +51,8 @@ struct Way {
 }
 
 impl Way {
-    /// Not all is done: the call waits for `event` up to `timeout`, or ends with the bytes that it has.
+    /// Not all is done: the call waits for `event` up to `timeout`, or ends with the bytes that it
+    /// has.
     fn wait_for(
         self,
         call: &mut Call,
@@ -154,8 +155,9 @@ impl Posix {
 
     /// `recvmsg(2)` into a buffer for data and one for control messages (`msg_control`, laid out as
     /// cmsg(3) says); waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and
-    /// `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and the buffer only says
-    /// how many. With `MSG_ERRQUEUE` the oldest record of the error queue comes, or `EAGAIN` at once.
+    /// `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and the buffer only
+    /// says how many. With `MSG_ERRQUEUE` the oldest record of the error queue comes, or `EAGAIN`
+    /// at once.
     ///
     /// # Errors
     /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
@@ -214,9 +216,9 @@ impl Posix {
         }
     }
 
-    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken. `MSG_MORE`, `MSG_EOR`,
-    /// `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint that changes nothing.
-    /// TCP ignores `to`.
+    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken.
+    /// `MSG_MORE`, `MSG_EOR`, `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint
+    /// that changes nothing. TCP ignores `to`.
     ///
     /// # Errors
     /// `EAGAIN`; `EPIPE`, and of TCP without `MSG_NOSIGNAL` it is for the caller to raise SIGPIPE;
@@ -303,7 +305,8 @@ fn read_stream(
     let is_peek = flags & MSG_PEEK != 0;
     let bits = handle.readiness().bits();
     let unread = handle.unread(now) as usize;
-    // What has come is told before what ended the connection, and the error stays for the next call.
+    // What has come is told before what ended the connection, and the error stays for the next
+    // call.
     let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || way.is_shut;
     if way.is_shut && unread == 0 && !bits.contains(Ready::ERROR) {
         return Ok(Outcome::Done(Received::bytes(call.done)));

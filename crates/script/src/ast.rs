@@ -47,7 +47,8 @@ pub struct Script {
     pub options: Vec<Setting>,
     /// `sysctl -q name=value` between back quotes.
     pub sysctls: Vec<Setting>,
-    /// Line of the event where Linux differs: the one that a `linux: differs` remark stands beside or above.
+    /// Line of the event where Linux differs: the one that a `linux: differs` remark stands beside
+    /// or above.
     pub differs_on_linux: Option<u32>,
     /// The reason that a `linux: skip` remark gives for not running the script on Linux.
     pub not_for_linux: Option<String>,
@@ -104,7 +105,8 @@ pub enum EventKind {
 /// A packet as written.
 #[derive(Clone, Debug)]
 pub struct PacketSpec {
-    /// The ports in the packet, the sender's first. Without them it belongs to the connection under test.
+    /// The ports in the packet, the sender's first. Without them it belongs to the connection under
+    /// test.
     pub ports: Option<(u16, u16)>,
     /// The ECN codepoint, if the script names one.
     pub ecn: Option<Ecn>,

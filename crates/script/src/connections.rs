@@ -1,5 +1,5 @@
-//! The connections of a script: which one a packet belongs to, and its numbers as a script counts them, from the
-//! initial ones.
+//! The connections of a script: which one a packet belongs to, and its numbers as a script counts
+//! them, from the initial ones.
 
 use crate::ast::{ACK, OptionSpec, SYN, TcpSpec};
 use crate::packet::{Flow, Segment};
@@ -36,7 +36,8 @@ pub(crate) struct Connection {
     awaits_isn: bool,
     /// The script's number of the peer's first byte.
     first_byte: u32,
-    /// Timestamps of the host, each as the script names it and as it is; others are counted from the first.
+    /// Timestamps of the host, each as the script names it and as it is; others are counted from
+    /// the first.
     timestamps: Vec<(u32, u32)>,
 }
 
@@ -179,8 +180,8 @@ impl Connections {
         }
     }
 
-    /// The application listens at this address, or at the default: the next segment of the peer begins a
-    /// connection.
+    /// The application listens at this address, or at the default: the next segment of the peer
+    /// begins a connection.
     pub(crate) fn listen(&mut self, local: Option<SocketAddr>) {
         self.listening = local;
         self.begins_with_next = true;
@@ -203,8 +204,8 @@ impl Connections {
         self.begins_with_next = false;
     }
 
-    /// Number of the connection that a segment of the peer belongs to. A connection that begins with ports of
-    /// its own is not the one under test.
+    /// Number of the connection that a segment of the peer belongs to. A connection that begins
+    /// with ports of its own is not the one under test.
     fn of_peer(&mut self, ports: Option<(u16, u16)>) -> Result<usize, String> {
         let Some((from, to)) = ports else {
             if self.begins_with_next {

@@ -176,7 +176,8 @@ impl Assertion {
     /// Whether it holds for the bytes of a `struct tcp_info`.
     ///
     /// # Errors
-    /// Why that cannot be said: a field that the host does not report, or arithmetic without result.
+    /// Why that cannot be said: a field that the host does not report, or arithmetic without
+    /// result.
     pub fn holds(&self, info: &[u8]) -> Result<bool, String> {
         self.expression.evaluate(info).map(|value| value != 0)
     }

@@ -289,8 +289,9 @@ pub trait Host {
     /// The next packet that has left.
     fn take_sent(&mut self) -> Option<SentPacket>;
 
-    /// Makes a system call. `None` if it blocks: its reply comes from [`take_reply`](Self::take_reply).
-    /// One call may block at a time. `will_block` says that the script expects it to block.
+    /// Makes a system call. `None` if it blocks: its reply comes from
+    /// [`take_reply`](Self::take_reply). One call may block at a time. `will_block` says that the
+    /// script expects it to block.
     ///
     /// # Errors
     /// [`HostFailure`].
@@ -299,8 +300,8 @@ pub trait Host {
     /// The reply of the call that blocked, and when it returned.
     fn take_reply(&mut self) -> Option<(Nanos, Reply)>;
 
-    /// What was to happen at some time happened so much later. A host whose clock cannot be stopped sets its
-    /// clock back by that, so that the times that follow keep their distance.
+    /// What was to happen at some time happened so much later. A host whose clock cannot be stopped
+    /// sets its clock back by that, so that the times that follow keep their distance.
     fn set_clock_back(&mut self, by: Nanos);
 
     /// How late something that takes `span` may be, beyond a script's tolerance.

@@ -1,7 +1,7 @@
 //! This machine's Linux as a host for scripts: its sockets, a TUN as its wire, real time.
 //!
-//! The network namespace of the process is changed for good, so each script runs in a process of its own in a new
-//! namespace (`unshare --net`), which only root can make.
+//! The network namespace of the process is changed for good, so each script runs in a process of
+//! its own in a new namespace (`unshare --net`), which only root can make.
 
 mod calls;
 #[allow(unsafe_code)]
@@ -41,7 +41,8 @@ pub struct KernelHost {
     begin: Instant,
     queue: QueuePair,
     caller: Caller,
-    /// What each socket is told to use, since not every controller may be the default of a namespace.
+    /// What each socket is told to use, since not every controller may be the default of a
+    /// namespace.
     congestion_control: String,
     sent: VecDeque<SentPacket>,
     /// The reply of the call that blocked, and when it returned.
@@ -53,7 +54,8 @@ fn is_out_of_reach(reply: Option<&Reply>) -> bool {
     reply.is_some_and(|reply| reply.errno() == Some(Errno::EFAULT))
 }
 
-/// Whether a packet is what the kernel says of itself on an interface with IPv6: it speaks to groups.
+/// Whether a packet is what the kernel says of itself on an interface with IPv6: it speaks to
+/// groups.
 fn is_chatter(packet: &Bytes) -> bool {
     packet.first().is_some_and(|first| first >> 4 == 6) && packet.get(24) == Some(&0xff)
 }
@@ -62,8 +64,8 @@ impl KernelHost {
     /// Prepares the namespace of this process.
     ///
     /// # Errors
-    /// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything else that
-    /// it refuses.
+    /// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything
+    /// else that it refuses.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         let config = TunConfig { name: Some(namespace::INTERFACE.into()), ..TunConfig::default() };
         let tun = Tun::open(&config).map_err(|error| failure("tun", error))?;

@@ -2,19 +2,20 @@
 //!
 //! # A tour
 //!
-//! A script says what the peer sends, what the application calls, and which packets must leave when. [`parser`]
-//! reads its text into [`ast`], with the places of a [`cursor`] and the assertions of an [`expression`];
-//! [`settings`] are what its first lines set. [`runner`] plays it on a [`host::Host`] and stops at the first
-//! difference, which a [`report::Failure`] shows.
+//! A script says what the peer sends, what the application calls, and which packets must leave
+//! when. [`parser`] reads its text into [`ast`], with the places of a [`cursor`] and the assertions
+//! of an [`expression`];
+//! [`settings`] are what its first lines set. [`runner`] plays it on a [`host::Host`] and stops at
+//! the first difference, which a [`report::Failure`] shows.
 //!
 //! There are two hosts. [`virtual_host`] makes the calls on neap, in the virtual time of a
-//! [`machine::Machine`]; the plug-in for packetdrill itself is made of such a machine as well. With the feature
-//! `kernel`, `kernel` makes them on the Linux of this machine, in real time.
+//! [`machine::Machine`]; the plug-in for packetdrill itself is made of such a machine as well. With
+//! the feature `kernel`, `kernel` makes them on the Linux of this machine, in real time.
 //!
-//! Between a script and a host are the private modules: `calls` makes the call of a host out of the one that is
-//! written, and knows what its reply must be; `connections` translates between the numbers of the script and of
-//! the wire; `packet` reads and writes packets; `compare` finds what is different about one; `stream` has the
-//! bytes that are sent.
+//! Between a script and a host are the private modules: `calls` makes the call of a host out of the
+//! one that is written, and knows what its reply must be; `connections` translates between the
+//! numbers of the script and of the wire; `packet` reads and writes packets; `compare` finds what
+//! is different about one; `stream` has the bytes that are sent.
 //!
 //! ```
 //! use neap_script::{parser, virtual_host};
@@ -32,10 +33,10 @@
 //!
 //! # The language
 //!
-//! It is that of <https://github.com/google/packetdrill>. What is missing is a shell: between back quotes only
-//! `sysctl -q name=value` stands, and between `%{` and `}%` stand assertions over `TCP_INFO`. What there is
-//! besides: bytes are compared, both ways; and a packet that nobody expects is a difference, also after the
-//! last event.
+//! It is that of <https://github.com/google/packetdrill>. What is missing is a shell: between back
+//! quotes only `sysctl -q name=value` stands, and between `%{` and `}%` stand assertions over
+//! `TCP_INFO`. What there is besides: bytes are compared, both ways; and a packet that nobody
+//! expects is a difference, also after the last event.
 
 #![cfg_attr(not(feature = "kernel"), forbid(unsafe_code))]
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn)]

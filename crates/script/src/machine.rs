@@ -1,8 +1,9 @@
-//! neap in virtual time with what a script needs around it: a stack, the descriptors of one process, and a
-//! wire whose other end is the script.
+//! neap in virtual time with what a script needs around it: a stack, the descriptors of one
+//! process, and a wire whose other end is the script.
 //!
-//! [`VirtualHost`](crate::virtual_host::VirtualHost) runs the calls of a script on it. The plug-in for
-//! packetdrill makes its own calls, from several threads, and decides by itself when time passes.
+//! [`VirtualHost`](crate::virtual_host::VirtualHost) runs the calls of a script on it. The plug-in
+//! for packetdrill makes its own calls, from several threads, and decides by itself when time
+//! passes.
 
 mod wire;
 
@@ -28,8 +29,8 @@ const MAX_POLLS: u32 = 100_000;
 #[error("the stack has work for ever at one instant")]
 pub struct EndlessWork;
 
-/// One stack in virtual time, whose network is the script. Nothing happens but in a call, and time stands
-/// still but in [`advance`](Self::advance).
+/// One stack in virtual time, whose network is the script. Nothing happens but in a call, and time
+/// stands still but in [`advance`](Self::advance).
 #[derive(Debug)]
 pub struct Machine {
     posix: Posix,
@@ -45,7 +46,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine without addresses. Its first descriptor is `first_fd`; its interfaces have this MTU, in bytes.
+    /// A machine without addresses. Its first descriptor is `first_fd`; its interfaces have this
+    /// MTU, in bytes.
     ///
     /// # Errors
     /// [`StackError`] for settings that make no sense.
@@ -77,8 +79,9 @@ impl Machine {
         self.addresses.contains(&address)
     }
 
-    /// Makes an address the host's own, on an interface of its own; all interfaces are at the same wire. The
-    /// first address of each family is the source of what goes beyond the networks of the interfaces.
+    /// Makes an address the host's own, on an interface of its own; all interfaces are at the same
+    /// wire. The first address of each family is the source of what goes beyond the networks of the
+    /// interfaces.
     ///
     /// # Errors
     /// [`StackError`], which a device with one queue does not cause.

@@ -212,8 +212,9 @@ impl Segment {
     }
 }
 
-/// An ICMP error of `router` about a segment that the host sent on `flow` with the wire's number `seq`. It
-/// quotes as much of it as RFC 792 asks for and packetdrill quotes: ports and sequence number.
+/// An ICMP error of `router` about a segment that the host sent on `flow` with the wire's number
+/// `seq`. It quotes as much of it as RFC 792 asks for and packetdrill quotes: ports and sequence
+/// number.
 pub(crate) fn icmp(spec: &IcmpSpec, router: IpAddr, flow: Flow, seq: u32) -> Bytes {
     let (from, to) = (flow.from.ip(), flow.to.ip());
     let len = TCP_LEN + spec.quoted_len as usize;

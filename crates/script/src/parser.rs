@@ -36,8 +36,8 @@ pub fn parse(text: &str) -> Parsed<Script> {
     Ok(script)
 }
 
-/// What comments tell the runner: `linux: skip, REASON`; `linux: differs, REASON` beside or above the event
-/// where Linux does something else.
+/// What comments tell the runner: `linux: skip, REASON`; `linux: differs, REASON` beside or above
+/// the event where Linux does something else.
 fn remarks(text: &str, script: &mut Script) -> Parsed<()> {
     for (line, number) in text.lines().zip(1..) {
         let Some(begin) = comment(line) else { continue };

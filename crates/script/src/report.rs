@@ -15,8 +15,8 @@ const MAX_EVENTS: usize = 16;
 pub(crate) struct History(VecDeque<(Nanos, String)>);
 
 impl History {
-    /// Adds an event at its time, or at the time of the event before if that is later: times never go back,
-    /// although a packet may leave while something else is waited for.
+    /// Adds an event at its time, or at the time of the event before if that is later: times never
+    /// go back, although a packet may leave while something else is waited for.
     pub(crate) fn add(&mut self, at: Nanos, what: String) {
         let at = self.0.back().map_or(at, |(before, _)| at.max(*before));
         if self.0.len() == MAX_EVENTS {

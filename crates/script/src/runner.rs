@@ -267,7 +267,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Fails if a packet left so long before this event, which is at `at`, that it should have been expected.
+    /// Fails if a packet left so long before this event, which is at `at`, that it should have been
+    /// expected.
     fn check_nothing_unexpected(&mut self, event: &Event, at: Nanos) -> Result<(), Failure> {
         match self.unexpected.front() {
             Some(sent) if sent.at + self.tolerance() < at => self.fail_unexpected(event),

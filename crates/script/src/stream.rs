@@ -1,5 +1,5 @@
-//! The bytes that connections of a script carry: a function of stream and position, so that whoever receives
-//! knows what each byte must be.
+//! The bytes that connections of a script carry: a function of stream and position, so that whoever
+//! receives knows what each byte must be.
 
 use bytes::Bytes;
 
@@ -14,7 +14,8 @@ pub(crate) const PEER_BYTES: Stream = Stream(1);
 pub(crate) const WRITTEN_BYTES: Stream = Stream(2);
 
 impl Stream {
-    /// The byte at a position: bits of a product, mixed so that neither a shift nor another stream fits.
+    /// The byte at a position: bits of a product, mixed so that neither a shift nor another stream
+    /// fits.
     fn byte(self, position: u64) -> u8 {
         let spread = (position ^ self.0.rotate_right(8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((spread ^ (spread >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 56) as u8

@@ -49,8 +49,8 @@ impl VirtualHost {
     /// A host with one interface, as the settings say.
     ///
     /// # Errors
-    /// [`Failure::Syntax`] for a sysctl that neap does not have, [`Failure::Host`] for a stack that cannot be
-    /// made.
+    /// [`Failure::Syntax`] for a sysctl that neap does not have, [`Failure::Host`] for a stack that
+    /// cannot be made.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
         let mut config = StackConfig { seed: 1, ..StackConfig::default() };
         for sysctl in &settings.sysctls {

@@ -1,7 +1,8 @@
 //! A rule of the transmit path or of recovery that is broken on purpose fails a script.
 //!
-//! All mutations go into one copy of the sources, each behind a number that the runner sets, so that
-//! they cost a single build. The copy is built below Cargo's directory for tests and kept there.
+//! All mutations go into one copy of the sources, each behind a number that the runner sets, so
+//! that they cost a single build. The copy is built below Cargo's directory for tests and kept
+//! there.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -391,8 +391,8 @@ fn count_row(row: Row, operations: usize, is_traced: bool) -> Result<Meter, Box<
     Ok(meter)
 }
 
-/// Opens `count` connections, exchanges a byte each way on each, closes them and waits until TIME_WAIT
-/// is over. Live bytes when they were open, after the exchange, and at the end.
+/// Opens `count` connections, exchanges a byte each way on each, closes them and waits until
+/// TIME_WAIT is over. Live bytes when they were open, after the exchange, and at the end.
 fn life_of(world: &mut World, count: usize) -> Result<[i64; 3], Box<dyn Error>> {
     let [near, far] = world.connect(count)?;
     let handles = (near.capacity() + far.capacity()) * size_of::<TcpHandle>();

@@ -1,8 +1,8 @@
 //! The bell that calls the driver of a shard.
 //!
-//! Whoever leaves work for a driver rings. The driver's waker is called only if the driver is not at
-//! work and does not come in time by itself, and at most once until it comes. Cost: a store and two
-//! loads while the driver is at work.
+//! Whoever leaves work for a driver rings. The driver's waker is called only if the driver is not
+//! at work and does not come in time by itself, and at most once until it comes. Cost: a store and
+//! two loads while the driver is at work.
 
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -42,11 +42,11 @@ impl Doorbell {
         *lock(&self.waker) = waker;
     }
 
-    /// Calls the driver unless it is at work or returns by `due` anyway. The caller has made visible
-    /// before what the driver is to find.
+    /// Calls the driver unless it is at work or returns by `due` anyway. The caller has made
+    /// visible before what the driver is to find.
     ///
-    /// No call is lost: this leaves its news before it asks whether a driver is at work, and a driver
-    /// stops being at work before it looks for news.
+    /// No call is lost: this leaves its news before it asks whether a driver is at work, and a
+    /// driver stops being at work before it looks for news.
     pub(crate) fn ring(&self, due: Instant) {
         self.has_news.store(true, SeqCst);
         let is_coming =

@@ -39,8 +39,8 @@ impl FourTuple {
     }
 }
 
-/// The key of the hash over addresses and ports: SipHash-1-3 under a secret of the host, so that no peer
-/// can choose addresses that collide. About 15 ns for IPv4.
+/// The key of the hash over addresses and ports: SipHash-1-3 under a secret of the host, so that no
+/// peer can choose addresses that collide. About 15 ns for IPv4.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowKey(u64, u64);
 
@@ -55,7 +55,8 @@ impl FlowKey {
         Self(a, b)
     }
 
-    /// The hash of a flow. With `local_port` 0 it is also where the search for an ephemeral port begins.
+    /// The hash of a flow. With `local_port` 0 it is also where the search for an ephemeral port
+    /// begins.
     pub(crate) fn hash(self, tuple: &FourTuple) -> u64 {
         let mut bytes = [0; 36];
         let ports = u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port);
@@ -85,8 +86,8 @@ fn octets16(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Whether two bound addresses receive packets of each other. `0.0.0.0` and `[::]` each stand for all
-/// addresses of their own family, as with `IPV6_V6ONLY`.
+/// Whether two bound addresses receive packets of each other. `0.0.0.0` and `[::]` each stand for
+/// all addresses of their own family, as with `IPV6_V6ONLY`.
 pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let is_wild = |one: SocketAddr| one.ip().is_unspecified();
     a.port() == b.port()

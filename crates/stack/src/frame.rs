@@ -10,8 +10,8 @@ use neap_tcp::segment::{Ecn, Payload};
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::TxCredit;
 
-/// Set in [`Frame::flow`] where no connected socket stands behind the frame: resets, SYN-ACKs, ICMP,
-/// and datagrams of an unconnected socket. The rest is a keyed hash.
+/// Set in [`Frame::flow`] where no connected socket stands behind the frame: resets, SYN-ACKs,
+/// ICMP, and datagrams of an unconnected socket. The rest is a keyed hash.
 pub const ORPHAN: u64 = 1 << 63;
 
 /// Set in [`Frame::flow`] of a connected UDP socket, whose numbers are counted apart from those of
@@ -82,7 +82,8 @@ impl Frame {
         }
     }
 
-    /// Bytes of headers and payload as they stand, one header for a super-frame (Linux's `skb->len`).
+    /// Bytes of headers and payload as they stand, one header for a super-frame (Linux's
+    /// `skb->len`).
     pub fn len(&self) -> usize {
         self.headers.len() + self.payload.len() as usize
     }

@@ -3,8 +3,8 @@
 //! To own is to take the boxed state out of the gate, so "owned" is no flag that may lie. A worker
 //! that finds the state away adds to the debt; the owner settles all debts before it puts the state
 //! back. In Linux's terms the gate is `sk_lock.slock`, an absent resident is `sk_lock.owned`, the
-//! debt is `sk_tsq_flags` with `sk_backlog`, and [`Owner::release`] is `release_sock`. The same type
-//! is the run lock of a port: `__qdisc_run` with `QDISC_STATE_MISSED`.
+//! debt is `sk_tsq_flags` with `sk_backlog`, and [`Owner::release`] is `release_sock`. The same
+//! type is the run lock of a port: `__qdisc_run` with `QDISC_STATE_MISSED`.
 //!
 //! Cost: two uncontended mutexes for own and release, one more for each round of debt; no
 //! allocation after [`HandOff::new`].

@@ -13,7 +13,8 @@
 //! [`qdisc`] and drains it into the [`device`], all within the call. The frame's drop is its
 //! completion; it may ask the shard's run list to let a throttled socket transmit again.
 //!
-//! The way up: [`shard`] takes packets from the device, `input` parses and verifies them ([`wire`]),
+//! The way up: [`shard`] takes packets from the device, `input` parses and verifies them
+//! ([`wire`]),
 //! [`gro`] joins what belongs together, `demux` finds the socket. Each touched connection gets its
 //! segments and transmits once. If an application thread owns the connection at that moment, the
 //! segments are its debt, and it settles them before it leaves.

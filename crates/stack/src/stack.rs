@@ -156,8 +156,8 @@ impl Stack {
         interface.ports().iter().map(|port| port.qdisc(now)).collect()
     }
 
-    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`); equal
-    /// to each other they are fixed.
+    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`);
+    /// equal to each other they are fixed.
     pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
         let Some(interface) = self.host.net.topology.interface(interface) else { return };
         for port in interface.ports() {
@@ -165,10 +165,10 @@ impl Stack {
         }
     }
 
-    /// Does what is due at `now` on one shard, in one order: reap, receive (at most 256 packets or 128 KiB),
-    /// expired deadlines, run list, drain. The answer is when to come back, and why; an event of a
-    /// device's descriptor or a wake-up of [`set_kick`](Self::set_kick)'s waker comes first. Returns
-    /// at once with [`Why::Busy`] if another thread polls this shard.
+    /// Does what is due at `now` on one shard, in one order: reap, receive (at most 256 packets or
+    /// 128 KiB), expired deadlines, run list, drain. The answer is when to come back, and why; an
+    /// event of a device's descriptor or a wake-up of [`set_kick`](Self::set_kick)'s waker comes
+    /// first. Returns at once with [`Why::Busy`] if another thread polls this shard.
     pub fn poll(&self, shard: usize, now: Instant) -> (Instant, Why) {
         self.host.note_time(now);
         match self.host.shards.get(shard) {
@@ -188,8 +188,8 @@ impl Stack {
         self.host.shards.get(shard).is_some_and(super::host::shard::Shard::waits_for_device)
     }
 
-    /// The waker that is called, from any thread, when a shard has work before the time that its last
-    /// poll answered, while no thread polls it. Called at most once between two polls.
+    /// The waker that is called, from any thread, when a shard has work before the time that its
+    /// last poll answered, while no thread polls it. Called at most once between two polls.
     pub fn set_kick(&self, shard: usize, waker: Option<Waker>) {
         if let Some(shard) = self.host.shards.get(shard) {
             shard.list.bell().set_waker(waker);
@@ -205,9 +205,9 @@ impl Stack {
     /// when that failed.
     ///
     /// # Errors
-    /// `NetworkUnreachable` without a route and for all hosts of a network, `AddressNotAvailable` when no
-    /// port is left or the local address is not ours, `AddressInUse` when the given ports are in use,
-    /// `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
+    /// `NetworkUnreachable` without a route and for all hosts of a network, `AddressNotAvailable`
+    /// when no port is left or the local address is not ours, `AddressInUse` when the given ports
+    /// are in use, `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
     pub fn connect(
         &self,
         now: Instant,
@@ -325,7 +325,8 @@ impl Stack {
         self.host.config()
     }
 
-    /// Replaces the settings of TCP. Connections that exist keep theirs; listeners go by the new ones.
+    /// Replaces the settings of TCP. Connections that exist keep theirs; listeners go by the new
+    /// ones.
     ///
     /// # Errors
     /// [`StackError::UnknownCongestion`]; nothing has changed then.
@@ -364,7 +365,8 @@ impl Stack {
     /// The own address that packets to `remote` are sent from where a socket is bound to none.
     ///
     /// # Errors
-    /// `NetworkUnreachable` without a route, `AddressNotAvailable` without an address of its family.
+    /// `NetworkUnreachable` without a route, `AddressNotAvailable` without an address of its
+    /// family.
     pub fn source_for(&self, remote: IpAddr) -> Result<IpAddr, SocketError> {
         Ok(self.host.net.topology.source_for(remote)?)
     }

@@ -1,8 +1,8 @@
 //! Parsers, reassembly and GRO fed with arbitrary bytes.
 //!
 //! `cargo test` runs each for a second. `BOLERO_RANDOM_TEST_TIME_MS=600000 cargo test --test
-//! fuzz_wire` runs each for ten minutes, `BOLERO_RANDOM_SEED=...` repeats a failure, and `cargo bolero
-//! test` runs one under libFuzzer.
+//! fuzz_wire` runs each for ten minutes, `BOLERO_RANDOM_SEED=...` repeats a failure, and `cargo
+//! bolero test` runs one under libFuzzer.
 
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -178,8 +178,8 @@ pub struct Config {
     pub small_queues: bool,
     /// `neap.tcp_small_queue_rule`: `fixed` or `rate`.
     pub small_queue_rule: SmallQueueRule,
-    /// `neap.tcp_small_queue_spare`: frames that may be unacknowledged whatever is below, the one that
-    /// leaves included.
+    /// `neap.tcp_small_queue_spare`: frames that may be unacknowledged whatever is below, the one
+    /// that leaves included.
     pub small_queue_spare: u32,
     /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` holds for paced flows too.
     pub small_queue_cap_paced: bool,
@@ -195,14 +195,15 @@ pub struct Config {
     pub hystart: HyStartRule,
     /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
     pub tso_autosizing: bool,
-    /// `neap.tcp_tso_at_write`: a buffer gets its size when it is written, for half a millisecond of the
-    /// pacing rate of that moment, and leaves as it is (`tcp_xmit_size_goal` before 605ad7f184b6).
+    /// `neap.tcp_tso_at_write`: a buffer gets its size when it is written, for half a millisecond
+    /// of the pacing rate of that moment, and leaves as it is (`tcp_xmit_size_goal` before
+    /// 605ad7f184b6).
     pub tso_at_write: bool,
     /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
-    /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip is
-    /// 32 ms or more, only the millisecond of the pacing rate bounds frames.
+    /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip
+    /// is 32 ms or more, only the millisecond of the pacing rate bounds frames.
     pub tso_max_usecs: u32,
 }
 

@@ -444,8 +444,8 @@ impl Connection {
         self.sender.mss = self.half_window(mss.min(limit), 68 - header);
     }
 
-    /// `bytes`, but no more than half of the largest window that the peer had, so that it need not wait
-    /// for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
+    /// `bytes`, but no more than half of the largest window that the peer had, so that it need not
+    /// wait for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
     pub(crate) fn half_window(&self, bytes: u32, least: u32) -> u32 {
         let window = self.sender.max_wnd;
         let half = if window > DEFAULT_MSS { window / 2 } else { window };
@@ -521,8 +521,8 @@ impl Connection {
         }
     }
 
-    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are there
-    /// than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are
+    /// there than `SO_RCVLOWAT` and `buf` ask for and more can come.
     ///
     /// # Errors
     /// As [`read`](Self::read).

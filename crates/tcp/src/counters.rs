@@ -143,8 +143,8 @@ counters! {
     SpuriousRtxHostQueues = "TcpExtTCPSpuriousRtxHostQueues",
     /// Retransmissions that a qdisc or device refused.
     RetransFail = "TcpExtTCPRetransFail",
-    /// Times that nothing was cut off what waits, or off a frame in flight for a retransmission, because
-    /// the frames in flight are too fine for the send buffer.
+    /// Times that nothing was cut off what waits, or off a frame in flight for a retransmission,
+    /// because the frames in flight are too fine for the send buffer.
     WqueueTooBig = "TcpExtTCPWqueueTooBig",
     /// Slow start left by HyStart on a train of ACKs.
     HystartTrainDetect = "TcpExtTCPHystartTrainDetect",

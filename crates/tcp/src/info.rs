@@ -75,8 +75,8 @@ pub struct TcpInfo {
     pub total_retrans: u32,
     /// Pacing rate.
     pub pacing_rate: Rate,
-    /// How far the schedule of paced departures runs ahead: what pacing still holds back, and what timers
-    /// add to their delay (`tcp_pacing_delay`).
+    /// How far the schedule of paced departures runs ahead: what pacing still holds back, and what
+    /// timers add to their delay (`tcp_pacing_delay`).
     pub pacing_delay: Nanos,
     /// `SO_MAX_PACING_RATE`.
     pub max_pacing_rate: Rate,

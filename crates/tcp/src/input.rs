@@ -51,7 +51,8 @@ impl Connection {
                 self.stray_reset = Some(segment.ack);
             }
             if self.syn_retransmits == 0 {
-                // The reset may be lost; the next SYN asks again soon (`tcp_rcv_synsent_state_process`).
+                // The reset may be lost; the next SYN asks again soon
+                // (`tcp_rcv_synsent_state_process`).
                 self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
             }
             return;
@@ -382,10 +383,10 @@ impl Connection {
         }
     }
 
-    /// A router reported an error for a segment in flight. In the handshake any ends the connection,
-    /// as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for when the
-    /// connection times out (RFC 1122 section 4.2.3.9), or told at once to who asked for it
-    /// ([`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors)).
+    /// A router reported an error for a segment in flight. In the handshake any ends the
+    /// connection, as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for
+    /// when the connection times out (RFC 1122 section 4.2.3.9), or told at once to who asked for
+    /// it ([`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors)).
     pub fn on_unreachable(&mut self, error: ConnectionError) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.fail(error);

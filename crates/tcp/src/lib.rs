@@ -9,13 +9,13 @@
 //! [`TxCredit`](transmit::small_queue::TxCredit) whose drop says that the wire has it.
 //!
 //! Below that are the two halves. The [`sender`]: bytes not yet sent
-//! ([`send_queue`](sender::send_queue)), frames in flight ([`scoreboard`](sender::scoreboard)), loss
-//! ([`recovery`](sender::recovery)), round-trip time and delivery rate; [`congestion`] moves its window.
-//! The [`receiver`]: order, window, and which ACK is due when.
+//! ([`send_queue`](sender::send_queue)), frames in flight ([`scoreboard`](sender::scoreboard)),
+//! loss ([`recovery`](sender::recovery)), round-trip time and delivery rate; [`congestion`] moves
+//! its window. The [`receiver`]: order, window, and which ACK is due when.
 //!
 //! Before a connection there is a [`Request`](handshake::Request) or a SYN cookie, after it a
-//! [`TimeWait`](time_wait::TimeWait); both are small. [`config`] has every setting by the name of its
-//! sysctl, [`options`] those of a socket, [`info`] and [`counters`] the figures.
+//! [`TimeWait`](time_wait::TimeWait); both are small. [`config`] has every setting by the name of
+//! its sysctl, [`options`] those of a socket, [`info`] and [`counters`] the figures.
 //!
 //! Nothing here reads a clock, takes a lock, starts a thread or knows how a segment is encoded. A
 //! segment is committed only when the way down took it. Whatever a peer can make grow has a bound.

@@ -149,8 +149,8 @@ pub enum SocketOption {
     NoDelay(bool),
     /// `TCP_CORK`.
     Cork(bool),
-    /// `TCP_QUICKACK`: 0 lets ACKs wait for data, odd values do not, even ones acknowledge what was read and let
-    /// the next ones wait.
+    /// `TCP_QUICKACK`: 0 lets ACKs wait for data, odd values do not, even ones acknowledge what was
+    /// read and let the next ones wait.
     QuickAck(i32),
     /// `SO_KEEPALIVE`.
     KeepAlive(bool),

@@ -9,16 +9,16 @@ use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, TsoBonus, 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Linux 3.6 with small queues as they came (46d3ceabd8d9): a fixed limit, frames as large as half
-    /// of it, no pacing.
+    /// Linux 3.6 with small queues as they came (46d3ceabd8d9): a fixed limit, frames as large as
+    /// half of it, no pacing.
     Linux2012,
     /// Linux 3.19 with frames sized when they are sent (605ad7f184b6), paced only by `fq`, at twice
     /// the rate of the window.
     Linux2014,
     /// Linux 4.13 with internal pacing (218af599fa63): no credit for lateness, none free.
     Linux2017,
-    /// Linux 4.20 with departure times, the half rule of the low-water mark (a74f0fa082b7), and no cap
-    /// of the queue of paced flows (c73e5807e4f6).
+    /// Linux 4.20 with departure times, the half rule of the low-water mark (a74f0fa082b7), and no
+    /// cap of the queue of paced flows (c73e5807e4f6).
     Linux2018,
     /// Linux 6.18.
     Linux6_18,

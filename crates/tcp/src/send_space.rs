@@ -1,24 +1,24 @@
 //! Room for writers: send buffer, low-water mark, and when a waiting writer is woken.
 //!
 //! Three tests, after Linux. A write may begin a new buffer while memory and unsent bytes are below
-//! their limits (`sk_stream_memory_free`). A writer that waits is woken later than that: when a third
-//! of the send buffer is free and less than *half* of the low-water mark waits
+//! their limits (`sk_stream_memory_free`). A writer that waits is woken later than that: when a
+//! third of the send buffer is free and less than *half* of the low-water mark waits
 //! (`__sk_stream_is_writeable`, Linux a74f0fa082b7), so that it is woken once per half mark and not
-//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes may
-//! have gone, by an ACK or by leaving for the wire (`tcp_check_space`, Linux 4bfe744ff164): with a
-//! long round trip the queue is empty long before the ACK comes.
+//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes
+//! may have gone, by an ACK or by leaving for the wire (`tcp_check_space`, Linux 4bfe744ff164):
+//! with a long round trip the queue is empty long before the ACK comes.
 //!
 //! Every write that was short or refused leaves a mark (`SOCK_NOSPACE`). Room that comes back to a
 //! marked socket is an edge, even if it comes within the call that was refused and the level is the
-//! same as before it. Cost: a few comparisons per visit of the socket; a multiplication and a division
-//! where the mark is a time.
+//! same as before it. Cost: a few comparisons per visit of the socket; a multiplication and a
+//! division where the mark is a time.
 
 use crate::connection::{Connection, Readiness};
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::time::{Nanos, Rate};
 
-/// Frames that a low-water mark given as time leaves room for at the least: one on its way down, one
-/// that the writer fills meanwhile.
+/// Frames that a low-water mark given as time leaves room for at the least: one on its way down,
+/// one that the writer fills meanwhile.
 const LEAST_FRAMES: u32 = 2;
 
 /// Largest frame without "BIG TCP".
@@ -70,9 +70,9 @@ impl Connection {
         self.sender.memory(self.size_goal())
     }
 
-    /// Whether frames have been cut so fine that memory is far beyond the send buffer, which writers
-    /// are held to before the cut: by twice, and two of the largest buffers (`tcp_fragment`). Then
-    /// something is in flight, whose ACK gives memory back.
+    /// Whether frames have been cut so fine that memory is far beyond the send buffer, which
+    /// writers are held to before the cut: by twice, and two of the largest buffers
+    /// (`tcp_fragment`). Then something is in flight, whose ACK gives memory back.
     pub(crate) fn is_overfull(&self) -> bool {
         let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
         // What is not sent is no more than the buffer and a write; so most calls end here.
@@ -87,8 +87,8 @@ impl Connection {
         self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
     }
 
-    /// Room may have come back: grow the buffer if the window asks for it, and end the writer's wait
-    /// (`tcp_check_space`).
+    /// Room may have come back: grow the buffer if the window asks for it, and end the writer's
+    /// wait (`tcp_check_space`).
     pub(crate) fn check_space(&mut self) {
         if !self.no_space {
             return;

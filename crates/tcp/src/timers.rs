@@ -55,8 +55,8 @@ impl Connection {
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
-    /// Arms the timeout after another timer that took its place and has sent nothing: it counts from the
-    /// departure of the oldest frame (`tcp_rearm_rto` with a probe pending).
+    /// Arms the timeout after another timer that took its place and has sent nothing: it counts
+    /// from the departure of the oldest frame (`tcp_rearm_rto` with a probe pending).
     pub(crate) fn resume_retransmit(&mut self, now: Instant) {
         let Some(oldest) = self.sender.board.front().map(|sent| sent.sent_at) else {
             self.deadlines.clear_retransmit();
@@ -202,8 +202,8 @@ impl Connection {
         }
     }
 
-    /// Arms the end of RACK's reordering window in place of the timeout, no later than that: the round
-    /// trip that the window adds to may be longer (`tcp_rack_mark_lost`).
+    /// Arms the end of RACK's reordering window in place of the timeout, no later than that: the
+    /// round trip that the window adds to may be longer (`tcp_rack_mark_lost`).
     pub(crate) fn arm_reorder(&mut self, now: Instant, wait: Nanos) {
         let wait = wait.min(self.sender.rtt.rto());
         self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
@@ -217,8 +217,8 @@ impl Connection {
             return;
         }
         let since = self.stall(now);
-        // A peer that answers with a closed window may do so for ever, unless the user objects. Each
-        // answer begins the count anew.
+        // A peer that answers with a closed window may do so for ever, unless the user objects.
+        // Each answer begins the count anew.
         let is_over = if self.options.user_timeout.is_some() || self.is_orphan {
             self.has_given_up(now, since)
         } else {

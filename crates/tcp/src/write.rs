@@ -20,8 +20,8 @@ bitflags::bitflags! {
         /// More follows at once (`MSG_MORE`): a segment that is not full waits for it, as if
         /// `TCP_CORK` were set until the next write, ACK or departure; and nothing is pushed (PSH).
         const MORE = 1;
-        /// The last byte ends a record (`MSG_EOR`): no frame carries it and what is written later. Does
-        /// nothing for a write that was short.
+        /// The last byte ends a record (`MSG_EOR`): no frame carries it and what is written later.
+        /// Does nothing for a write that was short.
         const EOR = 2;
     }
 }
@@ -48,8 +48,8 @@ impl More {
 }
 
 impl Connection {
-    /// Whether a write of `len` bytes is more than one buffer, so that [`send`](Self::send) pushes on
-    /// the way.
+    /// Whether a write of `len` bytes is more than one buffer, so that [`send`](Self::send) pushes
+    /// on the way.
     #[inline]
     pub fn is_large_write(&self, len: usize) -> bool {
         len > self.sender.mss as usize && len > self.size_goal() as usize

@@ -1,9 +1,9 @@
 //! `neap lab compare`: what the lab predicts beside what real devices do.
 //!
 //! The world is E1's: one bulk flow at 100 Mbit/s and 1 Gbit/s. On the machine it is two network
-//! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then the
-//! kernel in its place; the kernel receives. The lab's hosts are told how late this machine woke a
-//! thread during the measurement: that a reader is late shows in when it acknowledges.
+//! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then
+//! the kernel in its place; the kernel receives. The lab's hosts are told how late this machine
+//! woke a thread during the measurement: that a reader is late shows in when it acknowledges.
 
 mod lateness;
 mod measure;
@@ -17,7 +17,8 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
-/// Compare the lab's predictions with the same flows over real devices (needs root, iproute2, iperf3)
+/// Compare the lab's predictions with the same flows over real devices (needs root, iproute2,
+/// iperf3)
 #[derive(ClapArgs, Clone, Debug)]
 pub(super) struct Args {
     /// Seconds of each measurement

@@ -1,4 +1,5 @@
-//! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark (`--pcapng`).
+//! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark
+//! (`--pcapng`).
 
 use neap_lab::link::ENDS;
 use neap_lab::report::{Case, Observed, Page, Recording};

@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// Write a page with plots that needs nothing but itself
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the headers of all packets with a comment on cwnd, bytes below the socket and what blocked
-    /// the flow, for Wireshark; with several links one file each, their names added
+    /// Write the headers of all packets with a comment on cwnd, bytes below the socket and what
+    /// blocked the flow, for Wireshark; with several links one file each, their names added
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
 }

@@ -152,8 +152,8 @@ fn run_on_kernel(file: &Path) -> Outcome {
     outcome
 }
 
-/// Runs this program again in a namespace that ends with it. `differs` is the line where the script says that
-/// Linux differs.
+/// Runs this program again in a namespace that ends with it. `differs` is the line where the script
+/// says that Linux differs.
 fn run_in_namespace(file: &Path, differs: Option<u32>) -> Outcome {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -180,8 +180,8 @@ fn run_in_namespace(file: &Path, differs: Option<u32>) -> Outcome {
     }
 }
 
-/// Runs one script in the namespace of this process and prints the verdict for the program that started it.
-/// Whether the script passed.
+/// Runs one script in the namespace of this process and prints the verdict for the program that
+/// started it. Whether the script passed.
 fn run_inside(files: &[PathBuf]) -> bool {
     let [file] = files else { return false };
     let verdict = match load(file) {

@@ -1,5 +1,6 @@
-//! `neap lab sweep`: all combinations of a scenario's parameters, on all cores. Each result is a line
-//! of JSON on the disk before the next begins there, so that an interrupted sweep goes on where it was.
+//! `neap lab sweep`: all combinations of a scenario's parameters, on all cores. Each result is a
+//! line of JSON on the disk before the next begins there, so that an interrupted sweep goes on
+//! where it was.
 
 use super::files::find;
 use super::run::print_verdicts;
@@ -23,8 +24,8 @@ const STEPS: u64 = 1000;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
-    /// Where the results go: FILE.jsonl, and FILE.parquet where neap was built with --features parquet;
-    /// the scenario's own name if not given
+    /// Where the results go: FILE.jsonl, and FILE.parquet where neap was built with --features
+    /// parquet; the scenario's own name if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Runs at the same time; all cores if not given
@@ -103,8 +104,8 @@ fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a s
     shown
 }
 
-/// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are those
-/// of other texts.
+/// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are
+/// those of other texts.
 fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

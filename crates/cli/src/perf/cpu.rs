@@ -18,7 +18,8 @@ impl CpuClock {
         Self { wall: Instant::now(), total: process_time(), ticks: ticks() }
     }
 
-    /// Per cent of the wall time since the start. The sum is exact, user and system split it by clock ticks.
+    /// Per cent of the wall time since the start. The sum is exact, user and system split it by
+    /// clock ticks.
     pub(crate) fn stop(self) -> Cpu {
         let wall = self.wall.elapsed().as_secs_f64().max(1e-9);
         let total = process_time().saturating_sub(self.total).as_secs_f64() / wall * 100.0;

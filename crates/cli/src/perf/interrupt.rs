@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Set once the user interrupts; whoever waits looks at it now and then, so that peers learn of the end.
+/// Set once the user interrupts; whoever waits looks at it now and then, so that peers learn of the
+/// end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 

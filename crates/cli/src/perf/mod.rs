@@ -77,8 +77,8 @@ pub(crate) struct Args {
     /// Socket buffers, bytes (suffixes K, M, G: powers of 1024)
     #[arg(short, long, value_name = "BYTES", conflicts_with = "server", value_parser = size_within::<{ MAX_WINDOW }>)]
     window: Option<u32>,
-    /// Pace each socket to at most so many bit/s, by fq if it is on the path (suffixes K, M, G: powers of
-    /// 1000)
+    /// Pace each socket to at most so many bit/s, by fq if it is on the path (suffixes K, M, G:
+    /// powers of 1000)
     #[arg(long, value_name = "RATE", conflicts_with = "server", value_parser = rate)]
     fq_rate: Option<u64>,
     /// Unsent bytes that the stack takes at the most; a writer is woken below half of them

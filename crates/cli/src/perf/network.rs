@@ -28,13 +28,15 @@ pub(crate) struct NetworkArgs {
     /// Router for everything beyond the prefix
     #[arg(long, value_name = "IP", requires = "packet")]
     gateway: Option<IpAddr>,
-    /// Rules and settings of a year: linux-2012, linux-2014, linux-2017, linux-2018, linux-6.18, or neap
+    /// Rules and settings of a year: linux-2012, linux-2014, linux-2017, linux-2018, linux-6.18, or
+    /// neap
     #[arg(long, value_name = "NAME", value_parser = profile)]
     profile: Option<Profile>,
     /// Set a sysctl of the stack by Linux's name, after those of the profile; may be repeated
     #[arg(long = "sysctl", value_name = "NAME=VALUE")]
     sysctls: Vec<Sysctl>,
-    /// Queueing discipline in the words of tc, for instance "fq flow_limit 200" [default: pfifo_fast]
+    /// Queueing discipline in the words of tc, for instance "fq flow_limit 200" [default:
+    /// pfifo_fast]
     #[arg(long, value_name = "QDISC")]
     qdisc: Option<QdiscConfig>,
     /// Largest super-frame handed to the device, bytes

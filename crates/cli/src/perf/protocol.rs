@@ -1,6 +1,7 @@
 //! iperf3's control channel: the cookie, one-byte states and JSON behind a length.
 //!
-//! Whatever arrives here was written by a peer: lengths are checked before memory is taken, numbers before use.
+//! Whatever arrives here was written by a peer: lengths are checked before memory is taken, numbers
+//! before use.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use super::net::TcpStream;
 
 /// Longest JSON text of test parameters, bytes.
 pub(crate) const MAX_PARAMETERS: u32 = 64 << 10;
-/// Longest JSON text of results, bytes: the 128 streams of a test need 20 KiB, a peer may add the text of its report.
+/// Longest JSON text of results, bytes: the 128 streams of a test need 20 KiB, a peer may add the
+/// text of its report.
 pub(crate) const MAX_RESULTS: u32 = 4 << 20;
 /// Most parallel streams of a test, as in iperf3.
 pub(crate) const MAX_STREAMS: u32 = 128;
@@ -217,7 +219,8 @@ fn interrupted_or_io(error: io::Error) -> ProtocolError {
     }
 }
 
-/// Reads one state; an error that a server announces, or either side's end of the test, becomes that error.
+/// Reads one state; an error that a server announces, or either side's end of the test, becomes
+/// that error.
 pub(crate) fn read_state(from: &mut impl Read) -> Result<State, ProtocolError> {
     let mut byte = [0];
     read_exact(from, &mut byte)?;
@@ -239,7 +242,8 @@ pub(crate) fn read_state(from: &mut impl Read) -> Result<State, ProtocolError> {
     }
 }
 
-/// Reads JSON behind its length of four bytes; memory grows with what arrives, never with what is announced.
+/// Reads JSON behind its length of four bytes; memory grows with what arrives, never with what is
+/// announced.
 pub(crate) fn read_json<T: DeserializeOwned>(
     from: &mut impl Read,
     limit: u32,
@@ -286,7 +290,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes a connected socket; waits end when the peer is silent for half a minute or the user interrupts.
+    /// Takes a connected socket; waits end when the peer is silent for half a minute or the user
+    /// interrupts.
     pub(crate) fn new(socket: TcpStream, interrupt: Interrupt) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SLICE))?;
@@ -371,7 +376,8 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
 #[error("interrupted by the user")]
 struct UserInterrupt;
 
-/// Reads a socket whose timeout is short until data arrive, the patience ends or the user interrupts.
+/// Reads a socket whose timeout is short until data arrive, the patience ends or the user
+/// interrupts.
 struct Patient<'a> {
     socket: &'a mut TcpStream,
     interrupt: &'a Interrupt,

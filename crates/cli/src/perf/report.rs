@@ -187,7 +187,8 @@ impl Summary {
         })
     }
 
-    /// Bytes of all streams in the longest of their times, and their retransmissions as far as they are known.
+    /// Bytes of all streams in the longest of their times, and their retransmissions as far as they
+    /// are known.
     pub(crate) fn sum(&self) -> (Side, Side, Option<u64>) {
         let mut sum = (Side::default(), Side::default(), None);
         for stream in &self.streams {
@@ -258,7 +259,8 @@ fn whereabouts(id: u32, info: &Info) -> String {
     format!("[{id:3}]   {}; blocked by {blocks}", places.join(", "))
 }
 
-/// Writes the report for people. Errors of the output are ignored: a test goes on when nobody reads.
+/// Writes the report for people. Errors of the output are ignored: a test goes on when nobody
+/// reads.
 pub(crate) struct TextReport<W> {
     out: W,
     headed: bool,

@@ -48,7 +48,8 @@ impl<'a> Server<'a> {
     /// Waits for a client and runs its test.
     ///
     /// # Errors
-    /// Whatever kept the test from its end; the server can serve the next one unless it was interrupted.
+    /// Whatever kept the test from its end; the server can serve the next one unless it was
+    /// interrupted.
     pub(crate) fn serve(&mut self, reporter: &mut Reporter) -> Result<(), PerfError> {
         let (socket, from) = self.accept(|| Ok(()))?;
         reporter.accepted(from);

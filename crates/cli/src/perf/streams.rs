@@ -1,7 +1,8 @@
 //! The data phase: one thread moves the bytes of all streams and keeps the clock of the test.
 //!
-//! One stream uses blocking writes and reads, so that the calling thread drives the stack itself; several are served in
-//! turn, one block each, by readiness. A block costs one socket call and one reading of the clock.
+//! One stream uses blocking writes and reads, so that the calling thread drives the stack itself;
+//! several are served in turn, one block each, by readiness. A block costs one socket call and one
+//! reading of the clock.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -152,8 +153,8 @@ impl Stream {
 pub(crate) struct StreamInterval {
     pub id: u32,
     pub bytes: u64,
-    /// Retransmissions in this interval and the state of the connection, for a sender; its time is that
-    /// of this interval.
+    /// Retransmissions in this interval and the state of the connection, for a sender; its time is
+    /// that of this interval.
     pub sender: Option<(u64, Info)>,
 }
 
@@ -261,8 +262,8 @@ impl<'a> DataPhase<'a> {
         })
     }
 
-    /// Moves bytes until the test is over; the figures are in the streams then. Returns the seconds it took, and what
-    /// ended it early.
+    /// Moves bytes until the test is over; the figures are in the streams then. Returns the seconds
+    /// it took, and what ended it early.
     pub(crate) fn run(&mut self) -> (f64, Result<(), DataError>) {
         let ended = self.transfer();
         let now = Instant::now();
@@ -291,8 +292,9 @@ impl<'a> DataPhase<'a> {
         }
     }
 
-    /// Whatever is due by the clock: the end, the end of the omitted start, a report, a look at the control connection.
-    /// True when the test is over: for a client by its limits, for a server when told.
+    /// Whatever is due by the clock: the end, the end of the omitted start, a report, a look at the
+    /// control connection. True when the test is over: for a client by its limits, for a server
+    /// when told.
     fn keep_time(&mut self, now: Instant) -> Result<bool, DataError> {
         if self.omit_until.is_some_and(|until| now >= until) {
             self.end_omitted(now);
@@ -421,8 +423,9 @@ impl<'a> DataPhase<'a> {
         Ok(moved)
     }
 
-    /// Tells the server that the test is over and waits until it asks for the results. What still arrives is read and
-    /// forgotten: a server that blocks in a write would never look at its control connection.
+    /// Tells the server that the test is over and waits until it asks for the results. What still
+    /// arrives is read and forgotten: a server that blocks in a write would never look at its
+    /// control connection.
     pub(crate) fn end_test(&mut self) -> Result<(), DataError> {
         self.control.send_state(State::TestEnd)?;
         match self.drain_until_state()? {
@@ -460,7 +463,8 @@ impl<'a> DataPhase<'a> {
                 match read {
                     Err(error) if is_transient(&error) => {}
                     Ok(bytes) if bytes > 0 => {}
-                    // A sender has nothing to read; a server may close or reset its streams before it sends the state.
+                    // A sender has nothing to read; a server may close or reset its streams before
+                    // it sends the state.
                     _ => self.poller.remove(&stream.socket),
                 }
             }
@@ -476,7 +480,8 @@ fn turn_away(listener: &TcpListener) {
     }
 }
 
-/// Tells one client that the server is busy and closes; whether the client reads it is its own affair.
+/// Tells one client that the server is busy and closes; whether the client reads it is its own
+/// affair.
 pub(crate) fn deny(mut socket: TcpStream) {
     let _ = socket.set_nonblocking(true);
     let _ = socket.write(&[State::AccessDenied.byte()]);

@@ -1,8 +1,9 @@
 //! Circles among the modules of a crate.
 //!
-//! A folder has entries: its files and its subfolders, where `x.rs` and `x/` are one. An entry points to
-//! another if a file of it names a module of the other behind `crate` or `super`. The folder's own
-//! `mod.rs`, or the file beside it, speaks for all entries and is not counted; neither are tests.
+//! A folder has entries: its files and its subfolders, where `x.rs` and `x/` are one. An entry
+//! points to another if a file of it names a module of the other behind `crate` or `super`. The
+//! folder's own `mod.rs`, or the file beside it, speaks for all entries and is not counted; neither
+//! are tests.
 
 use super::source::{code, files, read, root, shown, without_tests};
 use std::collections::{BTreeMap, BTreeSet};

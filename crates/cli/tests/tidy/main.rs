@@ -24,7 +24,8 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("crates/stack/tests/fuzz_stack.rs", "apply"),
     // One line per setting that a fuzzer's bytes choose.
     ("crates/tcp/tests/fuzz_connection.rs", "new"),
-    // One arm per system call: of a script into that of a host, of a host on neap and on the kernel.
+    // One arm per system call: of a script into that of a host, of a host on neap and on the
+    // kernel.
     ("crates/script/src/calls.rs", "prepare"),
     ("crates/script/src/virtual_host.rs", "make_call"),
     ("crates/script/src/kernel/calls.rs", "call"),
@@ -54,8 +55,8 @@ const UNSAFE_PROGRAMS: &[&str] = &["crates/stack/examples/cost.rs"];
 const UNSAFE_IN_ONE_MODULE: &[(&str, &str)] = &[("packetdrill", "ffi"), ("script", "ffi")];
 /// Crates without clocks, threads, environment and system calls.
 const PURE: &[&str] = &["tcp", "stack", "posix", "script", "lab"];
-/// Modules of [`PURE`] crates that have all of that; a feature of the same name brings them and the crates that
-/// they need.
+/// Modules of [`PURE`] crates that have all of that; a feature of the same name brings them and the
+/// crates that they need.
 const IMPURE_MODULES: &[(&str, &str)] = &[("script", "kernel")];
 /// Crates that bring what [`PURE`] crates may not have.
 const IMPURE_CRATES: &[&str] = &["libc", "mio", "neap-device", "nix", "rustix", "socket2", "tokio"];
@@ -86,8 +87,8 @@ fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
-/// Package name to the names of all that it depends on, those of tests included, each with whether only a feature
-/// brings it.
+/// Package name to the names of all that it depends on, those of tests included, each with whether
+/// only a feature brings it.
 fn dependencies() -> BTreeMap<String, BTreeMap<String, bool>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])

@@ -184,8 +184,9 @@ impl PacketTx {
         Self { socket, slots, look_after, look_at, retry_at }
     }
 
-    /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for the
-    /// next time; a malformed frame is removed; an interface that is down or gone loses them all.
+    /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
+    /// the next time; a malformed frame is removed; an interface that is down or gone loses them
+    /// all.
     fn kick(&mut self, now: Instant) {
         while self.slots.unsent > 0 {
             let result = send(&*self.socket, &[], SendFlags::DONTWAIT);

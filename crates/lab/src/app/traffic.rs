@@ -48,8 +48,8 @@ pub enum Traffic {
         /// From one to the next.
         interval: Nanos,
     },
-    /// One connection that carries a bulk stream in frames, and small urgent messages which go before
-    /// all frames that are not yet written (as the streams of HTTP/2 do).
+    /// One connection that carries a bulk stream in frames, and small urgent messages which go
+    /// before all frames that are not yet written (as the streams of HTTP/2 do).
     Mixed {
         /// Bytes of an urgent message.
         urgent: u64,

@@ -44,8 +44,8 @@ impl Wire {
         self.handle.readiness().bits().contains(Ready::WRITABLE)
     }
 
-    /// Writes bytes of the page up to the position `end`, at most `most` at once, until it is refused
-    /// as a blocking `write` would be; whether it came there.
+    /// Writes bytes of the page up to the position `end`, at most `most` at once, until it is
+    /// refused as a blocking `write` would be; whether it came there.
     pub(super) fn write_to(&mut self, now: Instant, end: u64, most: u64) -> Result<bool, Failed> {
         loop {
             if !self.flush(now)? {

@@ -1,8 +1,8 @@
 //! Writers that wait for room as programs do, and how often they were woken, and when.
 //!
 //! One application plays many threads, the users of an edge-triggered poller, or tasks: each
-//! connection leaves a waker with its socket and gets a turn only when that is called. Cost: O(1) per
-//! wake-up.
+//! connection leaves a waker with its socket and gets a turn only when that is called. Cost: O(1)
+//! per wake-up.
 
 use super::{App, Step};
 use crate::pattern::Pattern;
@@ -28,7 +28,8 @@ pub enum Waits {
     Blocking,
     /// A user of `EPOLLET`: registered for good; after an event it writes until a write is short.
     Edges,
-    /// A task with `AsyncWrite`: as a thread, but it may be polled for other reasons too, and then tries.
+    /// A task with `AsyncWrite`: as a thread, but it may be polled for other reasons too, and then
+    /// tries.
     Async,
 }
 
@@ -176,8 +177,8 @@ impl Writer {
         if log.is_done || log.error.is_some() {
             return;
         }
-        // A poller reports only what is there when it is asked: the edge may be older than the bytes
-        // that filled the room. It waits on.
+        // A poller reports only what is there when it is asked: the edge may be older than the
+        // bytes that filled the room. It waits on.
         if self.plan.waits == Waits::Edges && self.waits_for_room() {
             return;
         }

@@ -50,8 +50,8 @@ pub struct Path {
 
 impl Path {
     /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
-    /// a round trip holds about a thousand, where they may be that large: the MSS is at most half of
-    /// the first window, which is 64 KB.
+    /// a round trip holds about a thousand, where they may be that large: the MSS is at most half
+    /// of the first window, which is 64 KB.
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
         let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 32_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);

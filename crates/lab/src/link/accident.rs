@@ -4,8 +4,8 @@ use super::PathConfig;
 use crate::rng::{Ppm, Rng};
 use neap_tcp::time::{Instant, Nanos};
 
-/// Loss in bursts: a chain of two states with a loss probability each (Gilbert 1960, Elliott 1963; the
-/// parameters of `netem loss gemodel`).
+/// Loss in bursts: a chain of two states with a loss probability each (Gilbert 1960, Elliott 1963;
+/// the parameters of `netem loss gemodel`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GilbertElliott {
     /// From the good to the bad state, per packet (`p`).

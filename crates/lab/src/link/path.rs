@@ -41,8 +41,8 @@ impl Path {
         }
     }
 
-    /// A packet comes from the wire or from a router at `at`. What is too big is answered: the packet
-    /// that a router sends back, and when it arrives if `back` is the delay of the way back.
+    /// A packet comes from the wire or from a router at `at`. What is too big is answered: the
+    /// packet that a router sends back, and when it arrives if `back` is the delay of the way back.
     pub(super) fn enter(
         &mut self,
         at: Instant,

@@ -1,8 +1,8 @@
 //! The queue of a hop: how much fits, who is dropped or marked, and what serves it.
 //!
 //! A queue that decides when a packet comes knows at once when it will have left; then nothing more
-//! happens here, and the hop costs no event. CoDel and wifi decide when a packet leaves: such a queue
-//! holds its packets and wants one event per departure.
+//! happens here, and the hop costs no event. CoDel and wifi decide when a packet leaves: such a
+//! queue holds its packets and wants one event per departure.
 
 use super::direction::{LinkStats, Packet};
 use super::forward;
@@ -59,8 +59,8 @@ impl Default for CoDel {
     }
 }
 
-/// A medium that is won for one aggregate at a time (802.11n and later), whose frames all arrive at its
-/// end.
+/// A medium that is won for one aggregate at a time (802.11n and later), whose frames all arrive at
+/// its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wifi {
     /// Contention, preamble and block ACK of one aggregate.
@@ -126,8 +126,8 @@ fn power(mut base: f64, mut n: u64) -> f64 {
 }
 
 impl RedState {
-    /// Whether a packet that finds `backlog` bytes is to be dropped or marked. `typical` is the time
-    /// of one packet on the wire, in which an idle queue forgets as much as by an arrival.
+    /// Whether a packet that finds `backlog` bytes is to be dropped or marked. `typical` is the
+    /// time of one packet on the wire, in which an idle queue forgets as much as by an arrival.
     fn hits(
         &mut self,
         red: &Red,
@@ -212,8 +212,8 @@ impl Hop {
         })))
     }
 
-    /// A packet comes. If it is known when it leaves: then, and it; `None` if the hop keeps it or has
-    /// dropped it.
+    /// A packet comes. If it is known when it leaves: then, and it; `None` if the hop keeps it or
+    /// has dropped it.
     pub(super) fn enter(
         &mut self,
         at: Instant,

@@ -43,8 +43,8 @@ impl Serializer {
     }
 }
 
-/// A recorded link, in mahimahi's format: the millisecond of each opportunity to deliver one packet;
-/// the last one is also the period after which the trace begins again.
+/// A recorded link, in mahimahi's format: the millisecond of each opportunity to deliver one
+/// packet; the last one is also the period after which the trace begins again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 

@@ -24,12 +24,13 @@ pub struct Observed<'a> {
     pub headers: &'a [u8],
     /// Bytes of the whole IP packet.
     pub len: u32,
-    /// The state of its flow at the end of the host's turn in which it was handed to the NIC; empty if the
-    /// packet is of no application's connection.
+    /// The state of its flow at the end of the host's turn in which it was handed to the NIC; empty
+    /// if the packet is of no application's connection.
     pub comment: &'a str,
 }
 
-/// Packets that a NIC has and that have not left it, earliest first: when, link, end, how many came before.
+/// Packets that a NIC has and that have not left it, earliest first: when, link, end, how many came
+/// before.
 type Waiting = BinaryHeap<Reverse<(Instant, usize, usize, u64, Packet)>>;
 
 /// Compares equal to all others: the order is that of times and numbers.
@@ -62,7 +63,8 @@ impl Ord for Packet {
 /// Sender and receiver of a packet.
 pub(crate) type Ends = (SocketAddr, SocketAddr);
 
-/// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its connection.
+/// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its
+/// connection.
 pub(crate) struct Capture<'a> {
     links: &'a [(String, LinkId)],
     groups: &'a [(String, SharedGroupLog)],

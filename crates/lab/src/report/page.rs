@@ -109,8 +109,8 @@ impl Page {
         self.html.push_str("</ul>\n");
     }
 
-    /// All plots that these runs have something for: each quantity in one plot for all runs, and for
-    /// each run where the bytes of its applications are.
+    /// All plots that these runs have something for: each quantity in one plot for all runs, and
+    /// for each run where the bytes of its applications are.
     pub fn cases(&mut self, cases: &[Case<'_>]) {
         self.html.push_str("<div class=\"p\">");
         for (title, quantity, unit, shape) in OVER_TIME {

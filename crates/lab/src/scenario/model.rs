@@ -106,8 +106,8 @@ pub struct Host {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
-    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13 (218af599fa63). Only the
-    /// count changes.
+    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13 (218af599fa63).
+    /// Only the count changes.
     #[serde(default)]
     pub timer_per_flow: bool,
     /// From the wake-up of an application to its turn.
@@ -524,8 +524,8 @@ pub struct Published {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said. With
-    /// words an expectation needs no bounds: then it only tells.
+    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
+    /// With words an expectation needs no bounds: then it only tells.
     #[serde(default)]
     pub says: Option<String>,
     /// The value is said multiplied by this.

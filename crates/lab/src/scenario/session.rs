@@ -1,5 +1,5 @@
-//! Sessions: single connections whose two ends write, read, rest and leave each by a plan of its own,
-//! for worlds that are searched for faults.
+//! Sessions: single connections whose two ends write, read, rest and leave each by a plan of its
+//! own, for worlds that are searched for faults.
 
 use super::build::Builder;
 use super::model::Name;

@@ -1,5 +1,5 @@
-//! What a scenario's rows and columns show: published figures beside those of the runs, and where they
-//! differ.
+//! What a scenario's rows and columns show: published figures beside those of the runs, and where
+//! they differ.
 
 use super::figures::Figures;
 use super::model;

@@ -41,8 +41,8 @@ pub(super) enum Sender {
     Host {
         /// Of the card that it left.
         mtu: u16,
-        /// Its queues keep the order of a connection's packets and of resets that no socket sends, and
-        /// connections are made of its own memory, not of cookies that may come twice.
+        /// Its queues keep the order of a connection's packets and of resets that no socket sends,
+        /// and connections are made of its own memory, not of cookies that may come twice.
         is_strict: bool,
     },
     /// An actor: what it says counts, and nothing is expected of it.
@@ -196,8 +196,8 @@ impl Side {
         if let Some(timestamps) = segment.options.timestamps {
             self.stamp = Some(timestamps.value);
         }
-        // What an actor acknowledges must make sense, at the latest when it arrives, or else its window
-        // says nothing.
+        // What an actor acknowledges must make sense, at the latest when it arrives, or else its
+        // window says nothing.
         let is_near = (peer.end + (1 << 20)).bytes_since(segment.ack) < 1 << 24;
         let is_sound = !self.is_actor || is_near;
         if flags.contains(Flags::ACK) && is_sound {

@@ -1,5 +1,5 @@
-//! A host under each hostile peer, with settings that are known: what it holds at the most, and what
-//! it may.
+//! A host under each hostile peer, with settings that are known: what it holds at the most, and
+//! what it may.
 
 use super::{Attack, Broken, LONGEST, Peaks, run};
 use crate::oracle::send_memory_limit;
@@ -9,14 +9,14 @@ use neap_tcp::config::Config;
 /// Connections of the attacker.
 const COUNT: u64 = 8;
 
-/// `net.ipv4.tcp_wmem`, `net.ipv4.tcp_rmem` and `net.ipv4.tcp_max_syn_backlog` of the host: small, so
-/// that attacks reach them.
+/// `net.ipv4.tcp_wmem`, `net.ipv4.tcp_rmem` and `net.ipv4.tcp_max_syn_backlog` of the host: small,
+/// so that attacks reach them.
 const WMEM: u64 = 262_144;
 const RMEM: u64 = 131_072;
 const BACKLOG: u64 = 128;
 
-/// A socket keeps at most so many times what its receive buffer says: as in Linux a segment is taken
-/// whole while there is any room, and `SO_RCVBUF` counts memory.
+/// A socket keeps at most so many times what its receive buffer says: as in Linux a segment is
+/// taken whole while there is any room, and `SO_RCVBUF` counts memory.
 const RECEIVE_SLACK: u64 = 2;
 
 /// What an attack came to.

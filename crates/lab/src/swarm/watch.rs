@@ -12,7 +12,8 @@ use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::Report;
 use neap_tcp::time::{Instant, Nanos};
 
-/// After the end of a scenario all connections must be gone by then: keepalive of two hours, and probes.
+/// After the end of a scenario all connections must be gone by then: keepalive of two hours, and
+/// probes.
 const DRAIN: Nanos = Nanos::from_secs(6 * 3600);
 
 /// Turns of hosts between two looks at whether all is over.

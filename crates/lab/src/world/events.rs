@@ -16,7 +16,8 @@ pub(super) enum Agent {
 }
 
 /// The next turn of each agent. A turn that became earlier is filed anew; what was filed before is
-/// skipped when its time comes. At one instant hosts come before links and those before actors, each in the order of their ids.
+/// skipped when its time comes. At one instant hosts come before links and those before actors,
+/// each in the order of their ids.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     heap: BinaryHeap<Reverse<(Instant, Agent)>>,

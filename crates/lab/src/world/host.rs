@@ -127,7 +127,8 @@ impl Host {
         interrupts.fold(self.due, Instant::min)
     }
 
-    /// Draws when this host notices its next event, if that has become earlier. When it has its turn.
+    /// Draws when this host notices its next event, if that has become earlier. When it has its
+    /// turn.
     pub(super) fn plan(&mut self, now: Instant, links: &[Link], rng: &mut Rng) -> Instant {
         let event = self.next_event(links).max(now);
         if event < self.aim {
@@ -197,7 +198,8 @@ impl Host {
         did
     }
 
-    /// Those who have their turn now: whose time has come, and who were woken if that costs nothing.
+    /// Those who have their turn now: whose time has come, and who were woken if that costs
+    /// nothing.
     fn collect(&mut self, now: Instant) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         for index in woken.drain(..) {

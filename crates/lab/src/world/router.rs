@@ -20,8 +20,8 @@ pub struct RouterStats {
 /// The link and end that lead to each network.
 type Table = BTreeMap<IpAddr, (usize, usize)>;
 
-/// A router. Its queues are those of the paths that begin at it. Cost of a packet: a look into a tree
-/// for each length of prefix that the table has.
+/// A router. Its queues are those of the paths that begin at it. Cost of a packet: a look into a
+/// tree for each length of prefix that the table has.
 #[derive(Debug, Default)]
 pub(super) struct Router {
     /// By length of the prefix, longest first.

@@ -37,8 +37,8 @@ impl UdpSocket {
         self.socket.connect(remote)
     }
 
-    /// Sends a datagram; waits while too much of this socket is below. Dropped before it is done, the
-    /// future has sent nothing.
+    /// Sends a datagram; waits while too much of this socket is below. Dropped before it is done,
+    /// the future has sent nothing.
     ///
     /// # Errors
     /// As [`neap::UdpSocket::send_to`](crate::UdpSocket::send_to).
@@ -54,8 +54,8 @@ impl UdpSocket {
         self.writes.wait(self.socket.handle(), || self.socket.try_send(data, None)).await
     }
 
-    /// Waits for a datagram; what does not fit `buf` is lost. Dropped before it is done, the future has
-    /// taken none.
+    /// Waits for a datagram; what does not fit `buf` is lost. Dropped before it is done, the future
+    /// has taken none.
     ///
     /// # Errors
     /// A pending error of the network; `ConnectionAborted` when the stack was dropped.

@@ -1,8 +1,9 @@
 //! Tasks that wait for one direction of a socket.
 //!
 //! A direction is one waiter of the socket, however many tasks wait for it. Tasks that come through
-//! `poll` methods share a place, as tokio's sockets have it: the last one is woken. Futures have a place
-//! each, given back when they are dropped. Cost: a mutex and, at first, an allocation per wait.
+//! `poll` methods share a place, as tokio's sockets have it: the last one is woken. Futures have a
+//! place each, given back when they are dropped. Cost: a mutex and, at first, an allocation per
+//! wait.
 
 use crate::blocking::Source;
 use neap_stack::socket::readiness::Ready;

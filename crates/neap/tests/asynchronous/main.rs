@@ -1,5 +1,5 @@
-//! The sockets under tokio against the kernel of this machine, each test in a network namespace of its
-//! own; and hyper on them, against curl and nginx.
+//! The sockets under tokio against the kernel of this machine, each test in a network namespace of
+//! its own; and hyper on them, against curl and nginx.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code)]

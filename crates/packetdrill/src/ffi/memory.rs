@@ -1,10 +1,10 @@
 //! Arguments of system calls: what pointers and lengths of C stand for.
 //!
-//! The ground of the unsafe code here is the contract of system calls: a buffer of payload, a packet and
-//! an array whose count has been checked are valid for their length while the call runs, and nobody else
-//! uses them meanwhile; other pointers are null or point at one value of their type. A script may give any
-//! length to what is none of these (addresses, options): of those no more is touched than the kernel
-//! would.
+//! The ground of the unsafe code here is the contract of system calls: a buffer of payload, a
+//! packet and an array whose count has been checked are valid for their length while the call runs,
+//! and nobody else uses them meanwhile; other pointers are null or point at one value of their
+//! type. A script may give any length to what is none of these (addresses, options): of those no
+//! more is touched than the kernel would.
 
 use core::ffi::{c_int, c_void};
 use core::slice;
@@ -37,7 +37,8 @@ fn items<'a, T>(data: *const T, count: usize) -> &'a [T] {
     }
 }
 
-/// Values of any type that the call writes, at a pointer with a count that is no more than there are.
+/// Values of any type that the call writes, at a pointer with a count that is no more than there
+/// are.
 pub(crate) fn items_mut<'a, T>(data: *mut T, count: usize) -> &'a mut [T] {
     match data.is_null() || count == 0 {
         true => &mut [],
@@ -57,8 +58,8 @@ pub(crate) fn is_bad(data: *const c_void, len: usize) -> bool {
     data.is_null() && len > 0
 }
 
-/// Copies the front of what is at `from` to `to`, as far as this process can read it: the kernel does the
-/// copying, so that a length beyond the object does no harm. Returns how much was copied.
+/// Copies the front of what is at `from` to `to`, as far as this process can read it: the kernel
+/// does the copying, so that a length beyond the object does no harm. Returns how much was copied.
 ///
 /// # Errors
 /// `EFAULT` where nothing can be read.
@@ -127,7 +128,8 @@ impl<'a> Vector<'a> {
     /// That of `readv` and `writev`.
     ///
     /// # Errors
-    /// `EINVAL` for a count or a sum beyond the limits, `EFAULT` for a null pointer (`import_iovec`).
+    /// `EINVAL` for a count or a sum beyond the limits, `EFAULT` for a null pointer
+    /// (`import_iovec`).
     pub(crate) fn new(parts: *const iovec, count: c_int) -> Result<Self, Errno> {
         let count = usize::try_from(count).ok().filter(|&count| count <= PARTS_MOST);
         Self::checked(parts, count.ok_or(Errno::EINVAL)?, false)

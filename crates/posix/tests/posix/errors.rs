@@ -1,5 +1,5 @@
-//! The error queue: what ICMP and the own host say of packets (`IP_RECVERR`, `IPV6_RECVERR`). What is
-//! expected here was seen on Linux 6.18.
+//! The error queue: what ICMP and the own host say of packets (`IP_RECVERR`, `IPV6_RECVERR`). What
+//! is expected here was seen on Linux 6.18.
 
 use super::*;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The socket face in virtual time: both ends are descriptors of one host, over its loopback; or the
-//! peer is a device that swallows everything, and says what a test has it say.
+//! The socket face in virtual time: both ends are descriptors of one host, over its loopback; or
+//! the peer is a device that swallows everything, and says what a test has it say.
 #![cfg(not(loom))]
 
 mod closing;

@@ -1,4 +1,5 @@
-//! Any sequence of calls with any arguments ends in an answer, and closing everything leaves nothing.
+//! Any sequence of calls with any arguments ends in an answer, and closing everything leaves
+//! nothing.
 //!
 //! `cargo test` makes random ones for a few seconds; docs/fuzzing.md tells of more.
 

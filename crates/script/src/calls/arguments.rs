@@ -157,8 +157,8 @@ impl Arguments<'_> {
         }
     }
 
-    /// An address and its length: `...` for `default`, or the fields as the call is to take them. The
-    /// length may be `...`, or anything.
+    /// An address and its length: `...` for `default`, or the fields as the call is to take them.
+    /// The length may be `...`, or anything.
     pub(super) fn address(
         &self,
         index: usize,
@@ -254,8 +254,8 @@ impl Arguments<'_> {
         Ok(bytes)
     }
 
-    /// Entries of a poll, and the `revents` that the script expects of each; `None` if they may be any. The
-    /// count of entries is the argument behind them.
+    /// Entries of a poll, and the `revents` that the script expects of each; `None` if they may be
+    /// any. The count of entries is the argument behind them.
     pub(super) fn poll_entries(
         &self,
         index: usize,
@@ -369,8 +369,8 @@ fn written_event(value: &Value) -> Result<EpollEvent, SyntaxError> {
     Ok(EpollEvent { events: integer(events)? as u32, data: data.unwrap_or(0) as u64 })
 }
 
-/// `{sa_family = AF_INET, sin_port = htons(80), sin_addr = inet_addr("192.0.2.1")}`, and the same of
-/// IPv6. Port and address may be left out of other families.
+/// `{sa_family = AF_INET, sin_port = htons(80), sin_addr = inet_addr("192.0.2.1")}`, and the same
+/// of IPv6. Port and address may be left out of other families.
 fn written_address(value: &Value) -> Result<(i64, SocketAddr), SyntaxError> {
     let known = ["sa_family", "sin_port", "sin6_port", "sin_addr", "sin6_addr"];
     let fields = fields(value, &known)?;

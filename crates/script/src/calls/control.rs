@@ -1,5 +1,5 @@
-//! Control messages that a script expects of `recvmsg`:
-//! `{cmsg_level=SOL_IP, cmsg_type=IP_RECVERR, cmsg_data={ee_errno=ECONNREFUSED, ee_origin=2, ...}}`.
+//! Control messages that a script expects of `recvmsg`: `{cmsg_level=SOL_IP, cmsg_type=IP_RECVERR,
+//! cmsg_data={ee_errno=ECONNREFUSED, ee_origin=2, ...}}`.
 
 use super::value::{field, fields, plain_integer, wrong};
 use crate::ast::{Value, ValueKind};

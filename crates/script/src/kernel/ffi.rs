@@ -1,5 +1,5 @@
-//! System calls with the arguments of a script, whether they make sense or not: bytes for options and
-//! addresses, any number for a flag. `rustix` has these calls for sensible arguments only.
+//! System calls with the arguments of a script, whether they make sense or not: bytes for options
+//! and addresses, any number for a flag. `rustix` has these calls for sensible arguments only.
 //!
 //! All unsafe code of the crate is in this module.
 
@@ -76,8 +76,8 @@ pub(super) fn recvmsg(
     message.msg_iovlen = buffers.len() as _;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = control.len() as _;
-    // SAFETY: the kernel writes into the buffers, each with its length, and into `control` up to its
-    // length; all live until it returns.
+    // SAFETY: the kernel writes into the buffers, each with its length, and into `control` up to
+    // its length; all live until it returns.
     let len = check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) })?;
     let control_len = control.len().min(message.msg_controllen);
     Ok(ReceivedMessage { len, control_len, flags: message.msg_flags })
@@ -125,21 +125,22 @@ pub(super) fn shutdown(fd: &OwnedFd, how: i32) -> Result<()> {
     Ok(())
 }
 
-/// `ioctl` of `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` and `FIONBIO`: takes an int and gives
-/// one. Any other request gets a null pointer.
+/// `ioctl` of `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` and `FIONBIO`: takes an int and
+/// gives one. Any other request gets a null pointer.
 pub(super) fn ioctl(fd: &OwnedFd, request: u32, value: i32) -> Result<i32> {
     let mut value = value;
     let argument = match INT_REQUESTS.contains(&request.into()) {
         true => &raw mut value,
         false => ptr::null_mut(),
     };
-    // SAFETY: the kernel reads or writes one int, which outlives the call, or finds no memory at all.
+    // SAFETY: the kernel reads or writes one int, which outlives the call, or finds no memory at
+    // all.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), c_ulong::from(request) as _, argument) })?;
     Ok(value)
 }
 
-/// `fcntl` that makes no descriptor. `F_SETFD` and `F_SETFL` get the argument, other commands zero; those
-/// that duplicate are refused with `EINVAL`.
+/// `fcntl` that makes no descriptor. `F_SETFD` and `F_SETFL` get the argument, other commands zero;
+/// those that duplicate are refused with `EINVAL`.
 pub(super) fn fcntl(fd: &OwnedFd, command: i32, argument: i32) -> Result<i32> {
     let argument = match command {
         libc::F_SETFD | libc::F_SETFL => argument,

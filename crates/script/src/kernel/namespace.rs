@@ -55,11 +55,12 @@ fn set_sysctls(settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sets sysctls, and brings up the loopback and the interface of the script, which is there already.
+/// Sets sysctls, and brings up the loopback and the interface of the script, which is there
+/// already.
 ///
 /// # Errors
-/// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything else that
-/// it refuses.
+/// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything else
+/// that it refuses.
 pub(super) fn prepare(settings: &Settings) -> Result<(), Failure> {
     set_sysctls(settings)?;
     run("ip", "link set lo up")?;

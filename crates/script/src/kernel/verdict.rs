@@ -12,8 +12,8 @@ use std::path::Path;
 
 /// How a script ended on the kernel.
 ///
-/// Its text is a line with a word, which has the line of the script behind it if there is a difference. What there
-/// is to say follows.
+/// Its text is a line with a word, which has the line of the script behind it if there is a
+/// difference. What there is to say follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// As the script says.
@@ -60,8 +60,8 @@ impl FromStr for Verdict {
     }
 }
 
-/// Runs a script on the kernel, in the network namespace of this process. `file` is where the script comes from,
-/// for what is said about it.
+/// Runs a script on the kernel, in the network namespace of this process. `file` is where the
+/// script comes from, for what is said about it.
 pub fn run(script: &Script, file: &Path) -> Verdict {
     match check(script) {
         Ok(verdict) => verdict,

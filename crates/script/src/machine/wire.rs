@@ -26,7 +26,8 @@ struct Queues {
     outbound: VecDeque<SentPacket>,
 }
 
-/// The wire between the stack and the script. Clones are the same wire. Cost: a mutex for each packet.
+/// The wire between the stack and the script. Clones are the same wire. Cost: a mutex for each
+/// packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wire(Arc<Mutex<Queues>>);
 

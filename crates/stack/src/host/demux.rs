@@ -60,8 +60,8 @@ struct Tables {
     time_wait: HashTable<u32>,
     time_wait_entries: Slab<TimeWaitEntry>,
     /// Entries in the order of their deadlines, since all last equally long; one that was restarted
-    /// moves to the end when its turn comes. O(1) per entry, and the wheel stays out of it. A serial
-    /// number tells an entry from a later one in the same place.
+    /// moves to the end when its turn comes. O(1) per entry, and the wheel stays out of it. A
+    /// serial number tells an entry from a later one in the same place.
     expiry: VecDeque<(Instant, u32, u32)>,
     next_serial: u32,
     uses: PortUses,
@@ -149,7 +149,8 @@ impl Demux {
         self.lock().insert(self.key, socket)
     }
 
-    /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a later
+    /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
+    /// later
     /// [`insert`](Self::insert) tells whether another thread was faster.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! The error queue of a socket (`sk_error_queue`): what routers and the own host said of packets that it
-//! sent, one record each, for who reads it beside the data (`MSG_ERRQUEUE` of `recvmsg(2)`, ip(7)).
+//! The error queue of a socket (`sk_error_queue`): what routers and the own host said of packets
+//! that it sent, one record each, for who reads it beside the data (`MSG_ERRQUEUE` of `recvmsg(2)`,
+//! ip(7)).
 //!
 //! Cost: nothing until the first record; then a deque, bounded by the receive buffer.
 
@@ -34,7 +35,8 @@ pub struct ErrorRecord {
     pub kind: u8,
     /// Code of the ICMP message, or 0.
     pub code: u8,
-    /// MTU in bytes where the packet was too big, pointer of a parameter problem; else 0 (`ee_info`).
+    /// MTU in bytes where the packet was too big, pointer of a parameter problem; else 0
+    /// (`ee_info`).
     pub info: u32,
     /// Whom the packet was for.
     pub destination: SocketAddr,

@@ -20,7 +20,8 @@ const FLUSHING: Flags =
 /// Flags in which merged segments may differ.
 const MAY_DIFFER: Flags = Flags::PSH.union(Flags::FIN).union(Flags::CWR);
 
-/// Holds segments of the current batch. `K` names a flow: the 4-tuple, and whatever else must agree.
+/// Holds segments of the current batch. `K` names a flow: the 4-tuple, and whatever else must
+/// agree.
 #[derive(Debug)]
 pub struct Gro<K> {
     /// Oldest first in each bucket.

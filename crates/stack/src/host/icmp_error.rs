@@ -21,8 +21,8 @@ impl Host {
         }
     }
 
-    /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a segment
-    /// in flight; UDP has no such means.
+    /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a
+    /// segment in flight; UDP has no such means.
     pub(crate) fn on_icmp_error(&self, visit: Visit, error: &IcmpError) {
         let handled = match (error.quoted.protocol, error.tuple()) {
             (Protocol::TCP, Some(tuple)) => self.tell_tcp(visit, error, &tuple),

@@ -497,8 +497,8 @@ impl Host {
         Some(socket)
     }
 
-    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1). At most 1000 resets
-    /// leave per second, so that no stranger makes a host reflect more.
+    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1). At most 1000
+    /// resets leave per second, so that no stranger makes a host reflect more.
     fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
         if segment.flags.contains(Flags::RST) {
             return;

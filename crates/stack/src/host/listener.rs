@@ -1,8 +1,9 @@
 //! Listeners: a bounded SYN queue of [`Request`]s, SYN cookies beyond it, a bounded accept queue.
 //!
-//! Cost: a SYN takes the listener's mutex and one probe of a table keyed like the demultiplexer's; a
-//! half-open connection is under 200 bytes. SYN-ACK timers need one deadline per listener: requests
-//! that were asked equally often wait equally long, so each such group is a queue in order of time.
+//! Cost: a SYN takes the listener's mutex and one probe of a table keyed like the demultiplexer's;
+//! a half-open connection is under 200 bytes. SYN-ACK timers need one deadline per listener:
+//! requests that were asked equally often wait equally long, so each such group is a queue in order
+//! of time.
 
 use super::error::SocketError;
 use super::readiness::{Readiness, Ready};
@@ -147,8 +148,8 @@ impl Listener {
         self.lock().options.clone()
     }
 
-    /// Judges a segment to this listener that belongs to no connection. `iss` is the initial sequence
-    /// number to use if the flow was in TIME_WAIT until now.
+    /// Judges a segment to this listener that belongs to no connection. `iss` is the initial
+    /// sequence number to use if the flow was in TIME_WAIT until now.
     pub(crate) fn on_segment(
         &self,
         cx: &ListenContext<'_>,
@@ -172,8 +173,8 @@ impl Listener {
         answer
     }
 
-    /// A router cannot get SYN-ACKs to the peer of a half-open connection: it is forgotten, if the message
-    /// quotes one of them (`tcp_req_err`). Whether there is such a connection.
+    /// A router cannot get SYN-ACKs to the peer of a half-open connection: it is forgotten, if the
+    /// message quotes one of them (`tcp_req_err`). Whether there is such a connection.
     pub(crate) fn on_unreachable(
         &self,
         cx: &ListenContext<'_>,

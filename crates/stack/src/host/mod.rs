@@ -1,7 +1,7 @@
 //! Sockets, the way up to them, and who visits them: all of one host above its links.
 //!
-//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket gets
-//! the host as an argument of each call, so sockets and tables do not own each other.
+//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
+//! gets the host as an argument of each call, so sockets and tables do not own each other.
 
 pub(crate) mod demux;
 pub(crate) mod error;
@@ -165,7 +165,8 @@ impl Host {
         Instant::from_nanos(self.last_seen.load(Ordering::Relaxed))
     }
 
-    /// Forgets old connections and fragments, and asks neighbours again. A load when nothing is due.
+    /// Forgets old connections and fragments, and asks neighbours again. A load when nothing is
+    /// due.
     pub(crate) fn expire(&self, visit: Visit) {
         if !self.net.housekeeping.take_due(visit.now) {
             return;

@@ -3,8 +3,8 @@
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
 
-/// Counters of the double-hash algorithm; a remote's ports cannot be predicted from those of another
-/// unless both fall on the same counter and the key is known.
+/// Counters of the double-hash algorithm; a remote's ports cannot be predicted from those of
+/// another unless both fall on the same counter and the key is known.
 const PERTURBATIONS: usize = 64;
 
 /// How many connections use each local port. O(1) per open and close; 8 bytes per port in use.

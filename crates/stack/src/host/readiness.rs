@@ -1,11 +1,11 @@
 //! Readiness: a word of bits and a generation, and the waiters that sleep on it.
 //!
 //! A waiter reads the word, tries its call, and registers with the generation that it read before
-//! the try; a change in between makes the registration fail, so no change is lost. It is woken only by
-//! a gain of what it waits for: data that arrives does not wake a writer.
+//! the try; a change in between makes the registration fail, so no change is lost. It is woken only
+//! by a gain of what it waits for: data that arrives does not wake a writer.
 //!
-//! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex only when
-//! somebody waits. 32 bytes while nobody waits.
+//! Cost: one load to look, one compare-exchange when bits change or an edge comes, a mutex only
+//! when somebody waits. 32 bytes while nobody waits.
 
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +60,8 @@ impl Readiness {
         ReadyState(self.word.load(Ordering::Acquire))
     }
 
-    /// Replaces the bits. What was gained, and those of `edges` that are set, advance the generation
-    /// and wake who waits for them; what is lost concerns nobody who waits.
+    /// Replaces the bits. What was gained, and those of `edges` that are set, advance the
+    /// generation and wake who waits for them; what is lost concerns nobody who waits.
     pub fn set(&self, bits: Ready, edges: Ready) {
         let edges = edges & bits;
         if !edges.is_empty() || self.state().bits() != bits {
@@ -104,14 +104,14 @@ impl Readiness {
         woken.into_iter().for_each(|waiter| waiter.waker.wake());
     }
 
-    /// Wakes `waker` at the next gain of any of `interest`, unless something was gained since `seen`:
-    /// then nothing is registered and the answer is false. A waiter that is registered already is kept
-    /// once, with both interests.
+    /// Wakes `waker` at the next gain of any of `interest`, unless something was gained since
+    /// `seen`: then nothing is registered and the answer is false. A waiter that is registered
+    /// already is kept once, with both interests.
     #[must_use = "false means that the state changed: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         let mut waiters = lock(&self.waiters);
-        // Mark and generation are one word: either the change that follows sees the mark, and waits for
-        // this lock, or this look sees the change.
+        // Mark and generation are one word: either the change that follows sees the mark, and waits
+        // for this lock, or this look sees the change.
         let now = ReadyState(self.word.fetch_or(WAITED_FOR, Ordering::AcqRel));
         if now.generation() != seen.generation() {
             return false;

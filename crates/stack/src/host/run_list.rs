@@ -1,7 +1,7 @@
 //! How anybody asks the driver of a shard to visit a socket.
 //!
-//! A socket is on the list of its shard at most once, so the list is bounded by the number of sockets,
-//! and a push allocates only while the list grows for the first time.
+//! A socket is on the list of its shard at most once, so the list is bounded by the number of
+//! sockets, and a push allocates only while the list grows for the first time.
 
 use crate::doorbell::Doorbell;
 use crate::sync::{Mutex, lock};
@@ -91,7 +91,8 @@ impl RunList {
         self.sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the shard's sockets have sent so much that what has arrived is to be looked at first.
+    /// Whether the shard's sockets have sent so much that what has arrived is to be looked at
+    /// first.
     pub(crate) fn has_sent_enough(&self) -> bool {
         self.sent.load(Ordering::Relaxed) >= SEND_BUDGET
     }
@@ -170,8 +171,8 @@ impl RunCell {
 
     /// The driver has taken the socket off the list. The deadline to file, and what is asked.
     pub(crate) fn take(&self) -> (Instant, Work) {
-        // Before the look at what is asked: whatever comes later queues the socket again. An exchange,
-        // so that it sees what was asked before the last queueing.
+        // Before the look at what is asked: whatever comes later queues the socket again. An
+        // exchange, so that it sees what was asked before the last queueing.
         self.is_queued.swap(false, Ordering::AcqRel);
         let filed = Instant::from_nanos(self.filed.load(Ordering::Acquire));
         (filed, Work::from_bits_truncate(self.work.swap(0, Ordering::AcqRel)))

@@ -1,7 +1,7 @@
 //! What one driver has to itself: the receive side and the timing wheel.
 //!
-//! Both are behind a try-lock, the *driver* role: whoever holds it polls. All others ask through the
-//! run list.
+//! Both are behind a try-lock, the *driver* role: whoever holds it polls. All others ask through
+//! the run list.
 
 use super::Host;
 use super::input::{Batch, Input};

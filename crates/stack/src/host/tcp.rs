@@ -90,8 +90,8 @@ impl Settle for TcpState {
         if debt.work.contains(Work::CLOSE) {
             self.connection.close(cx.now);
         }
-        // Only the driver says that a deadline passed: it has taken what arrived before. A thread that
-        // was kept from running would else time out with the ACKs unread.
+        // Only the driver says that a deadline passed: it has taken what arrived before. A thread
+        // that was kept from running would else time out with the ACKs unread.
         if debt.work.contains(Work::DEADLINE) && self.connection.deadline() <= cx.now {
             self.connection.on_deadline(cx.now);
         }

@@ -159,8 +159,8 @@ impl UdpSocket {
         true
     }
 
-    /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did not
-    /// ask for errors hears of hard ones alone, and only where the socket is connected.
+    /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
+    /// not ask for errors hears of hard ones alone, and only where the socket is connected.
     pub(crate) fn on_report(&self, host: &Host, Report { record, is_hard, .. }: Report) {
         let mut state = lock(&self.state);
         let error = record.error;

@@ -323,8 +323,8 @@ impl Net {
         self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)
     }
 
-    /// Sends a datagram over its route, in fragments if it is longer than the route takes. The answer
-    /// is that of the last fragment.
+    /// Sends a datagram over its route, in fragments if it is longer than the route takes. The
+    /// answer is that of the last fragment.
     pub(crate) fn send_datagram(
         &self,
         visit: Visit,

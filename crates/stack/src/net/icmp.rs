@@ -84,8 +84,9 @@ impl IcmpError {
         Self { error, is_hard, is_too_big, info, kind, code, offender, quoted, body }
     }
 
-    /// The error that a router would report of a packet that its neighbour does not take: the router
-    /// is this host (`ipv4_link_failure`, `ndisc_error_report`). `None` for what is no IP packet.
+    /// The error that a router would report of a packet that its neighbour does not take: the
+    /// router is this host (`ipv4_link_failure`, `ndisc_error_report`). `None` for what is no IP
+    /// packet.
     pub(crate) fn undeliverable(frame: &Frame) -> Option<Self> {
         let body = frame.to_bytes();
         let (quoted, message) = match body.first()? >> 4 {
@@ -209,8 +210,8 @@ impl Net {
         }
     }
 
-    /// Handles an ICMPv6 message to this host, which came in on `interface` or from this host itself.
-    /// An error is returned.
+    /// Handles an ICMPv6 message to this host, which came in on `interface` or from this host
+    /// itself. An error is returned.
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,
@@ -272,8 +273,8 @@ impl Net {
     }
 
     /// Tells the sender of `packet` (from its IP header on) that no socket has its port
-    /// (`is_port`), or that its protocol is unknown here. At most 1000 messages leave per second, none
-    /// about an ICMP error and none about a packet to a group.
+    /// (`is_port`), or that its protocol is unknown here. At most 1000 messages leave per second,
+    /// none about an ICMP error and none about a packet to a group.
     pub(crate) fn send_unreachable(
         &self,
         visit: Visit,

@@ -98,8 +98,8 @@ pub struct InterfaceInfo {
 }
 
 impl Interface {
-    /// An interface over the ports of a device. `seed` is random; `counters` and `housekeeping` are the
-    /// host's.
+    /// An interface over the ports of a device. `seed` is random; `counters` and `housekeeping` are
+    /// the host's.
     pub(crate) fn new(
         name: String,
         capabilities: Capabilities,
@@ -334,8 +334,8 @@ impl Interface {
         debug_assert!(failed.is_empty(), "a question fails nobody");
     }
 
-    /// Asks again what was not answered. When to come back, and the packets whose neighbour does not
-    /// answer.
+    /// Asks again what was not answered. When to come back, and the packets whose neighbour does
+    /// not answer.
     pub(crate) fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let due = lock(&self.neighbors).deadline();
         if due > visit.now {

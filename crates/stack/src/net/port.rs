@@ -32,7 +32,8 @@ use std::task::Waker;
 /// Frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
 pub const QUOTA: u32 = 64;
 
-/// Time without a completion after which a device that holds frames is suspected (`watchdog_timeo`).
+/// Time without a completion after which a device that holds frames is suspected
+/// (`watchdog_timeo`).
 pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Figures of a port.
@@ -269,8 +270,8 @@ impl Port {
     }
 
     /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
-    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether the
-    /// device had completed frames.
+    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether
+    /// the device had completed frames.
     pub fn run(&self, now: Instant) -> bool {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
@@ -282,8 +283,8 @@ impl Port {
         self.post(Round::new(self, now, false), add);
     }
 
-    /// Has the owner of the device do what `add` asks for: this thread, if nobody owns it. Whether the
-    /// device had completed frames.
+    /// Has the owner of the device do what `add` asks for: this thread, if nobody owns it. Whether
+    /// the device had completed frames.
     fn post(&self, mut round: Round<'_>, add: impl FnOnce(&mut Debt)) -> bool {
         let posted = self.device.post(add, &mut round);
         let had_completed = round.had_completed;
@@ -460,8 +461,8 @@ impl Transmitter {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
 
-    /// One completion round. Whether there were any; what completes at submission does not count, it is
-    /// no event of the device.
+    /// One completion round. Whether there were any; what completes at submission does not count,
+    /// it is no event of the device.
     fn reap(&mut self, now: Instant) -> bool {
         let done = self.tx.reap(now);
         self.is_full = false;

@@ -1,4 +1,5 @@
-//! The limit of answers that strangers can provoke (`net.ipv4.icmp_msgs_per_sec`, `icmp_msgs_burst`).
+//! The limit of answers that strangers can provoke (`net.ipv4.icmp_msgs_per_sec`,
+//! `icmp_msgs_burst`).
 
 use crate::sync::{Mutex, lock};
 use neap_tcp::time::Instant;

@@ -3,10 +3,11 @@
 //! Byte queue limits see a queue that ran dry only where a completion round leaves nothing in the
 //! ring. A device whose every completion comes late always holds something, so a limit that is far
 //! too small looks sound. But there a frame that met an idle wire takes as long as one that met an
-//! empty ring, and a frame that queued takes longer: the argument of Vegas (Brakmo and Peterson 1995)
-//! for a path, here for a ring.
+//! empty ring, and a frame that queued takes longer: the argument of Vegas (Brakmo and Peterson
+//! 1995) for a path, here for a ring.
 //!
-//! One frame at a time is followed. Cost: a comparison per frame and per completion round; 120 bytes.
+//! One frame at a time is followed. Cost: a comparison per frame and per completion round; 120
+//! bytes.
 
 use neap_tcp::time::{Instant, Nanos};
 
@@ -71,8 +72,8 @@ pub struct Advice {
 }
 
 impl Sojourn {
-    /// The base is measured anew after so much time, since devices moderate their interrupts by load:
-    /// if need be the ring is left to drain, as BBR leaves the path.
+    /// The base is measured anew after so much time, since devices moderate their interrupts by
+    /// load: if need be the ring is left to drain, as BBR leaves the path.
     pub const AGE: Nanos = Nanos::from_secs(10);
 
     /// Nothing is known.

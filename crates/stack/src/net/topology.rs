@@ -98,8 +98,8 @@ impl Tables {
         self.routes.generation() + self.changes
     }
 
-    /// The route to `remote`, its interface and the neighbour that it leads through; `None` if there is
-    /// no route.
+    /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
+    /// there is no route.
     fn route(&self, remote: IpAddr) -> Option<(Route, &Arc<Interface>, IpAddr)> {
         let route = self.routes.lookup(remote)?;
         let interface = self.interfaces.get(route.interface)?;
@@ -233,8 +233,8 @@ impl Topology {
         self.interfaces().iter().map(|interface| interface.info(now)).collect()
     }
 
-    /// Lets all interfaces ask again what neighbours did not answer. When to come back, and the frames
-    /// whose neighbour does not answer.
+    /// Lets all interfaces ask again what neighbours did not answer. When to come back, and the
+    /// frames whose neighbour does not answer.
     pub(crate) fn expire_neighbors(&self, visit: super::Visit) -> (Instant, Vec<Frame>) {
         let (mut next, mut undeliverable) = (Instant::FAR_FUTURE, Vec::new());
         for interface in self.interfaces() {

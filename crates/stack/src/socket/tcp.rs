@@ -77,8 +77,8 @@ impl TcpHandle {
         self.send(now, data, WriteFlags::empty())
     }
 
-    /// As [`write`](Self::write), with `MSG_MORE` and `MSG_EOR`. Of what is more than one buffer, the
-    /// first leaves before the rest is copied.
+    /// As [`write`](Self::write), with `MSG_MORE` and `MSG_EOR`. Of what is more than one buffer,
+    /// the first leaves before the rest is copied.
     ///
     /// # Errors
     /// As [`Connection::send`].
@@ -166,8 +166,8 @@ impl TcpHandle {
         self.0.socket.readiness.state()
     }
 
-    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew; false,
-    /// and nothing registered, if the socket has become ready for something since `seen`.
+    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew;
+    /// false, and nothing registered, if the socket has become ready for something since `seen`.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.socket.readiness.register(seen, interest, waker)
@@ -213,13 +213,14 @@ impl TcpHandle {
         self.with(now, Connection::take_error)
     }
 
-    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error) says
-    /// is the next record's error then, or nothing.
+    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error)
+    /// says is the next record's error then, or nothing.
     pub fn next_error(&self, now: Instant) -> Option<ErrorRecord> {
         self.0.socket.next_error(&self.0.host, now)
     }
 
-    /// The error queue, which outlives the connection where the socket does; `other` is in its place.
+    /// The error queue, which outlives the connection where the socket does; `other` is in its
+    /// place.
     pub fn swap_errors(
         &self,
         now: Instant,

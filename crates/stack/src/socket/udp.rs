@@ -78,11 +78,11 @@ impl UdpHandle {
     /// a whole.
     ///
     /// # Errors
-    /// `WouldBlock` when the send buffer's worth of bytes is below, or the qdisc takes no more while
-    /// frames of this socket wait in it: a completion makes the socket writable; `NoBuffers` when
-    /// the qdisc is full of others' frames; `MessageTooLong`;
-    /// `DestinationRequired`; a pending ICMP error; no route; `Reported` with `Forbidden` for a
-    /// broadcast address, since there is no `SO_BROADCAST`.
+    /// `WouldBlock` when the send buffer's worth of bytes is below, or the qdisc takes no more
+    /// while frames of this socket wait in it: a completion makes the socket writable; `NoBuffers`
+    /// when the qdisc is full of others' frames; `MessageTooLong`; `DestinationRequired`; a pending
+    /// ICMP error; no route; `Reported` with `Forbidden` for a broadcast address, since there is no
+    /// `SO_BROADCAST`.
     pub fn send_to(
         &self,
         now: Instant,
@@ -139,14 +139,14 @@ impl UdpHandle {
         self.0.socket.take_error()
     }
 
-    /// `IP_RECVERR` for IPv4, `IPV6_RECVERR` for IPv6: what ICMP says of any datagram is told, connected
-    /// or not, and kept in the error queue.
+    /// `IP_RECVERR` for IPv4, `IPV6_RECVERR` for IPv6: what ICMP says of any datagram is told,
+    /// connected or not, and kept in the error queue.
     pub fn set_receive_errors(&self, v4: bool, v6: bool) {
         self.0.socket.set_receive_errors(v4, v6);
     }
 
-    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error) says
-    /// is the next record's error then, or nothing.
+    /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error)
+    /// says is the next record's error then, or nothing.
     pub fn next_error(&self) -> Option<ErrorRecord> {
         self.0.socket.next_error()
     }

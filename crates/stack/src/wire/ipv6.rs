@@ -76,7 +76,8 @@ pub enum Error {
         /// Whether the sender asked to be told.
         report: Report,
     },
-    /// A routing header with segments left; hosts do not forward. `pointer` is the place of its type.
+    /// A routing header with segments left; hosts do not forward. `pointer` is the place of its
+    /// type.
     #[error("IPv6 routing header at {pointer}")]
     Routing {
         /// Place in the packet, for a parameter problem.

@@ -64,8 +64,8 @@ pub struct Fragment {
 pub enum ChecksumBy {
     /// The emitter: the field is final.
     Stack,
-    /// The device or [`gso::finish_checksum`](crate::net::gso::finish_checksum): the field holds the
-    /// folded sum of the pseudo-header with the length of the whole super-frame.
+    /// The device or [`gso::finish_checksum`](crate::net::gso::finish_checksum): the field holds
+    /// the folded sum of the pseudo-header with the length of the whole super-frame.
     Device,
 }
 

@@ -1,10 +1,10 @@
 //! BBR version 1, as in Linux (`tcp_bbr.c`; Cardwell et al., "BBR: Congestion-Based Congestion
 //! Control", ACM Queue 2016).
 //!
-//! The path is a bandwidth, the highest of ten round trips, and a round-trip time, the lowest of ten
-//! seconds. The flow sends at that bandwidth with at most twice the product in flight, and tries
-//! from time to time whether there is more bandwidth or a shorter round trip.
-//! Cost: O(1) per ACK without allocation; 424 bytes per connection that uses it.
+//! The path is a bandwidth, the highest of ten round trips, and a round-trip time, the lowest of
+//! ten seconds. The flow sends at that bandwidth with at most twice the product in flight, and
+//! tries from time to time whether there is more bandwidth or a shorter round trip. Cost: O(1) per
+//! ACK without allocation; 424 bytes per connection that uses it.
 
 mod aggregation;
 mod policer;

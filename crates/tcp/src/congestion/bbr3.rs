@@ -10,7 +10,8 @@
 //! was delivered in the round (RFC 8511), since marks take away no deliveries that the model could
 //! learn from; and two rounds in a row with echoes end start-up.
 //!
-//! Cost: O(1) per ACK and per frame lost, without allocation; 536 bytes per connection that uses it.
+//! Cost: O(1) per ACK and per frame lost, without allocation; 536 bytes per connection that uses
+//! it.
 
 mod cycle;
 mod loss;
@@ -149,7 +150,8 @@ impl Bbr3 {
         bdp(bw, self.min_rtt.value, gain, self.mss)
     }
 
-    /// `QuantizationBudget`: room for whole frames, in the qdisc, in segmentation, in the peer's GRO.
+    /// `QuantizationBudget`: room for whole frames, in the qdisc, in segmentation, in the peer's
+    /// GRO.
     fn with_budget(&self, volume: u32) -> u32 {
         let budget = 3 * frame(self.pacing_rate, self.frame_rule, self.mss);
         let volume = volume.max(budget).max(MIN_WINDOW);

@@ -212,8 +212,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The connection is established, or this controller takes over.
     fn init(&mut self, _start: &Start, _window: &mut Window) {}
 
-    /// An ACK arrived. Called in every state where the window may move: outside recovery, and in all
-    /// states when [`owns_window`](Self::owns_window).
+    /// An ACK arrived. Called in every state where the window may move: outside recovery, and in
+    /// all states when [`owns_window`](Self::owns_window).
     fn on_ack(&mut self, sample: &AckSample, window: &mut Window);
 
     /// The threshold for a congestion event that begins now, in segments; at least 2.
@@ -222,8 +222,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Something besides an ACK happened.
     fn on_event(&mut self, event: CongestionEvent, now: Instant, window: &mut Window);
 
-    /// Segments were marked lost, by an ACK or by a timer. Called before [`on_ack`](Self::on_ack) and
-    /// before the events of the recovery that they cause.
+    /// Segments were marked lost, by an ACK or by a timer. Called before [`on_ack`](Self::on_ack)
+    /// and before the events of the recovery that they cause.
     fn on_lost(&mut self, _now: Instant, _lost: &LostSegments, _window: &Window) {}
 
     /// Whether what is sent now is slow on purpose, so that samples of it are marked as limited by

@@ -52,8 +52,8 @@ pub(super) fn initial_rate(window: u32, mss: u32, srtt: Nanos, gain: u32) -> Rat
 }
 
 /// Least segments per frame at a pacing rate. Linux pairs segments at almost every rate, which on a
-/// slow short path is a queue: two take 2.4 ms at 10 Mbit/s, and windows have room for three frames.
-/// Where frames are bounded in time, the bound holds for pairs too.
+/// slow short path is a queue: two take 2.4 ms at 10 Mbit/s, and windows have room for three
+/// frames. Where frames are bounded in time, the bound holds for pairs too.
 pub(super) fn min_frame(rate: Rate, rule: FrameRule, mss: u32) -> u32 {
     let is_single = match rule {
         FrameRule::Linux => rate < MIN_TSO_RATE,
@@ -99,7 +99,8 @@ pub(super) fn in_network(
 const MAX_EPOCH: u64 = 1 << 20;
 
 /// How much more than bandwidth times time ACKs deliver at once: links with slots, GRO, thinned
-/// ACKs (Linux's `bbr_update_ack_aggregation`). An epoch lasts while ACKs are ahead of the bandwidth.
+/// ACKs (Linux's `bbr_update_ack_aggregation`). An epoch lasts while ACKs are ahead of the
+/// bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Excess {
     since: Instant,

@@ -253,7 +253,8 @@ impl Receiver {
         self.is.contains(Is::ECN_SEEN)
     }
 
-    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); [`Instant::ZERO`] before.
+    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); [`Instant::ZERO`]
+    /// before.
     pub fn last_data(&self) -> Instant {
         self.ack.last_data()
     }
@@ -369,8 +370,8 @@ impl Receiver {
         self.ack.schedule_now();
     }
 
-    /// Owes the ACK of an active open, for data to carry it if ACKs wait for data, and takes up to 16 further ones
-    /// without delay (`tcp_rcv_synsent_state_process`).
+    /// Owes the ACK of an active open, for data to carry it if ACKs wait for data, and takes up to
+    /// 16 further ones without delay (`tcp_rcv_synsent_state_process`).
     pub fn owe_handshake_ack(&mut self, now: Instant) {
         let waits = self.ack.is_pingpong();
         self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
@@ -544,8 +545,8 @@ impl Receiver {
         self.window.make_room_for(bytes);
     }
 
-    /// Whether a reader that waits for `target` bytes finds them, or will hardly find more since the
-    /// window is closing (`tcp_epollin_ready`).
+    /// Whether a reader that waits for `target` bytes finds them, or will hardly find more since
+    /// the window is closing (`tcp_epollin_ready`).
     pub fn has_enough(&self, target: u32) -> bool {
         let unread = self.unread();
         unread > 0 && (unread >= target || self.window.remaining(self.nxt) <= self.ack.rcv_mss())
@@ -556,8 +557,9 @@ impl Receiver {
         self.window.clamp_to(bytes);
     }
 
-    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on leaves that mode, for good if
-    /// `value` is odd, and acknowledges as if all that was read were read now. What is not read keeps its timer.
+    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on leaves that
+    /// mode, for good if `value` is odd, and acknowledges as if all that was read were read now.
+    /// What is not read keeps its timer.
     pub fn set_quickack(&mut self, value: i32) {
         self.ack.set_pingpong(value == 0);
         if value != 0 && self.ack.is_scheduled() {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 const COPY_BREAK_OFO: usize = 4 * COPY_BREAK;
 /// What one ACK can report.
 const RECENT: usize = 4;
-/// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK reports;
-/// those that no ACK ever reported would look lost to the sender.
+/// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK
+/// reports; those that no ACK ever reported would look lost to the sender.
 const REMEMBERED: usize = 64;
 
 /// A range of stream positions, `start..end`.
@@ -218,9 +218,9 @@ impl Reassembly {
         pruned
     }
 
-    /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others. Of more
-    /// than `max` that were not reported yet the oldest, so that the last of several ACKs has the
-    /// newest.
+    /// The ranges to report, most recent first (RFC 2018 section 4), then the lowest others. Of
+    /// more than `max` that were not reported yet the oldest, so that the last of several ACKs has
+    /// the newest.
     pub(super) fn report(&self, max: usize) -> SmallVec<[Extent; RECENT]> {
         let older = self.recent.iter().skip(self.unreported().saturating_sub(max));
         let mut blocks: SmallVec<[Extent; RECENT]> =

@@ -85,7 +85,8 @@ pub(crate) struct AckFacts {
 pub enum AckError {
     /// It acknowledges what was never sent: answer with an ACK (RFC 9293 section 3.10.7.4).
     Future,
-    /// It is older than any window: a blind guess, answer with a challenge ACK (RFC 5961 section 5).
+    /// It is older than any window: a blind guess, answer with a challenge ACK (RFC 5961 section
+    /// 5).
     TooOld,
 }
 
@@ -361,7 +362,8 @@ impl Sender {
         })
     }
 
-    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it changed.
+    /// Takes the window of an acceptable segment (`tcp_ack_update_window`). Returns whether it
+    /// changed.
     fn update_window(&mut self, ack: &Ack<'_>) -> bool {
         if ack.ack.before(self.una) || !self.may_update_window(ack.ack, ack.seq, ack.window) {
             return false;
@@ -631,11 +633,10 @@ impl Sender {
     }
 
     /// What the flow moves: what was in flight at the most in this window, over srtt, and no more
-    /// than what was delivered in a round trip, or an eighth more than over milliseconds;
-    /// unlimited before the first sample. While something else than cwnd
-    /// limits the flow, small queues first of all, cwnd may be twice that and more, and says
-    /// nothing. A flow that fills its window in slow start will move twice as much a round later. None
-    /// moves more than it is paced to.
+    /// than what was delivered in a round trip, or an eighth more than over milliseconds; unlimited
+    /// before the first sample. While something else than cwnd limits the flow, small queues first
+    /// of all, cwnd may be twice that and more, and says nothing. A flow that fills its window in
+    /// slow start will move twice as much a round later. None moves more than it is paced to.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());

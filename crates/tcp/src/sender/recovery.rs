@@ -648,9 +648,9 @@ impl Sender {
         true
     }
 
-    /// A DSACK told of `segments` duplicates up to `end` (`tcp_dsack_seen`, `tcp_check_dsack`). Returns whether that
-    /// is a tail loss probe: a timer sent it, so a wider reordering window would not have prevented it; nor would it
-    /// have where nothing is reordered.
+    /// A DSACK told of `segments` duplicates up to `end` (`tcp_dsack_seen`, `tcp_check_dsack`).
+    /// Returns whether that is a tail loss probe: a timer sent it, so a wider reordering window
+    /// would not have prevented it; nor would it have where nothing is reordered.
     pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) -> bool {
         let of_probe = self.recovery.tlp.is_some_and(|probe| probe.high_seq == end);
         self.recovery.rack.dsack_seen |= self.recovery.rack.reordering_seen && !of_probe;
@@ -672,8 +672,8 @@ impl Sender {
         recovery.rack.reordering_seen = true;
     }
 
-    /// More duplicate ACKs came than segments that are out can have caused: they were reordered by as
-    /// much as the flight was, of which an ACK just took `acked` (`tcp_check_reno_reordering`).
+    /// More duplicate ACKs came than segments that are out can have caused: they were reordered by
+    /// as much as the flight was, of which an ACK just took `acked` (`tcp_check_reno_reordering`).
     pub(super) fn saw_reno_reordering(&mut self, acked: u32, max: u32, counters: &Counters) {
         counters.add(Counter::RenoReorder, 1);
         let degree = (self.board.counts().packets_out + acked).min(max);

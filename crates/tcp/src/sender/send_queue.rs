@@ -113,8 +113,8 @@ impl SendQueue {
     }
 
     /// Bytes of the first record, or of the first buffer if buffers keep their size, and whether a
-    /// record ends with them: all that waits if none does. `nxt` is the sequence number of the first
-    /// byte.
+    /// record ends with them: all that waits if none does. `nxt` is the sequence number of the
+    /// first byte.
     #[inline]
     pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
         let Some(aside) = self.aside.as_ref() else { return (self.len(), false) };

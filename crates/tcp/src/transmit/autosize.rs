@@ -6,9 +6,9 @@
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
 
-/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and the
-/// larger frames cost less at both ends. Flows that asked for pacing asked for short frames: theirs
-/// is twice that.
+/// From this round trip on only Linux's rule bounds frames: its millisecond is a 32nd of it, and
+/// the larger frames cost less at both ends. Flows that asked for pacing asked for short frames:
+/// theirs is twice that.
 const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
@@ -52,7 +52,8 @@ pub struct Sizes {
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
 /// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
-/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have none.
+/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have
+/// none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -96,8 +97,8 @@ pub fn sizes(
     Sizes { segments, queue_bytes: queue_bytes.saturating_add(late) }
 }
 
-/// Memory of what has left and still counts as below, in frames of so many bytes; with an eighth more,
-/// since a flow that is held back moves less than it could.
+/// Memory of what has left and still counts as below, in frames of so many bytes; with an eighth
+/// more, since a flow that is held back moves less than it could.
 fn late_bytes(config: &Config, flow: &FlowRate, frame: u32) -> u64 {
     if flow.lateness == Nanos::ZERO {
         return 0;

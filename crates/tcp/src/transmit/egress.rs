@@ -27,8 +27,8 @@ pub struct GsoLimits {
 /// The way down of one socket. `&mut dyn`: one indirect call per super-frame.
 pub trait Egress {
     /// Sends `segment` not before `departure` (meaningful where
-    /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit has
-    /// been returned and the caller acts as if it had never called.
+    /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit
+    /// has been returned and the caller acts as if it had never called.
     fn enqueue(
         &mut self,
         segment: Segment,

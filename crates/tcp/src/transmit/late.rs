@@ -3,8 +3,9 @@
 //! Two frames below are enough while each completion brings the next frame. Where completions come
 //! late or in batches the wire idles meanwhile, and the limit must cover more time. No single event
 //! tells: a shaper that saves tokens empties the queue at once as well and needs no longer one. So
-//! a flow that was held back while the wire seemed idle tries: a leap up, and if more is delivered with it, down again
-//! step by step as far as no less is delivered. In between lie pauses that double.
+//! a flow that was held back while the wire seemed idle tries: a leap up, and if more is delivered
+//! with it, down again step by step as far as no less is delivered. In between lie pauses that
+//! double.
 //!
 //! The idea is that of BQL, for one flow; the state exists only once there was a sign
 //! of an idle wire.

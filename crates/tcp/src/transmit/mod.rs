@@ -331,7 +331,8 @@ impl Connection {
         self.options.nodelay || self.sender.board.is_empty() || !unacked_short
     }
 
-    /// Whether a short write is held until a completion (`tcp_should_autocork`), which then comes back.
+    /// Whether a short write is held until a completion (`tcp_should_autocork`), which then comes
+    /// back.
     fn is_autocorked(&mut self, short: u32) -> bool {
         if !self.may_autocork() || self.account.admit(self.autocork_limit(short)) {
             return false;
@@ -353,8 +354,8 @@ impl Connection {
             && !self.sender.board.is_empty()
     }
 
-    /// Bytes below above which a short write waits: as for small queues, as much as the write itself is
-    /// enough to wait for.
+    /// Bytes below above which a short write waits: as for small queues, as much as the write
+    /// itself is enough to wait for.
     fn autocork_limit(&self, short: u32) -> u64 {
         u64::from(short.saturating_add(self.config.skb_overhead)).saturating_sub(1)
     }
@@ -460,7 +461,8 @@ impl Connection {
         let in_flight = self.sender.board.counts().in_flight() + segments;
         let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
         let mut marks = flags & (Flags::FIN | Flags::PSH);
-        // That of a super-frame is for its receiver's GRO, not for the stream (`__tcp_transmit_skb`).
+        // That of a super-frame is for its receiver's GRO, not for the stream
+        // (`__tcp_transmit_skb`).
         marks.set(Flags::PSH, pushes);
         let unit = path.mss as u16;
         let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
@@ -674,8 +676,8 @@ impl Connection {
         }
     }
 
-    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and rates are
-    /// counted in, less what its options take beyond the usual ones.
+    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and
+    /// rates are counted in, less what its options take beyond the usual ones.
     fn current_mss(&self, header: u32) -> u32 {
         let more = header.saturating_sub(self.usual_header());
         let counted = self.sender.mss.saturating_sub(more);

@@ -1,8 +1,8 @@
 //! Departure times (Linux's `tcp_update_skb_after_send`, EDT).
 //!
-//! Each frame gets one stamp by one rate. Who executes the stamps is the path's affair: a qdisc that
-//! holds frames (`fq`), or the connection's own gate. The schedule is the same for both, so either
-//! may take over from the other between two frames.
+//! Each frame gets one stamp by one rate. Who executes the stamps is the path's affair: a qdisc
+//! that holds frames (`fq`), or the connection's own gate. The schedule is the same for both, so
+//! either may take over from the other between two frames.
 
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
@@ -61,8 +61,9 @@ impl Pacer {
         self.max_rate
     }
 
-    /// Caps the rate; lowering takes effect at once, raising at the next [`set_rate`](Self::set_rate).
-    /// A limit asks for pacing, and [`Rate::UNLIMITED`] no longer does.
+    /// Caps the rate; lowering takes effect at once, raising at the next
+    /// [`set_rate`](Self::set_rate). A limit asks for pacing, and [`Rate::UNLIMITED`] no longer
+    /// does.
     pub fn set_max_rate(&mut self, max: Rate) {
         self.max_rate = max;
         self.rate = self.rate.min(max);
@@ -116,24 +117,25 @@ impl Pacer {
         (waits && self.next > now).then_some(self.next)
     }
 
-    /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most a
-    /// fourth of its gap late: with what hosts add to it, a short gap would be late by more than the
-    /// half that is made good, and the flow slower than its rate. Never a time that has passed.
+    /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most
+    /// a fourth of its gap late: with what hosts add to it, a short gap would be late by more than
+    /// the half that is made good, and the flow slower than its rate. Never a time that has passed.
     pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
         let gap = self.rate.time_for(u64::from(bytes));
         let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
         early.max(now + STEP).min(self.next)
     }
 
-    /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's retransmission,
-    /// a probe) leaves at once where nobody holds it.
+    /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's
+    /// retransmission, a probe) leaves at once where nobody holds it.
     pub fn departure(&self, now: Instant) -> Instant {
         if self.executor == Executor::Path { self.next.max(now) } else { now }
     }
 
-    /// A frame of `bytes` payload bytes was taken by the way down: moves the schedule by its time at
-    /// the rate. `segments_out` counts the data segments that the connection has sent, this frame
-    /// included; the first ones leave back to back. Lateness is made good by at most half a gap.
+    /// A frame of `bytes` payload bytes was taken by the way down: moves the schedule by its time
+    /// at the rate. `segments_out` counts the data segments that the connection has sent, this
+    /// frame included; the first ones leave back to back. Lateness is made good by at most half a
+    /// gap.
     pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
         self.is_draining = false;
         if !self.is_spaced() {

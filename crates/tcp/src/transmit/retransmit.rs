@@ -106,7 +106,8 @@ impl Connection {
         self.sender.total_retransmitted = self.sender.total_retransmitted.saturating_add(segments);
         self.sender.bytes_retransmitted += u64::from(bytes);
         self.count_retransmission(segments);
-        // The timeout counts from the last copy of the oldest segment (`tcp_xmit_retransmit_queue`).
+        // The timeout counts from the last copy of the oldest segment
+        // (`tcp_xmit_retransmit_queue`).
         let is_head = index == 0 && self.deadlines.is_armed(Deadline::Retransmit);
         if is_head || !self.has_retransmit_timer() {
             self.arm_retransmit(path.now);
@@ -114,8 +115,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply the
-    /// memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
+    /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply
+    /// the memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
     fn is_too_fragmented(&self, run: Run, max: u32) -> bool {
         let board = &self.sender.board;
         self.is_overfull()

@@ -250,7 +250,8 @@ fn a_recovery_that_dsack_disproves_is_undone() {
     assert_eq!(info.dsack_dups, 1);
 }
 
-/// Wait for a hole below one SACKed segment, in microseconds, after a needless retransmission of `hole`.
+/// Wait for a hole below one SACKed segment, in microseconds, after a needless retransmission of
+/// `hole`.
 fn wait_after_a_needless_retransmission(peer: &mut Peer, hole: i32) -> u64 {
     assert_eq!(peer.sent().first(), Some(&(hole, 1000)));
     peer.advance_ms(10);

@@ -1,4 +1,5 @@
-//! Departures: who executes the stamps, what passes the gate, and what waits longer because of them.
+//! Departures: who executes the stamps, what passes the gate, and what waits longer because of
+//! them.
 
 use super::peer::{Hello, Out, Peer};
 use neap_tcp::config::Config;

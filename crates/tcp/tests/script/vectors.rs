@@ -1,6 +1,6 @@
-//! Byte counts of the kernel's own packetdrill scripts, with the rules of `linux-6.18`: MSS 1000, ten
-//! segments of initial window, a peer's window of 32896 bytes unless noted. Those of `MSG_EOR` are in
-//! `records`.
+//! Byte counts of the kernel's own packetdrill scripts, with the rules of `linux-6.18`: MSS 1000,
+//! ten segments of initial window, a peer's window of 32896 bytes unless noted. Those of `MSG_EOR`
+//! are in `records`.
 
 use super::peer::{Hello, Out, Peer};
 use neap_tcp::config::{BufferSizes, Config};
@@ -94,7 +94,8 @@ fn time_limited_by_the_send_buffer() {
     assert!((18..=22).contains(&limited), "{limited} ms");
 }
 
-/// `tcp_slow_start_slow-start-fq-ack-per-2pkt`: `fq` holds the packets, and cwnd grows nevertheless.
+/// `tcp_slow_start_slow-start-fq-ack-per-2pkt`: `fq` holds the packets, and cwnd grows
+/// nevertheless.
 #[test]
 fn slow_start_through_fq() {
     let hello = Hello { mss: Some(1460), window: 257 << 8, wscale: Some(8), ..Hello::default() };

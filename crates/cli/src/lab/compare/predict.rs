@@ -6,19 +6,22 @@ use neap_lab::report::{Quantity, Watch};
 use neap_lab::scenario::Experiment;
 use std::error::Error;
 
-/// What `tbf` does not count of each frame of 1538 bytes on an Ethernet: preamble, check sequence, gap.
+/// What `tbf` does not count of each frame of 1538 bytes on an Ethernet: preamble, check sequence,
+/// gap.
 const ON_WIRE: f64 = 1538.0 / 1514.0;
 /// What the kernel's `tbf` counts of each IP packet besides.
 const LINK_HEADER: f64 = 1514.0 / 1500.0;
 
 /// The two hosts and the wire between them.
 ///
-/// What the kernel sends waits in its `tbf`, a super-frame passes the veth as one, and a veth completes
-/// at once: here a fast wire and a card that joins again what arrives together. What neap sends waits
-/// in the ring of its AF_PACKET socket until `tbf` lets it go: here a NIC with a slow wire.
+/// What the kernel sends waits in its `tbf`, a super-frame passes the veth as one, and a veth
+/// completes at once: here a fast wire and a card that joins again what arrives together. What neap
+/// sends waits in the ring of its AF_PACKET socket until `tbf` lets it go: here a NIC with a slow
+/// wire.
 ///
-/// The reader is as late as the machine wakes it, and what it has not read is not acknowledged. neap is
-/// as late as in the lab's experiments. The kernel that sends is not: it sends in its interrupts.
+/// The reader is as late as the machine wakes it, and what it has not read is not acknowledged.
+/// neap is as late as in the lab's experiments. The kernel that sends is not: it sends in its
+/// interrupts.
 fn topology(link: Link, sender: Sender, late: &Lateness) -> String {
     let late = late.to_toml();
     let Link { mbit, gso_max, burst } = link;

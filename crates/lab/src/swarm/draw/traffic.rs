@@ -45,8 +45,8 @@ impl Draw {
         time(if self.delivers { idle.max(self.longest_silence()) } else { idle })
     }
 
-    /// How long a sound connection may hear nothing: its link is down, now and again, and then others
-    /// are served.
+    /// How long a sound connection may hear nothing: its link is down, now and again, and then
+    /// others are served.
     fn longest_silence(&self) -> Nanos {
         self.longest_outage().saturating_mul(4) + Nanos::from_secs(FQ_ROUND / self.slowest_rate())
     }

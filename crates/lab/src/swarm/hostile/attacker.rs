@@ -107,7 +107,8 @@ impl Attacker {
         }
         let mss = self.mss(orders);
         let Some(puppet) = self.puppets.get_mut(&key) else { return };
-        // Some of what arrives in order is as if it were lost, so that there are holes to lie about.
+        // Some of what arrives in order is as if it were lost, so that there are holes to lie
+        // about.
         let drops = matches!(orders.attack, Attack::Reneging | Attack::SackLies)
             && self.rng.chance(Ppm::percent(8));
         if puppet.phase == Phase::Silent || drops && !segment.payload.is_empty() {

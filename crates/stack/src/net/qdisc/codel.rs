@@ -4,8 +4,8 @@
 //! target, frames are dropped, or marked where their senders know ECN, at a rate that grows with
 //! the square root of their number until the queue is short again.
 //!
-//! Cost: O(1) per frame, one integer square root per drop or mark. The law is computed exactly where
-//! Linux approximates the root.
+//! Cost: O(1) per frame, one integer square root per drop or mark. The law is computed exactly
+//! where Linux approximates the root.
 
 use super::config::QdiscConfig;
 use super::lists::{Chain, Frames};
@@ -89,8 +89,8 @@ impl Law {
 }
 
 impl State {
-    /// Whether the delay of the frame in front has been above the target for an interval. A backlog that
-    /// `is_short` does not count.
+    /// Whether the delay of the frame in front has been above the target for an interval. A backlog
+    /// that `is_short` does not count.
     fn should_drop(
         &mut self,
         law: &Law,

@@ -108,8 +108,8 @@ impl QdiscConfig {
         }
     }
 
-    /// An empty one for one queue of a device. `seed` decides which flows share a bucket and must be
-    /// secret.
+    /// An empty one for one queue of a device. `seed` decides which flows share a bucket and must
+    /// be secret.
     pub fn build(&self, capabilities: &Capabilities, seed: u64) -> Box<dyn Qdisc> {
         let mtu = psched_mtu(capabilities);
         match self {

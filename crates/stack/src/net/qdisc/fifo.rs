@@ -1,4 +1,5 @@
-//! `pfifo_fast`: three first-in first-out bands by priority, Linux's default (`net/sched/sch_generic.c`).
+//! `pfifo_fast`: three first-in first-out bands by priority, Linux's default
+//! (`net/sched/sch_generic.c`).
 
 use super::config::QdiscConfig;
 use super::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};

@@ -1,8 +1,8 @@
 //! `fq_codel`: flow queues, each under CoDel (RFC 8290; Linux's `net/sched/sch_fq_codel.c`).
 //!
-//! Flows are hashed to a fixed number of queues. A queue that becomes active is new and served before
-//! the old ones, for one quantum; so what sends little does not wait behind what sends much. When the
-//! whole is too long, the longest queue loses its head.
+//! Flows are hashed to a fixed number of queues. A queue that becomes active is new and served
+//! before the old ones, for one quantum; so what sends little does not wait behind what sends much.
+//! When the whole is too long, the longest queue loses its head.
 //!
 //! Cost: O(1) per frame; one look at each queue per [`Config::drop_batch`] frames dropped over the
 //! limit. A queue is 88 bytes, all are there from the start.

@@ -1,5 +1,5 @@
-//! `tbf`: the token bucket filter (Linux's `net/sched/sch_tbf.c`), over one first-in first-out queue
-//! that is limited in bytes.
+//! `tbf`: the token bucket filter (Linux's `net/sched/sch_tbf.c`), over one first-in first-out
+//! queue that is limited in bytes.
 //!
 //! A super-frame that is longer than the bucket could never leave: it is cut into its segments when
 //! it comes (`tbf_segment`); what is longer even so is dropped. Tokens are times, as in Linux: how

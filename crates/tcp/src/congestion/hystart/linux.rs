@@ -1,6 +1,7 @@
-//! HyStart with Linux's rules of 6.18 (`hystart_update`; Ha and Rhee, "Taming the elephants", 2008):
-//! slow start ends when the ACKs of one round trip come close together for longer than half of the
-//! shortest round trip, for then a window fills the path, or when the round-trip time has risen.
+//! HyStart with Linux's rules of 6.18 (`hystart_update`; Ha and Rhee, "Taming the elephants",
+//! 2008): slow start ends when the ACKs of one round trip come close together for longer than half
+//! of the shortest round trip, for then a window fills the path, or when the round-trip time has
+//! risen.
 
 use crate::congestion::{AckSample, Window};
 use crate::time::{Instant, Nanos, Rate};
