@@ -51,10 +51,12 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TIME)))]
     time: Option<u32>,
     /// Bytes to move in all instead of a time (suffixes K, M, G: powers of 1024)
-    #[arg(short = 'n', long, value_name = "BYTES", group = "end", conflicts_with = "server", value_parser = size)]
+    #[arg(short = 'n', long, value_name = "BYTES", group = "end")]
+    #[arg(conflicts_with = "server", value_parser = size)]
     bytes: Option<u64>,
     /// Blocks to move in all instead of a time
-    #[arg(short = 'k', long, value_name = "BLOCKS", group = "end", conflicts_with = "server", value_parser = size)]
+    #[arg(short = 'k', long, value_name = "BLOCKS", group = "end")]
+    #[arg(conflicts_with = "server", value_parser = size)]
     blockcount: Option<u64>,
     /// Bytes of one write
     #[arg(short, long, value_name = "BYTES", default_value = "128K", conflicts_with = "server",
@@ -75,14 +77,16 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(88..=i64::from(MAX_MSS)))]
     mss: Option<u32>,
     /// Socket buffers, bytes (suffixes K, M, G: powers of 1024)
-    #[arg(short, long, value_name = "BYTES", conflicts_with = "server", value_parser = size_within::<{ MAX_WINDOW }>)]
+    #[arg(short, long, value_name = "BYTES", conflicts_with = "server")]
+    #[arg(value_parser = size_within::<{ MAX_WINDOW }>)]
     window: Option<u32>,
     /// Pace each socket to at most so many bit/s, by fq if it is on the path (suffixes K, M, G:
     /// powers of 1000)
     #[arg(long, value_name = "RATE", conflicts_with = "server", value_parser = rate)]
     fq_rate: Option<u64>,
     /// Unsent bytes that the stack takes at the most; a writer is woken below half of them
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "reverse"], value_parser = size_within::<{ u32::MAX }>)]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["server", "reverse"])]
+    #[arg(value_parser = size_within::<{ u32::MAX }>)]
     notsent_lowat: Option<u32>,
     /// Send small writes at once
     #[arg(short = 'N', long, conflicts_with = "server")]

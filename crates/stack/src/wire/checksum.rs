@@ -217,7 +217,9 @@ mod tests {
         }
 
         #[test]
-        fn pseudo_headers(source: [u8; 4], to: [u8; 4], source6: [u8; 16], to6: [u8; 16], len: u16) {
+        fn pseudo_headers(
+            source: [u8; 4], to: [u8; 4], source6: [u8; 16], to6: [u8; 16], len: u16
+        ) {
             let mut flat = [&source[..], &to[..], &[0, 17]].concat();
             flat.extend_from_slice(&len.to_be_bytes());
             let pseudo = Pseudo::v4(source.into(), to.into(), Protocol::UDP);

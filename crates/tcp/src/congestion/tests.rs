@@ -162,16 +162,21 @@ fn step() -> impl Strategy<Value = Step> {
         8 => sample().prop_map(|sample| Step::Ack(Box::new(sample))),
         1 => prop::sample::select(vec![Recovery, Cwr, Loss]).prop_map(Step::Reduce),
         1 => prop::sample::select(vec![Open, Undo]).prop_map(Step::Event),
-        1 => any::<u64>()
-            .prop_map(|at| Step::Event(TxStart { last_sent: Instant::from_nanos(at), is_app_limited: at & 1 == 0 })),
+        1 => any::<u64>().prop_map(|at| {
+            let last_sent = Instant::from_nanos(at);
+            Step::Event(TxStart { last_sent, is_app_limited: at & 1 == 0 })
+        }),
     ]
 }
+
+/// Every rule for leaving slow start.
+const HYSTART: [HyStartRule; 3] = [HyStartRule::Off, HyStartRule::Linux, HyStartRule::Rfc9406];
 
 proptest! {
     #[test]
     fn acks_never_reduce_a_window_and_nothing_makes_it_zero(
         name in prop::sample::select(LOSS_BASED.to_vec()),
-        hystart in prop::sample::select(vec![HyStartRule::Off, HyStartRule::Linux, HyStartRule::Rfc9406]),
+        hystart in prop::sample::select(HYSTART.to_vec()),
         initial in prop_oneof![1..100u32, 1..=u32::MAX],
         clamp in prop_oneof![Just(1u32 << 20), 1..=u32::MAX],
         steps in prop::collection::vec((0..5_000_000_000u64, step()), 1..100),

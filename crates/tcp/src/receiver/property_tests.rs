@@ -289,13 +289,14 @@ proptest! {
         let mut rx = Receiver::new(now, config.clone(), counters, &setup);
         let first_wnd = rx.wnd();
         for (kind, word, len, flags, time) in inputs {
-            let estimates =
-                Estimates { srtt: Nanos(time.into()), rto: Nanos(word.into()), tsval: time, lowat: word };
+            let (srtt, rto) = (Nanos(time.into()), Nanos(word.into()));
+            let estimates = Estimates { srtt, rto, tsval: time, lowat: word };
             let edge = rx.adv();
             match kind {
                 0..200 => {
                     // Half of them near the window, the others anywhere.
-                    let seq = if kind < 120 { rx.nxt() + word % 100_000 - 20_000 } else { SeqNumber(word) };
+                    let near = rx.nxt() + word % 100_000 - 20_000;
+                    let seq = if kind < 120 { near } else { SeqNumber(word) };
                     let mut segment = Segment {
                         seq,
                         flags: Flags::from_bits_retain(flags),
