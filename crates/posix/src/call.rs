@@ -174,13 +174,11 @@ impl Call {
 
     /// The shard whose driver brings what the call waits for.
     pub(crate) fn shard(&self) -> usize {
+        if let Some(handle) = &self.lingers {
+            return handle.shard();
+        }
         let waits = self.files.iter().find(|watching| watching.events.is_some());
         waits.or(self.files.first()).map_or(0, |watching| watching.file.shard())
-    }
-
-    /// Whether it waits for something that tells when it comes. A connection that lingers does not.
-    pub(crate) fn waits_for_files(&self) -> bool {
-        self.lingers.is_none()
     }
 }
 

@@ -9,7 +9,10 @@
 //! began and how many bytes are done. So a blocking send of a large buffer is repeated with the
 //! whole buffer, and goes on where it stood. This is how hosts in virtual time use it.
 //!
-//! Threads may share a [`Posix`]. Each file has a lock of its own, and the table of descriptors is
+//! [`Process`] is the same on a running stack: its calls wait, and threads that wait drive the stack
+//! meanwhile (`neap::Stack::posix`).
+//!
+//! Threads may share both. Each file has a lock of its own, and the table of descriptors is
 //! locked to look one up.
 //!
 //! ```
@@ -52,6 +55,7 @@ mod epoll;
 pub mod errno;
 mod file;
 mod pipe;
+mod process;
 pub mod sockaddr;
 mod socket;
 mod sync;
@@ -63,6 +67,7 @@ pub use answer::{Accepted, PollFd, Received};
 pub use call::{Call, Outcome};
 pub use epoll::EpollEvent;
 pub use errno::Errno;
+pub use process::Process;
 
 use neap_stack::stack::Stack;
 use neap_tcp::time::Instant;
@@ -98,8 +103,7 @@ impl Posix {
         self.table.file(fd).is_ok()
     }
 
-    /// Resets all connections and closes all descriptors, as the end of the process would close
-    /// them.
+    /// Closes all descriptors, as the end of the process does.
     pub fn close_all(&self, now: Instant) {
         for fd in self.table.descriptors() {
             // Nobody is left to linger for.
