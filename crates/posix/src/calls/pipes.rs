@@ -9,6 +9,7 @@ use crate::file::{File, Object};
 use crate::pipe::{Contents, PAGE, PIPE_BUF, PipeEnd, pipe};
 use crate::socket::SharedSocket;
 use crate::{Fd, Posix};
+use bytes::Bytes;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_tcp::connection::{ReadError, WriteError};
 use neap_tcp::time::Instant;
@@ -145,7 +146,7 @@ impl Splice {
         wait(self.now, call, may_wait, OUTPUT, POLLOUT).map(Some)
     }
 
-    fn between_pipes(
+    fn pipe_to_pipe(
         self,
         call: &mut Call,
         from: &PipeEnd,
@@ -179,7 +180,7 @@ impl Splice {
     }
 
     /// From a connection (`tcp_splice_read`).
-    fn from_socket(
+    fn socket_to_pipe(
         self,
         call: &mut Call,
         from: &SharedSocket,
@@ -213,7 +214,7 @@ impl Splice {
     }
 
     /// To a connection (`splice_to_socket`).
-    fn to_socket(
+    fn pipe_to_socket(
         self,
         call: &mut Call,
         from: &PipeEnd,
@@ -235,7 +236,7 @@ impl Splice {
                     false => Ok(Outcome::Done(call.done)),
                 };
             };
-            match self.send(handle.as_ref(), &input, front, call.done) {
+            match self.send(handle.as_ref(), &input, &front, call.done) {
                 Ok(sent) => {
                     input.drop_front(sent);
                     call.done += sent;
@@ -260,7 +261,7 @@ impl Splice {
         self,
         handle: Option<&TcpHandle>,
         input: &Contents,
-        front: bytes::Bytes,
+        front: &Bytes,
         done: usize,
     ) -> Result<usize, WriteError> {
         let left = self.len - done;
@@ -322,9 +323,9 @@ impl Posix {
         match (from, to) {
             (End::Socket(_), End::Socket(_)) => Err(Errno::EINVAL),
             (End::Pipe(from), End::Pipe(to)) if from.is_same_pipe(to) => Err(Errno::EINVAL),
-            (End::Pipe(from), End::Pipe(to)) => splice.between_pipes(call, from, to),
-            (End::Socket(from), End::Pipe(to)) => splice.from_socket(call, from, to),
-            (End::Pipe(from), End::Socket(to)) => splice.to_socket(call, from, to),
+            (End::Pipe(from), End::Pipe(to)) => splice.pipe_to_pipe(call, from, to),
+            (End::Socket(from), End::Pipe(to)) => splice.socket_to_pipe(call, from, to),
+            (End::Pipe(from), End::Socket(to)) => splice.pipe_to_socket(call, from, to),
         }
     }
 }
