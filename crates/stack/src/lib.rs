@@ -19,6 +19,8 @@
 //! segments and transmits once. If an application thread owns the connection at that moment, the
 //! segments are its debt, and it settles them before it leaves.
 //!
+//! How applications wait for sockets is in [`wait`].
+//!
 //! What nobody wanted is in [`drop_reason`], what happened in [`stats`].
 #![forbid(unsafe_code)]
 
