@@ -49,7 +49,8 @@ fn act(posix: &Process, choice: &mut Choice, to: &Encoded) {
         5 => ignore(posix.accept(fd, SOCK_NONBLOCK)),
         6 => ignore(posix.send(fd, &buf, MSG_DONTWAIT)),
         7 => {
-            ignore(posix.recv(fd, &mut buf, MSG_DONTWAIT | choice.of(&[0, MSG_PEEK, MSG_WAITALL])))
+            let flags = choice.of(&[0, MSG_PEEK, MSG_WAITALL]);
+            ignore(posix.recv(fd, &mut buf, MSG_DONTWAIT | flags));
         }
         8 => ignore(posix.shutdown(fd, choice.of(&[SHUT_RD, SHUT_WR, SHUT_RDWR]))),
         9 => ignore(posix.close(fd)),
