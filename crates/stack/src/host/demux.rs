@@ -150,8 +150,7 @@ impl Demux {
     }
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
-    /// later
-    /// [`insert`](Self::insert) tells whether another thread was faster.
+    /// later [`insert`](Self::insert) tells whether another thread was faster.
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
