@@ -61,7 +61,7 @@ fn hash(id: u64) -> u64 {
 
 impl Wheel {
     /// An empty wheel whose deadlines are rounded up to multiples of `tick`, which is at least a
-    /// nanosecond. A shard has one wheel, with ticks of a microsecond.
+    /// nanosecond: a microsecond for sockets, a millisecond for neighbours.
     pub fn new(tick: Nanos) -> Self {
         Self {
             tick: tick.0.max(1),
