@@ -15,7 +15,7 @@ use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
 use crate::segment::{Flags, Segment};
 use crate::sender::Sender;
-use crate::sender::pages::PagePool;
+use crate::sender::pages::Pages;
 use crate::sender::send_queue::BUFFER_OVERHEAD;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
@@ -49,7 +49,7 @@ pub struct Setup {
     /// Where events are counted.
     pub counters: Arc<Counters>,
     /// What it writes into.
-    pub pages: Arc<PagePool>,
+    pub pages: Arc<dyn Pages>,
     /// The account of its bytes below TCP.
     pub account: Arc<TxAccount>,
     /// Congestion control.
@@ -236,8 +236,6 @@ pub struct Connection {
     pub(crate) is_orphan: bool,
     /// Nothing for most of most lives.
     pub(crate) rare: Option<Box<Rare>>,
-    /// A reset for a segment that belongs to no connection, at this sequence number.
-    pub(crate) stray_reset: Option<SeqNumber>,
     pub(crate) segs_in: u64,
     pub(crate) segs_out: u64,
     pub(crate) data_segs_in: u64,
@@ -248,6 +246,8 @@ pub struct Connection {
 pub(crate) struct Rare {
     pub(crate) timeouts: TimeoutTally,
     pub(crate) time_wait: Option<TimeWait>,
+    /// A reset for a segment that belongs to no connection, at this sequence number.
+    pub(crate) stray_reset: Option<SeqNumber>,
 }
 
 impl Connection {
@@ -346,7 +346,6 @@ impl Connection {
             read_shut: false,
             is_orphan: false,
             rare: None,
-            stray_reset: None,
             segs_in: 0,
             segs_out: 0,
             data_segs_in: 0,

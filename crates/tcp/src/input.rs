@@ -48,7 +48,7 @@ impl Connection {
         if has_ack && segment.ack != self.iss + 1 {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
-                self.stray_reset = Some(segment.ack);
+                self.rare().stray_reset = Some(segment.ack);
             }
             if self.syn_retransmits == 0 {
                 // The reset may be lost; the next SYN asks again soon
@@ -67,7 +67,7 @@ impl Connection {
             return;
         }
         if has_ack && self.has_impossible_echo(now, segment) {
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             return;
         }
         self.meet_peer(now, segment);
@@ -107,7 +107,7 @@ impl Connection {
         }
         let was_opening = self.state == State::SynReceived;
         if was_opening && segment.ack != self.iss + 1 {
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             return;
         }
         if was_opening {
@@ -333,7 +333,7 @@ impl Connection {
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             self.fail(ConnectionError::Reset);
             return;
         }

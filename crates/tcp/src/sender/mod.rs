@@ -19,7 +19,7 @@ use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
-use pages::PagePool;
+use pages::Pages;
 use recovery::{AfterAck, CaState, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard, Sent};
@@ -173,7 +173,7 @@ impl Sender {
         iss: SeqNumber,
         config: &Config,
         controller: Box<dyn CongestionControl>,
-        pages: Arc<PagePool>,
+        pages: Arc<dyn Pages>,
     ) -> Self {
         let recovery = Recovery::new(config.tcp_reordering);
         Self {

@@ -97,7 +97,7 @@ impl Connection {
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         self.gso = egress.gso();
         self.adapt_queue(now);
-        if let Some(seq) = self.stray_reset.take() {
+        if let Some(seq) = self.rare.as_mut().and_then(|rare| rare.stray_reset.take()) {
             let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
             self.counters.add(Counter::OutRsts, 1);
             egress.enqueue(reset, now, None);

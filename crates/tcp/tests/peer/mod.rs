@@ -11,6 +11,7 @@ use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::{Ecn, Flags, Options, Payload, SackBlock, Segment, Timestamps};
+use neap_tcp::sender::pages::Unpooled;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
@@ -204,7 +205,7 @@ impl Peer {
         let setup = Setup {
             config: Arc::new(config),
             counters: counters.clone(),
-            pages: Arc::default(),
+            pages: Arc::new(Unpooled),
             account: account.clone(),
             controller,
             isn: ISS,
