@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use neap_tcp::config::{BufferSizes, Config};
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, ConnectionError, Path, Setup};
+use neap_tcp::connection::{Connection, ConnectionError, Path, Setup, WriteFlags};
 use neap_tcp::counters::Counters;
 use neap_tcp::handshake::{Accepted, Negotiated};
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -18,7 +18,6 @@ use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use neap_tcp::write::WriteFlags;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;

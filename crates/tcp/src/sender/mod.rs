@@ -7,11 +7,11 @@ pub mod rto;
 pub mod scoreboard;
 pub mod send_queue;
 pub mod steady_rate;
-pub mod windowed_min;
 
 use crate::config::Config;
 use crate::congestion::{
-    AckSample, CongestionControl, CongestionEvent, LostSegments, Start, Window,
+    AckSample, CaState, CongestionControl, CongestionEvent, INITIAL_WINDOW, LostSegments, Start,
+    Window,
 };
 use crate::counters::{Counter, Counters};
 use crate::segment::{SackBlock, Timestamps};
@@ -20,15 +20,12 @@ use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
 use pages::Pages;
-use recovery::{AfterAck, CaState, Recovery};
+use recovery::{AfterAck, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
-
-/// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
-pub const INITIAL_WINDOW: u32 = 10;
 
 /// A timestamp echo older than this many milliseconds is nonsense.
 const MAX_ECHO_AGE: u32 = 1 << 24;

@@ -6,17 +6,36 @@
 //! allocation in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
 
 use super::pages::{PAGE, Pages};
+use crate::config::BUFFER_OVERHEAD;
 use crate::segment::Payload;
 use crate::seq::SeqNumber;
-use crate::write::More;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Page of a socket that writes little.
 const SMALL_PAGE: usize = 512;
-/// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
-pub const BUFFER_OVERHEAD: u32 = 896;
+
+/// What the last write said of what follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum More {
+    /// Nothing: it may have been the last.
+    #[default]
+    Unknown,
+    /// More follows, but what is there goes by the ordinary rules by now.
+    Follows,
+    /// More follows: segments that are not full wait.
+    Held,
+}
+
+impl More {
+    /// Something else than a write asks for transmission: only the push of its own write is held.
+    pub(crate) fn end_hold(&mut self) {
+        if *self == Self::Held {
+            *self = Self::Follows;
+        }
+    }
+}
 
 /// The unsent part of a socket's write queue.
 #[derive(Debug)]

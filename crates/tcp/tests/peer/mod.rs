@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{self, CongestionControl};
-use neap_tcp::connection::{Connection, Path, ReadError, Setup};
+use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteFlags};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -17,7 +17,6 @@ use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use neap_tcp::write::WriteFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

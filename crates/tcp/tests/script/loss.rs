@@ -2,12 +2,12 @@
 
 use crate::peer::{Hello, ISS, Out, Peer, at};
 use neap_tcp::config::Config;
+use neap_tcp::congestion::CaState;
 use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
 use neap_tcp::deadlines::Deadline;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Ecn, Flags};
-use neap_tcp::sender::recovery::CaState;
 use neap_tcp::time::Nanos;
 
 fn with(config: Config, hello: Hello) -> Peer {

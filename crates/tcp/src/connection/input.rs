@@ -1,17 +1,17 @@
 //! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
 
-use crate::connection::{Connection, ConnectionError, Fin, Path, Readiness};
+use super::timers::IDLE_RELEASE;
+use super::{Connection, ConnectionError, Fin, Path, Readiness};
+use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::deadlines::Deadline;
 use crate::handshake::scaled_window;
 use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
-use crate::sender::recovery::CaState;
 use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
-use crate::timers::IDLE_RELEASE;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
