@@ -25,7 +25,6 @@ pub mod config;
 pub mod congestion;
 pub mod connection;
 pub mod counters;
-pub mod deadlines;
 pub mod handshake;
 pub mod info;
 pub mod isn;

@@ -6,6 +6,7 @@
 //! `transmit` afterwards, once for any number of inputs, so that ACKs merge.
 
 mod chronograph;
+mod deadlines;
 mod figures;
 mod input;
 mod output;
@@ -16,10 +17,9 @@ mod write;
 
 pub use write::WriteFlags;
 
-use crate::config::{BUFFER_OVERHEAD, Config};
+use crate::config::Config;
 use crate::congestion::{self, CongestionControl};
 use crate::counters::{Counter, Counters};
-use crate::deadlines::{Deadline, Deadlines};
 use crate::handshake::{self, Accepted, Negotiated, Offer};
 use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
@@ -36,6 +36,7 @@ use crate::transmit::late::LateQueue;
 use crate::transmit::small_queue::TxAccount;
 use bytes::Bytes;
 use chronograph::{Chronograph, TimeoutTally};
+use deadlines::Deadlines;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -265,7 +266,7 @@ impl Connection {
     pub fn connect(now: Instant, setup: Setup) -> Self {
         let counters = setup.counters.clone();
         counters.add(Counter::ActiveOpens, 1);
-        let receiver = receiver::Setup {
+        let receiver = receiver::Terms {
             irs: SeqNumber(0),
             wnd: 0,
             wscale: 0,
@@ -275,7 +276,6 @@ impl Connection {
             sack: false,
             ecn: false,
             rcvbuf: setup.options.receive_buffer,
-            clamp: 0,
         };
         let mut receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
         if setup.options.quickack == Some(false) {
@@ -293,18 +293,19 @@ impl Connection {
         setup.counters.add(Counter::PassiveOpens, 1);
         let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
         let advmss = advertised_mss(&setup.path, &setup.options);
-        let receiver = receiver_setup(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
-        let receiver = receiver::Setup { rcvbuf: setup.options.receive_buffer, ..receiver };
+        let receiver = receiver_terms(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
+        let receiver = receiver::Terms { rcvbuf: setup.options.receive_buffer, ..receiver };
         let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
-        let mut connection = Self::new(now, State::Established, setup, receiver);
+        let mut connection = Self::new(now, State::SynReceived, setup, receiver);
         connection.agree(&accepted.negotiated);
         if let Some(rtt) = accepted.synack_rtt {
-            connection.take_handshake_rtt(now, rtt);
+            connection.on_handshake_rtt(now, rtt);
         }
         let (timeouts, time) = accepted.synack_timeouts;
         if timeouts > 0 {
             connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
         }
+        connection.turn(Transition::SynAcked);
         connection.established(now, accepted.snd_wnd, accepted.irs);
         connection
     }
@@ -377,7 +378,6 @@ impl Connection {
 
     /// The handshake is complete.
     fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
-        self.state = State::Established;
         self.syn_sent_at = now;
         if let Some(rare) = &mut self.rare {
             rare.timeouts.end_row(now);
@@ -395,7 +395,7 @@ impl Connection {
         self.rare.get_or_insert_default()
     }
 
-    fn take_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
+    fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
         self.sender.rtt.on_sample(rtt, self.sender.una, self.sender.nxt);
         self.sender.rtt.on_min_rtt(now, rtt, false);
     }
@@ -432,9 +432,9 @@ impl Connection {
         let offer = self.offer();
         let negotiated = Negotiated::of(syn, &offer);
         let advmss = advertised_mss(&self.path, &self.options);
-        let setup = receiver::Setup {
+        let setup = receiver::Terms {
             rcvbuf: self.options.receive_buffer,
-            ..receiver_setup(&negotiated, syn.seq, offer.rcv_wnd, advmss)
+            ..receiver_terms(&negotiated, syn.seq, offer.rcv_wnd, advmss)
         };
         let acks_wait = !self.receiver.quickack();
         self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
@@ -571,9 +571,8 @@ impl Connection {
                 self.turn(Transition::Shutdown);
                 self.deadlines.clear_all();
             }
-            // The FIN waits for the handshake (RFC 9293 section 3.10.4).
-            State::SynReceived => self.fin = Fin::Queued,
-            State::Established | State::CloseWait => {
+            // In SYN-RECEIVED the FIN waits for the handshake (RFC 9293 section 3.10.4).
+            State::SynReceived | State::Established | State::CloseWait => {
                 self.fin = Fin::Queued;
                 self.turn(Transition::Shutdown);
             }
@@ -791,16 +790,6 @@ impl Connection {
         }
         seq.at_or_after(self.sender.una) && seq.before(self.sender.nxt)
     }
-
-    /// The least memory that a write needs to be taken at once.
-    pub fn write_granularity(&self) -> u32 {
-        self.sender.mss + BUFFER_OVERHEAD
-    }
-
-    /// Whether `kind` is armed, for tests and traces.
-    pub fn is_armed(&self, kind: Deadline) -> bool {
-        self.deadlines.is_armed(kind)
-    }
 }
 
 /// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.
@@ -809,9 +798,9 @@ fn advertised_mss(path: &Path, options: &SocketOptions) -> u16 {
     by_path.min(options.max_segment.unwrap_or(u16::MAX))
 }
 
-fn receiver_setup(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Setup {
+fn receiver_terms(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Terms {
     let options = if agreed.ts_recent.is_some() { 12 } else { 0 };
-    receiver::Setup {
+    receiver::Terms {
         irs,
         wnd,
         wscale: agreed.rcv_wscale,
@@ -821,6 +810,5 @@ fn receiver_setup(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) ->
         sack: agreed.sack,
         ecn: agreed.ecn,
         rcvbuf: None,
-        clamp: 0,
     }
 }

@@ -5,11 +5,11 @@
 //! leaves nothing to roll back. Cost per frame: one credit, one clone of its payload slices, one
 //! indirect call, one scoreboard entry.
 
+use super::deadlines::Deadline;
 use super::{Connection, Fin};
 use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::deadlines::Deadline;
-use crate::receiver::{AckDue, Offer};
+use crate::receiver::{AckDue, AdvertisedWindow};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
 use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
 use crate::sender::send_queue::More;
@@ -402,7 +402,7 @@ impl Connection {
         let pushes = bytes > 0 && (ends_record || ends_write || pass.is_probe);
         flags.set(Flags::PSH, pushes || bytes > pass.mss);
         flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
-        let (mut segment, offer) = self.segment(pass, seq, flags);
+        let (mut segment, window) = self.segment(pass, seq, flags);
         segment.payload = payload.clone();
         if bytes > pass.mss {
             segment.gso_size = pass.mss as u16;
@@ -421,7 +421,7 @@ impl Connection {
             return Err(TxBlocked::Egress);
         }
         let was_empty = self.sender.board.is_empty();
-        self.commit_departure(pass, bytes, segments, offer);
+        self.commit_departure(pass, bytes, segments, window);
         let in_flight = self.sender.board.counts().in_flight() + segments;
         let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
         let mut marks = flags & (Flags::FIN | Flags::PSH);
@@ -462,7 +462,7 @@ impl Connection {
         pass: &Pass<'_>,
         bytes: u32,
         segments: u32,
-        offer: Offer,
+        window: AdvertisedWindow,
     ) {
         let sender = &mut self.sender;
         sender.data_segs_out += u64::from(segments);
@@ -480,7 +480,7 @@ impl Connection {
         if bytes > 0 {
             self.receiver.on_data_sent(pass.now);
         }
-        self.receiver.on_ack_sent(offer);
+        self.receiver.on_ack_sent(window);
     }
 
     /// A qdisc dropped or marked what we sent: reduce the window (`tcp_enter_cwr`).
@@ -495,22 +495,22 @@ impl Connection {
         pass: &mut Pass<'_>,
         seq: SeqNumber,
         mut flags: Flags,
-    ) -> (Segment, Offer) {
+    ) -> (Segment, AdvertisedWindow) {
         flags.set(Flags::ECE, self.receiver.ece());
         if !pass.options.sack.is_empty() {
             // Each segment reports a duplicate of its own.
             pass.options.sack = self.receiver.sack_blocks(self.sack_room());
         }
-        let offer = self.receiver.offer();
+        let window = self.receiver.next_window();
         let segment = Segment {
             seq,
             ack: self.receiver.nxt(),
             flags,
-            window: offer.field,
+            window: window.field,
             options: pass.options.clone(),
             ..Segment::default()
         };
-        (segment, offer)
+        (segment, window)
     }
 
     /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
@@ -530,13 +530,13 @@ impl Connection {
 
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
     fn send_bare(&mut self, pass: &mut Pass<'_>, seq: SeqNumber, flags: Flags) -> bool {
-        let (segment, offer) = self.segment(pass, seq, flags);
+        let (segment, window) = self.segment(pass, seq, flags);
         // Pure ACKs never wait behind paced data, so their departure is now.
         let taken = pass.egress.enqueue(segment, pass.now, None) != Verdict::Dropped;
         if taken {
             self.segs_out += 1;
             self.counters.add(Counter::OutSegs, 1);
-            self.receiver.on_ack_sent(offer);
+            self.receiver.on_ack_sent(window);
         }
         taken
     }

@@ -2,10 +2,10 @@
 //! (`tcp_xmit_retransmit_queue`).
 
 use super::Connection;
+use super::deadlines::Deadline;
 use super::output::Pass;
 use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::deadlines::Deadline;
 use crate::segment::Flags;
 use crate::sender::scoreboard::{End, Run};
 use crate::transmit::TxBlocked;
@@ -81,7 +81,7 @@ impl Connection {
         let payload = sent.payload.clone();
         let bytes = payload.len();
         let flags = Flags::ACK | (marks & (Flags::FIN | Flags::PSH));
-        let (mut segment, offer) = self.segment(pass, seq, flags);
+        let (mut segment, window) = self.segment(pass, seq, flags);
         segment.payload = payload;
         let unit = u32::from(unit).min(pass.mss);
         if bytes > unit {
@@ -98,7 +98,7 @@ impl Connection {
             self.on_local_congestion(pass.now);
             return Err(TxBlocked::Egress);
         }
-        self.commit_departure(pass, bytes, segments, offer);
+        self.commit_departure(pass, bytes, segments, window);
         let in_flight = self.sender.board.counts().in_flight() + segments;
         let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
         self.sender.board.retransmitted(index, departure, ticket, snapshot);

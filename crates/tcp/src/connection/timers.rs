@@ -1,9 +1,9 @@
 //! What time brings: retransmission, probes, keepalives, and the end of orphans.
 
+use super::deadlines::Deadline;
 use super::{Connection, ConnectionError, Fin};
 use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::deadlines::Deadline;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
 

@@ -132,11 +132,6 @@ impl Sent {
         self.sacked == self.all()
     }
 
-    /// Whether no segment of it is SACKed or lost: as when it was sent.
-    pub fn is_clean(&self) -> bool {
-        self.sacked | self.lost == 0
-    }
-
     /// Memory that it counts for.
     pub fn memory(&self) -> u32 {
         self.payload.len() + BUFFER_OVERHEAD
