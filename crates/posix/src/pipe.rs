@@ -8,9 +8,8 @@ use crate::table::Object;
 use crate::{Call, Errno, Fd, Outcome, Posix};
 use bytes::{Buf, Bytes, BytesMut};
 use neap_stack::socket::tcp::TcpHandle;
-use neap_tcp::connection::{ReadError, WriteError};
+use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::time::Instant;
-use neap_tcp::write::WriteFlags;
 use std::collections::VecDeque;
 
 /// Slots of a pipe (`PIPE_DEF_BUFFERS`).

@@ -14,9 +14,8 @@ use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_tcp::connection::{ReadError, WriteError};
+use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
-use neap_tcp::write::WriteFlags;
 
 /// What a receiving call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

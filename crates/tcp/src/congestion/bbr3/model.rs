@@ -3,8 +3,8 @@
 use super::super::AckSample;
 use super::super::path_model::{MIN_WINDOW, bandwidth};
 use super::UNLIMITED;
-use crate::sender::windowed_min::WindowedMax;
 use crate::time::Rate;
+use crate::windowed_min::WindowedMax;
 
 /// Of the long-term volume, what is left free for others: 0.15.
 const HEADROOM_PERCENT: u64 = 15;

@@ -57,34 +57,34 @@ impl Best {
 
 /// Smallest value of a sliding window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WindowedMin(Option<Best>);
+pub(crate) struct WindowedMin(Option<Best>);
 
 impl WindowedMin {
     /// Adds `value` seen at `at` and returns the minimum over the last `window`, which has the
     /// unit of `at`.
-    pub fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
+    pub(crate) fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
         self.0.get_or_insert(Best::new(at, value)).add(window, at, value, |old, new| old < new)
     }
 
     /// The minimum; `None` before the first sample.
-    pub fn get(&self) -> Option<u64> {
+    pub(crate) fn get(&self) -> Option<u64> {
         self.0.map(|best| best.0[0].value)
     }
 }
 
 /// Largest value of a sliding window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WindowedMax(Option<Best>);
+pub(crate) struct WindowedMax(Option<Best>);
 
 impl WindowedMax {
     /// Adds `value` seen at `at` and returns the maximum over the last `window`, which has the
     /// unit of `at`.
-    pub fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
+    pub(crate) fn update(&mut self, window: u64, at: u64, value: u64) -> u64 {
         self.0.get_or_insert(Best::new(at, value)).add(window, at, value, |old, new| old > new)
     }
 
     /// The maximum; `None` before the first sample.
-    pub fn get(&self) -> Option<u64> {
+    pub(crate) fn get(&self) -> Option<u64> {
         self.0.map(|best| best.0[0].value)
     }
 }

@@ -5,18 +5,27 @@
 //! `transmit`. Getters: the rest. Input never sends: it records what is owed, and the caller calls
 //! `transmit` afterwards, once for any number of inputs, so that ACKs merge.
 
+mod chronograph;
+mod deadlines;
+mod figures;
+mod input;
+mod output;
+mod retransmit;
+mod send_space;
+mod timers;
+mod write;
+
+pub use write::WriteFlags;
+
 use crate::config::Config;
 use crate::congestion::{self, CongestionControl};
 use crate::counters::{Counter, Counters};
-use crate::deadlines::{Deadline, Deadlines};
 use crate::handshake::{self, Accepted, Negotiated, Offer};
-use crate::info::{Chronograph, TimeoutTally};
 use crate::options::{OptionError, SocketOption, SocketOptions};
 use crate::receiver::{self, AckDue, Estimates, Receiver};
 use crate::segment::{Flags, Segment};
 use crate::sender::Sender;
-use crate::sender::pages::PagePool;
-use crate::sender::send_queue::BUFFER_OVERHEAD;
+use crate::sender::pages::Pages;
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
@@ -26,6 +35,8 @@ use crate::transmit::egress::GsoLimits;
 use crate::transmit::late::LateQueue;
 use crate::transmit::small_queue::TxAccount;
 use bytes::Bytes;
+use chronograph::{Chronograph, TimeoutTally};
+use deadlines::Deadlines;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -49,7 +60,7 @@ pub struct Setup {
     /// Where events are counted.
     pub counters: Arc<Counters>,
     /// What it writes into.
-    pub pages: Arc<PagePool>,
+    pub pages: Arc<dyn Pages>,
     /// The account of its bytes below TCP.
     pub account: Arc<TxAccount>,
     /// Congestion control.
@@ -157,19 +168,19 @@ bitflags::bitflags! {
 
 /// What the next `transmit` must send beyond what the queues say.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Owed {
-    pub reset: bool,
-    pub syn: bool,
-    pub zero_window_probe: bool,
-    pub keepalive: bool,
-    pub loss_probe: bool,
-    pub retransmit_head: bool,
-    pub new_data_first: bool,
+struct Owed {
+    reset: bool,
+    syn: bool,
+    zero_window_probe: bool,
+    keepalive: bool,
+    loss_probe: bool,
+    retransmit_head: bool,
+    new_data_first: bool,
 }
 
 /// Our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fin {
+enum Fin {
     None,
     Queued,
     Sent,
@@ -180,74 +191,74 @@ pub(crate) enum Fin {
 /// An idle one holds no heap beyond its boxed controller.
 #[derive(Debug)]
 pub struct Connection {
-    pub(crate) config: Arc<Config>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) account: Arc<TxAccount>,
-    pub(crate) state: State,
-    pub(crate) sender: Sender,
-    pub(crate) receiver: Receiver,
-    pub(crate) deadlines: Deadlines,
-    pub(crate) options: Arc<SocketOptions>,
-    pub(crate) path: Path,
-    pub(crate) gso: GsoLimits,
-    pub(crate) iss: SeqNumber,
-    pub(crate) ts_offset: u32,
-    pub(crate) peer_mss: u16,
-    pub(crate) snd_wscale: u8,
-    pub(crate) rcv_wscale: u8,
-    pub(crate) timestamps: bool,
-    pub(crate) fin: Fin,
-    pub(crate) owed: Owed,
-    pub(crate) blocked: TxBlocked,
+    config: Arc<Config>,
+    counters: Arc<Counters>,
+    account: Arc<TxAccount>,
+    state: State,
+    sender: Sender,
+    receiver: Receiver,
+    deadlines: Deadlines,
+    options: Arc<SocketOptions>,
+    path: Path,
+    gso: GsoLimits,
+    iss: SeqNumber,
+    ts_offset: u32,
+    peer_mss: u16,
+    snd_wscale: u8,
+    rcv_wscale: u8,
+    timestamps: bool,
+    fin: Fin,
+    owed: Owed,
+    blocked: TxBlocked,
     /// What was learnt of a queue below that runs empty; `None` while none did.
-    pub(crate) late_queue: Option<Box<LateQueue>>,
+    late_queue: Option<Box<LateQueue>>,
     /// The small-queue check was waived although the limit was reached.
-    pub(crate) was_waived: bool,
-    pub(crate) chronograph: Chronograph,
+    was_waived: bool,
+    chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
-    pub(crate) small_end: SeqNumber,
-    pub(crate) blocked_by_cwnd: bool,
+    small_end: SeqNumber,
+    blocked_by_cwnd: bool,
     /// What is queued goes out whatever Nagle says (`TCP_NAGLE_PUSH`).
-    pub(crate) push_override: bool,
+    push_override: bool,
     /// The last event was a write: autocorking may apply.
-    pub(crate) wrote: bool,
+    wrote: bool,
     /// A writer was refused and waits for room (`SOCK_NOSPACE`).
-    pub(crate) no_space: bool,
+    no_space: bool,
     /// Edges since they were last taken, whether or not the level was there before.
-    pub(crate) edges: Readiness,
+    edges: Readiness,
     /// Segments of a frame by the last sizing: the floor of a low-water mark in time.
-    pub(crate) frame_segments: u8,
-    pub(crate) sndbuf: u32,
-    pub(crate) probe_backoff: u16,
+    frame_segments: u8,
+    sndbuf: u32,
+    probe_backoff: u16,
     /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
-    pub(crate) probes_out: u16,
+    probes_out: u16,
     /// When the SYN was last sent; of an open connection, when it opened.
-    pub(crate) syn_sent_at: Instant,
-    pub(crate) syn_retransmits: u16,
+    syn_sent_at: Instant,
+    syn_retransmits: u16,
     /// First retransmission timeout of the row, for the user timeout.
     /// [`Instant::FAR_FUTURE`] while the peer answers.
-    pub(crate) stalled_since: Instant,
-    pub(crate) last_heard: Instant,
-    pub(crate) challenge_after: Instant,
-    pub(crate) error: Option<ConnectionError>,
-    pub(crate) soft_error: Option<ConnectionError>,
-    pub(crate) error_taken: bool,
-    pub(crate) read_shut: bool,
-    pub(crate) is_orphan: bool,
+    stalled_since: Instant,
+    last_heard: Instant,
+    challenge_after: Instant,
+    error: Option<ConnectionError>,
+    soft_error: Option<ConnectionError>,
+    error_taken: bool,
+    read_shut: bool,
+    is_orphan: bool,
     /// Nothing for most of most lives.
-    pub(crate) rare: Option<Box<Rare>>,
-    /// A reset for a segment that belongs to no connection, at this sequence number.
-    pub(crate) stray_reset: Option<SeqNumber>,
-    pub(crate) segs_in: u64,
-    pub(crate) segs_out: u64,
-    pub(crate) data_segs_in: u64,
+    rare: Option<Box<Rare>>,
+    segs_in: u64,
+    segs_out: u64,
+    data_segs_in: u64,
 }
 
 /// State that few connections have, or only at their end.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
-    pub(crate) timeouts: TimeoutTally,
-    pub(crate) time_wait: Option<TimeWait>,
+struct Rare {
+    timeouts: TimeoutTally,
+    time_wait: Option<TimeWait>,
+    /// A reset for a segment that belongs to no connection, at this sequence number.
+    stray_reset: Option<SeqNumber>,
 }
 
 impl Connection {
@@ -255,7 +266,7 @@ impl Connection {
     pub fn connect(now: Instant, setup: Setup) -> Self {
         let counters = setup.counters.clone();
         counters.add(Counter::ActiveOpens, 1);
-        let receiver = receiver::Setup {
+        let receiver = receiver::Terms {
             irs: SeqNumber(0),
             wnd: 0,
             wscale: 0,
@@ -265,7 +276,6 @@ impl Connection {
             sack: false,
             ecn: false,
             rcvbuf: setup.options.receive_buffer,
-            clamp: 0,
         };
         let mut receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
         if setup.options.quickack == Some(false) {
@@ -283,18 +293,19 @@ impl Connection {
         setup.counters.add(Counter::PassiveOpens, 1);
         let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
         let advmss = advertised_mss(&setup.path, &setup.options);
-        let receiver = receiver_setup(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
-        let receiver = receiver::Setup { rcvbuf: setup.options.receive_buffer, ..receiver };
+        let receiver = receiver_terms(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
+        let receiver = receiver::Terms { rcvbuf: setup.options.receive_buffer, ..receiver };
         let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
-        let mut connection = Self::new(now, State::Established, setup, receiver);
+        let mut connection = Self::new(now, State::SynReceived, setup, receiver);
         connection.agree(&accepted.negotiated);
         if let Some(rtt) = accepted.synack_rtt {
-            connection.take_handshake_rtt(now, rtt);
+            connection.on_handshake_rtt(now, rtt);
         }
         let (timeouts, time) = accepted.synack_timeouts;
         if timeouts > 0 {
             connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
         }
+        connection.turn(Transition::SynAcked);
         connection.established(now, accepted.snd_wnd, accepted.irs);
         connection
     }
@@ -346,7 +357,6 @@ impl Connection {
             read_shut: false,
             is_orphan: false,
             rare: None,
-            stray_reset: None,
             segs_in: 0,
             segs_out: 0,
             data_segs_in: 0,
@@ -356,7 +366,7 @@ impl Connection {
     }
 
     /// What was agreed in the handshake.
-    pub(crate) fn agree(&mut self, negotiated: &Negotiated) {
+    fn agree(&mut self, negotiated: &Negotiated) {
         self.peer_mss = negotiated.mss;
         self.snd_wscale = negotiated.snd_wscale.unwrap_or(0);
         self.rcv_wscale = negotiated.rcv_wscale;
@@ -367,8 +377,7 @@ impl Connection {
     }
 
     /// The handshake is complete.
-    pub(crate) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
-        self.state = State::Established;
+    fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.syn_sent_at = now;
         if let Some(rare) = &mut self.rare {
             rare.timeouts.end_row(now);
@@ -382,17 +391,17 @@ impl Connection {
     }
 
     /// What few connections have.
-    pub(crate) fn rare(&mut self) -> &mut Rare {
+    fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 
-    pub(crate) fn take_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
+    fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
         self.sender.rtt.on_sample(rtt, self.sender.una, self.sender.nxt);
         self.sender.rtt.on_min_rtt(now, rtt, false);
     }
 
     /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
-    pub(crate) fn syn_segment(&mut self, now: Instant) -> Segment {
+    fn syn_segment(&mut self, now: Instant) -> Segment {
         let mut segment = self.offer().syn(now, self.iss, self.ts_offset);
         if self.syn_retransmits > 0 && self.config.tcp_ecn_fallback {
             segment.flags.remove(Flags::ECE | Flags::CWR);
@@ -411,7 +420,7 @@ impl Connection {
     }
 
     /// What we are ready to agree to.
-    pub(crate) fn offer(&self) -> Offer {
+    fn offer(&self) -> Offer {
         let mss = advertised_mss(&self.path, &self.options);
         let locked = self.options.receive_buffer;
         let space = locked.unwrap_or(self.config.tcp_rmem.default) / 2;
@@ -419,13 +428,13 @@ impl Connection {
     }
 
     /// Replaces the receiver by one that knows the peer's SYN.
-    pub(crate) fn meet_peer(&mut self, now: Instant, syn: &Segment) -> Negotiated {
+    fn meet_peer(&mut self, now: Instant, syn: &Segment) -> Negotiated {
         let offer = self.offer();
         let negotiated = Negotiated::of(syn, &offer);
         let advmss = advertised_mss(&self.path, &self.options);
-        let setup = receiver::Setup {
+        let setup = receiver::Terms {
             rcvbuf: self.options.receive_buffer,
-            ..receiver_setup(&negotiated, syn.seq, offer.rcv_wnd, advmss)
+            ..receiver_terms(&negotiated, syn.seq, offer.rcv_wnd, advmss)
         };
         let acks_wait = !self.receiver.quickack();
         self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
@@ -437,7 +446,7 @@ impl Connection {
     }
 
     /// Recomputes the payload of a full segment from path, peer and options.
-    pub(crate) fn refresh_mss(&mut self) {
+    fn refresh_mss(&mut self) {
         let header = self.usual_header();
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
@@ -446,18 +455,18 @@ impl Connection {
 
     /// `bytes`, but no more than half of the largest window that the peer had, so that it need not
     /// wait for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
-    pub(crate) fn half_window(&self, bytes: u32, least: u32) -> u32 {
+    fn half_window(&self, bytes: u32, least: u32) -> u32 {
         let window = self.sender.max_wnd;
         let half = if window > DEFAULT_MSS { window / 2 } else { window };
         if half == 0 { bytes } else { bytes.min(half.max(least)) }
     }
 
     /// `TSval` at `now`.
-    pub(crate) fn timestamp(&self, now: Instant) -> u32 {
+    fn timestamp(&self, now: Instant) -> u32 {
         handshake::timestamp(now, self.ts_offset)
     }
 
-    pub(crate) fn estimates(&self, now: Instant) -> Estimates {
+    fn estimates(&self, now: Instant) -> Estimates {
         Estimates {
             srtt: self.sender.rtt.srtt(),
             rto: self.sender.rtt.rto(),
@@ -466,12 +475,12 @@ impl Connection {
         }
     }
 
-    pub(crate) fn turn(&mut self, transition: Transition) {
+    fn turn(&mut self, transition: Transition) {
         self.state = self.state.after(transition);
     }
 
     /// Ends the connection with `error`.
-    pub(crate) fn fail(&mut self, error: ConnectionError) {
+    fn fail(&mut self, error: ConnectionError) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.counters.add(Counter::AttemptFails, 1);
         } else if self.state != State::Closed {
@@ -501,7 +510,7 @@ impl Connection {
     }
 
     /// `sk_err`, once. What ended the connection stays known.
-    pub(crate) fn take_failure(&mut self) -> Option<ConnectionError> {
+    fn take_failure(&mut self) -> Option<ConnectionError> {
         let error = self.error.filter(|_| !self.error_taken)?;
         self.error_taken = true;
         Some(error)
@@ -562,9 +571,8 @@ impl Connection {
                 self.turn(Transition::Shutdown);
                 self.deadlines.clear_all();
             }
-            // The FIN waits for the handshake (RFC 9293 section 3.10.4).
-            State::SynReceived => self.fin = Fin::Queued,
-            State::Established | State::CloseWait => {
+            // In SYN-RECEIVED the FIN waits for the handshake (RFC 9293 section 3.10.4).
+            State::SynReceived | State::Established | State::CloseWait => {
                 self.fin = Fin::Queued;
                 self.turn(Transition::Shutdown);
             }
@@ -782,16 +790,6 @@ impl Connection {
         }
         seq.at_or_after(self.sender.una) && seq.before(self.sender.nxt)
     }
-
-    /// The least memory that a write needs to be taken at once.
-    pub fn write_granularity(&self) -> u32 {
-        self.sender.mss + BUFFER_OVERHEAD
-    }
-
-    /// Whether `kind` is armed, for tests and traces.
-    pub fn is_armed(&self, kind: Deadline) -> bool {
-        self.deadlines.is_armed(kind)
-    }
 }
 
 /// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.
@@ -800,9 +798,9 @@ fn advertised_mss(path: &Path, options: &SocketOptions) -> u16 {
     by_path.min(options.max_segment.unwrap_or(u16::MAX))
 }
 
-fn receiver_setup(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Setup {
+fn receiver_terms(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Terms {
     let options = if agreed.ts_recent.is_some() { 12 } else { 0 };
-    receiver::Setup {
+    receiver::Terms {
         irs,
         wnd,
         wscale: agreed.rcv_wscale,
@@ -812,6 +810,5 @@ fn receiver_setup(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) ->
         sack: agreed.sack,
         ecn: agreed.ecn,
         rcvbuf: None,
-        clamp: 0,
     }
 }

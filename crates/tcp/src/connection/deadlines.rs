@@ -8,7 +8,7 @@ use crate::time::Instant;
 /// What a due time is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Deadline {
+pub(super) enum Deadline {
     /// Retransmission timeout (RFC 6298), of data, SYN or FIN.
     Retransmit,
     /// Tail loss probe (RFC 8985 section 7).
@@ -40,7 +40,7 @@ const KINDS: [Deadline; 8] = [
 
 /// Due times by kind.
 #[derive(Clone, Debug)]
-pub struct Deadlines([Instant; KINDS.len()]);
+pub(super) struct Deadlines([Instant; KINDS.len()]);
 
 impl Default for Deadlines {
     fn default() -> Self {
@@ -50,33 +50,33 @@ impl Default for Deadlines {
 
 impl Deadlines {
     /// When `kind` is due; [`Instant::FAR_FUTURE`] if it is not armed.
-    pub fn get(&self, kind: Deadline) -> Instant {
+    pub(super) fn get(&self, kind: Deadline) -> Instant {
         self.0[kind as usize]
     }
 
     /// Whether `kind` is armed.
-    pub fn is_armed(&self, kind: Deadline) -> bool {
+    pub(super) fn is_armed(&self, kind: Deadline) -> bool {
         self.get(kind) != Instant::FAR_FUTURE
     }
 
     /// Arms `kind`.
-    pub fn set(&mut self, kind: Deadline, at: Instant) {
+    pub(super) fn set(&mut self, kind: Deadline, at: Instant) {
         self.0[kind as usize] = at;
     }
 
     /// Disarms `kind`.
-    pub fn clear(&mut self, kind: Deadline) {
+    pub(super) fn clear(&mut self, kind: Deadline) {
         self.set(kind, Instant::FAR_FUTURE);
     }
 
     /// Arms one of the four that share a place in Linux (`icsk_pending`), disarms the others.
-    pub fn set_retransmit(&mut self, kind: Deadline, at: Instant) {
+    pub(super) fn set_retransmit(&mut self, kind: Deadline, at: Instant) {
         self.clear_retransmit();
         self.set(kind, at);
     }
 
     /// Disarms retransmission, loss probe, reordering and zero-window probe.
-    pub fn clear_retransmit(&mut self) {
+    pub(super) fn clear_retransmit(&mut self) {
         for kind in [Deadline::Retransmit, Deadline::LossProbe, Deadline::Reorder, Deadline::Probe]
         {
             self.clear(kind);
@@ -84,17 +84,17 @@ impl Deadlines {
     }
 
     /// Disarms everything.
-    pub fn clear_all(&mut self) {
+    pub(super) fn clear_all(&mut self) {
         *self = Self::default();
     }
 
     /// The earliest.
-    pub fn next(&self) -> Instant {
+    pub(super) fn next(&self) -> Instant {
         self.0.into_iter().min().unwrap_or(Instant::FAR_FUTURE)
     }
 
     /// Takes one that is due at `now`, if any.
-    pub fn take_due(&mut self, now: Instant) -> Option<Deadline> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Deadline> {
         let kind = KINDS.into_iter().find(|&kind| self.get(kind) <= now)?;
         self.clear(kind);
         Some(kind)

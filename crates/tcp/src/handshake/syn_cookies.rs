@@ -6,7 +6,7 @@
 //! `cookie_init_timestamp`): 4 bits window scale (15: none), SACK, ECN. Without timestamps there
 //! are no options. Cost: one SipHash per SYN and two at most per ACK; no state.
 
-use crate::handshake::{Accepted, Negotiated, Offer, scaled_window, timestamp};
+use super::{Accepted, Negotiated, Offer, scaled_window, timestamp};
 use crate::isn::TupleHash;
 use crate::segment::{Flags, Segment, Timestamps};
 use crate::seq::SeqNumber;

@@ -13,8 +13,8 @@
 //! same as before it. Cost: a few comparisons per visit of the socket; a multiplication and a
 //! division where the mark is a time.
 
-use crate::connection::{Connection, Readiness};
-use crate::sender::send_queue::BUFFER_OVERHEAD;
+use super::{Connection, Readiness};
+use crate::config::BUFFER_OVERHEAD;
 use crate::time::{Nanos, Rate};
 
 /// Frames that a low-water mark given as time leaves room for at the least: one on its way down,
@@ -59,21 +59,21 @@ impl Connection {
 
     /// Whether a new buffer may be begun; with `wake`, by the rule of wake-ups
     /// (`sk_stream_memory_free`).
-    pub(crate) fn memory_is_free(&self, wake: bool) -> bool {
+    pub(super) fn memory_is_free(&self, wake: bool) -> bool {
         let is_halved = wake && self.config.notsent_lowat_half;
         let unsent = u64::from(self.sender.queue.len()) << u32::from(is_halved);
         self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
     }
 
     /// Memory of the write queue (`sk_wmem_queued`).
-    pub(crate) fn memory(&self) -> u32 {
+    pub(super) fn memory(&self) -> u32 {
         self.sender.memory(self.size_goal())
     }
 
     /// Whether frames have been cut so fine that memory is far beyond the send buffer, which
     /// writers are held to before the cut: by twice, and two of the largest buffers
     /// (`tcp_fragment`). Then something is in flight, whose ACK gives memory back.
-    pub(crate) fn is_overfull(&self) -> bool {
+    pub(super) fn is_overfull(&self) -> bool {
         let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
         // What is not sent is no more than the buffer and a write; so most calls end here.
         self.sender.board.memory() > self.sndbuf
@@ -82,14 +82,14 @@ impl Connection {
 
     /// Whether a waiting writer should be woken (`__sk_stream_is_writeable`): a third of the
     /// buffer is free, and less than half the low-water mark waits.
-    pub(crate) fn is_writable(&self) -> bool {
+    pub(super) fn is_writable(&self) -> bool {
         let used = self.memory();
         self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
     }
 
     /// Room may have come back: grow the buffer if the window asks for it, and end the writer's
     /// wait (`tcp_check_space`).
-    pub(crate) fn check_space(&mut self) {
+    pub(super) fn check_space(&mut self) {
         if !self.no_space {
             return;
         }
@@ -104,7 +104,7 @@ impl Connection {
     }
 
     /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows.
-    pub(crate) fn expand_sndbuf(&mut self) {
+    pub(super) fn expand_sndbuf(&mut self) {
         if self.options.send_buffer.is_some() {
             return;
         }

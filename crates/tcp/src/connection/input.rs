@@ -1,17 +1,17 @@
 //! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
 
-use crate::connection::{Connection, ConnectionError, Fin, Path, Readiness};
+use super::deadlines::Deadline;
+use super::timers::IDLE_RELEASE;
+use super::{Connection, ConnectionError, Fin, Path, Readiness};
+use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::deadlines::Deadline;
 use crate::handshake::scaled_window;
 use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
-use crate::sender::recovery::CaState;
 use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
 use crate::time_wait::TimeWait;
-use crate::timers::IDLE_RELEASE;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
@@ -48,7 +48,7 @@ impl Connection {
         if has_ack && segment.ack != self.iss + 1 {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
-                self.stray_reset = Some(segment.ack);
+                self.rare().stray_reset = Some(segment.ack);
             }
             if self.syn_retransmits == 0 {
                 // The reset may be lost; the next SYN asks again soon
@@ -67,7 +67,7 @@ impl Connection {
             return;
         }
         if has_ack && self.has_impossible_echo(now, segment) {
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             return;
         }
         self.meet_peer(now, segment);
@@ -80,15 +80,16 @@ impl Connection {
             return;
         }
         if self.syn_retransmits == 0 {
-            self.take_handshake_rtt(now, now.since(self.syn_sent_at));
+            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
         } else {
             self.sender.rtt.fall_back();
         }
+        self.turn(Transition::SynAckArrived);
         self.established(now, scaled_window(segment, None), segment.seq);
         self.sender.bytes_acked += SYN_LEN;
         self.receiver.owe_handshake_ack(now);
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
-            self.take_data(now, segment);
+            self.process_data(now, segment);
         }
     }
 
@@ -107,7 +108,7 @@ impl Connection {
         }
         let was_opening = self.state == State::SynReceived;
         if was_opening && segment.ack != self.iss + 1 {
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             return;
         }
         if was_opening {
@@ -118,10 +119,10 @@ impl Connection {
         if let Some(timestamps) = segment.options.timestamps {
             self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
         }
-        if !self.take_ack(now, segment) {
+        if !self.process_ack(now, segment) {
             return;
         }
-        self.take_data(now, segment);
+        self.process_data(now, segment);
     }
 
     /// Checks one to five of Linux's `tcp_validate_incoming`. Returns whether to go on.
@@ -233,19 +234,19 @@ impl Connection {
     /// Our SYN of a simultaneous open was acknowledged.
     fn open_passively(&mut self, now: Instant, segment: &Segment) {
         if self.syn_retransmits == 0 {
-            self.take_handshake_rtt(now, now.since(self.syn_sent_at));
+            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
         }
         let window = scaled_window(segment, Some(self.snd_wscale));
-        let closing = self.fin;
+        self.turn(Transition::SynAcked);
         self.established(now, window, segment.seq);
         self.sender.bytes_acked += SYN_LEN;
-        if closing != Fin::None {
+        if self.fin != Fin::None {
             self.turn(Transition::Shutdown);
         }
     }
 
     /// The ACK part. Returns whether to go on with the data.
-    fn take_ack(&mut self, now: Instant, segment: &Segment) -> bool {
+    fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
         self.sender.queue.more.end_hold();
         let ack = Ack {
             ack: segment.ack,
@@ -320,7 +321,7 @@ impl Connection {
     }
 
     /// Data and FIN of an acceptable segment.
-    fn take_data(&mut self, now: Instant, segment: &mut Segment) {
+    fn process_data(&mut self, now: Instant, segment: &mut Segment) {
         if !self.state.may_receive() {
             // After the peer's FIN only duplicates can come; they are answered.
             if segment.seq_len() > 0 && self.state.is_synchronized() {
@@ -333,7 +334,7 @@ impl Connection {
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
             self.counters.add(Counter::AbortOnData, 1);
-            self.stray_reset = Some(segment.ack);
+            self.rare().stray_reset = Some(segment.ack);
             self.fail(ConnectionError::Reset);
             return;
         }
@@ -362,7 +363,7 @@ impl Connection {
             now,
             self.receiver.nxt(),
             self.sender.nxt,
-            self.receiver.offer().field,
+            self.receiver.next_window().field,
             ts_recent,
             self.ts_offset,
             self.config.tcp_invalid_ratelimit,

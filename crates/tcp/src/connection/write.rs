@@ -3,7 +3,8 @@
 //!
 //! Cost: the copy, and a handful of comparisons per buffer of up to 64 KiB.
 
-use crate::connection::{Connection, Fin, WriteError};
+use super::{Connection, Fin, WriteError};
+use crate::sender::send_queue::More;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
 use crate::transmit::TxBlocked;
@@ -23,27 +24,6 @@ bitflags::bitflags! {
         /// The last byte ends a record (`MSG_EOR`): no frame carries it and what is written later.
         /// Does nothing for a write that was short.
         const EOR = 2;
-    }
-}
-
-/// What the last write said of what follows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum More {
-    /// Nothing: it may have been the last.
-    #[default]
-    Unknown,
-    /// More follows, but what is there goes by the ordinary rules by now.
-    Follows,
-    /// More follows: segments that are not full wait.
-    Held,
-}
-
-impl More {
-    /// Something else than a write asks for transmission: only the push of its own write is held.
-    pub(crate) fn end_hold(&mut self) {
-        if *self == Self::Held {
-            *self = Self::Follows;
-        }
     }
 }
 

@@ -1,16 +1,16 @@
 //! What time brings: retransmission, probes, keepalives, and the end of orphans.
 
-use crate::connection::{Connection, ConnectionError, Fin};
+use super::deadlines::Deadline;
+use super::{Connection, ConnectionError, Fin};
+use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::deadlines::Deadline;
-use crate::sender::recovery::CaState;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
 
 /// First timeout of a SYN (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
-pub(crate) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
+pub(super) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
 /// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
 /// HZ=250 (`TCP_TIMEOUT_MIN`). Doubled whenever a probe was for nothing.
 const PROBE_SLACK: Nanos = Nanos::from_millis(8);
@@ -38,14 +38,14 @@ impl Connection {
     }
 
     /// Whether something will make lost data be sent again.
-    pub(crate) fn has_retransmit_timer(&self) -> bool {
+    pub(super) fn has_retransmit_timer(&self) -> bool {
         self.deadlines.is_armed(Deadline::Retransmit)
             || self.deadlines.is_armed(Deadline::LossProbe)
             || self.deadlines.is_armed(Deadline::Reorder)
     }
 
     /// Arms the retransmission timeout (`tcp_rearm_rto`) from now, plus what pacing still holds.
-    pub(crate) fn arm_retransmit(&mut self, now: Instant) {
+    pub(super) fn arm_retransmit(&mut self, now: Instant) {
         if self.sender.board.is_empty() {
             self.deadlines.clear_retransmit();
             return;
@@ -57,7 +57,7 @@ impl Connection {
 
     /// Arms the timeout after another timer that took its place and has sent nothing: it counts
     /// from the departure of the oldest frame (`tcp_rearm_rto` with a probe pending).
-    pub(crate) fn resume_retransmit(&mut self, now: Instant) {
+    pub(super) fn resume_retransmit(&mut self, now: Instant) {
         let Some(oldest) = self.sender.board.front().map(|sent| sent.sent_at) else {
             self.deadlines.clear_retransmit();
             return;
@@ -68,7 +68,7 @@ impl Connection {
 
     /// Arms the tail loss probe in place of the timeout, no later than that, plus what pacing still
     /// holds (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
-    pub(crate) fn arm_loss_probe(&mut self, now: Instant) {
+    pub(super) fn arm_loss_probe(&mut self, now: Instant) {
         let sender = &self.sender;
         let counts = sender.board.counts();
         let state_allows = matches!(sender.recovery.state, CaState::Open | CaState::Cwr);
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// Our own SYN is repeated a few times at the same pace before its timeouts double.
-    pub(crate) fn arm_syn(&mut self, now: Instant) {
+    pub(super) fn arm_syn(&mut self, now: Instant) {
         let linear = self.linear_syn_timeouts();
         let doublings = u32::from(self.syn_retransmits).saturating_sub(linear).min(32);
         let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
@@ -204,7 +204,7 @@ impl Connection {
 
     /// Arms the end of RACK's reordering window in place of the timeout, no later than that: the
     /// round trip that the window adds to may be longer (`tcp_rack_mark_lost`).
-    pub(crate) fn arm_reorder(&mut self, now: Instant, wait: Nanos) {
+    pub(super) fn arm_reorder(&mut self, now: Instant, wait: Nanos) {
         let wait = wait.min(self.sender.rtt.rto());
         self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
     }
@@ -234,7 +234,7 @@ impl Connection {
     }
 
     /// Arms the keepalive timer, if asked for.
-    pub(crate) fn arm_keepalive(&mut self, now: Instant) {
+    pub(super) fn arm_keepalive(&mut self, now: Instant) {
         if !self.options.keepalive || !self.state.is_synchronized() {
             self.deadlines.clear(Deadline::Keepalive);
             return;
@@ -278,7 +278,7 @@ impl Connection {
     }
 
     /// An orphan waits for the peer's FIN only so long (`tcp_fin_timeout`).
-    pub(crate) fn arm_orphan(&mut self, now: Instant) {
+    pub(super) fn arm_orphan(&mut self, now: Instant) {
         let wait = Nanos::from_secs(u64::from(self.config.tcp_fin_timeout));
         self.deadlines.set(Deadline::Orphan, now + wait);
     }

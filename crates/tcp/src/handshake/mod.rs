@@ -1,12 +1,14 @@
 //! Opening: what two ends agree on, and a passive open before it is a connection
 //! (RFC 9293 section 3.10.7, RFC 7323, RFC 3168 section 6.1.1; Linux's `tcp_check_req`).
 
+mod syn_cookies;
+
+pub use syn_cookies::SynCookies;
+
 use crate::config::Config;
 use crate::segment::{Flags, Options, Segment, Timestamps};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
-
-pub use crate::syn_cookies::SynCookies;
 
 /// The largest shift of the window (RFC 7323 section 2.3).
 const MAX_WSCALE: u8 = 14;
