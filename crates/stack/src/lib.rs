@@ -42,6 +42,7 @@ pub mod socket;
 pub mod stack;
 pub mod stats;
 mod sync;
+pub mod wait;
 pub mod wheel;
 pub mod wire;
 

@@ -2,8 +2,8 @@
 
 use crate::abi::*;
 use crate::errno::Errno;
+use crate::file::Object;
 use crate::socket::Kind;
-use crate::table::Object;
 use crate::{Fd, Posix};
 use neap_tcp::time::Instant;
 
@@ -14,8 +14,8 @@ impl Posix {
     /// # Errors
     /// `EBADF`; `EINVAL` for other commands, a descriptor out of range, `O_DIRECT`, and `O_ASYNC`
     /// of a socket, since there are no signals; `EMFILE`.
-    pub fn fcntl(&mut self, fd: Fd, command: i32, argument: i64) -> Result<i32, Errno> {
-        let id = self.table.id(fd)?;
+    pub fn fcntl(&self, fd: Fd, command: i32, argument: i64) -> Result<i32, Errno> {
+        let file = self.table.file(fd)?;
         match command {
             F_DUPFD | F_DUPFD_CLOEXEC => {
                 let least = Fd::try_from(argument).ok().filter(|least| *least >= 0);
@@ -28,24 +28,22 @@ impl Posix {
                 Ok(0)
             }
             F_GETFL => {
-                let description = self.table.get(id);
-                let access = match &description.object {
+                let access = match &file.object {
                     Object::Pipe(end) if end.writes => O_WRONLY,
                     Object::Pipe(_) => O_RDONLY,
                     _ => O_RDWR,
                 };
-                let nonblocking = if description.nonblocking { O_NONBLOCK } else { 0 };
-                Ok(access | nonblocking | description.idle_flags)
+                let nonblocking = if file.is_nonblocking() { O_NONBLOCK } else { 0 };
+                Ok(access | nonblocking | file.idle_flags())
             }
             F_SETFL => {
                 let flags = argument as i32;
-                let description = self.table.get_mut(id);
-                let is_socket = matches!(description.object, Object::Socket(_));
+                let is_socket = matches!(file.object, Object::Socket(_));
                 if flags & O_DIRECT != 0 || is_socket && flags & O_ASYNC != 0 {
                     return Err(Errno::EINVAL);
                 }
-                description.nonblocking = flags & O_NONBLOCK != 0;
-                description.idle_flags = flags & (O_APPEND | O_NOATIME);
+                file.set_nonblocking(flags & O_NONBLOCK != 0);
+                file.set_idle_flags(flags & (O_APPEND | O_NOATIME));
                 Ok(0)
             }
             _ => Err(Errno::EINVAL),
@@ -57,23 +55,17 @@ impl Posix {
     ///
     /// # Errors
     /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener and on an epoll set.
-    pub fn ioctl(
-        &mut self,
-        now: Instant,
-        fd: Fd,
-        request: u64,
-        argument: i32,
-    ) -> Result<i32, Errno> {
-        let id = self.table.id(fd)?;
+    pub fn ioctl(&self, now: Instant, fd: Fd, request: u64, argument: i32) -> Result<i32, Errno> {
+        let file = self.table.file(fd)?;
         if request == FIONBIO {
-            self.table.get_mut(id).nonblocking = argument != 0;
+            file.set_nonblocking(argument != 0);
             return Ok(0);
         }
-        let socket = match &self.table.get(id).object {
-            Object::Socket(socket) => socket,
+        let socket = match &file.object {
+            Object::Socket(socket) => socket.lock(),
             Object::Epoll(_) => return Err(Errno::EINVAL),
             Object::Pipe(end) if request == SIOCINQ => {
-                return Ok(i32::try_from(self.table.pipes[end.pipe].len()).unwrap_or(i32::MAX));
+                return Ok(i32::try_from(end.lock().len()).unwrap_or(i32::MAX));
             }
             Object::Pipe(_) => return Err(Errno::ENOTTY),
         };

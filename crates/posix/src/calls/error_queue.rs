@@ -1,12 +1,11 @@
 //! `IP_RECVERR` and `MSG_ERRQUEUE`: the error queue as control messages (`ip_recv_error`,
 //! `ipv6_recv_error`; recvmsg(2), ip(7), cmsg(3)).
 
+use crate::Received;
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::sockaddr::{self, Domain};
-use crate::socket::{Kind, Socket};
-use crate::transfer::Received;
-use crate::{Fd, Posix};
+use crate::socket::{Kind, SharedSocket, Socket};
 use core::net::SocketAddr;
 use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -51,22 +50,22 @@ fn put_message(control: &mut [u8], level: i32, kind: i32, data: &[u8]) -> (usize
     (whole.next_multiple_of(8).min(control.len()), len < whole)
 }
 
-impl Posix {
+impl SharedSocket {
     /// `recvmsg(2)` with `MSG_ERRQUEUE`; it never waits.
     pub(super) fn read_error(
-        &mut self,
+        &self,
         now: Instant,
-        fd: Fd,
         buf: &mut [u8],
         control: &mut [u8],
     ) -> Result<Received, Errno> {
-        let socket = self.table.socket_mut(fd)?;
+        let mut socket = self.lock();
         let record = socket.next_error(now).ok_or(Errno::EAGAIN)?;
         let domain = socket.domain;
         // A connection tells its watchers itself.
         if socket.has_errors() {
-            self.changed(fd);
+            self.changed();
         }
+        drop(socket);
         let len = record.data.len().min(buf.len());
         buf[..len].copy_from_slice(&record.data[..len]);
         let (level, kind) = match domain {

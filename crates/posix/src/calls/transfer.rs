@@ -5,61 +5,38 @@
 //! queue alone, and none can be sent.
 
 use crate::abi::*;
+use crate::call::{Call, Outcome};
 use crate::errno::Errno;
-use crate::sockaddr;
-use crate::socket::{Common, Kind};
-use crate::{Call, Fd, Outcome, Posix};
+use crate::file::{File, Object};
+use crate::sockaddr::{self, Domain};
+use crate::socket::Kind;
+use crate::{Fd, Posix, Received};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::socket::udp::UdpHandle;
 use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
 
-/// What a receiving call brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// What the call returns: bytes, or with `MSG_TRUNC` the size of the datagram.
-    pub len: usize,
-    /// `msg_flags`: `MSG_TRUNC` where a datagram was cut, `MSG_CTRUNC` where control messages were,
-    /// `MSG_ERRQUEUE`.
-    pub flags: i32,
-    /// Who sent the datagram, or whom the packet of an error was for; nothing for the bytes of TCP,
-    /// as in Linux.
-    pub from: Option<SocketAddr>,
-    /// `msg_controllen`: bytes of control messages.
-    pub control: usize,
-}
-
-impl Received {
-    fn bytes(len: usize) -> Self {
-        Self { len, flags: 0, from: None, control: 0 }
-    }
-}
-
-/// Of one call: the descriptor, its flags, whether it may wait, and whether its direction was shut
-/// down before the connection began.
+/// How one call transfers.
 #[derive(Clone, Copy)]
-struct Way {
+struct Transfer {
     now: Instant,
-    fd: Fd,
+    /// `MSG_*`
     flags: i32,
     may_wait: bool,
+    /// `SO_RCVTIMEO` or `SO_SNDTIMEO`
+    timeout: Option<Nanos>,
+    /// The direction was shut down before the connection began.
     is_shut: bool,
 }
 
-impl Way {
-    /// Not all is done: the call waits for `event` up to `timeout`, or ends with the bytes that it
-    /// has.
-    fn wait_for(
-        self,
-        call: &mut Call,
-        timeout: Option<Nanos>,
-        event: u32,
-    ) -> Result<Outcome<usize>, Errno> {
-        let wait =
-            if self.may_wait { call.wait(self.now, timeout, (self.fd, event)) } else { None };
+impl Transfer {
+    /// Not all is done: the call waits for `event`, or ends with the bytes that it has.
+    fn wait_for(self, call: &mut Call, event: u32) -> Result<Outcome<usize>, Errno> {
+        let wait = if self.may_wait { call.wait(self.now, self.timeout, event) } else { None };
         match wait {
             Some(wait) => Ok(wait),
             None if call.done > 0 => Ok(Outcome::Done(call.done)),
@@ -68,23 +45,28 @@ impl Way {
     }
 }
 
+fn may_wait(file: &File, flags: i32) -> bool {
+    flags & MSG_DONTWAIT == 0 && !file.is_nonblocking()
+}
+
 impl Posix {
     /// `read(2)`: as `recv` without flags, and nothing at all for an empty buffer.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
     pub fn read(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
         buf: &mut [u8],
     ) -> Result<Outcome<usize>, Errno> {
-        if let Some(end) = self.pipe_end(fd) {
-            return self.read_pipe(now, call, (fd, end), buf);
+        let file = call.file(&self.table, fd)?;
+        if let Object::Pipe(end) = &file.object {
+            return end.read(now, call, !file.is_nonblocking(), buf);
         }
         if buf.is_empty() {
-            self.table.socket(fd).map_err(file_error)?;
+            file.socket().map_err(file_error)?;
             return Ok(Outcome::Done(0));
         }
         self.recv(now, call, fd, buf, 0).map_err(file_error)
@@ -95,14 +77,15 @@ impl Posix {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn write(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
         data: &[u8],
     ) -> Result<Outcome<usize>, Errno> {
-        if let Some(end) = self.pipe_end(fd) {
-            return self.write_pipe(now, call, (fd, end), data);
+        let file = call.file(&self.table, fd)?;
+        if let Object::Pipe(end) = &file.object {
+            return end.write(now, call, !file.is_nonblocking(), data);
         }
         self.send(now, call, fd, data, 0).map_err(file_error)
     }
@@ -112,7 +95,7 @@ impl Posix {
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
     pub fn recv(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
@@ -127,7 +110,7 @@ impl Posix {
     /// # Errors
     /// As [`send_to`](Self::send_to).
     pub fn send(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
@@ -142,14 +125,14 @@ impl Posix {
     /// # Errors
     /// As [`recv_msg`](Self::recv_msg).
     pub fn recv_from(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
         buf: &mut [u8],
         flags: i32,
     ) -> Result<Outcome<Received>, Errno> {
-        self.recv_msg(now, call, fd, (buf, &mut []), flags)
+        self.recv_msg(now, call, fd, buf, &mut [], flags)
     }
 
     /// `recvmsg(2)` into a buffer for data and one for control messages (`msg_control`, laid out as
@@ -162,55 +145,40 @@ impl Posix {
     /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
     /// connection or an ICMP message said, once.
     pub fn recv_msg(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
-        (buf, control): (&mut [u8], &mut [u8]),
+        buf: &mut [u8],
+        control: &mut [u8],
         flags: i32,
     ) -> Result<Outcome<Received>, Errno> {
-        let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
         if flags & MSG_ERRQUEUE != 0 {
-            return self.read_error(now, fd, buf, control).map(Outcome::Done);
+            return shared.read_error(now, buf, control).map(Outcome::Done);
         }
-        let socket = self.table.socket_mut(fd)?;
-        let way = Way { now, fd, flags, may_wait, is_shut: socket.shut.0 };
+        let mut socket = shared.lock();
+        let (timeout, is_shut) = (socket.common.receive_timeout, socket.shut.0);
+        let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
         match &socket.kind {
             Kind::Fresh => match socket.pending.take() {
                 Some(error) => Err(error.into()),
-                None if way.is_shut => Ok(Outcome::Done(Received::bytes(0))),
+                None if is_shut => Ok(Outcome::Done(Received::bytes(0))),
                 None => Err(Errno::ENOTCONN),
             },
             Kind::Listening(_) => Err(Errno::ENOTCONN),
             Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
-            Kind::Stream { handle, .. } => read_stream(way, call, &socket.common, handle, buf),
+            Kind::Stream { handle, .. } => {
+                let handle = handle.clone();
+                drop(socket);
+                read_stream(how, call, &handle, buf)
+            }
             Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
             Kind::Datagram(handle) => {
-                let next = match handle {
-                    Some(handle) if flags & MSG_PEEK != 0 => handle.peek_from(),
-                    Some(handle) => handle.recv_from(),
-                    None => Err(SocketError::WouldBlock),
-                };
-                let datagram = match next {
-                    Ok(datagram) => datagram,
-                    // As in Linux, who does not wait hears nothing of the end.
-                    Err(SocketError::WouldBlock) if way.is_shut && may_wait => {
-                        return Ok(Outcome::Done(Received::bytes(0)));
-                    }
-                    Err(SocketError::WouldBlock) if may_wait => {
-                        let timeout = socket.common.receive_timeout;
-                        return call.wait(now, timeout, (fd, POLLIN)).ok_or(Errno::EAGAIN);
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                let (whole, cut) = (datagram.data.len(), datagram.data.len().min(buf.len()));
-                buf[..cut].copy_from_slice(&datagram.data[..cut]);
-                Ok(Outcome::Done(Received {
-                    len: if flags & MSG_TRUNC != 0 { whole } else { cut },
-                    flags: if cut < whole { MSG_TRUNC } else { 0 },
-                    from: Some(socket.domain.show(datagram.from)),
-                    control: 0,
-                }))
+                let (domain, handle) = (socket.domain, handle.clone());
+                drop(socket);
+                read_datagram(how, call, domain, handle.as_ref(), buf)
             }
         }
     }
@@ -224,7 +192,7 @@ impl Posix {
     /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
     /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
     pub fn send_to(
-        &mut self,
+        &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
@@ -232,9 +200,11 @@ impl Posix {
         flags: i32,
         to: Option<&[u8]>,
     ) -> Result<Outcome<usize>, Errno> {
-        let may_wait = flags & MSG_DONTWAIT == 0 && !self.table.is_nonblocking(fd);
-        let socket = self.table.socket_mut(fd)?;
-        let way = Way { now, fd, flags, may_wait, is_shut: socket.shut.1 };
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
+        let mut socket = shared.lock();
+        let (timeout, is_shut) = (socket.common.send_timeout, socket.shut.1);
+        let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
         if let Some(to) = to {
             sockaddr::check_len(to)?;
         }
@@ -244,39 +214,27 @@ impl Posix {
         match &socket.kind {
             Kind::Fresh => Err(socket.pending.take().map_or(Errno::EPIPE, Errno::from)),
             Kind::Listening(_) => Err(Errno::EPIPE),
-            Kind::Stream { handle, .. } => write_stream(way, call, &socket.common, handle, data),
-            Kind::Datagram(_) => self.send_datagram(way, call, data, to),
-        }
-    }
-
-    fn send_datagram(
-        &mut self,
-        way: Way,
-        call: &mut Call,
-        data: &[u8],
-        to: Option<&[u8]>,
-    ) -> Result<Outcome<usize>, Errno> {
-        let socket = self.table.socket(way.fd)?;
-        if way.flags & MSG_MORE != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
-        let to = to.flatten().map(|to| socket.canonical(to));
-        if socket.shut.1 {
-            return Err(Errno::EPIPE);
-        }
-        let timeout = socket.common.send_timeout;
-        let handle = match &socket.kind {
-            Kind::Datagram(None) if to.is_none() => return Err(Errno::EDESTADDRREQ),
-            _ => self.datagram(way.fd)?,
-        };
-        match handle.send_to(way.now, Bytes::copy_from_slice(data), to) {
-            Ok(()) => Ok(Outcome::Done(data.len())),
-            Err(SocketError::WouldBlock) if way.may_wait => {
-                call.wait(way.now, timeout, (way.fd, POLLOUT)).ok_or(Errno::EAGAIN)
+            Kind::Stream { handle, .. } => {
+                let handle = handle.clone();
+                drop(socket);
+                write_stream(how, call, &handle, data)
             }
-            Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
-            Err(error) => Err(error.into()),
+            Kind::Datagram(handle) => {
+                if flags & MSG_MORE != 0 {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
+                let to = to.flatten().map(|to| socket.canonical(to));
+                if is_shut {
+                    return Err(Errno::EPIPE);
+                }
+                if handle.is_none() && to.is_none() {
+                    return Err(Errno::EDESTADDRREQ);
+                }
+                let handle = self.datagram(shared, &mut socket)?;
+                drop(socket);
+                write_datagram(how, call, &handle, data, to)
+            }
         }
     }
 }
@@ -288,13 +246,12 @@ fn file_error(error: Errno) -> Errno {
 
 /// Reads from a connection until enough is there (`tcp_recvmsg_locked`).
 fn read_stream(
-    way: Way,
+    how: Transfer,
     call: &mut Call,
-    common: &Common,
     handle: &TcpHandle,
     buf: &mut [u8],
 ) -> Result<Outcome<Received>, Errno> {
-    let Way { now, flags, may_wait, .. } = way;
+    let Transfer { now, flags, may_wait, is_shut, .. } = how;
     let whole = buf.len();
     let target = match flags & MSG_WAITALL {
         0 => (handle.receive_lowat(now) as usize).min(whole),
@@ -306,8 +263,8 @@ fn read_stream(
     let unread = handle.unread(now) as usize;
     // What has come is told before what ended the connection, and the error stays for the next
     // call.
-    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || way.is_shut;
-    if way.is_shut && unread == 0 && !bits.contains(Ready::ERROR) {
+    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || is_shut;
+    if is_shut && unread == 0 && !bits.contains(Ready::ERROR) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
     let is_over = unread == 0 && has_ended;
@@ -336,31 +293,30 @@ fn read_stream(
     if call.done >= target || (call.done > 0 && has_ended) {
         return Ok(Outcome::Done(Received::bytes(call.done)));
     }
-    Ok(way.wait_for(call, common.receive_timeout, POLLIN)?.map(Received::bytes))
+    Ok(how.wait_for(call, POLLIN)?.map(Received::bytes))
 }
 
 /// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
 fn write_stream(
-    way: Way,
+    how: Transfer,
     call: &mut Call,
-    common: &Common,
     handle: &TcpHandle,
     data: &[u8],
 ) -> Result<Outcome<usize>, Errno> {
-    let now = way.now;
+    let Transfer { now, flags, is_shut, .. } = how;
     let bits = handle.readiness().bits();
     let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
     if call.done > 0 && is_over {
         return Ok(Outcome::Done(call.done));
     }
-    if way.is_shut && bits.contains(Ready::WRITABLE) && !is_over {
+    if is_shut && bits.contains(Ready::WRITABLE) && !is_over {
         return Err(Errno::EPIPE);
     }
     // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
     if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {
         let mut marks = WriteFlags::empty();
-        marks.set(WriteFlags::MORE, way.flags & MSG_MORE != 0);
-        marks.set(WriteFlags::EOR, way.flags & MSG_EOR != 0);
+        marks.set(WriteFlags::MORE, flags & MSG_MORE != 0);
+        marks.set(WriteFlags::EOR, flags & MSG_EOR != 0);
         let written = handle.send(now, &data[call.done.min(data.len())..], marks);
         match written {
             Ok(written) => call.done += written,
@@ -371,5 +327,58 @@ fn write_stream(
             return Ok(Outcome::Done(call.done));
         }
     }
-    way.wait_for(call, common.send_timeout, POLLOUT)
+    how.wait_for(call, POLLOUT)
+}
+
+/// Takes a datagram; what does not fit `buf` is lost.
+fn read_datagram(
+    how: Transfer,
+    call: &mut Call,
+    domain: Domain,
+    handle: Option<&UdpHandle>,
+    buf: &mut [u8],
+) -> Result<Outcome<Received>, Errno> {
+    let Transfer { now, flags, may_wait, timeout, is_shut } = how;
+    let next = match handle {
+        Some(handle) if flags & MSG_PEEK != 0 => handle.peek_from(),
+        Some(handle) => handle.recv_from(),
+        None => Err(SocketError::WouldBlock),
+    };
+    let datagram = match next {
+        Ok(datagram) => datagram,
+        // As in Linux, who does not wait hears nothing of the end.
+        Err(SocketError::WouldBlock) if is_shut && may_wait => {
+            return Ok(Outcome::Done(Received::bytes(0)));
+        }
+        Err(SocketError::WouldBlock) if may_wait => {
+            return call.wait(now, timeout, POLLIN).ok_or(Errno::EAGAIN);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (whole, cut) = (datagram.data.len(), datagram.data.len().min(buf.len()));
+    buf[..cut].copy_from_slice(&datagram.data[..cut]);
+    Ok(Outcome::Done(Received {
+        len: if flags & MSG_TRUNC != 0 { whole } else { cut },
+        flags: if cut < whole { MSG_TRUNC } else { 0 },
+        from: Some(domain.show(datagram.from)),
+        control: 0,
+    }))
+}
+
+/// Sends a datagram, to the connected peer if no address is given.
+fn write_datagram(
+    how: Transfer,
+    call: &mut Call,
+    handle: &UdpHandle,
+    data: &[u8],
+    to: Option<SocketAddr>,
+) -> Result<Outcome<usize>, Errno> {
+    match handle.send_to(how.now, Bytes::copy_from_slice(data), to) {
+        Ok(()) => Ok(Outcome::Done(data.len())),
+        Err(SocketError::WouldBlock) if how.may_wait => {
+            call.wait(how.now, how.timeout, POLLOUT).ok_or(Errno::EAGAIN)
+        }
+        Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
+        Err(error) => Err(error.into()),
+    }
 }

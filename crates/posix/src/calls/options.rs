@@ -127,7 +127,7 @@ impl Posix {
     /// value; `EINVAL` for a short or bad value; `EDOM` for a timeout; `ENOENT` for a congestion
     /// control.
     pub fn setsockopt(
-        &mut self,
+        &self,
         now: Instant,
         fd: Fd,
         level: i32,
@@ -135,7 +135,8 @@ impl Posix {
         value: &[u8],
     ) -> Result<(), Errno> {
         let config = self.stack.config();
-        let socket = self.table.socket_mut(fd)?;
+        let file = self.table.file(fd)?;
+        let mut socket = file.socket()?.lock();
         let is_text = (level, name) == (SOL_TCP, TCP_CONGESTION);
         let is_short = value.len() < size_of::<i32>() && !is_text;
         // These two look at the length first, whatever the option.
@@ -185,7 +186,7 @@ impl Posix {
     /// # Errors
     /// `ENOPROTOOPT`; `ENOTCONN` for what only a connection has.
     pub fn getsockopt(
-        &mut self,
+        &self,
         now: Instant,
         fd: Fd,
         level: i32,
@@ -193,7 +194,8 @@ impl Posix {
         out: &mut [u8],
     ) -> Result<usize, Errno> {
         let config = self.stack.config();
-        let socket = self.table.socket(fd)?;
+        let file = self.table.file(fd)?;
+        let mut socket = file.socket()?.lock();
         let is_served = match level {
             SOL_SOCKET | SOL_IP => true,
             SOL_TCP => socket.is_stream(),
@@ -225,7 +227,7 @@ impl Posix {
                 Ok(give(&address, out))
             }
             (SOL_SOCKET, SO_ERROR) => {
-                let error = self.table.socket_mut(fd)?.take_error(now);
+                let error = socket.take_error(now);
                 Ok(give_int(error.map_or(0, |error| error.0), out))
             }
             (SOL_SOCKET, _) => socket.common_option(now, &config, name, out),
@@ -296,6 +298,9 @@ impl Socket {
                 self.common.reuse_address = switch(value)?;
                 if let Kind::Datagram(Some(handle)) = &self.kind {
                     handle.set_reuse(self.common.reuse_address);
+                }
+                if let Some(port) = &self.port {
+                    port.set_reuse(self.common.reuse_address);
                 }
                 return Ok(());
             }
@@ -553,7 +558,7 @@ impl Socket {
             Kind::Listening(handles) => {
                 let queued = handles.iter().map(|handle| handle.queued().1).sum();
                 let most = handles.iter().map(ListenerHandle::max_queued).max().unwrap_or(0);
-                tcp_info::listener(config, self.options.max_pacing_rate, (queued, most))
+                tcp_info::listener(config, self.options.max_pacing_rate, queued, most)
             }
             Kind::Fresh | Kind::Datagram(_) => {
                 tcp_info::fresh(config, self.options.max_pacing_rate)
