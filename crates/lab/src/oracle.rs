@@ -1,5 +1,9 @@
 //! What must hold in every world, whatever happens on its links.
 
+mod segment;
+
+pub(crate) use segment::{SegmentOracle, Sender};
+
 use crate::app::{Log, SharedLog};
 use crate::link::Link;
 use crate::world::{HostId, World};
@@ -41,11 +45,11 @@ struct Watched {
 
 /// Watches the flows of one world, step after step.
 #[derive(Debug, Default)]
-pub struct Oracle {
+pub struct FlowOracle {
     watched: BTreeMap<(usize, SocketAddr, SocketAddr), Watched>,
 }
 
-impl Oracle {
+impl FlowOracle {
     /// Looks at all flows of the host that has just had its turn.
     ///
     /// # Errors

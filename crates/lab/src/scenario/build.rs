@@ -1,17 +1,18 @@
 //! From a scenario to the world that it describes; what is contradictory is refused.
 
-use super::hostile;
-use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
-use super::place::{ScenarioError, Source};
-use super::session;
-use super::sweep::COLUMN;
+mod hostile;
+mod link;
+mod session;
+
+use super::model::{App, COLUMN, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
+use super::source::{Files, ScenarioError, Source};
 use super::units::{Share, Size, Speed, Time};
-use super::way::{Files, Reader, nic};
 use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
 use crate::link::{ENDS, LinkConfig, NicConfig};
 use crate::rng::{Ppm, Rng};
 use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use link::{Reader, nic};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
@@ -62,11 +63,11 @@ pub(crate) struct Built {
     pub(crate) events: Vec<Change>,
 }
 
-pub(super) struct Builder<'a> {
-    pub(super) source: &'a Source,
-    pub(super) scenario: &'a Scenario,
+struct Builder<'a> {
+    source: &'a Source,
+    scenario: &'a Scenario,
     files: &'a Files<'a>,
-    pub(super) world: World,
+    world: World,
     nodes: BTreeMap<&'a str, Node>,
     /// Of each host and actor, by link.
     addresses: BTreeMap<Node, Vec<(LinkId, IpAddr)>>,

@@ -5,7 +5,7 @@ use neap_lab::link::{
     Bottleneck, CoDel, Coalescing, Discipline, GilbertElliott, Link, LinkConfig, NicConfig,
     PathConfig, Red, Wifi,
 };
-use neap_lab::oracle::{self, Oracle};
+use neap_lab::oracle::{self, FlowOracle};
 use neap_lab::pattern::Pattern;
 use neap_lab::rng::{Ppm, Rng};
 use neap_lab::world::{HostId, World, WorldConfig};
@@ -165,7 +165,7 @@ fn finish(
     completes_at_once: [bool; 2],
     pairs: &[Pair],
 ) -> Result<Outcome, String> {
-    let mut oracle = Oracle::default();
+    let mut oracle = FlowOracle::default();
     let mut steps = 0;
     let start = world.now();
     let all_left =
@@ -177,7 +177,7 @@ fn finish(
         steps += 1;
         oracle.check(world, host)?;
         if completes_at_once[host.0] {
-            Oracle::check_wire(world, host, link, host.0)?;
+            FlowOracle::check_wire(world, host, link, host.0)?;
         }
     }
     let finished = world.now();
