@@ -1,6 +1,6 @@
 //! Packets on links, each with what its flow looked like when it went.
 
-use crate::app::traffic::SharedGroupLog;
+use crate::app::group::SharedGroupLog;
 use crate::link::{Captured, ENDS, FourTuple, four_tuple};
 use crate::world::{LinkId, World};
 use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};

@@ -1,6 +1,6 @@
 //! Series and distributions of a run.
 
-use crate::app::traffic::SharedGroupLog;
+use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
 use crate::link::ENDS;
 use crate::world::{HostId, LinkId, PAGE, World};

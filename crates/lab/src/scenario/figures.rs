@@ -2,7 +2,7 @@
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
 use super::model::Kind;
-use crate::app::traffic::{GroupLog, SharedGroupLog};
+use crate::app::group::{GroupLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::{ENDS, Link, LinkStats};
 use crate::world::{CpuStats, HostId, LinkId, World};

@@ -2,7 +2,7 @@
 
 use super::Builder;
 use super::session;
-use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
+use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
 use crate::hostile::{Attack, Attacker, Orders, Target};
 use crate::rng::Rng;
 use crate::scenario::model::Hostile;
@@ -170,9 +170,10 @@ impl<'a> Builder<'a> {
             keepalive_interval: Some(PROBE),
             ..SocketOptions::default()
         };
-        let ends = Ends::new(Group {
+        let group = Group::new(GroupConfig {
             traffic: traffic(attack),
             read_rate: None,
+            polls: false,
             client: ConnectOptions { local: None, options: options.clone() },
             server: ListenOptions { options, ..ListenOptions::default() },
         });
@@ -180,14 +181,14 @@ impl<'a> Builder<'a> {
             let rng = Rng::new(self.scenario.seed).fork(7);
             for index in 0..spanned.get_ref().count.unwrap_or(1) {
                 let rng = rng.fork(index.into());
-                let app = ends.source(caller, begin, Instant::FAR_FUTURE, rng);
+                let app = group.client(caller, begin, Instant::FAR_FUTURE, rng);
                 self.world.add_app(host, app);
             }
         } else {
-            let sink = ends.sink(self.world.stack(host), local);
-            let sink = sink.map_err(|error| self.source.error(spanned, error))?;
-            self.world.add_app(host, sink);
+            let server = group.server(self.world.stack(host), local);
+            let server = server.map_err(|error| self.source.error(spanned, error))?;
+            self.world.add_app(host, server);
         }
-        Ok(ends.log())
+        Ok(group.log())
     }
 }

@@ -2,7 +2,7 @@
 //! own, for worlds that are searched for faults.
 
 use super::Builder;
-use crate::app::{Client, Ending, Plan, Reading, Server, SharedLog, Writing};
+use crate::app::session::{self, Ending, Plan, Reading, SharedSessionLog, Writing};
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
 use crate::scenario::model::{Leave, Session};
@@ -22,9 +22,9 @@ pub(crate) struct Running {
     /// Its name.
     pub(crate) name: String,
     /// Who connected.
-    pub(crate) client: SharedLog,
+    pub(crate) client: SharedSessionLog,
     /// Who listened.
-    pub(crate) server: SharedLog,
+    pub(crate) server: SharedSessionLog,
     /// That each writes.
     pub(crate) bytes: [u64; 2],
     /// One end leaves without having read all.
@@ -126,11 +126,11 @@ impl Builder<'_> {
                 ListenOptions { options: options(to).map_err(refuse)?, ..ListenOptions::default() };
             let connect = ConnectOptions { options: options(from).map_err(refuse)?, local: None };
             let stack = self.world.stack(to);
-            let (app, server) = Server::new(stack, remote, listen, server, rng.fork(1))
+            let (app, server) = session::server(stack, remote, listen, server, rng.fork(1))
                 .map_err(|error| self.source.error(spanned, error))?;
             self.world.add_app(to, app);
             let at = start + session.start.map_or(Nanos::ZERO, |Time(time)| time);
-            let (app, client) = Client::new(remote, connect, at, client, rng.fork(2));
+            let (app, client) = session::client(remote, connect, at, client, rng.fork(2));
             self.world.add_app(from, app);
             let is_cut = session.is_cut();
             all.push(Running { name: name.clone(), client, server, bytes, is_cut });
