@@ -1,10 +1,9 @@
 //! Series and distributions of a run.
 
-use crate::app::traffic::SharedGroupLog;
+use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
 use crate::link::ENDS;
-use crate::scenario::figures::{PAGE, pages};
-use crate::world::{HostId, LinkId, World};
+use crate::world::{HostId, LinkId, PAGE, World};
 use neap_tcp::time::{Instant, Nanos};
 
 /// Steps of a distribution.
@@ -151,7 +150,7 @@ impl<'a> Recorder<'a> {
             let wakeups = world.cpu_stats(*id).wakeups;
             let before = core::mem::replace(&mut self.wakeups[index], wakeups);
             self.note(|| name.clone(), Quantity::Wakeups, (wakeups - before) as f64 / seconds);
-            let memory = (pages(world, *id, now) * PAGE) as f64;
+            let memory = (world.socket_pages(*id) * PAGE) as f64;
             self.note(|| name.clone(), Quantity::Memory, memory);
             let interfaces = world.stack(*id).interfaces(now);
             let ports = interfaces.iter().flat_map(|interface| &interface.ports);

@@ -1,12 +1,19 @@
 //! What a scenario file says. Unknown keys are errors everywhere.
 
-use super::hostile::Hostiles;
-use super::session::Sessions;
+mod hostile;
+mod session;
+
+pub(super) use hostile::Hostile;
+pub(super) use session::{Leave, Session};
+
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
+
+/// The parameter of a sweep whose values are the names of columns.
+pub(super) const COLUMN: &str = "column";
 
 /// A name that must exist elsewhere, with its place in the file.
 pub(super) type Name = Spanned<String>;
@@ -46,10 +53,10 @@ pub struct Scenario {
     pub app: BTreeMap<String, Spanned<App>>,
     /// Single connections by name.
     #[serde(default)]
-    pub session: Sessions,
+    pub session: BTreeMap<String, Spanned<Session>>,
     /// Hostile peers by name.
     #[serde(default)]
-    pub hostile: Hostiles,
+    pub hostile: BTreeMap<String, Spanned<Hostile>>,
     /// What is watched beside the figures: a run in which it does not hold fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,

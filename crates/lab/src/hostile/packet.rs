@@ -11,7 +11,7 @@ use neap_tcp::time::{Instant, Rate};
 const HOP_LIMIT: u8 = 64;
 
 /// The packet of a segment; `None` if the two addresses are not of one family.
-pub(super) fn packet(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option<Frame> {
+pub(super) fn emit(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option<Frame> {
     let mut headers = Headers::default();
     let ports = Ports { source: from.port(), destination: to.port() };
     let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::TCP)?;
@@ -57,7 +57,7 @@ pub(super) fn packet(from: SocketAddr, to: SocketAddr, segment: Segment) -> Opti
 }
 
 /// A segment with its addresses: from, to.
-pub(in crate::swarm) fn parse(packet: &Bytes) -> Option<(SocketAddr, SocketAddr, Segment)> {
+pub(super) fn parse(packet: &Bytes) -> Option<(SocketAddr, SocketAddr, Segment)> {
     let (source, destination, protocol, payload): (IpAddr, IpAddr, _, _) =
         match packet.first()? >> 4 {
             4 => {

@@ -1,118 +1,30 @@
 //! Sessions: single connections whose two ends write, read, rest and leave each by a plan of its
 //! own, for worlds that are searched for faults.
 
-use super::build::Builder;
-use super::model::Name;
-use super::place::ScenarioError;
-use super::units::{Share, Size, Speed, Time};
-use crate::app::{Client, Ending, Plan, Reading, Server, SharedLog, Writing};
+use super::Builder;
+use crate::app::session::{self, Ending, Plan, Reading, SharedSessionLog, Writing};
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
+use crate::scenario::model::{Leave, Session};
+use crate::scenario::source::ScenarioError;
+use crate::scenario::units::{Share, Size, Speed, Time};
 use core::net::SocketAddr;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos};
-use serde::Deserialize;
-use toml::Spanned;
 
 /// The port of the first session.
 const FIRST_PORT: u16 = 7001;
-
-/// A connection and what its ends do. What is said of reading, writing and options holds for both.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Session {
-    /// The host that connects.
-    pub from: Name,
-    /// The host that listens.
-    pub to: Name,
-    /// From the start of the world.
-    #[serde(default)]
-    pub start: Option<Time>,
-    /// That `from` writes.
-    #[serde(default)]
-    pub bytes: Option<Size>,
-    /// That `to` writes.
-    #[serde(default)]
-    pub answer: Option<Size>,
-    /// Of one write at the most.
-    #[serde(default)]
-    pub write: Option<Size>,
-    /// Of one read at the most.
-    #[serde(default)]
-    pub read: Option<Size>,
-    /// Reads and writes that copy nothing.
-    #[serde(default)]
-    pub zero_copy: Option<Share>,
-    /// Reads and writes after which it rests.
-    #[serde(default)]
-    pub pause: Option<Share>,
-    /// For so long at the most.
-    #[serde(default)]
-    pub rest: Option<Time>,
-    /// `to` reads nothing for so long.
-    #[serde(default)]
-    pub late: Option<Time>,
-    /// How it ends.
-    #[serde(default)]
-    pub ending: Leave,
-    /// `to` is who ends it so.
-    #[serde(default)]
-    pub ended_by_server: bool,
-    /// It is aborted once so many bytes were read and written.
-    #[serde(default)]
-    pub after: Option<Size>,
-    /// `TCP_NODELAY`.
-    #[serde(default)]
-    pub nodelay: bool,
-    /// `SO_SNDBUF` as asked.
-    #[serde(default)]
-    pub sndbuf: Option<Size>,
-    /// `SO_RCVBUF` as asked.
-    #[serde(default)]
-    pub rcvbuf: Option<Size>,
-    /// `TCP_MAXSEG`.
-    #[serde(default)]
-    pub mss: Option<u16>,
-    /// `SO_MAX_PACING_RATE`.
-    #[serde(default)]
-    pub pacing_rate: Option<Speed>,
-    /// `TCP_NOTSENT_LOWAT`.
-    #[serde(default)]
-    pub notsent_lowat: Option<Size>,
-    /// `SO_KEEPALIVE`, with `TCP_KEEPIDLE`; probes follow each tenth of it, at least each second.
-    #[serde(default)]
-    pub keepalive: Option<Time>,
-    /// `TCP_USER_TIMEOUT`.
-    #[serde(default)]
-    pub user_timeout: Option<Time>,
-    /// `TCP_CONGESTION`.
-    #[serde(default)]
-    pub congestion: Option<Name>,
-}
-
-/// How an end leaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Leave {
-    /// Shuts down after its last byte, closes after the peer's.
-    #[default]
-    HalfClose,
-    /// Closes after its last byte, whatever comes.
-    Close,
-    /// Resets.
-    Abort,
-}
 
 /// A session at work.
 pub(crate) struct Running {
     /// Its name.
     pub(crate) name: String,
     /// Who connected.
-    pub(crate) client: SharedLog,
+    pub(crate) client: SharedSessionLog,
     /// Who listened.
-    pub(crate) server: SharedLog,
+    pub(crate) server: SharedSessionLog,
     /// That each writes.
     pub(crate) bytes: [u64; 2],
     /// One end leaves without having read all.
@@ -214,11 +126,11 @@ impl Builder<'_> {
                 ListenOptions { options: options(to).map_err(refuse)?, ..ListenOptions::default() };
             let connect = ConnectOptions { options: options(from).map_err(refuse)?, local: None };
             let stack = self.world.stack(to);
-            let (app, server) = Server::new(stack, remote, listen, server, rng.fork(1))
+            let (app, server) = session::server(stack, remote, listen, server, rng.fork(1))
                 .map_err(|error| self.source.error(spanned, error))?;
             self.world.add_app(to, app);
             let at = start + session.start.map_or(Nanos::ZERO, |Time(time)| time);
-            let (app, client) = Client::new(remote, connect, at, client, rng.fork(2));
+            let (app, client) = session::client(remote, connect, at, client, rng.fork(2));
             self.world.add_app(from, app);
             let is_cut = session.is_cut();
             all.push(Running { name: name.clone(), client, server, bytes, is_cut });
@@ -226,6 +138,3 @@ impl Builder<'_> {
         Ok(all)
     }
 }
-
-/// The table of a scenario.
-pub(super) type Sessions = std::collections::BTreeMap<String, Spanned<Session>>;

@@ -1,8 +1,8 @@
 //! Hostile peers: actors that speak TCP badly on purpose, and what a host that they attack does.
 
 mod attacker;
-mod puppet;
-mod wire;
+mod connection;
+mod packet;
 
 pub(crate) use attacker::{Attacker, Orders, Target};
 

@@ -1,8 +1,10 @@
 //! A host under each hostile peer, with settings that are known: what it holds at the most, and
 //! what it may.
 
-use super::{Attack, Broken, LONGEST, Peaks, run};
+use super::{Broken, LONGEST, run};
+use crate::hostile::Attack;
 use crate::oracle::send_memory_limit;
+use crate::scenario::Peaks;
 use core::fmt;
 use neap_tcp::config::Config;
 
@@ -21,7 +23,7 @@ const RECEIVE_SLACK: u64 = 2;
 
 /// What an attack came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Siege {
+pub struct AttackMemory {
     /// Which one.
     pub attack: Attack,
     /// The most that the host held.
@@ -36,7 +38,7 @@ pub struct Siege {
     pub connections: u64,
 }
 
-impl Siege {
+impl AttackMemory {
     /// The heading of a table of these.
     pub const HEADER: &'static str = "attack                 received/socket      limit   to send/socket      limit   half-open  limit   sockets";
 
@@ -68,7 +70,7 @@ impl Siege {
     }
 }
 
-impl fmt::Display for Siege {
+impl fmt::Display for AttackMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Peaks { received_by_one, sending_by_one, half_open, connections, .. } = self.peaks;
         write!(

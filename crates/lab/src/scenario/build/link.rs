@@ -1,13 +1,13 @@
 //! Links of a scenario: from what is said to what the link is made of.
 
-use super::model::{Host, Link, Way};
-use super::place::{ScenarioError, Source};
-use super::units::{Buffer, Room, Size, Speed, Time};
 use crate::link::{
     Bottleneck, CoDel, Coalescing, Discipline, GilbertElliott, NicConfig, PathConfig, Policer, Red,
     ScriptedLoss, Trace, Wifi,
 };
 use crate::rng::Ppm;
+use crate::scenario::model::{Host, Link, Way};
+use crate::scenario::source::{Files, ScenarioError, Source};
+use crate::scenario::units::{Buffer, Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
 use toml::Spanned;
 
@@ -16,9 +16,6 @@ const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
 
 /// The mean of RED moves by 1/512 of the difference, as is usual.
 const RED_WEIGHT_LOG: u32 = 9;
-
-/// What a scenario's file cannot say itself: the text of the files that it names.
-pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + Sync + 'a;
 
 /// Reads one direction.
 pub(super) struct Reader<'a> {
@@ -137,7 +134,7 @@ impl Reader<'_> {
     }
 
     fn accidents(&self, way: &Way, path: &mut PathConfig) -> Result<(), ScenarioError> {
-        let share = |share: Option<super::units::Share>| share.map_or(Ppm::NEVER, |share| share.0);
+        let share = |share: Option<Share>| share.map_or(Ppm::NEVER, |share| share.0);
         path.loss = share(way.loss);
         path.corruption = share(way.corrupt);
         path.duplication = share(way.duplicate);

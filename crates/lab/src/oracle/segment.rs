@@ -1,8 +1,7 @@
 //! What a host may put on the wire: each segment that leaves is held against what its peer has said
 //! (RFC 9293, RFC 2018, RFC 2883, RFC 6691, RFC 7323).
 
-use crate::link::Captured;
-use crate::report::{Ends, ends};
+use crate::link::{Captured, FourTuple, four_tuple};
 use bytes::Bytes;
 use neap_stack::wire::tcp;
 use neap_tcp::segment::{Flags, Options, Segment};
@@ -36,7 +35,7 @@ const UNOPENED: &str = "a segment before both SYNs";
 
 /// Who sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
+pub(crate) enum Sender {
     /// A host: it must keep to the rules.
     Host {
         /// Of the card that it left.
@@ -76,12 +75,12 @@ struct Side {
 
 /// Watches segments of all connections. A step costs a look into a tree per segment.
 #[derive(Debug, Default)]
-pub(super) struct Rfc {
-    sides: BTreeMap<Ends, Side>,
+pub(crate) struct SegmentOracle {
+    sides: BTreeMap<FourTuple, Side>,
     /// Nobody forges segments, which hosts would answer.
     is_quiet: bool,
     /// Segments that were judged.
-    pub(super) segments: u64,
+    pub(crate) segments: u64,
 }
 
 /// Whether `a` is after `b`; not if that is not known.
@@ -89,9 +88,9 @@ fn is_beyond(a: SeqNumber, b: Option<SeqNumber>) -> bool {
     b.is_some_and(|b| a.after(b))
 }
 
-impl Rfc {
+impl SegmentOracle {
     /// `is_quiet` says that nobody forges segments.
-    pub(super) fn new(is_quiet: bool) -> Self {
+    pub(crate) fn new(is_quiet: bool) -> Self {
         Self { is_quiet, ..Self::default() }
     }
 
@@ -99,26 +98,26 @@ impl Rfc {
     ///
     /// # Errors
     /// The rule that it breaks.
-    pub(super) fn look(
+    pub(crate) fn look(
         &mut self,
         packet: &Captured,
         sender: Sender,
         drops: &dyn Fn() -> bool,
     ) -> Result<(), String> {
-        let Some(ends) = ends(&packet.headers) else { return Ok(()) };
-        let at = if ends.0.is_ipv4() { 20 } else { 40 };
+        let Some(flow) = four_tuple(&packet.headers) else { return Ok(()) };
+        let at = if flow.0.is_ipv4() { 20 } else { 40 };
         let Some(header) = packet.headers.get(at..) else { return Ok(()) };
         let (_, segment) = tcp::parse(Bytes::copy_from_slice(header), None)
-            .map_err(|error| format!("rfc: {ends:?}: {error}"))?;
+            .map_err(|error| format!("rfc: {flow:?}: {error}"))?;
         let len = (packet.len as usize).saturating_sub(packet.headers.len()) as u32;
         self.segments += 1;
-        let (mut own, peer) = self.meet(ends, &segment, sender);
+        let (mut own, peer) = self.meet(flow, &segment, sender);
         let is_strict = matches!(sender, Sender::Host { is_strict: true, .. });
         let is_strict = is_strict && self.is_quiet && !own.is_vague;
         let verdict = match sender {
             Sender::Host { mtu, .. } if packet.len > u32::from(mtu) => Err("larger than the MTU"),
             Sender::Host { .. } if !packet.is_sound => Err("a wrong checksum"),
-            Sender::Host { .. } => judge(&own, &peer, &segment, len, ends.0.is_ipv4()),
+            Sender::Host { .. } => judge(&own, &peer, &segment, len, flow.0.is_ipv4()),
             Sender::Actor => Ok(()),
         };
         let verdict = match verdict {
@@ -129,7 +128,7 @@ impl Rfc {
         };
         let verdict = verdict.map_err(|rule| {
             let Segment { seq, ack, flags, window, options, .. } = &segment;
-            let (from, to) = ends;
+            let (from, to) = flow;
             format!(
                 "rfc: {rule}: {from} to {to}, at {:?}: {flags:?} seq {} len {len} ack {} win \
                  {window} {options:?}; own {own:?}; peer {peer:?}",
@@ -138,15 +137,15 @@ impl Rfc {
         });
         own.is_actor = sender == Sender::Actor;
         own.take(&peer, &segment, len);
-        self.sides.insert(ends, own);
+        self.sides.insert(flow, own);
         verdict
     }
 
     /// Both directions of the connection that a segment belongs to; a SYN begins it anew.
-    fn meet(&mut self, ends: Ends, segment: &Segment, sender: Sender) -> (Side, Side) {
-        let back = (ends.1, ends.0);
+    fn meet(&mut self, flow: FourTuple, segment: &Segment, sender: Sender) -> (Side, Side) {
+        let back = (flow.1, flow.0);
         let is_syn = segment.flags.contains(Flags::SYN);
-        let own = self.sides.get(&ends);
+        let own = self.sides.get(&flow);
         let is_new =
             own.and_then(|own| own.hello.as_ref()).is_none_or(|old| old.isn != segment.seq);
         if is_syn && is_new {
@@ -160,8 +159,8 @@ impl Rfc {
             let peer = self.sides.get(&back).cloned().unwrap_or_default();
             return (Side { is_vague, ..Side::default() }, peer);
         }
-        let side = |ends| self.sides.get(ends).cloned().unwrap_or_default();
-        (side(&ends), side(&back))
+        let side = |flow| self.sides.get(flow).cloned().unwrap_or_default();
+        (side(&flow), side(&back))
     }
 }
 

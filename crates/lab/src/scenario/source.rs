@@ -1,8 +1,11 @@
-//! Where in a file something is wrong.
+//! The text of a scenario file, and where in it something is wrong.
 
 use core::fmt;
 use core::ops::Range;
 use toml::Spanned;
+
+/// What a scenario's file cannot say itself: the text of the files that it names.
+pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + Sync + 'a;
 
 /// What is wrong with a scenario file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,11 @@ pub struct Source {
 
 impl Source {
     /// An error at an offset of the text.
-    pub(super) fn error_at(&self, offset: usize, what: impl fmt::Display) -> ScenarioError {
+    pub(in crate::scenario) fn error_at(
+        &self,
+        offset: usize,
+        what: impl fmt::Display,
+    ) -> ScenarioError {
         let before = &self.text[..offset.min(self.text.len())];
         let line = before.matches('\n').count();
         let text = self.text.lines().nth(line).unwrap_or_default();
@@ -46,12 +53,16 @@ impl Source {
         ScenarioError { file: self.file.clone(), line: line + 1, key, what: what.to_string() }
     }
 
-    pub(super) fn error<T>(&self, at: &Spanned<T>, what: impl fmt::Display) -> ScenarioError {
+    pub(in crate::scenario) fn error<T>(
+        &self,
+        at: &Spanned<T>,
+        what: impl fmt::Display,
+    ) -> ScenarioError {
         self.error_at(at.span().start, what)
     }
 
     /// An error at a key of the table that begins at `table`.
-    pub(super) fn error_in(
+    pub(in crate::scenario) fn error_in(
         &self,
         table: Range<usize>,
         key: &str,
@@ -77,7 +88,7 @@ impl Source {
     }
 
     /// What the parser says about the text.
-    pub(super) fn parse_error(&self, error: &toml::de::Error) -> ScenarioError {
+    pub(in crate::scenario) fn parse_error(&self, error: &toml::de::Error) -> ScenarioError {
         let offset = error.span().map_or(0, |span| span.start);
         self.error_at(offset, error.message())
     }

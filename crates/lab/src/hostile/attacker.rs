@@ -1,7 +1,7 @@
 //! The attacker: which segments it sends, and when.
 
-use super::puppet::{Phase, Puppet};
-use super::{Attack, wire};
+use super::connection::{AttackConnection, Phase};
+use super::{Attack, packet};
 use crate::rng::{Ppm, Rng};
 use crate::world::{Actor, Outbox};
 use bytes::Bytes;
@@ -50,7 +50,7 @@ pub(crate) struct Attacker {
     orders: Rc<RefCell<Option<Orders>>>,
     rng: Rng,
     /// By their own address and the victim's.
-    puppets: BTreeMap<(SocketAddr, SocketAddr), Puppet>,
+    connections: BTreeMap<(SocketAddr, SocketAddr), AttackConnection>,
     is_begun: bool,
     /// That it asks for if it asks for little.
     mss: u16,
@@ -66,7 +66,7 @@ impl Attacker {
             orders: Rc::clone(&orders),
             mss: rng.pick(&[1, 8, 48, 64, 88]),
             rng,
-            puppets: BTreeMap::new(),
+            connections: BTreeMap::new(),
             is_begun: false,
             next: Instant::ZERO,
             again: Instant::ZERO,
@@ -80,9 +80,9 @@ impl Attacker {
             && !matches!(orders.attack, Attack::Blind | Attack::SynFlood);
         for index in 0..if opens { orders.count } else { 0 } {
             let own = SocketAddr::new(orders.own, 20_000 + index as u16);
-            let puppet = Puppet::new(own, orders.victim, &mut self.rng);
-            send(&puppet, puppet.syn(now, self.mss(orders), false), out);
-            self.puppets.insert((own, orders.victim), puppet);
+            let connection = AttackConnection::new(own, orders.victim, &mut self.rng);
+            send(&connection, connection.syn(now, self.mss(orders), false), out);
+            self.connections.insert((own, orders.victim), connection);
         }
     }
 
@@ -100,43 +100,43 @@ impl Attacker {
     ) {
         let key = (to, from);
         let is_syn = segment.flags & (Flags::SYN | Flags::ACK) == Flags::SYN;
-        let is_new = is_syn && !self.puppets.contains_key(&key);
+        let is_new = is_syn && !self.connections.contains_key(&key);
         if is_new && orders.attack.is_called() && orders.attack != Attack::DiesInSynSent {
-            let puppet = Puppet::new(to, from, &mut self.rng);
-            self.puppets.insert(key, puppet);
+            let connection = AttackConnection::new(to, from, &mut self.rng);
+            self.connections.insert(key, connection);
         }
         let mss = self.mss(orders);
-        let Some(puppet) = self.puppets.get_mut(&key) else { return };
+        let Some(connection) = self.connections.get_mut(&key) else { return };
         // Some of what arrives in order is as if it were lost, so that there are holes to lie
         // about.
         let drops = matches!(orders.attack, Attack::Reneging | Attack::SackLies)
             && self.rng.chance(Ppm::percent(8));
-        if puppet.phase == Phase::Silent || drops && !segment.payload.is_empty() {
+        if connection.phase == Phase::Silent || drops && !segment.payload.is_empty() {
             return;
         }
-        let wants_ack = puppet.hear(&segment);
-        match (puppet.phase, orders.attack) {
+        let wants_ack = connection.hear(&segment);
+        match (connection.phase, orders.attack) {
             (Phase::Silent, _) => return,
             (Phase::Opening, _) if is_syn => {
-                send(puppet, puppet.syn(now, mss, true), out);
+                send(connection, connection.syn(now, mss, true), out);
                 return;
             }
             (Phase::Opening, Attack::DiesInSynReceived) => {
-                puppet.phase = Phase::Silent;
+                connection.phase = Phase::Silent;
                 return;
             }
-            (Phase::Opening, _) => puppet.phase = Phase::Open,
+            (Phase::Opening, _) => connection.phase = Phase::Open,
             (Phase::Open, _) => {}
         }
-        if dies(orders.attack, now, puppet, &segment, out) {
-            puppet.phase = Phase::Silent;
+        if dies(orders.attack, now, connection, &segment, out) {
+            connection.phase = Phase::Silent;
             return;
         }
         if wants_ack {
-            acknowledge(&mut self.rng, orders.attack, now, puppet, &segment, out);
+            acknowledge(&mut self.rng, orders.attack, now, connection, &segment, out);
         }
-        while let Some(segment) = puppet.next(now, orders.bytes) {
-            push(&mut self.rng, orders.attack, now, puppet, segment, out);
+        while let Some(segment) = connection.next(now, orders.bytes) {
+            push(&mut self.rng, orders.attack, now, connection, segment, out);
         }
     }
 
@@ -146,8 +146,8 @@ impl Attacker {
             Attack::SynFlood => {
                 for _ in 0..orders.burst {
                     let own = forged(orders.own, &mut self.rng);
-                    let puppet = Puppet::new(own, orders.victim, &mut self.rng);
-                    send(&puppet, puppet.syn(now, MSS, false), out);
+                    let connection = AttackConnection::new(own, orders.victim, &mut self.rng);
+                    send(&connection, connection.syn(now, MSS, false), out);
                 }
             }
             Attack::Blind => {
@@ -159,8 +159,8 @@ impl Attacker {
                 }
             }
             _ => {
-                for puppet in self.puppets.values_mut() {
-                    harass(&mut self.rng, orders, now, puppet, out);
+                for connection in self.connections.values_mut() {
+                    harass(&mut self.rng, orders, now, connection, out);
                 }
             }
         }
@@ -169,14 +169,14 @@ impl Attacker {
         }
         self.again = now + PATIENCE;
         let mss = self.mss(orders);
-        for puppet in self.puppets.values() {
-            match puppet.phase {
+        for connection in self.connections.values() {
+            match connection.phase {
                 Phase::Opening if !orders.attack.is_called() => {
-                    send(puppet, puppet.syn(now, mss, false), out);
+                    send(connection, connection.syn(now, mss, false), out);
                 }
                 _ => {
-                    if let Some(segment) = puppet.again(now) {
-                        send(puppet, segment, out);
+                    if let Some(segment) = connection.again(now) {
+                        send(connection, segment, out);
                     }
                 }
             }
@@ -187,7 +187,7 @@ impl Attacker {
 impl Actor for Attacker {
     fn receive(&mut self, now: Instant, packet: &Bytes, out: &mut Outbox) {
         let Some(orders) = self.orders.borrow().clone() else { return };
-        if let Some(heard) = wire::parse(packet).filter(|_| now < orders.span.1) {
+        if let Some(heard) = packet::parse(packet).filter(|_| now < orders.span.1) {
             self.answer(now, &orders, heard, out);
         }
     }
@@ -211,8 +211,8 @@ impl Actor for Attacker {
     }
 }
 
-fn send(puppet: &Puppet, segment: Segment, out: &mut Outbox) {
-    out.extend(wire::packet(puppet.own, puppet.peer, segment));
+fn send(connection: &AttackConnection, segment: Segment, out: &mut Outbox) {
+    out.extend(packet::emit(connection.own, connection.peer, segment));
 }
 
 /// An address in the attacker's network, and a port.
@@ -236,60 +236,64 @@ fn forged(own: IpAddr, rng: &mut Rng) -> SocketAddr {
 /// A guess at what one end of somebody's connection might say.
 fn forge(now: Instant, (from, to): (SocketAddr, SocketAddr), rng: &mut Rng, out: &mut Outbox) {
     let (from, to) = if rng.chance(Ppm::percent(50)) { (from, to) } else { (to, from) };
-    let mut puppet = Puppet::new(from, to, rng);
-    puppet.got = SeqNumber(rng.next_u64() as u32);
+    let mut connection = AttackConnection::new(from, to, rng);
+    connection.got = SeqNumber(rng.next_u64() as u32);
     let seq = SeqNumber(rng.next_u64() as u32);
     let mut segment = match rng.below(5) {
-        0 => puppet.segment(now, seq, Flags::RST),
-        1 => puppet.segment(now, seq, Flags::RST | Flags::ACK),
-        2 => puppet.syn(now, MSS, rng.chance(Ppm::percent(50))),
-        3 => puppet.data(now, puppet.nxt + rng.below(1 << 16) as u32, rng.range(1, 1200) as u32),
-        _ => puppet.segment(now, seq, Flags::FIN | Flags::ACK),
+        0 => connection.segment(now, seq, Flags::RST),
+        1 => connection.segment(now, seq, Flags::RST | Flags::ACK),
+        2 => connection.syn(now, MSS, rng.chance(Ppm::percent(50))),
+        3 => connection.data(
+            now,
+            connection.nxt + rng.below(1 << 16) as u32,
+            rng.range(1, 1200) as u32,
+        ),
+        _ => connection.segment(now, seq, Flags::FIN | Flags::ACK),
     };
     if rng.chance(Ppm::percent(50)) {
         let value = rng.next_u64() as u32;
         segment.options.timestamps = Some(Timestamps { value, echo: value });
     }
-    send(&puppet, segment, out);
+    send(&connection, segment, out);
 }
 
 /// The last words of one that dies; whether it is dead.
 fn dies(
     attack: Attack,
     now: Instant,
-    puppet: &mut Puppet,
+    connection: &mut AttackConnection,
     segment: &Segment,
     out: &mut Outbox,
 ) -> bool {
-    let finish = |puppet: &mut Puppet, out: &mut Outbox| {
-        puppet.fin_sent = true;
-        send(puppet, puppet.segment(now, puppet.nxt, Flags::FIN | Flags::ACK), out);
-        puppet.nxt += 1;
+    let finish = |connection: &mut AttackConnection, out: &mut Outbox| {
+        connection.fin_sent = true;
+        send(connection, connection.segment(now, connection.nxt, Flags::FIN | Flags::ACK), out);
+        connection.nxt += 1;
     };
     match attack {
         Attack::DiesInEstablished => {
-            puppet.high.bytes_since(puppet.got) > 0
-                || puppet.sent() > 0 && !segment.payload.is_empty()
+            connection.high.bytes_since(connection.got) > 0
+                || connection.sent() > 0 && !segment.payload.is_empty()
         }
-        Attack::DiesInFinWait1 => puppet.has_fin,
-        Attack::DiesInFinWait2 if puppet.has_fin => {
-            send(puppet, puppet.segment(now, puppet.nxt, Flags::ACK), out);
+        Attack::DiesInFinWait1 => connection.has_fin,
+        Attack::DiesInFinWait2 if connection.has_fin => {
+            send(connection, connection.segment(now, connection.nxt, Flags::ACK), out);
             true
         }
-        Attack::DiesInClosing if puppet.has_fin => {
+        Attack::DiesInClosing if connection.has_fin => {
             // All but the FIN.
-            puppet.got += u32::MAX;
-            finish(puppet, out);
+            connection.got += u32::MAX;
+            finish(connection, out);
             true
         }
         Attack::DiesInCloseWait if !segment.payload.is_empty() => {
-            finish(puppet, out);
+            finish(connection, out);
             true
         }
         // All its requests are answered, so that nothing is left to the victim but to close.
-        Attack::DiesInLastAck if puppet.has_fin => true,
-        Attack::DiesInLastAck if !puppet.fin_sent && puppet.sent() == 0 => {
-            finish(puppet, out);
+        Attack::DiesInLastAck if connection.has_fin => true,
+        Attack::DiesInLastAck if !connection.fin_sent && connection.sent() == 0 => {
+            finish(connection, out);
             false
         }
         _ => false,
@@ -301,27 +305,27 @@ fn acknowledge(
     rng: &mut Rng,
     attack: Attack,
     now: Instant,
-    puppet: &mut Puppet,
+    connection: &mut AttackConnection,
     segment: &Segment,
     out: &mut Outbox,
 ) {
-    let mut ack = puppet.segment(now, puppet.nxt, Flags::ACK);
-    ack.options.sack = puppet.held.iter().copied().take(3).collect();
+    let mut ack = connection.segment(now, connection.nxt, Flags::ACK);
+    ack.options.sack = connection.held.iter().copied().take(3).collect();
     match attack {
         Attack::AckDivision => {
             let len = segment.payload.len();
-            let first = puppet.got + len.wrapping_neg();
+            let first = connection.got + len.wrapping_neg();
             for part in 1..PARTS.min(len) {
                 let mut ack = ack.clone();
                 ack.ack = first + len * part / PARTS;
-                send(puppet, ack, out);
+                send(connection, ack, out);
             }
         }
-        Attack::OptimisticAck if puppet.has_heard => {
-            puppet.got = puppet.high + rng.below(20_000) as u32;
-            ack.ack = puppet.got;
+        Attack::OptimisticAck if connection.has_heard => {
+            connection.got = connection.high + rng.below(20_000) as u32;
+            ack.ack = connection.got;
             ack.options.sack.clear();
-            puppet.high = puppet.got;
+            connection.high = connection.got;
         }
         Attack::SackLies => {
             let near = |rng: &mut Rng| match rng.below(4) {
@@ -333,16 +337,17 @@ fn acknowledge(
             ack.options.sack = lies;
         }
         Attack::WindowShrink => {
-            puppet.window = rng.pick(&[0, 0, 1 << 7, 1 << 10, 1 << 16, 1 << 20]);
-            ack.window = (puppet.window >> 7) as u16;
+            connection.window = rng.pick(&[0, 0, 1 << 7, 1 << 10, 1 << 16, 1 << 20]);
+            ack.window = (connection.window >> 7) as u16;
         }
         Attack::NeverReads => {
-            puppet.window = puppet.window.saturating_sub(segment.payload.len()).min(1 << 16);
-            ack.window = (puppet.window >> 7) as u16;
+            connection.window =
+                connection.window.saturating_sub(segment.payload.len()).min(1 << 16);
+            ack.window = (connection.window >> 7) as u16;
         }
         _ => {}
     }
-    send(puppet, ack, out);
+    send(connection, ack, out);
 }
 
 /// How its own data is sent.
@@ -350,7 +355,7 @@ fn push(
     rng: &mut Rng,
     attack: Attack,
     now: Instant,
-    puppet: &Puppet,
+    connection: &AttackConnection,
     mut segment: Segment,
     out: &mut Outbox,
 ) {
@@ -368,53 +373,62 @@ fn push(
         }
         Attack::Overlap => {
             // What is acknowledged comes again with other bytes, and behind it what is new.
-            let old = puppet.una.bytes_since(puppet.nxt + puppet.sent().wrapping_neg()).min(600);
-            let mut wrong = puppet.data(now, puppet.una + old.wrapping_neg(), 0);
+            let old = connection
+                .una
+                .bytes_since(connection.nxt + connection.sent().wrapping_neg())
+                .min(600);
+            let mut wrong = connection.data(now, connection.una + old.wrapping_neg(), 0);
             wrong.payload = Bytes::from(vec![0x55; old as usize]).into();
-            let new = seq.bytes_since(puppet.una).min(1200 - old);
-            for chunk in puppet.data(now, puppet.una, new).payload.take_chunks() {
+            let new = seq.bytes_since(connection.una).min(1200 - old);
+            for chunk in connection.data(now, connection.una, new).payload.take_chunks() {
                 wrong.payload.push(chunk);
             }
-            send(puppet, wrong, out);
+            send(connection, wrong, out);
         }
         _ => {}
     }
-    send(puppet, segment, out);
+    send(connection, segment, out);
 }
 
 /// What it sends without being asked.
-fn harass(rng: &mut Rng, orders: &Orders, now: Instant, puppet: &mut Puppet, out: &mut Outbox) {
-    if puppet.phase != Phase::Open {
+fn harass(
+    rng: &mut Rng,
+    orders: &Orders,
+    now: Instant,
+    connection: &mut AttackConnection,
+    out: &mut Outbox,
+) {
+    if connection.phase != Phase::Open {
         return;
     }
     match orders.attack {
-        Attack::Reneging => puppet.held.clear(),
-        Attack::OptimisticAck if puppet.has_heard => {
-            puppet.got += rng.below(3000) as u32;
-            puppet.high = puppet.high.later(puppet.got);
-            send(puppet, puppet.segment(now, puppet.nxt, Flags::ACK), out);
+        Attack::Reneging => connection.held.clear(),
+        Attack::OptimisticAck if connection.has_heard => {
+            connection.got += rng.below(3000) as u32;
+            connection.high = connection.high.later(connection.got);
+            send(connection, connection.segment(now, connection.nxt, Flags::ACK), out);
         }
         Attack::TinySegments => {
             for _ in 0..orders.burst {
-                let seq = puppet.nxt + 1 + 2 * rng.below(30_000) as u32;
-                send(puppet, puppet.data(now, seq, 1), out);
+                let seq = connection.nxt + 1 + 2 * rng.below(30_000) as u32;
+                send(connection, connection.data(now, seq, 1), out);
             }
         }
         Attack::SegmentFlood => {
             for _ in 0..orders.burst {
                 let seq = match rng.below(3) {
-                    0 => puppet.nxt + rng.below(60_000) as u32,
-                    1 => puppet.una + (rng.below(60_000) as u32).wrapping_neg(),
+                    0 => connection.nxt + rng.below(60_000) as u32,
+                    1 => connection.una + (rng.below(60_000) as u32).wrapping_neg(),
                     _ => SeqNumber(rng.next_u64() as u32),
                 };
-                let mut segment = puppet.data(now, seq, rng.below(1200) as u32);
+                let mut segment = connection.data(now, seq, rng.below(1200) as u32);
                 let flags = Flags::from_bits_retain(rng.next_u64() as u8);
                 segment.flags = (flags - (Flags::RST | Flags::SYN | Flags::FIN)) | Flags::ACK;
                 segment.urgent = rng.next_u64() as u16;
                 if rng.chance(Ppm::percent(10)) {
                     segment.ack = SeqNumber(rng.next_u64() as u32);
                 }
-                send(puppet, segment, out);
+                send(connection, segment, out);
             }
         }
         _ => {}

@@ -1,7 +1,9 @@
 //! Writers of every kind at the low-water mark: none sleeps while it may write, none is woken too
 //! early, and none is woken more often than once per half mark.
 
-use neap_lab::app::writer::{Readers, Waits, WriterLog, WriterPlan, Writers};
+mod application;
+
+use application::{Readers, Waits, WriterLog, WriterPlan, Writers};
 use neap_lab::link::{LinkConfig, NicConfig, PathConfig};
 use neap_lab::rng::Ppm;
 use neap_lab::world::{World, WorldConfig};

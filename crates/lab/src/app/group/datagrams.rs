@@ -1,7 +1,7 @@
-//! Datagrams at a steady pace, and whoever counts them.
+//! The two applications of a group that sends datagrams.
 
-use super::traffic::{Ends, Traffic};
-use super::{App, Step};
+use super::{EndLog, Group, Traffic};
+use crate::app::{App, Step};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
@@ -15,8 +15,8 @@ use std::task::Waker;
 const STAMP: usize = 8;
 
 /// Sends one datagram in every interval; one that finds no room is not sent.
-pub struct Talker {
-    ends: Ends,
+struct DatagramSender {
+    group: Group,
     index: usize,
     socket: UdpHandle,
     remote: SocketAddr,
@@ -25,47 +25,51 @@ pub struct Talker {
 }
 
 /// Counts what comes, and how long it took.
-pub struct Listener {
-    ends: Ends,
+struct DatagramReceiver {
+    group: Group,
     socket: UdpHandle,
     waker: Waker,
 }
 
-impl Ends {
+impl Group {
     /// One more sender of datagrams, from `start` to `end`.
     ///
     /// # Errors
     /// As [`Stack::bind_udp`].
-    pub fn talker(
+    pub fn datagram_sender(
         &self,
         stack: &Stack,
         local: SocketAddr,
         remote: SocketAddr,
-        (start, end): (Instant, Instant),
-    ) -> Result<Talker, SocketError> {
+        start: Instant,
+        end: Instant,
+    ) -> Result<impl App + use<>, SocketError> {
         let socket = stack.bind_udp(local, false)?;
-        let index = self.log.borrow().clients.len();
-        self.log.borrow_mut().clients.push(super::traffic::EndLog::default());
-        Ok(Talker { ends: self.clone(), index, socket, remote, next: start, end })
+        let index = self.add_client();
+        Ok(DatagramSender { group: self.clone(), index, socket, remote, next: start, end })
     }
 
     /// The receiver of all datagrams of the group.
     ///
     /// # Errors
     /// As [`Stack::bind_udp`].
-    pub fn listener(&self, stack: &Stack, local: SocketAddr) -> Result<Listener, SocketError> {
+    pub fn datagram_receiver(
+        &self,
+        stack: &Stack,
+        local: SocketAddr,
+    ) -> Result<impl App + use<>, SocketError> {
         let socket = stack.bind_udp(local, false)?;
-        self.log.borrow_mut().servers.push(super::traffic::EndLog::default());
-        Ok(Listener { ends: self.clone(), socket, waker: Waker::noop().clone() })
+        self.log.borrow_mut().servers.push(EndLog::default());
+        Ok(DatagramReceiver { group: self.clone(), socket, waker: Waker::noop().clone() })
     }
 }
 
-impl App for Talker {
+impl App for DatagramSender {
     fn step(&mut self, _: &Stack, now: Instant) -> Step {
-        let Traffic::Paced { message, interval } = self.ends.group.traffic else {
+        let Traffic::Paced { message, interval } = self.group.config.traffic else {
             return Step::IDLE;
         };
-        let mut log = self.ends.log.borrow_mut();
+        let mut log = self.group.log.borrow_mut();
         let own = &mut log.clients[self.index];
         let mut did = false;
         while self.next <= now && self.next < self.end {
@@ -88,14 +92,14 @@ impl App for Talker {
     }
 }
 
-impl App for Listener {
+impl App for DatagramReceiver {
     fn step(&mut self, _: &Stack, now: Instant) -> Step {
         let mut did = false;
         loop {
             let seen = self.socket.readiness();
             while let Ok(datagram) = self.socket.recv_from() {
                 did = true;
-                let mut log = self.ends.log.borrow_mut();
+                let mut log = self.group.log.borrow_mut();
                 log.servers[0].read += datagram.data.len() as u64;
                 if let Some(stamp) = datagram.data.first_chunk::<STAMP>() {
                     let due = Instant::from_nanos(u64::from_be_bytes(*stamp));

@@ -14,7 +14,7 @@ const SEGMENT: u32 = 1200;
 /// Shift of its windows.
 const SCALE: u8 = 7;
 
-/// Where a puppet's connection is.
+/// Where a connection's connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// A SYN is out.
@@ -27,7 +27,7 @@ pub(super) enum Phase {
 
 /// One connection of an attacker.
 #[derive(Debug)]
-pub(super) struct Puppet {
+pub(super) struct AttackConnection {
     pub(super) own: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
@@ -54,7 +54,7 @@ pub(super) struct Puppet {
     pub(super) has_heard: bool,
 }
 
-impl Puppet {
+impl AttackConnection {
     pub(super) fn new(own: SocketAddr, peer: SocketAddr, rng: &mut Rng) -> Self {
         let iss = SeqNumber(rng.next_u64() as u32);
         Self {

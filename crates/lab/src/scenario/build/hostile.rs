@@ -1,19 +1,18 @@
 //! Hostile peers of a scenario: where they are and whom they attack.
 
-use super::build::Builder;
-use super::model::Name;
-use super::place::ScenarioError;
+use super::Builder;
 use super::session;
-use super::units::Time;
-use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
+use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
+use crate::hostile::{Attack, Attacker, Orders, Target};
 use crate::rng::Rng;
-use crate::swarm::hostile::{Attack, Attacker, Orders, Target};
+use crate::scenario::model::Hostile;
+use crate::scenario::source::ScenarioError;
+use crate::scenario::units::Time;
 use crate::world::{ActorId, HostId};
 use core::net::SocketAddr;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos};
-use serde::Deserialize;
 use std::cell::RefCell;
 use std::rc::Rc;
 use toml::Spanned;
@@ -24,36 +23,6 @@ const FIRST_PORT: u16 = 6001;
 /// The victim gives a peer up that says nothing for so long.
 const IDLE: Nanos = Nanos::from_secs(30);
 const PROBE: Nanos = Nanos::from_secs(5);
-
-/// A hostile peer at the end of a link.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Hostile {
-    /// What it does.
-    pub attack: Attack,
-    /// To which host.
-    pub target: Name,
-    /// The session of which somebody off the path knows addresses and ports.
-    #[serde(default)]
-    pub session: Option<Name>,
-    /// From the start of the world.
-    #[serde(default)]
-    pub start: Option<Time>,
-    /// Then it says nothing any more.
-    pub stop: Time,
-    /// Between two bursts of a flood; 100 ms by default.
-    #[serde(default)]
-    pub interval: Option<Time>,
-    /// Segments of a burst; 10 by default.
-    #[serde(default)]
-    pub burst: Option<u32>,
-    /// Connections; 1 by default.
-    #[serde(default)]
-    pub count: Option<u32>,
-}
-
-/// The table of a scenario.
-pub(super) type Hostiles = std::collections::BTreeMap<String, Spanned<Hostile>>;
 
 /// A hostile peer at work.
 pub(crate) struct Running {
@@ -201,9 +170,10 @@ impl<'a> Builder<'a> {
             keepalive_interval: Some(PROBE),
             ..SocketOptions::default()
         };
-        let ends = Ends::new(Group {
+        let group = Group::new(GroupConfig {
             traffic: traffic(attack),
             read_rate: None,
+            polls: false,
             client: ConnectOptions { local: None, options: options.clone() },
             server: ListenOptions { options, ..ListenOptions::default() },
         });
@@ -211,14 +181,14 @@ impl<'a> Builder<'a> {
             let rng = Rng::new(self.scenario.seed).fork(7);
             for index in 0..spanned.get_ref().count.unwrap_or(1) {
                 let rng = rng.fork(index.into());
-                let app = ends.source(caller, begin, Instant::FAR_FUTURE, rng);
+                let app = group.client(caller, begin, Instant::FAR_FUTURE, rng);
                 self.world.add_app(host, app);
             }
         } else {
-            let sink = ends.sink(self.world.stack(host), local);
-            let sink = sink.map_err(|error| self.source.error(spanned, error))?;
-            self.world.add_app(host, sink);
+            let server = group.server(self.world.stack(host), local);
+            let server = server.map_err(|error| self.source.error(spanned, error))?;
+            self.world.add_app(host, server);
         }
-        Ok(ends.log())
+        Ok(group.log())
     }
 }

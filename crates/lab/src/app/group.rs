@@ -1,19 +1,29 @@
-//! Traffic of scenarios: groups of equal connections, what their clients write and when, and what
-//! is measured.
+//! Groups of equal connections: what their clients write and when, and what is measured.
 
-use super::sink::Sink;
-use super::source::Source;
+mod datagrams;
+mod messages;
+mod receiver;
+mod sender;
+
+use super::App;
+use super::client::Client;
+use super::page;
+use super::server::Server;
 use crate::histogram::Times;
 use crate::rng::Rng;
-use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::time::{Instant, Nanos, Rate};
+use receiver::ReceiverService;
+use sender::Sender;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+
+/// Bytes of one write at most, except of [`Traffic::Produced`]: about 64 KiB.
+const LONGEST_WRITE: u64 = page::PERIOD as u64;
 
 /// What the client of a connection writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +34,16 @@ pub enum Traffic {
         bytes: Option<u64>,
         /// Of one write.
         write: u64,
+    },
+    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and none
+    /// in a pause.
+    Produced {
+        /// Bytes of one write at most.
+        write: u64,
+        /// Bytes per second; `None` if more are there than the socket takes.
+        rate: Option<Rate>,
+        /// From when until when nothing is written, from the start of the client.
+        pause: Option<(Nanos, Nanos)>,
     },
     /// A request, the whole response, a pause, and again.
     RequestResponse {
@@ -60,13 +80,16 @@ pub enum Traffic {
     },
 }
 
-/// A group of equal connections.
+/// What the connections of a group have in common.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct GroupConfig {
     /// What each client does.
     pub traffic: Traffic,
-    /// The servers read no faster than this; `None` at once.
+    /// The servers read no faster than this, in bytes per second; `None` at once.
     pub read_rate: Option<Rate>,
+    /// Both ends look at their sockets after everything that happens on their hosts, instead of
+    /// sleeping until they are woken.
+    pub polls: bool,
     /// How the clients connect.
     pub client: ConnectOptions,
     /// How the server listens.
@@ -115,22 +138,23 @@ impl GroupLog {
 /// A log that both ends and the experiment share.
 pub type SharedGroupLog = Rc<RefCell<GroupLog>>;
 
-/// When the messages on their way were due, by the client's address; for their receiver in the same
-/// world.
-pub(super) type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
+/// When the messages on their way were due, by the address of their client. Sender and receiver are
+/// in the same world, so it does not travel.
+type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
 
-/// What both ends of a group share.
+/// A group of equal connections, which both of their ends share.
 #[derive(Clone)]
-pub struct Ends {
-    pub(super) group: Group,
-    pub(super) log: SharedGroupLog,
-    pub(super) births: Births,
+pub struct Group {
+    config: Rc<GroupConfig>,
+    log: SharedGroupLog,
+    births: Births,
 }
 
-impl Ends {
+impl Group {
     /// A group of which nothing runs yet.
-    pub fn new(group: Group) -> Self {
-        Self { group, log: SharedGroupLog::default(), births: Births::default() }
+    pub fn new(config: GroupConfig) -> Self {
+        let config = Rc::new(config);
+        Self { config, log: SharedGroupLog::default(), births: Births::default() }
     }
 
     /// What it comes to.
@@ -142,76 +166,31 @@ impl Ends {
     ///
     /// # Errors
     /// As [`Stack::listen`].
-    pub fn sink(&self, stack: &Stack, local: SocketAddr) -> Result<Sink, SocketError> {
-        Ok(Sink::new(stack.listen(local, self.group.server.clone())?, self.clone()))
+    pub fn server(
+        &self,
+        stack: &Stack,
+        local: SocketAddr,
+    ) -> Result<impl App + use<>, SocketError> {
+        let listener = stack.listen(local, self.config.server.clone())?;
+        Ok(Server::new(listener, ReceiverService { group: self.clone() }))
     }
 
     /// One more client, which connects to `remote` at `start` and writes until `end`.
-    pub fn source(&self, remote: SocketAddr, start: Instant, end: Instant, rng: Rng) -> Source {
-        let index = self.log.borrow().clients.len();
-        self.log.borrow_mut().clients.push(EndLog::default());
-        Source::new(self.clone(), index, remote, (start, end), rng)
+    pub fn client(
+        &self,
+        remote: SocketAddr,
+        start: Instant,
+        end: Instant,
+        rng: Rng,
+    ) -> impl App + use<> {
+        let task = Sender::new(self.clone(), start, end, rng);
+        Client::new(remote, self.config.client.clone(), start, task)
     }
-}
 
-/// Bytes of a message's header in a mixed stream: one bit says urgent, the rest is the length.
-const HEADER: usize = 8;
-
-/// A message of a mixed stream.
-pub(super) fn message(is_urgent: bool, bytes: u64) -> Bytes {
-    let bytes = bytes.max(1);
-    let mut all = (u64::from(is_urgent) << 63 | bytes).to_be_bytes().to_vec();
-    all.resize(HEADER + bytes as usize, 0);
-    all.into()
-}
-
-/// Finds the messages of a mixed stream.
-#[derive(Debug, Default)]
-pub(super) struct Parser {
-    header: Vec<u8>,
-    left: u64,
-    is_urgent: bool,
-}
-
-impl Parser {
-    /// Takes what came; how many urgent messages that completed.
-    pub(super) fn take(&mut self, mut data: &[u8]) -> usize {
-        let mut urgent = 0;
-        while !data.is_empty() {
-            if self.left == 0 {
-                let need = (HEADER - self.header.len()).min(data.len());
-                self.header.extend_from_slice(&data[..need]);
-                data = &data[need..];
-                if let Some(header) = self.header.first_chunk::<HEADER>() {
-                    let word = u64::from_be_bytes(*header);
-                    (self.is_urgent, self.left) = (word >> 63 == 1, word << 1 >> 1);
-                    self.header.clear();
-                }
-                continue;
-            }
-            let part = self.left.min(data.len() as u64);
-            self.left -= part;
-            data = &data[part as usize..];
-            urgent += usize::from(self.left == 0 && self.is_urgent);
-        }
-        urgent
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_found_however_they_are_cut() {
-        let stream: Vec<u8> = [(true, 3), (false, 100), (true, 1), (true, 20)]
-            .into_iter()
-            .flat_map(|(is_urgent, bytes)| message(is_urgent, bytes))
-            .collect();
-        for cut in 1..stream.len() {
-            let mut parser = Parser::default();
-            let found: usize = stream.chunks(cut).map(|part| parser.take(part)).sum();
-            assert_eq!(found, 3, "cut at {cut}");
-        }
+    /// The place in the log of one more client.
+    fn add_client(&self) -> usize {
+        let clients = &mut self.log.borrow_mut().clients;
+        clients.push(EndLog::default());
+        clients.len() - 1
     }
 }

@@ -4,9 +4,8 @@
 //! connection leaves a waker with its socket and gets a turn only when that is called. Cost: O(1)
 //! per wake-up.
 
-use super::{App, Step};
-use crate::pattern::Pattern;
-use core::net::SocketAddr;
+use neap_lab::app::{App, Step};
+use neap_lab::pattern::Pattern;
 use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
@@ -17,13 +16,14 @@ use neap_tcp::info::TcpInfo;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Instant;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 /// How a writer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub(crate) enum Waits {
     /// A thread in `write_all`: it is woken and tries, until it is refused.
     Blocking,
     /// A user of `EPOLLET`: registered for good; after an event it writes until a write is short.
@@ -37,38 +37,38 @@ const ROOM: Ready = Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERRO
 
 /// What one writer does.
 #[derive(Clone, Debug)]
-pub struct WriterPlan {
+pub(crate) struct WriterPlan {
     /// How it waits.
-    pub waits: Waits,
+    pub(crate) waits: Waits,
     /// Options of its socket: low-water mark, send buffer.
-    pub options: SocketOptions,
+    pub(crate) options: SocketOptions,
     /// Bytes that it writes at a time.
-    pub chunk: usize,
+    pub(crate) chunk: usize,
     /// Bytes that it writes in all.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What has become of one writer.
 #[derive(Clone, Debug, Default)]
-pub struct WriterLog {
+pub(crate) struct WriterLog {
     /// Bytes that the stack took.
-    pub written: u64,
+    pub(crate) written: u64,
     /// Times that it slept and was woken, the handshake not counted.
-    pub wakeups: u64,
+    pub(crate) wakeups: u64,
     /// The unsent bytes at a wake-up that was too early for the mark or for the send buffer.
-    pub woken_above: Option<u32>,
+    pub(crate) woken_above: Option<u32>,
     /// It slept although it could have been woken: a wake-up was lost.
-    pub overslept: Option<Instant>,
+    pub(crate) overslept: Option<Instant>,
     /// It failed.
-    pub error: Option<WriteError>,
+    pub(crate) error: Option<WriteError>,
     /// It has written all.
-    pub is_done: bool,
+    pub(crate) is_done: bool,
     /// The connection at its last look.
-    pub info: Option<TcpInfo>,
+    pub(crate) info: Option<TcpInfo>,
 }
 
 /// Logs that the application and the test share, in the order of the plans.
-pub type WriterLogs = Rc<RefCell<Vec<WriterLog>>>;
+pub(crate) type WriterLogs = Rc<RefCell<Vec<WriterLog>>>;
 
 /// Whose wakers were called.
 type Woken = Arc<Mutex<Vec<usize>>>;
@@ -195,7 +195,7 @@ impl Writer {
 }
 
 /// Many writers of one host.
-pub struct Writers {
+pub(crate) struct Writers {
     remote: SocketAddr,
     plans: Vec<WriterPlan>,
     writers: Vec<Writer>,
@@ -211,7 +211,7 @@ const SPURIOUS: u64 = 67;
 
 impl Writers {
     /// Each connects to `remote` and follows its plan.
-    pub fn new(remote: SocketAddr, plans: Vec<WriterPlan>) -> (Self, WriterLogs) {
+    pub(crate) fn new(remote: SocketAddr, plans: Vec<WriterPlan>) -> (Self, WriterLogs) {
         let logs = WriterLogs::new(RefCell::new(vec![WriterLog::default(); plans.len()]));
         let (writers, woken) = (Vec::new(), Woken::default());
         (Self { remote, plans, writers, logs: logs.clone(), woken, next_look: 0, turns: 0 }, logs)
@@ -280,7 +280,7 @@ impl App for Writers {
 }
 
 /// Accepts any number of connections and reads what comes.
-pub struct Readers {
+pub(crate) struct Readers {
     listener: ListenerHandle,
     open: Vec<Option<(TcpHandle, u64)>>,
     received: Rc<RefCell<u64>>,
@@ -295,7 +295,10 @@ impl Readers {
     ///
     /// # Errors
     /// As [`Stack::listen`].
-    pub fn new(stack: &Stack, local: SocketAddr) -> Result<(Self, Rc<RefCell<u64>>), SocketError> {
+    pub(crate) fn new(
+        stack: &Stack,
+        local: SocketAddr,
+    ) -> Result<(Self, Rc<RefCell<u64>>), SocketError> {
         let listener = stack.listen(local, ListenOptions::default())?;
         let woken: Woken = Arc::new(Mutex::new(vec![LISTENER]));
         let received = Rc::new(RefCell::new(0));

@@ -1,35 +1,13 @@
-//! What goes wrong on a wire: which packets vanish, and the dice for all accidents.
+//! Impairments of a path, as netem has them: which packets are lost, and a source of randomness for
+//! each kind of impairment.
 
-use super::PathConfig;
-use crate::rng::{Ppm, Rng};
-use neap_tcp::time::{Instant, Nanos};
+use super::config::PathConfig;
+use crate::rng::Rng;
+use neap_tcp::time::Instant;
 
-/// Loss in bursts: a chain of two states with a loss probability each (Gilbert 1960, Elliott 1963;
-/// the parameters of `netem loss gemodel`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GilbertElliott {
-    /// From the good to the bad state, per packet (`p`).
-    pub to_bad: Ppm,
-    /// From the bad to the good state, per packet (`r`).
-    pub to_good: Ppm,
-    /// Loss in the bad state (`1-h`).
-    pub loss_in_bad: Ppm,
-    /// Loss in the good state (`1-k`).
-    pub loss_in_good: Ppm,
-}
-
-/// Loss that is written down.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScriptedLoss {
-    /// Packets that vanish, counted from 0 in the order of their departure; ascending.
-    pub packets: Vec<u64>,
-    /// Times in which everything vanishes, from the start of the world, end excluded; ascending.
-    pub outages: Vec<(Nanos, Nanos)>,
-}
-
-/// Dice, one for each kind of accident.
+/// Sources of randomness, one for each kind of impairment: to switch one on changes no other.
 #[derive(Debug)]
-pub(super) struct Dice {
+pub(super) struct ImpairmentRngs {
     loss: Rng,
     burst: Rng,
     pub(super) corruption: Rng,
@@ -40,7 +18,7 @@ pub(super) struct Dice {
     pub(super) early: Rng,
 }
 
-impl Dice {
+impl ImpairmentRngs {
     pub(super) fn new(rng: &Rng) -> Self {
         Self {
             loss: rng.fork(1),
@@ -55,30 +33,30 @@ impl Dice {
     }
 }
 
-/// Which packets vanish. O(1) per packet.
+/// Which packets are lost. O(1) per packet.
 #[derive(Debug, Default)]
-pub(super) struct Losses {
+pub(super) struct LossModel {
     is_bad: bool,
     packet: u64,
     next_packet: usize,
     next_outage: usize,
 }
 
-impl Losses {
+impl LossModel {
     /// Whether the next packet, which leaves at `at`, vanishes; the world began at `start`.
     pub(super) fn takes(
         &mut self,
         path: &PathConfig,
-        dice: &mut Dice,
+        rngs: &mut ImpairmentRngs,
         at: Instant,
         start: Instant,
     ) -> bool {
-        let mut is_lost = dice.loss.chance(path.loss);
+        let mut is_lost = rngs.loss.chance(path.loss);
         if let Some(model) = path.bursts {
             let flip = if self.is_bad { model.to_good } else { model.to_bad };
-            self.is_bad ^= dice.burst.chance(flip);
+            self.is_bad ^= rngs.burst.chance(flip);
             let loss = if self.is_bad { model.loss_in_bad } else { model.loss_in_good };
-            is_lost |= dice.burst.chance(loss);
+            is_lost |= rngs.burst.chance(loss);
         }
         let index = self.packet;
         self.packet += 1;
@@ -97,15 +75,17 @@ impl Losses {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::{GilbertElliott, ScriptedLoss};
     use super::*;
-    use neap_tcp::time::Rate;
+    use crate::rng::Ppm;
+    use neap_tcp::time::{Nanos, Rate};
 
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     fn lost(path: &PathConfig, count: u64) -> Vec<bool> {
-        let (mut losses, mut dice) = (Losses::default(), Dice::new(&Rng::new(3)));
+        let (mut model, mut rngs) = (LossModel::default(), ImpairmentRngs::new(&Rng::new(3)));
         let at = |i| START + Nanos::from_millis(i);
-        (0..count).map(|i| losses.takes(path, &mut dice, at(i), START)).collect()
+        (0..count).map(|i| model.takes(path, &mut rngs, at(i), START)).collect()
     }
 
     fn path() -> PathConfig {

@@ -1,12 +1,11 @@
 //! A world of a scenario with every oracle on.
 
-use super::rfc::{Rfc, Sender};
-use super::{Attack, Outcome, Peaks};
+use super::build::{Built, Change};
+use super::model::{Kind, Oracles};
+use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
-use crate::oracle::{self, Oracle};
+use crate::oracle::{self, FlowOracle, SegmentOracle, Sender};
 use crate::rng::mix;
-use crate::scenario::build::{Built, Change};
-use crate::scenario::{Kind, Oracles};
 use crate::world::{HostId, LinkId, Speaker, World};
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::Report;
@@ -19,13 +18,67 @@ const DRAIN: Nanos = Nanos::from_secs(6 * 3600);
 /// Turns of hosts between two looks at whether all is over.
 const PATIENCE: u64 = 64;
 
+/// Most memory and sockets of a host at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Bytes of what was received and not read, of all sockets (`skmem r`).
+    pub received: u64,
+    /// Of one socket.
+    pub received_by_one: u64,
+    /// Bytes of what is to be sent, of all sockets (`skmem w`).
+    pub sending: u64,
+    /// Of one socket.
+    pub sending_by_one: u64,
+    /// Connections with state of their own.
+    pub connections: u64,
+    /// Half-open connections and those that wait to be accepted, of all listeners.
+    pub half_open: u64,
+    /// In TIME_WAIT.
+    pub time_wait: u64,
+}
+
+impl Peaks {
+    fn look(&mut self, world: &World, host: HostId) {
+        let stack = world.stack(host);
+        let (mut received, mut sending) = (0, 0);
+        for flow in stack.flows(world.now()) {
+            let (r, w) = (u64::from(flow.info.rmem_alloc), u64::from(flow.info.wmem_queued));
+            self.received_by_one = self.received_by_one.max(r);
+            self.sending_by_one = self.sending_by_one.max(w);
+            received += r;
+            sending += w;
+        }
+        let tcp = stack.usage().tcp;
+        self.received = self.received.max(received);
+        self.sending = self.sending.max(sending);
+        self.connections = self.connections.max(tcp.connections as u64);
+        self.half_open = self.half_open.max((tcp.requests + tcp.waiting) as u64);
+        self.time_wait = self.time_wait.max(tcp.time_wait as u64);
+    }
+}
+
+/// What a sound world came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// How long it was, until nothing was left to happen.
+    pub simulated: Nanos,
+    /// Turns of hosts.
+    pub steps: u64,
+    /// Segments that were judged.
+    pub segments: u64,
+    /// Of when each frame left and how long it was.
+    pub hash: u64,
+    /// By host.
+    pub peaks: Vec<(String, Peaks)>,
+}
+
 /// One run under watch.
 pub(crate) struct Watched {
     built: Built,
     oracles: Oracles,
     end: Instant,
-    oracle: Oracle,
-    rfc: Rfc,
+    oracle: FlowOracle,
+    segment_oracle: SegmentOracle,
     /// Ends of links at which somebody speaks: actors first, since hosts answer them.
     listened: Vec<(usize, usize, Sender)>,
     peaks: Vec<Peaks>,
@@ -54,9 +107,10 @@ impl Watched {
             drop(built.world.links()[link].capture(end));
         }
         let peaks = vec![Peaks::default(); built.hosts.len()];
-        let (oracle, rfc) = (Oracle::default(), Rfc::new(blind.is_empty()));
+        let (oracle, segment_oracle) =
+            (FlowOracle::default(), SegmentOracle::new(blind.is_empty()));
         let last = built.start;
-        Self { built, oracles, end, oracle, rfc, listened, peaks, steps: 0, last }
+        Self { built, oracles, end, oracle, segment_oracle, listened, peaks, steps: 0, last }
     }
 
     /// Runs it until everything is over; not if that takes more than so many turns of hosts.
@@ -95,7 +149,13 @@ impl Watched {
         let simulated = self.last.since(start);
         let names = self.built.hosts.iter().map(|(name, _)| name.clone());
         let peaks = names.zip(self.peaks).collect();
-        Ok(Outcome { simulated, steps: self.steps, segments: self.rfc.segments, hash, peaks })
+        Ok(Outcome {
+            simulated,
+            steps: self.steps,
+            segments: self.segment_oracle.segments,
+            hash,
+            peaks,
+        })
     }
 
     /// After the turn of a host.
@@ -105,7 +165,7 @@ impl Watched {
         self.oracle.check(world, host).map_err(|fault| format!("flow: {fault}"))?;
         for &(link, end, sender) in &self.listened {
             for packet in world.links()[link].capture(end) {
-                self.rfc.look(&packet, sender, &|| has_dropped(world, host))?;
+                self.segment_oracle.look(&packet, sender, &|| has_dropped(world, host))?;
             }
         }
         if let Some(peaks) = self.peaks.get_mut(host.0) {
