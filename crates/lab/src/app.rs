@@ -1,5 +1,6 @@
 //! Applications. Each is a client or a server of connections ([`client`], [`server`]), which reads
-//! and writes a [`stream`] as its [`task`] says: traffic of a [`group`] of equal connections, or the
+//! and writes a [`stream`] as its [`task`] says: traffic of a [`group`] of equal connections, or
+//! the
 //! [`session`] of a single one by a plan of its own.
 
 mod client;

@@ -3,14 +3,15 @@
 //! the C library.
 //!
 //! It has no clock, and [`Posix`] never waits. A call that would wait on Linux answers
-//! [`Outcome::Wait`], which says until when; the caller polls the stack, lets time pass, and repeats
-//! the call *with the same [`Call`]* until it answers [`Outcome::Done`] or fails. The `Call` keeps
-//! what a thread in the kernel would keep on its stack: the files that it works on, when the wait
-//! began and how many bytes are done. So a blocking send of a large buffer is repeated with the
-//! whole buffer, and goes on where it stood. This is how hosts in virtual time use it.
+//! [`Outcome::Wait`], which says until when; the caller polls the stack, lets time pass, and
+//! repeats the call *with the same [`Call`]* until it answers [`Outcome::Done`] or fails. The
+//! `Call` keeps what a thread in the kernel would keep on its stack: the files that it works on,
+//! when the wait began and how many bytes are done. So a blocking send of a large buffer is
+//! repeated with the whole buffer, and goes on where it stood. This is how hosts in virtual time
+//! use it.
 //!
-//! [`Process`] is the same on a running stack: its calls wait, and threads that wait drive the stack
-//! meanwhile (`neap::Stack::posix`).
+//! [`Process`] is the same on a running stack: its calls wait, and threads that wait drive the
+//! stack meanwhile (`neap::Stack::posix`).
 //!
 //! Threads may share both. Each file has a lock of its own, and the table of descriptors is
 //! locked to look one up.

@@ -147,8 +147,8 @@ impl Process {
         self.posix.listen(self.now(), fd, backlog)
     }
 
-    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. Several threads may wait: each gets a connection of its
-    /// own.
+    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. Several threads may wait: each gets a connection
+    /// of its own.
     ///
     /// # Errors
     /// As [`Posix::accept`].
@@ -302,8 +302,8 @@ impl Process {
         self.posix.ioctl(self.now(), fd, request, argument)
     }
 
-    /// `poll(2)`: how many of `fds` have something; waits up to `timeout_ms` milliseconds, forever if
-    /// that is negative.
+    /// `poll(2)`: how many of `fds` have something; waits up to `timeout_ms` milliseconds, forever
+    /// if that is negative.
     ///
     /// # Errors
     /// As [`Posix::poll`].
@@ -342,8 +342,8 @@ impl Process {
         self.posix.epoll_ctl(epfd, operation, fd, event)
     }
 
-    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms` milliseconds,
-    /// forever if that is negative.
+    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms`
+    /// milliseconds, forever if that is negative.
     ///
     /// # Errors
     /// As [`Posix::epoll_wait`].

@@ -35,8 +35,8 @@ pub enum Traffic {
         /// Of one write.
         write: u64,
     },
-    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and none
-    /// in a pause.
+    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and
+    /// none in a pause.
     Produced {
         /// Bytes of one write at most.
         write: u64,
