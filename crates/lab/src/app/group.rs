@@ -32,7 +32,7 @@ pub enum Traffic {
     Bulk {
         /// How much.
         bytes: Option<u64>,
-        /// Of one write.
+        /// Bytes of one write.
         write: u64,
     },
     /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and

@@ -41,7 +41,7 @@ pub(crate) struct Orders {
     pub(crate) count: u32,
     /// Bytes that each of them sends.
     pub(crate) bytes: u32,
-    /// Of somebody else.
+    /// A connection of somebody else.
     pub(crate) target: Option<Target>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Attacker {
     /// By their own address and the victim's.
     connections: BTreeMap<(SocketAddr, SocketAddr), AttackConnection>,
     is_begun: bool,
-    /// That it asks for if it asks for little.
+    /// MSS that the attacker asks for if it asks for little.
     mss: u16,
     next: Instant,
     again: Instant,

@@ -32,10 +32,10 @@ pub(super) struct AttackConnection {
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     iss: SeqNumber,
-    /// Of its own stream: acknowledged, and sent.
+    /// Own stream: what is acknowledged, and what is sent.
     pub(super) una: SeqNumber,
     pub(super) nxt: SeqNumber,
-    /// Of the victim's stream: has arrived in order, and the highest that was seen.
+    /// The victim's stream: what has arrived in order, and the highest that was seen.
     pub(super) got: SeqNumber,
     pub(super) high: SeqNumber,
     /// The victim's FIN has arrived in order.

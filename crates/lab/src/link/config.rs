@@ -52,9 +52,9 @@ pub struct NicConfig {
     pub pacing_shift: u8,
     /// From a frame's last bit on the wire to its completion.
     pub completion_delay: Nanos,
-    /// Of transmit completions.
+    /// Coalescing of transmit completions.
     pub tx_coalescing: Coalescing,
-    /// Of receptions.
+    /// Coalescing of receptions.
     pub rx_coalescing: Coalescing,
 }
 
@@ -79,7 +79,7 @@ impl Default for NicConfig {
 /// The way from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathConfig {
-    /// Of the NIC's wire, in bytes per second.
+    /// Rate of the NIC's wire.
     pub rate: Rate,
     /// Propagation delay.
     pub delay: Nanos,

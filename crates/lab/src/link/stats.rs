@@ -8,7 +8,7 @@ use neap_tcp::time::{Instant, Nanos};
 pub struct LinkStats {
     /// Frames that a socket accounts for, super-frames counted once.
     pub frames: u64,
-    /// Of these, super-frames.
+    /// Frames with data that were super-frames.
     pub super_frames: u64,
     /// Wire segments of these frames.
     pub segments: u64,

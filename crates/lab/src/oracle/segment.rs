@@ -38,7 +38,7 @@ const UNOPENED: &str = "a segment before both SYNs";
 pub(crate) enum Sender {
     /// A host: it must keep to the rules.
     Host {
-        /// Of the card that it left.
+        /// MTU of the card that it left.
         mtu: u16,
         /// Its queues keep the order of a connection's packets and of resets that no socket sends,
         /// and connections are made of its own memory, not of cookies that may come twice.

@@ -27,7 +27,7 @@ use toml::Spanned;
 /// The first port of applications; each group has its own.
 const FIRST_PORT: u16 = 5001;
 
-/// Of a write if nothing is said, as iperf3's.
+/// Bytes of a write if nothing is said, as iperf3's.
 const WRITE: u64 = 131_072;
 
 /// The thread of a host's event loop, and of its executor.
@@ -69,7 +69,7 @@ struct Builder<'a> {
     files: &'a Files<'a>,
     world: World,
     nodes: BTreeMap<&'a str, Node>,
-    /// Of each host and actor, by link.
+    /// Addresses of each host and actor, by link.
     addresses: BTreeMap<Node, Vec<(LinkId, IpAddr)>>,
     links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
 }

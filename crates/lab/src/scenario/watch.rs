@@ -23,11 +23,11 @@ const PATIENCE: u64 = 64;
 pub struct Peaks {
     /// Bytes of what was received and not read, of all sockets (`skmem r`).
     pub received: u64,
-    /// Of one socket.
+    /// Most bytes that one socket received and did not read.
     pub received_by_one: u64,
     /// Bytes of what is to be sent, of all sockets (`skmem w`).
     pub sending: u64,
-    /// Of one socket.
+    /// Most bytes that one socket has to send.
     pub sending_by_one: u64,
     /// Connections with state of their own.
     pub connections: u64,
@@ -66,7 +66,7 @@ pub struct Outcome {
     pub steps: u64,
     /// Segments that were judged.
     pub segments: u64,
-    /// Of when each frame left and how long it was.
+    /// Hash of when each frame left and how long it was.
     pub hash: u64,
     /// By host.
     pub peaks: Vec<(String, Peaks)>,

@@ -70,7 +70,7 @@ pub(crate) struct WriterLog {
 /// Logs that the application and the test share, in the order of the plans.
 pub(crate) type WriterLogs = Rc<RefCell<Vec<WriterLog>>>;
 
-/// Whose wakers were called.
+/// Writers whose wakers were called.
 type Woken = Arc<Mutex<Vec<usize>>>;
 
 struct Alarm {

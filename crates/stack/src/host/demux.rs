@@ -38,7 +38,7 @@ struct TimeWaitEntry {
     tuple: FourTuple,
     time_wait: TimeWait,
     serial: u32,
-    /// Of the socket: its answers stay in its band (`tw_priority`).
+    /// Priority of the socket: answers stay in its band (`tw_priority`).
     priority: u8,
 }
 

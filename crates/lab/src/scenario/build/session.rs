@@ -25,7 +25,7 @@ pub(crate) struct Running {
     pub(crate) client: SharedSessionLog,
     /// Who listened.
     pub(crate) server: SharedSessionLog,
-    /// That each writes.
+    /// Bytes that each end writes.
     pub(crate) bytes: [u64; 2],
     /// One end leaves without having read all.
     pub(crate) is_cut: bool,

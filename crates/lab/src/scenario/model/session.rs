@@ -15,16 +15,16 @@ pub struct Session {
     /// From the start of the world.
     #[serde(default)]
     pub start: Option<Time>,
-    /// That `from` writes.
+    /// Bytes that `from` writes.
     #[serde(default)]
     pub bytes: Option<Size>,
-    /// That `to` writes.
+    /// Bytes that `to` writes.
     #[serde(default)]
     pub answer: Option<Size>,
-    /// Of one write at the most.
+    /// Bytes of one write at the most.
     #[serde(default)]
     pub write: Option<Size>,
-    /// Of one read at the most.
+    /// Bytes of one read at the most.
     #[serde(default)]
     pub read: Option<Size>,
     /// Reads and writes that copy nothing.
