@@ -83,7 +83,7 @@ pub use neap_device as device;
 pub use neap_posix as posix;
 pub use neap_stack as stack;
 pub use neap_tcp as tcp;
-pub use neap_tcp::write::WriteFlags;
+pub use neap_tcp::connection::WriteFlags;
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]

@@ -2,9 +2,9 @@
 
 use crate::abi::*;
 use neap_tcp::config::Config;
+use neap_tcp::congestion::CaState;
 use neap_tcp::congestion::PathModel;
 use neap_tcp::info::TcpInfo;
-use neap_tcp::sender::recovery::CaState;
 use neap_tcp::state::State;
 use neap_tcp::time::{Nanos, Rate};
 

@@ -32,11 +32,11 @@ const fn mutation(
 const AUTOSIZE: &str = "tcp/src/transmit/autosize.rs";
 const PACER: &str = "tcp/src/transmit/pacer.rs";
 const RECOVERY: &str = "tcp/src/sender/recovery.rs";
-const RETRANSMIT: &str = "tcp/src/transmit/retransmit.rs";
+const RETRANSMIT: &str = "tcp/src/connection/retransmit.rs";
 const SENDER: &str = "tcp/src/sender/mod.rs";
-const SPACE: &str = "tcp/src/send_space.rs";
-const TIMERS: &str = "tcp/src/timers.rs";
-const TRANSMIT: &str = "tcp/src/transmit/mod.rs";
+const SPACE: &str = "tcp/src/connection/send_space.rs";
+const TIMERS: &str = "tcp/src/connection/timers.rs";
+const OUTPUT: &str = "tcp/src/connection/output.rs";
 
 const MUTATIONS: &[Mutation] = &[
     mutation(
@@ -47,7 +47,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "half the window at most makes one frame",
-        TRANSMIT,
+        OUTPUT,
         "if self.config.half_cwnd {",
         "if self.config.half_cwnd && !$on {",
     ),
@@ -59,38 +59,33 @@ const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "a short segment waits for another one (Nagle)",
-        TRANSMIT,
+        OUTPUT,
         "self.options.nodelay || self.sender.board.is_empty() || !unacked_short",
         "$on || self.options.nodelay || self.sender.board.is_empty() || !unacked_short",
     ),
     mutation(
         "full segments in flight do not hold a short one (Minshall)",
-        TRANSMIT,
+        OUTPUT,
         "self.sender.board.is_empty() || !unacked_short",
         "self.sender.board.is_empty() || (!unacked_short && !$on)",
     ),
-    mutation(
-        "TCP_CORK holds",
-        TRANSMIT,
-        "if self.options.cork {",
-        "if self.options.cork && !$on {",
-    ),
+    mutation("TCP_CORK holds", OUTPUT, "if self.options.cork {", "if self.options.cork && !$on {"),
     mutation(
         "a short write waits for a completion (autocorking)",
-        TRANSMIT,
+        OUTPUT,
         "self.config.tcp_autocorking\n",
         "!$on && self.config.tcp_autocorking\n",
     ),
     mutation(
         "no frame goes beyond the end of a record",
-        TRANSMIT,
+        OUTPUT,
         "let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);\n        let first",
         "let (record, is_ended) = match $on { true => (unsent, false), false => \
          self.sender.queue.first_record(self.sender.nxt) };\n        let first",
     ),
     mutation(
         "few frames are below a socket",
-        TRANSMIT,
+        OUTPUT,
         "if !self.config.small_queues {",
         "if !self.config.small_queues || $on {",
     ),

@@ -1,7 +1,9 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
-use crate::sender::send_queue::BUFFER_OVERHEAD;
 use thiserror::Error;
+
+/// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
+pub const BUFFER_OVERHEAD: u32 = 896;
 
 /// `min default max` of a buffer, in bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

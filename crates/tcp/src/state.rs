@@ -48,21 +48,8 @@ pub enum Transition {
 }
 
 impl State {
-    /// All states, for tables.
-    pub const ALL: [Self; 10] = [
-        Self::SynSent,
-        Self::SynReceived,
-        Self::Established,
-        Self::FinWait1,
-        Self::FinWait2,
-        Self::CloseWait,
-        Self::Closing,
-        Self::LastAck,
-        Self::TimeWait,
-        Self::Closed,
-    ];
-
-    /// The state after `transition`; itself where the transition means nothing.
+    /// The state after `transition`; itself where the transition means nothing. In SYN-RECEIVED a
+    /// shutdown waits for the handshake: it comes once more after it.
     #[must_use]
     pub const fn after(self, transition: Transition) -> Self {
         use Transition as T;
@@ -73,8 +60,8 @@ impl State {
             }
             (Self::SynSent, T::SynArrived) => Self::SynReceived,
             (Self::SynSent, T::Shutdown) => Self::Closed,
-            (Self::SynReceived | Self::Established, T::Shutdown) => Self::FinWait1,
-            (Self::SynReceived | Self::Established, T::FinArrived) => Self::CloseWait,
+            (Self::Established, T::Shutdown) => Self::FinWait1,
+            (Self::Established, T::FinArrived) => Self::CloseWait,
             (Self::CloseWait, T::Shutdown) => Self::LastAck,
             (Self::FinWait1, T::FinAcked) => Self::FinWait2,
             (Self::FinWait1, T::FinArrived) => Self::Closing,
@@ -142,7 +129,7 @@ mod tests {
             (&[T::SynAckArrived, T::Shutdown, T::FinAcked, T::FinArrived], TimeWait),
             (&[T::SynAckArrived, T::Shutdown, T::FinArrived, T::FinAcked], TimeWait),
             (&[T::SynAckArrived, T::FinArrived, T::Shutdown, T::FinAcked], Closed),
-            (&[T::SynArrived, T::Shutdown], FinWait1),
+            (&[T::SynArrived, T::Shutdown, T::SynAcked, T::Shutdown], FinWait1),
             (&[T::SynAckArrived, T::Abort], Closed),
             (&[T::SynAckArrived, T::FinAcked, T::SynArrived], Established),
         ];

@@ -7,17 +7,17 @@
 use bytes::Bytes;
 use neap_tcp::config::{BufferSizes, Config};
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, ConnectionError, Path, Setup};
+use neap_tcp::connection::{Connection, ConnectionError, Path, Setup, WriteFlags};
 use neap_tcp::counters::Counters;
 use neap_tcp::handshake::{Accepted, Negotiated};
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::{Ecn, Flags, Payload, SackBlock, Segment, Timestamps};
+use neap_tcp::sender::pages::Unpooled;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use neap_tcp::write::WriteFlags;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
@@ -210,7 +210,7 @@ impl World {
             controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
             config: Arc::new(config.clone()),
             counters: Arc::new(Counters::default()),
-            pages: Arc::default(),
+            pages: Arc::new(Unpooled),
             account: account.clone(),
             isn: iss,
             ts_offset: source.pick(&[0, u32::MAX]),

@@ -5,8 +5,8 @@ mod peer;
 
 use neap_tcp::config::Config;
 use neap_tcp::congestion;
+use neap_tcp::congestion::CaState;
 use neap_tcp::options::SocketOptions;
-use neap_tcp::sender::recovery::CaState;
 use neap_tcp::time::Nanos;
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::Verdict;

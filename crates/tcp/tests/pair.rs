@@ -7,6 +7,7 @@ use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteE
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
+use neap_tcp::sender::pages::Unpooled;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
@@ -123,7 +124,7 @@ fn end(now: Instant, isn: u32, config: Config, mtu: u32) -> (End, Arc<TxAccount>
         controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
         config: Arc::new(config),
         counters: counters.clone(),
-        pages: Arc::default(),
+        pages: Arc::new(Unpooled),
         account: account.clone(),
         isn: SeqNumber(isn),
         ts_offset: isn,

@@ -11,9 +11,9 @@ use crate::socket::SharedSocket;
 use crate::{Fd, Posix};
 use bytes::Bytes;
 use neap_stack::socket::tcp::TcpHandle;
+use neap_tcp::connection::WriteFlags;
 use neap_tcp::connection::{ReadError, WriteError};
 use neap_tcp::time::Instant;
-use neap_tcp::write::WriteFlags;
 
 impl PipeEnd {
     /// `read(2)` of a pipe.

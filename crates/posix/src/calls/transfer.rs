@@ -17,9 +17,8 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
-use neap_tcp::connection::{ReadError, WriteError};
+use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
-use neap_tcp::write::WriteFlags;
 
 /// How one call transfers.
 #[derive(Clone, Copy)]

@@ -38,7 +38,7 @@ struct TimeWaitEntry {
     tuple: FourTuple,
     time_wait: TimeWait,
     serial: u32,
-    /// Of the socket: its answers stay in its band (`tw_priority`).
+    /// Priority of the socket: answers stay in its band (`tw_priority`).
     priority: u8,
 }
 
@@ -153,8 +153,7 @@ impl Demux {
     }
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
-    /// later
-    /// [`insert`](Self::insert) tells whether another thread was faster.
+    /// later [`insert`](Self::insert) tells whether another thread was faster.
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.

@@ -12,6 +12,7 @@ mod icmp_error;
 pub(crate) mod input;
 pub(crate) mod listener;
 pub(crate) mod opening;
+mod pages;
 mod ports;
 pub mod readiness;
 pub(crate) mod registry;

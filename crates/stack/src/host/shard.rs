@@ -5,6 +5,7 @@
 
 use super::Host;
 use super::input::{Batch, Input};
+use super::pages::PagePool;
 use super::registry::Target;
 use super::run_list::{RunCell, RunList, SocketId, Work};
 use crate::device::RxQueue;
@@ -17,7 +18,7 @@ use crate::net::topology::Locals;
 use crate::sync::{Mutex, lock};
 use crate::wheel::Wheel;
 use neap_tcp::counters::{Counter, Counters};
-use neap_tcp::sender::pages::PagePool;
+use neap_tcp::sender::pages::Pages;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::{Arc, TryLockError};
 
@@ -83,7 +84,7 @@ struct Driver {
 /// One driver's part of a host.
 pub(crate) struct Shard {
     pub(crate) list: Arc<RunList>,
-    pages: Arc<PagePool>,
+    pages: Arc<dyn Pages>,
     driver: Mutex<Driver>,
 }
 
@@ -107,7 +108,8 @@ impl Shard {
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
         };
-        let (list, pages) = (Arc::new(RunList::new(index, slack)), Arc::default());
+        let list = Arc::new(RunList::new(index, slack));
+        let pages = Arc::new(PagePool::default());
         Self { list, pages, driver: Mutex::new(driver) }
     }
 
@@ -121,7 +123,7 @@ impl Shard {
     }
 
     /// What the shard's connections write into.
-    pub(crate) fn pages(&self) -> &Arc<PagePool> {
+    pub(crate) fn pages(&self) -> &Arc<dyn Pages> {
         &self.pages
     }
 

@@ -12,7 +12,7 @@ use crate::net::Visit;
 use crate::net::egress::CachedRoute;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use neap_tcp::connection::{Connection, Path, WriteError};
+use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::info::TcpInfo;
 use neap_tcp::segment::Segment;
@@ -20,7 +20,6 @@ use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::TxBlocked;
-use neap_tcp::write::WriteFlags;
 use std::sync::Arc;
 
 /// Memory that a segment in the backlog counts besides its payload.

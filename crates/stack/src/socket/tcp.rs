@@ -8,12 +8,11 @@ use crate::host::tcp::TcpSocket;
 use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use neap_tcp::connection::{Connection, ConnectionError, ReadError, WriteError};
+use neap_tcp::connection::{Connection, ConnectionError, ReadError, WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 use neap_tcp::state::State;
 use neap_tcp::time::Instant;
-use neap_tcp::write::WriteFlags;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 

@@ -15,11 +15,13 @@ use super::path_model::{
     Chance, MIN_WINDOW, UNIT, bandwidth, bdp, for_minimum, frame, in_network, initial_rate,
     min_frame, paced,
 };
-use super::{AckSample, CaState, CongestionControl, CongestionEvent, PathModel, Start, Window};
+use super::{
+    AckSample, CaState, CongestionControl, CongestionEvent, INITIAL_WINDOW, PathModel, Start,
+    Window,
+};
 use crate::config::FrameRule;
-use crate::sender::INITIAL_WINDOW;
-use crate::sender::windowed_min::WindowedMax;
 use crate::time::{Instant, Nanos, Rate};
+use crate::windowed_min::WindowedMax;
 use aggregation::Aggregation;
 use policer::{Policer, Progress};
 

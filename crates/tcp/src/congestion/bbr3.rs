@@ -24,9 +24,8 @@ mod tests;
 use super::path_model::{Chance, Excess, MIN_WINDOW, UNIT, bdp, frame, in_network, initial_rate};
 use super::path_model::{min_frame, paced};
 use super::{AckSample, CaState, CongestionControl, CongestionEvent};
-use super::{LostSegments, PathModel, Start, Window};
+use super::{INITIAL_WINDOW, LostSegments, PathModel, Start, Window};
 use crate::config::FrameRule;
-use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
 use cycle::Probing;
 use loss::{LossRound, Undo};
@@ -53,7 +52,7 @@ const UNLIMITED: u32 = u32::MAX;
 
 /// What the flow is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum Mode {
     /// Doubles the rate each round trip.
     #[default]
     Startup,
@@ -71,7 +70,7 @@ enum State {
     ProbeRtt,
 }
 
-impl State {
+impl Mode {
     fn is_probe_bw(self) -> bool {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
@@ -112,7 +111,7 @@ struct Rounds {
 /// BBR version 3.
 #[derive(Clone, Debug, Default)]
 pub struct Bbr3 {
-    state: State,
+    state: Mode,
     rounds: Rounds,
     bandwidth: Bandwidth,
     volume: Volume,
@@ -132,7 +131,7 @@ pub struct Bbr3 {
     delivered: u64,
     mss: u32,
     frame_rule: FrameRule,
-    /// The window before recovery or a visit to [`State::ProbeRtt`].
+    /// The window before recovery or a visit to [`Mode::ProbeRtt`].
     prior_cwnd: u32,
     prior_state: CaState,
     /// A window was reduced without loss: ECN, or a drop in the own host.
@@ -155,7 +154,7 @@ impl Bbr3 {
     fn with_budget(&self, volume: u32) -> u32 {
         let budget = 3 * frame(self.pacing_rate, self.frame_rule, self.mss);
         let volume = volume.max(budget).max(MIN_WINDOW);
-        volume.saturating_add(if self.state == State::Up { 2 } else { 0 })
+        volume.saturating_add(if self.state == Mode::Up { 2 } else { 0 })
     }
 
     /// `Inflight`: what should be in flight for `bw`.
@@ -195,7 +194,7 @@ impl Bbr3 {
     }
 
     fn save_cwnd(&mut self, cwnd: u32) {
-        let is_good = self.prior_state < CaState::Recovery && self.state != State::ProbeRtt;
+        let is_good = self.prior_state < CaState::Recovery && self.state != Mode::ProbeRtt;
         self.prior_cwnd = if is_good { cwnd } else { self.prior_cwnd.max(cwnd) };
     }
 
@@ -214,7 +213,7 @@ impl Bbr3 {
             window.cwnd = grown;
         }
         window.cwnd = window.cwnd.max(MIN_WINDOW);
-        if self.state == State::ProbeRtt {
+        if self.state == Mode::ProbeRtt {
             window.cwnd = window.cwnd.min(self.probe_rtt_cwnd());
         }
         window.cwnd = window.cwnd.min(self.volume_cap()).min(window.clamp);
@@ -223,9 +222,9 @@ impl Bbr3 {
     /// `BoundCwndForModel`: what recent congestion allows.
     fn volume_cap(&self) -> u32 {
         let cap = match self.state {
-            State::Down | State::Refill | State::Up => self.volume.longterm,
-            State::Cruise | State::ProbeRtt => self.volume.with_headroom(),
-            State::Startup | State::Drain => UNLIMITED,
+            Mode::Down | Mode::Refill | Mode::Up => self.volume.longterm,
+            Mode::Cruise | Mode::ProbeRtt => self.volume.with_headroom(),
+            Mode::Startup | Mode::Drain => UNLIMITED,
         };
         cap.min(self.volume.shortterm).max(MIN_WINDOW)
     }
@@ -305,7 +304,7 @@ impl CongestionControl for Bbr3 {
                 self.excess.restart(now);
                 if self.state.is_probe_bw() {
                     self.set_pacing_rate(UNIT);
-                } else if self.state == State::ProbeRtt {
+                } else if self.state == Mode::ProbeRtt {
                     self.leave_probe_rtt_if_done(now, window);
                 }
             }
@@ -334,7 +333,7 @@ impl CongestionControl for Bbr3 {
     }
 
     fn marks_app_limited(&self) -> bool {
-        self.state == State::ProbeRtt
+        self.state == Mode::ProbeRtt
     }
 
     fn min_tso_segs(&self) -> Option<u32> {

@@ -10,9 +10,27 @@ pub mod reno;
 mod tests;
 
 use crate::config::{FrameRule, HyStartRule};
-pub use crate::sender::recovery::CaState;
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
+
+/// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
+pub const INITIAL_WINDOW: u32 = 10;
+
+/// Congestion state (`tcp_ca_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CaState {
+    /// Nothing unusual.
+    #[default]
+    Open,
+    /// SACKs or duplicate ACKs that may be reordering.
+    Disorder,
+    /// The window is being reduced without loss (ECN echo, local drop).
+    Cwr,
+    /// Fast recovery.
+    Recovery,
+    /// After a retransmission timeout.
+    Loss,
+}
 
 /// What one ACK told the sender: the only input of a controller besides events
 /// (Linux's `rate_sample`). All counts are wire segments.
@@ -34,7 +52,7 @@ pub struct AckSample {
     pub in_flight: u32,
     /// Delivered over the sampled interval; 0 when there is no sample.
     pub delivered: u32,
-    /// Of `delivered`, those that the receiver reported as marked.
+    /// The segments of `delivered` that the receiver reported as marked.
     pub delivered_ce: u32,
     /// `delivered` of the connection when the sampled segment was sent.
     pub prior_delivered: u64,

@@ -3,9 +3,8 @@
 //! Windows are in segments, bandwidth in bytes per second, gains in 1/256.
 //! Cost: a few 128-bit multiplications and divisions per ACK.
 
-use super::AckSample;
+use super::{AckSample, INITIAL_WINDOW};
 use crate::config::FrameRule;
-use crate::sender::INITIAL_WINDOW;
 use crate::time::{Instant, Nanos, Rate};
 
 /// A gain of one.

@@ -2,7 +2,7 @@
 //!
 //! [`Receiver`] never sends. A caller hands it segments, reads, and sends an ACK whenever
 //! [`ack_due`](Receiver::ack_due) says [`AckDue::Now`]: with the acknowledgment number
-//! [`nxt`](Receiver::nxt), the window of [`offer`](Receiver::offer), the blocks of
+//! [`nxt`](Receiver::nxt), the window of [`next_window`](Receiver::next_window), the blocks of
 //! [`sack_blocks`](Receiver::sack_blocks) and ECE if [`ece`](Receiver::ece); then it calls
 //! [`on_ack_sent`](Receiver::on_ack_sent). Every segment with ACK set, data too, counts as one.
 //!
@@ -19,7 +19,7 @@ pub use ack::{ATO_MIN, AckDue, DELACK_MAX, Estimates};
 pub use intake::{Disposition, Intake};
 pub use queue::{COPY_BREAK, OVERHEAD};
 pub use timestamps::TsRecent;
-pub use window::{InitialWindow, Offer};
+pub use window::AdvertisedWindow;
 
 use crate::config::Config;
 use crate::counters::{Counter, Counters};
@@ -38,7 +38,7 @@ use window::{Queued, ReceiveWindow};
 const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
 /// What the handshake settled for the receiving half.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct Terms {
     /// The peer's initial sequence number (of its SYN).
     pub irs: SeqNumber,
     /// Window that our SYN or SYN-ACK offered, bytes.
@@ -57,8 +57,6 @@ pub struct Setup {
     pub ecn: bool,
     /// `SO_RCVBUF` if it was set: bytes of memory, doubled. Fixes the buffer.
     pub rcvbuf: Option<u32>,
-    /// `TCP_WINDOW_CLAMP`, bytes; 0 when not set.
-    pub clamp: u32,
 }
 
 /// Why a segment is not acceptable (RFC 9293 section 3.10.7.4; Linux's `tcp_sequence`).
@@ -120,34 +118,33 @@ pub struct Receiver {
 
 impl Receiver {
     /// The state just after the handshake.
-    pub fn new(now: Instant, config: Arc<Config>, counters: Arc<Counters>, setup: &Setup) -> Self {
-        let nxt = setup.irs + 1;
-        let start = window::Start {
+    pub fn new(now: Instant, config: Arc<Config>, counters: Arc<Counters>, terms: &Terms) -> Self {
+        let nxt = terms.irs + 1;
+        let start = window::FirstWindow {
             nxt,
-            wnd: setup.wnd,
-            wscale: setup.wscale,
-            advmss: u32::from(setup.advmss),
-            rcvbuf: setup.rcvbuf,
-            clamp: setup.clamp,
+            wnd: terms.wnd,
+            wscale: terms.wscale,
+            advmss: u32::from(terms.advmss),
+            rcvbuf: terms.rcvbuf,
         };
         let window = ReceiveWindow::new(now, &config, &start);
-        let hint = setup.advmss.min(setup.mss);
-        let hint = u32::from(hint).min(setup.wnd / 2);
+        let hint = terms.advmss.min(terms.mss);
+        let hint = u32::from(hint).min(terms.wnd / 2);
         let mut is = Is::empty();
-        is.set(Is::SACK, setup.sack);
-        is.set(Is::ECN, setup.ecn);
-        is.set(Is::TIMESTAMPS, setup.ts_recent.is_some());
+        is.set(Is::SACK, terms.sack);
+        is.set(Is::ECN, terms.ecn);
+        is.set(Is::TIMESTAMPS, terms.ts_recent.is_some());
         Self {
             config,
             counters,
-            irs: setup.irs,
+            irs: terms.irs,
             nxt,
             received: 0,
             queue: ByteQueue::default(),
             reassembly: None,
             window,
             ack: AckPolicy::new(hint),
-            ts_recent: TsRecent::new(now, setup.ts_recent.unwrap_or(0)),
+            ts_recent: TsRecent::new(now, terms.ts_recent.unwrap_or(0)),
             fin: None,
             dsack: SmallVec::new(),
             last_oow_ack: Instant::ZERO,
@@ -383,18 +380,18 @@ impl Receiver {
     }
 
     /// The window to put in the next segment that acknowledges [`nxt`](Self::nxt).
-    pub fn offer(&mut self) -> Offer {
+    pub fn next_window(&mut self) -> AdvertisedWindow {
         let (selected, tight) = self.window.select(self.rmem_alloc(), self.ack.rcv_mss());
         if tight {
             self.ack.hint_quick(false);
         }
-        self.window.offer(self.nxt, selected)
+        self.window.next(self.nxt, selected)
     }
 
-    /// A segment that acknowledges [`nxt`](Self::nxt) with the window `offer` was handed down,
+    /// A segment that acknowledges [`nxt`](Self::nxt) with the window `window` was handed down,
     /// with data or without. Nothing is owed any more, except for further duplicates.
-    pub fn on_ack_sent(&mut self, offer: Offer) {
-        self.window.on_offered(self.nxt, offer);
+    pub fn on_ack_sent(&mut self, window: AdvertisedWindow) {
+        self.window.on_advertised(self.nxt, window);
         self.ack.on_ack_sent();
         let reported = self.ranges_per_ack();
         if let Some(holes) = &mut self.reassembly {
@@ -550,11 +547,6 @@ impl Receiver {
     pub fn has_enough(&self, target: u32) -> bool {
         let unread = self.unread();
         unread > 0 && (unread >= target || self.window.remaining(self.nxt) <= self.ack.rcv_mss())
-    }
-
-    /// `TCP_WINDOW_CLAMP`: never offers more than `bytes`.
-    pub fn set_window_clamp(&mut self, bytes: u32) {
-        self.window.clamp_to(bytes);
     }
 
     /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on leaves that

@@ -71,7 +71,7 @@ struct Run {
 
 impl Run {
     fn new(world: &World) -> Self {
-        let setup = Setup {
+        let setup = Terms {
             irs: SeqNumber(world.irs),
             wnd: (world.rcvbuf / 2).min(65_535),
             wscale: world.wscale,
@@ -81,7 +81,6 @@ impl Run {
             sack: world.sack,
             ecn: false,
             rcvbuf: Some(world.rcvbuf),
-            clamp: 0,
         };
         let now = Instant::from_nanos(1);
         let rx = Receiver::new(now, Arc::default(), Arc::default(), &setup);
@@ -169,7 +168,7 @@ impl Run {
                 assert!(block.left.before(block.right));
                 assert!(block.right.bytes_since(first) <= self.nxt.max(self.edge + 1) + 1);
             }
-            let offer = self.rx.offer();
+            let offer = self.rx.next_window();
             let edge = self.rx.adv();
             self.rx.on_ack_sent(offer);
             assert!(self.rx.adv().at_or_after(edge), "the edge moved left");
@@ -245,9 +244,9 @@ proptest! {
         segments in prop::collection::vec((0_u32..3_000, 1_u32..600), 1..100),
     ) {
         let counters: Arc<Counters> = Arc::default();
-        let setup = Setup {
+        let setup = Terms {
             irs: SeqNumber(irs), wnd: 65_535, wscale: 0, advmss: 1_000, mss: 1_000,
-            ts_recent: None, sack: true, ecn: false, rcvbuf: Some(1 << 20), clamp: 0,
+            ts_recent: None, sack: true, ecn: false, rcvbuf: Some(1 << 20),
         };
         let mut rx = Receiver::new(Instant::ZERO, Arc::default(), counters, &setup);
         let mut model = vec![None; 4_000];
@@ -281,9 +280,9 @@ proptest! {
     ) {
         let config = Arc::new(Config::default());
         let counters: Arc<Counters> = Arc::default();
-        let setup = Setup {
+        let setup = Terms {
             irs: SeqNumber(irs), wnd, wscale, advmss: mss.0, mss: mss.1,
-            ts_recent: bits.2.then_some(irs), sack: bits.0, ecn: bits.1, rcvbuf, clamp: 0,
+            ts_recent: bits.2.then_some(irs), sack: bits.0, ecn: bits.1, rcvbuf,
         };
         let mut now = Instant::from_nanos(u64::from(irs));
         let mut rx = Receiver::new(now, config.clone(), counters, &setup);
@@ -321,13 +320,12 @@ proptest! {
                 }
                 220..225 => { rx.read_bytes(now); }
                 225..228 => rx.set_rcvbuf(word),
-                228..230 => rx.set_window_clamp(word),
-                230..233 => rx.set_quickack(word as i32),
+                228..233 => rx.set_quickack(word as i32),
                 233..236 => rx.on_data_sent(now),
                 _ => {
                     now += Nanos(time.into());
                     rx.on_deadline(now, estimates);
-                    let offer = rx.offer();
+                    let offer = rx.next_window();
                     prop_assert!(rx.sack_blocks(4).len() <= 4);
                     rx.on_ack_sent(offer);
                 }

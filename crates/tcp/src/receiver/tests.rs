@@ -12,8 +12,8 @@ struct Host {
     estimates: Estimates,
 }
 
-fn setup() -> Setup {
-    Setup {
+fn setup() -> Terms {
+    Terms {
         irs: SeqNumber(u32::MAX - 500),
         wnd: 64_000,
         wscale: 7,
@@ -23,17 +23,16 @@ fn setup() -> Setup {
         sack: true,
         ecn: true,
         rcvbuf: None,
-        clamp: 0,
     }
 }
 
 /// A buffer that does not grow: growth asks for quick ACKs.
-fn fixed() -> Setup {
-    Setup { rcvbuf: Some(131_072), ..setup() }
+fn fixed() -> Terms {
+    Terms { rcvbuf: Some(131_072), ..setup() }
 }
 
 impl Host {
-    fn with(setup: &Setup) -> Self {
+    fn with(setup: &Terms) -> Self {
         let counters = Arc::new(Counters::default());
         let now = Instant::from_nanos(1 << 40);
         let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
@@ -74,9 +73,9 @@ impl Host {
 
     /// Sends an ACK whatever is due. Returns the window.
     fn ack(&mut self) -> u32 {
-        let offer = self.rx.offer();
-        self.rx.on_ack_sent(offer);
-        offer.wnd
+        let window = self.rx.next_window();
+        self.rx.on_ack_sent(window);
+        window.wnd
     }
 
     /// Sends the ACKs due now.
@@ -150,19 +149,6 @@ fn an_idle_receiver_is_small() {
     host.wait(1_000);
     assert!(!host.rx.queue.holds_heap());
     assert_eq!(host.rx.deadline(), Instant::FAR_FUTURE);
-}
-
-#[test]
-fn the_initial_window_is_linuxs() {
-    let config = Config::default();
-    let select = |mss| InitialWindow::select(&config, None, 0, mss, true);
-    assert_eq!(select(1460), InitialWindow { wnd: 64_240, wscale: 7 });
-    assert_eq!(select(65_495), InitialWindow { wnd: 65_495, wscale: 7 });
-    let unscaled = InitialWindow::select(&config, Some(8_192), 0, 1460, false);
-    assert_eq!(unscaled, InitialWindow { wnd: 2_920, wscale: 0 });
-    let clamped = InitialWindow::select(&config, None, 10_000, 1460, true);
-    assert_eq!(clamped, InitialWindow { wnd: 8_760, wscale: 0 });
-    assert_eq!(InitialWindow::select(&config, Some(0), 0, 0, true).wnd, 0);
 }
 
 #[test]
@@ -303,7 +289,7 @@ fn a_fin_is_taken_in_order_only() {
 
 #[test]
 fn a_bare_fin_is_taken_at_a_closed_window() {
-    let mut host = Host::with(&Setup { wnd: 0, ..setup() });
+    let mut host = Host::with(&Terms { wnd: 0, ..setup() });
     let fin = host.segment(0, 0, Flags::FIN);
     assert!(host.input(fin).fin);
     assert_eq!(host.acks(), 1);
@@ -373,7 +359,7 @@ fn out_of_order_acks_are_immediate_then_compressed() {
 
 #[test]
 fn without_sack_every_out_of_order_segment_gets_an_ack() {
-    let mut host = Host::with(&Setup { sack: false, ..setup() });
+    let mut host = Host::with(&Terms { sack: false, ..setup() });
     for i in 1..4 {
         host.data(i * MSS, MSS);
     }
@@ -388,7 +374,7 @@ fn without_sack_every_out_of_order_segment_gets_an_ack() {
 
 #[test]
 fn a_probe_of_a_closed_window_is_answered() {
-    let mut host = Host::with(&Setup { wnd: 1_000, rcvbuf: Some(4_096), ..setup() });
+    let mut host = Host::with(&Terms { wnd: 1_000, rcvbuf: Some(4_096), ..setup() });
     let mut offset = 0;
     while host.rx.adv() != host.rx.nxt() {
         let len = host.rx.adv().bytes_since(host.rx.nxt()).min(MSS);
@@ -408,14 +394,14 @@ fn a_probe_of_a_closed_window_is_answered() {
 
 #[test]
 fn data_is_cut_at_the_edge() {
-    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
+    let mut host = Host::with(&Terms { wnd: 1_000, ..setup() });
     let segment = host.segment(0, 1_500, Flags::FIN);
     assert_eq!(
         host.input(segment),
         Intake { disposition: Disposition::InOrder, readable: 1_000, fin: false }
     );
     assert_eq!(host.rx.nxt(), host.rx.adv());
-    let mut host = Host::with(&Setup { wnd: 1_000, ..setup() });
+    let mut host = Host::with(&Terms { wnd: 1_000, ..setup() });
     assert_eq!(host.data(900, 500), Disposition::OutOfOrder);
     assert_eq!(host.blocks(), [(900, 1_000)]);
     assert_eq!(host.data(1_000, 1), Disposition::OutOfWindow);
@@ -424,7 +410,7 @@ fn data_is_cut_at_the_edge() {
 
 #[test]
 fn small_reads_do_not_open_the_window_by_little() {
-    let setup = Setup { wnd: 30_000, rcvbuf: Some(65_536), ..setup() };
+    let setup = Terms { wnd: 30_000, rcvbuf: Some(65_536), ..setup() };
     let mut host = Host::with(&setup);
     let mut offset = 0;
     while host.rx.adv().bytes_since(host.rx.nxt()) >= MSS {
@@ -465,7 +451,7 @@ fn ece_is_repeated_until_cwr() {
     assert!(!host.rx.ece());
     assert_eq!(host.acks(), 1);
 
-    let mut host = Host::with(&Setup { ecn: false, ..setup() });
+    let mut host = Host::with(&Terms { ecn: false, ..setup() });
     let mut marked = host.segment(0, 100, Flags::empty());
     marked.ecn = Ecn::Ce;
     host.input(marked);
@@ -492,7 +478,7 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
     assert!(host.rx.rcv_rtt() <= Nanos::from_millis(20), "{:?}", host.rx.rcv_rtt());
     assert_eq!(host.rx.bytes_received(), u64::from(offset));
 
-    let mut host = Host::with(&Setup { rcvbuf: Some(65_536), wnd: 32_000, ..setup() });
+    let mut host = Host::with(&Terms { rcvbuf: Some(65_536), wnd: 32_000, ..setup() });
     for i in 0..10_000 {
         host.data(i * MSS, MSS);
         host.read(2 * MSS as usize);
@@ -504,7 +490,7 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
 
 #[test]
 fn the_round_trip_is_measured_by_timestamps() {
-    let mut host = Host::with(&Setup { ts_recent: Some(7), ..setup() });
+    let mut host = Host::with(&Terms { ts_recent: Some(7), ..setup() });
     for i in 0..10 {
         let mut segment = host.segment(i * MSS, MSS, Flags::PSH);
         segment.options.timestamps = Some(Timestamps { value: 8 + i, echo: 100 + i });
@@ -519,7 +505,7 @@ fn the_round_trip_is_measured_by_timestamps() {
 
 #[test]
 fn timestamps_are_taken_from_the_segment_at_the_left_edge() {
-    let mut host = Host::with(&Setup { ts_recent: Some(100), ..setup() });
+    let mut host = Host::with(&Terms { ts_recent: Some(100), ..setup() });
     assert!(host.rx.paws_refuses(host.now, 99, 0));
     assert!(!host.rx.paws_refuses(host.now, 99, 1));
     host.rx.update_ts_recent(host.now, host.at(1), 105);
@@ -556,7 +542,7 @@ fn unacceptable_segments_are_answered_at_a_limited_rate() {
 #[test]
 fn out_of_order_data_yields_to_data_in_order() {
     let rcvbuf = 200_000;
-    let mut host = Host::with(&Setup { wnd: 65_535, rcvbuf: Some(rcvbuf), ..setup() });
+    let mut host = Host::with(&Terms { wnd: 65_535, rcvbuf: Some(rcvbuf), ..setup() });
     for i in 0..20_000 {
         host.data(2 + 2 * i, 1);
         assert!(host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 1, "{}", host.rx.rmem_alloc());
@@ -615,8 +601,8 @@ fn autotuning_can_be_turned_off() {
         let now = Instant::from_nanos(u64::from(i) * 1_000_000);
         rx.on_segment(now, &mut segment, Estimates::default());
         rx.read(now, &mut buf);
-        let offer = rx.offer();
-        rx.on_ack_sent(offer);
+        let window = rx.next_window();
+        rx.on_ack_sent(window);
     }
     assert_eq!(rx.rcvbuf(), 100_000);
 }
@@ -642,7 +628,7 @@ fn slices_are_handed_over_without_a_copy() {
 #[test]
 fn a_byte_by_byte_sender_cannot_walk_the_edge() {
     let rcvbuf = 100_000;
-    let mut host = Host::with(&Setup { wnd: 50_000, rcvbuf: Some(rcvbuf), ..setup() });
+    let mut host = Host::with(&Terms { wnd: 50_000, rcvbuf: Some(rcvbuf), ..setup() });
     let mut offset = 0;
     while host.data(offset, 1) == Disposition::InOrder {
         offset += 1;
@@ -654,7 +640,7 @@ fn a_byte_by_byte_sender_cannot_walk_the_edge() {
 
 #[test]
 fn discarding_opens_the_window_and_keeps_what_was_reported() {
-    let mut host = Host::with(&Setup { wnd: 3_000, rcvbuf: Some(4_096), ..setup() });
+    let mut host = Host::with(&Terms { wnd: 3_000, rcvbuf: Some(4_096), ..setup() });
     host.data(1_000, 100);
     host.acks();
     host.data(0, 900);

@@ -18,50 +18,9 @@ const INIT_CWND: u32 = 10;
 /// The smallest receive buffer, bytes (`SOCK_MIN_RCVBUF`).
 const MIN_RCVBUF: u32 = 2_304;
 
-/// What a SYN or SYN-ACK offers.
+/// The window that one segment advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InitialWindow {
-    /// The window, in bytes: the field of a SYN, which is never scaled.
-    pub wnd: u32,
-    /// Shift count to offer; 0 without window scaling.
-    pub wscale: u8,
-}
-
-impl InitialWindow {
-    /// Chooses the window for a buffer of `rcvbuf` bytes (`None`: the default of `tcp_rmem`) and
-    /// segments of `mss` bytes (Linux's `tcp_select_initial_window`). `scaling` says whether a
-    /// shift count may be offered; `clamp` is `TCP_WINDOW_CLAMP`, 0 when not set.
-    pub fn select(
-        config: &Config,
-        rcvbuf: Option<u32>,
-        clamp: u32,
-        mss: u32,
-        scaling: bool,
-    ) -> Self {
-        let largest = MAX_UNSCALED << MAX_WSCALE;
-        let clamp = if clamp == 0 { largest } else { clamp.min(largest) };
-        let rcvbuf = rcvbuf.unwrap_or(config.tcp_rmem.default);
-        let mut space = (win_from_space(rcvbuf, RATIO_DEFAULT)).min(clamp);
-        if mss > 0 && space > mss {
-            space -= space % mss;
-        }
-        let mut wnd = space.min(MAX_UNSCALED);
-        if mss > 0 && wnd > mss {
-            wnd -= wnd % mss;
-        }
-        let wscale = if scaling {
-            let most = space.max(config.tcp_rmem.max).max(config.rmem_max).min(clamp);
-            (most.max(1).ilog2() as u8).saturating_sub(15).min(MAX_WSCALE)
-        } else {
-            0
-        };
-        Self { wnd, wscale }
-    }
-}
-
-/// The window to advertise in one segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct AdvertisedWindow {
     /// The header field, scaled down.
     pub field: u16,
     /// The same in bytes: what the peer will read from the field.
@@ -113,27 +72,25 @@ pub(super) struct Queued {
     pub(super) beyond: u32,
 }
 
-/// What the connection starts with.
+/// What the window starts with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
+pub(super) struct FirstWindow {
     pub(super) nxt: SeqNumber,
     pub(super) wnd: u32,
     pub(super) wscale: u8,
     pub(super) advmss: u32,
     pub(super) rcvbuf: Option<u32>,
-    pub(super) clamp: u32,
 }
 
 impl ReceiveWindow {
     /// `tcp_init_buffer_space`.
-    pub(super) fn new(now: Instant, config: &Config, start: &Start) -> Self {
+    pub(super) fn new(now: Instant, config: &Config, start: &FirstWindow) -> Self {
         let wscale = start.wscale.min(MAX_WSCALE);
         let advmss = start.advmss.max(1);
         let rcvbuf = start.rcvbuf.unwrap_or(config.tcp_rmem.default).max(MIN_RCVBUF);
         let full = win_from_space(rcvbuf, RATIO_DEFAULT);
         let representable = MAX_UNSCALED << wscale;
-        let mut clamp = if start.clamp == 0 { representable } else { start.clamp };
-        clamp = clamp.min(representable).min(full);
+        let mut clamp = representable.min(full);
         if clamp > 2 * advmss && clamp + advmss > full {
             clamp = (2 * advmss).max(full.saturating_sub(advmss));
         }
@@ -240,11 +197,6 @@ impl ReceiveWindow {
         }
     }
 
-    /// `TCP_WINDOW_CLAMP`.
-    pub(super) fn clamp_to(&mut self, bytes: u32) {
-        self.set_clamp(bytes);
-    }
-
     /// The peer's segment size changed: how much of the buffer's memory is window follows from a
     /// segment of `len` bytes (in `tcp_measure_rcv_mss`).
     pub(super) fn rescale(&mut self, len: u32) {
@@ -333,13 +285,13 @@ impl ReceiveWindow {
         (window, tight)
     }
 
-    /// The offer for a segment that acknowledges `nxt` (`tcp_select_window`): never takes back
+    /// The window of a segment that acknowledges `nxt` (`tcp_select_window`): never takes back
     /// what was promised.
     ///
     /// What is promised is rounded up to the scale. A peer that sends byte by byte could move the
     /// edge by that, one byte with each ACK, so that the window never closes: after an eighth of
     /// the buffer was given away so, it is rounded down. The edge up to which data is taken stays.
-    pub(super) fn offer(&self, nxt: SeqNumber, selected: u32) -> Offer {
+    pub(super) fn next(&self, nxt: SeqNumber, selected: u32) -> AdvertisedWindow {
         let unit = 1_u32 << self.wscale;
         let mut wnd = self.remaining(nxt);
         if self.rounded <= self.rcvbuf / 8 + unit {
@@ -347,13 +299,13 @@ impl ReceiveWindow {
         }
         let wnd = selected.max(wnd).min(MAX_UNSCALED << self.wscale);
         let field = (wnd >> self.wscale) as u16;
-        Offer { field, wnd: u32::from(field) << self.wscale }
+        AdvertisedWindow { field, wnd: u32::from(field) << self.wscale }
     }
 
-    /// `offer` went out with an acknowledgment of `nxt`. The right edge never moves left.
-    pub(super) fn on_offered(&mut self, nxt: SeqNumber, offer: Offer) {
+    /// `window` went out with an acknowledgment of `nxt`. The right edge never moves left.
+    pub(super) fn on_advertised(&mut self, nxt: SeqNumber, window: AdvertisedWindow) {
         let remaining = self.remaining(nxt);
-        let growth = offer.wnd.saturating_sub(remaining);
+        let growth = window.wnd.saturating_sub(remaining);
         let opened = growth >= 1 << self.wscale;
         self.rounded = if opened { 0 } else { self.rounded.saturating_add(growth) };
         self.wnd = remaining + growth;

@@ -7,11 +7,11 @@ pub mod rto;
 pub mod scoreboard;
 pub mod send_queue;
 pub mod steady_rate;
-pub mod windowed_min;
 
 use crate::config::Config;
 use crate::congestion::{
-    AckSample, CongestionControl, CongestionEvent, LostSegments, Start, Window,
+    AckSample, CaState, CongestionControl, CongestionEvent, INITIAL_WINDOW, LostSegments, Start,
+    Window,
 };
 use crate::counters::{Counter, Counters};
 use crate::segment::{SackBlock, Timestamps};
@@ -19,16 +19,13 @@ use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 use crate::transmit::pacer::Pacer;
 use delivery_rate::{Newest, RateSampler};
-use pages::PagePool;
-use recovery::{AfterAck, CaState, Recovery};
+use pages::Pages;
+use recovery::{AfterAck, Recovery};
 use rto::RttEstimator;
 use scoreboard::{Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
-
-/// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
-pub const INITIAL_WINDOW: u32 = 10;
 
 /// A timestamp echo older than this many milliseconds is nonsense.
 const MAX_ECHO_AGE: u32 = 1 << 24;
@@ -64,7 +61,7 @@ pub(crate) struct AckFacts {
     pub una_advanced: bool,
     pub newly_acked: u32,
     pub newly_sacked: u32,
-    /// Of the newly acknowledged, those that had not been SACKed.
+    /// Newly acknowledged segments that had not been SACKed.
     pub unsacked_acked: u32,
     /// Something that was retransmitted was acknowledged.
     pub retransmitted_acked: bool,
@@ -173,7 +170,7 @@ impl Sender {
         iss: SeqNumber,
         config: &Config,
         controller: Box<dyn CongestionControl>,
-        pages: Arc<PagePool>,
+        pages: Arc<dyn Pages>,
     ) -> Self {
         let recovery = Recovery::new(config.tcp_reordering);
         Self {
@@ -306,11 +303,12 @@ impl Sender {
         self.last_ack_at = now;
         let window_changed = self.update_window(ack);
         let mut rtts = Rtts::default();
-        self.take_sacks(now, ack, config, counters, &mut facts, &mut rtts);
+        self.process_sacks(now, ack, config, counters, &mut facts, &mut rtts);
         if facts.una_advanced {
             self.bytes_acked += u64::from(ack.ack.bytes_since(self.una));
             self.una = ack.ack;
-            facts.newly_acked = self.take_cumulative(now, config, counters, &mut facts, &mut rtts);
+            facts.newly_acked =
+                self.process_cumulative(now, config, counters, &mut facts, &mut rtts);
             self.recovery.retransmits = 0;
         }
         if prior.packets_out == 0 {
@@ -329,7 +327,7 @@ impl Sender {
             .ts_echo
             .map(|echo| ack.clock.wrapping_sub(echo))
             .filter(|&age| ack.timestamps.is_some_and(|ts| ts.echo != 0) && age < MAX_ECHO_AGE);
-        self.take_rtt(now, &rtts, &facts, echo_age, &mut sample);
+        self.update_rtt(now, &rtts, &facts, echo_age, &mut sample);
         let delivered = self.delivered_segments(prior.sacked_out, &facts);
         self.rate.count_delivered(delivered, facts.ece);
         counters.add(Counter::Delivered, u64::from(delivered));
@@ -416,7 +414,7 @@ impl Sender {
         self.react(now, facts, counters)
     }
 
-    fn take_cumulative(
+    fn process_cumulative(
         &mut self,
         now: Instant,
         config: &Config,
@@ -435,7 +433,7 @@ impl Sender {
                 facts.retransmitted_acked = true;
             } else {
                 facts.original_delivered |= part.end.at_or_before(high_seq);
-                rtts.take_cumulative(now, part.sent.sent_at);
+                rtts.on_cumulative(now, part.sent.sent_at);
                 if highest_sack.is_some_and(|highest| highest.after(part.end)) {
                     reordered.get_or_insert(part.sent.seq);
                 }
@@ -464,7 +462,7 @@ impl Sender {
     }
 
     /// SACK and DSACK blocks (`tcp_sacktag_write_queue`).
-    fn take_sacks(
+    fn process_sacks(
         &mut self,
         now: Instant,
         ack: &Ack<'_>,
@@ -480,7 +478,7 @@ impl Sender {
         let mut board = std::mem::take(&mut self.board);
         for (index, &block) in ack.sack.iter().enumerate() {
             if index == 0 && is_dsack(block, ack.ack, ack.sack.get(1)) {
-                self.take_dsack(block, ack, counters, facts);
+                self.process_dsack(block, ack, counters, facts);
                 continue;
             }
             let valid = block.left.before(block.right)
@@ -499,7 +497,7 @@ impl Sender {
                 facts.newly_sacked += part.segments;
                 if !part.sent.ever_retransmitted {
                     facts.original_delivered |= part.end.at_or_before(high_seq);
-                    rtts.take_sacked(now, part.sent.sent_at);
+                    rtts.on_sacked(now, part.sent.sent_at);
                     if highest.is_some_and(|highest| highest.after(part.end)) {
                         reordered.get_or_insert(part.sent.seq);
                     }
@@ -513,7 +511,7 @@ impl Sender {
         self.board = board;
     }
 
-    fn take_dsack(
+    fn process_dsack(
         &mut self,
         block: SackBlock,
         ack: &Ack<'_>,
@@ -540,7 +538,7 @@ impl Sender {
     }
 
     /// Round-trip samples of one ACK (`tcp_ack_update_rtt`).
-    fn take_rtt(
+    fn update_rtt(
         &mut self,
         now: Instant,
         rtts: &Rtts,
@@ -752,13 +750,13 @@ struct Rtts {
 }
 
 impl Rtts {
-    fn take_cumulative(&mut self, now: Instant, sent_at: Instant) {
+    fn on_cumulative(&mut self, now: Instant, sent_at: Instant) {
         let rtt = now.since(sent_at);
         self.first.get_or_insert(rtt);
         self.last = Some(rtt);
     }
 
-    fn take_sacked(&mut self, now: Instant, sent_at: Instant) {
+    fn on_sacked(&mut self, now: Instant, sent_at: Instant) {
         self.sacked.get_or_insert(now.since(sent_at));
     }
 }

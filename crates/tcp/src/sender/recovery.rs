@@ -3,26 +3,10 @@
 
 use super::scoreboard::Sent;
 use super::{AckFacts, Sender};
-use crate::congestion::CongestionEvent;
+use crate::congestion::{CaState, CongestionEvent};
 use crate::counters::{Counter, Counters};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
-
-/// Congestion state (`tcp_ca_state`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CaState {
-    /// Nothing unusual.
-    #[default]
-    Open,
-    /// SACKs or duplicate ACKs that may be reordering.
-    Disorder,
-    /// The window is being reduced without loss (ECN echo, local drop).
-    Cwr,
-    /// Fast recovery.
-    Recovery,
-    /// After a retransmission timeout.
-    Loss,
-}
 
 /// RACK's state (RFC 8985 section 5.2).
 #[derive(Clone, Copy, Debug, Default)]

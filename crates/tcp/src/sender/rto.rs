@@ -2,9 +2,9 @@
 //!
 //! Cost: a few adds and shifts per sample; 128 bytes per connection.
 
-use super::windowed_min::WindowedMin;
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
+use crate::windowed_min::WindowedMin;
 
 /// Retransmission timeout before the first sample (RFC 6298 section 2.1).
 pub const INITIAL_RTO: Nanos = Nanos::from_secs(1);

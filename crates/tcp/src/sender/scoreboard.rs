@@ -8,6 +8,7 @@
 //! Limits: a frame has at most [`MAX_SEGMENTS`] segments. Memory: 184 bytes per frame in flight.
 
 use super::delivery_rate::TxSnapshot;
+use crate::config::BUFFER_OVERHEAD;
 use crate::segment::{Flags, Payload};
 use crate::seq::SeqNumber;
 use crate::time::Instant;
@@ -131,14 +132,9 @@ impl Sent {
         self.sacked == self.all()
     }
 
-    /// Whether no segment of it is SACKed or lost: as when it was sent.
-    pub fn is_clean(&self) -> bool {
-        self.sacked | self.lost == 0
-    }
-
     /// Memory that it counts for.
     pub fn memory(&self) -> u32 {
-        self.payload.len() + super::send_queue::BUFFER_OVERHEAD
+        self.payload.len() + BUFFER_OVERHEAD
     }
 
     /// Cuts in front of segment `index` (neither 0 nor behind the last); returns the rest.
@@ -419,8 +415,9 @@ impl Scoreboard {
         duplicates > out - holes
     }
 
-    /// Of `acked` segments one filled the hole, the others had been counted by duplicate ACKs
-    /// (`tcp_remove_reno_sacks`). Returns as [`set_reno_sacked`](Self::set_reno_sacked).
+    /// Takes `acked` segments from the count of duplicate ACKs: one of them filled the hole, the
+    /// others had been counted (`tcp_remove_reno_sacks`). Returns as
+    /// [`set_reno_sacked`](Self::set_reno_sacked).
     pub fn remove_reno_sacked(&mut self, acked: u32) -> bool {
         self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)))
     }
@@ -466,14 +463,14 @@ impl Scoreboard {
         let mut index = run.index;
         if run.first > 0 {
             let rest = self.sent[index].split_off(run.first);
-            self.memory = self.memory.saturating_add(super::send_queue::BUFFER_OVERHEAD);
+            self.memory = self.memory.saturating_add(BUFFER_OVERHEAD);
             index += 1;
             self.sent.insert(index, rest);
         }
         let count = run.count.min(max.max(1));
         if count < self.sent[index].segments() {
             let rest = self.sent[index].split_off(count);
-            self.memory = self.memory.saturating_add(super::send_queue::BUFFER_OVERHEAD);
+            self.memory = self.memory.saturating_add(BUFFER_OVERHEAD);
             self.sent.insert(index + 1, rest);
         }
         index

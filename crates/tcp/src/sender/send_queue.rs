@@ -5,21 +5,40 @@
 //! the pool when the last frame that refers to them is acknowledged and off the wire: no
 //! allocation in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
 
-use super::pages::PagePool;
+use super::pages::{PAGE, Pages};
+use crate::config::BUFFER_OVERHEAD;
 use crate::segment::Payload;
 use crate::seq::SeqNumber;
-use crate::write::More;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Page of a socket that writes little.
 const SMALL_PAGE: usize = 512;
-/// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
-pub const BUFFER_OVERHEAD: u32 = 896;
+
+/// What the last write said of what follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum More {
+    /// Nothing: it may have been the last.
+    #[default]
+    Unknown,
+    /// More follows, but what is there goes by the ordinary rules by now.
+    Follows,
+    /// More follows: segments that are not full wait.
+    Held,
+}
+
+impl More {
+    /// Something else than a write asks for transmission: only the push of its own write is held.
+    pub(crate) fn end_hold(&mut self) {
+        if *self == Self::Held {
+            *self = Self::Follows;
+        }
+    }
+}
 
 /// The unsent part of a socket's write queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SendQueue {
     /// Full buffers and buffers that the application gave away.
     ready: VecDeque<Bytes>,
@@ -37,7 +56,7 @@ pub struct SendQueue {
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
-    pool: Arc<PagePool>,
+    pages: Arc<dyn Pages>,
 }
 
 /// Lists that only a socket with data has.
@@ -52,9 +71,19 @@ struct Aside {
 }
 
 impl SendQueue {
-    /// An empty queue that writes into pages of `pool`.
-    pub fn new(pool: Arc<PagePool>) -> Self {
-        Self { pool, ..Self::default() }
+    /// An empty queue that writes into `pages`.
+    pub fn new(pages: Arc<dyn Pages>) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            tail: BytesMut::new(),
+            is_page: false,
+            aside: None,
+            is_record_ended: false,
+            more: More::Unknown,
+            ready_len: 0,
+            last_len: 0,
+            pages,
+        }
     }
 
     /// Bytes waiting (`SIOCOUTQNSD`).
@@ -189,7 +218,7 @@ impl SendQueue {
     /// Gives up all that waits.
     pub fn clear(&mut self) {
         self.reclaim();
-        *self = Self::new(self.pool.clone());
+        *self = Self::new(self.pages.clone());
     }
 
     /// Frees what an idle socket does not need.
@@ -200,7 +229,7 @@ impl SendQueue {
             self.ready = VecDeque::new();
             let tail = std::mem::take(&mut self.tail);
             if std::mem::take(&mut self.is_page) {
-                self.pool.give(tail);
+                give_back(&*self.pages, tail);
             }
         }
     }
@@ -218,14 +247,14 @@ impl SendQueue {
     pub fn reclaim(&mut self) {
         if let Some(Aside { retired, .. }) = self.aside.as_deref_mut() {
             while let Some(page) = retired.pop_front() {
-                if let Some(page) = self.pool.give(page) {
+                if let Some(page) = give_back(&*self.pages, page) {
                     retired.push_front(page);
                     break;
                 }
             }
         }
         if self.is_page && self.tail.capacity() == 0 {
-            let page = self.pool.give(std::mem::take(&mut self.tail));
+            let page = give_back(&*self.pages, std::mem::take(&mut self.tail));
             self.is_page = page.is_some();
             self.tail = page.unwrap_or_default();
         }
@@ -237,7 +266,7 @@ impl SendQueue {
             return;
         }
         let is_small = wanted <= SMALL_PAGE / 2 && !self.is_page && self.is_empty();
-        let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pool.take() };
+        let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pages.take() };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
             self.aside.get_or_insert_default().retired.push_back(former);
@@ -246,9 +275,20 @@ impl SendQueue {
     }
 }
 
+/// Gives a page back if nothing refers to its bytes any more; returns it otherwise.
+fn give_back(pages: &dyn Pages, mut page: BytesMut) -> Option<BytesMut> {
+    if !page.is_empty() || !page.try_reclaim(PAGE) {
+        return Some(page);
+    }
+    pages.give(page);
+    None
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::pages::Unpooled;
     use super::*;
+    use core::sync::atomic::{AtomicUsize, Ordering};
 
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
@@ -257,7 +297,7 @@ mod tests {
     #[test]
     fn bytes_come_out_in_order_across_pages_and_given_buffers() {
         let data = pattern(200_000);
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(Arc::new(Unpooled));
         queue.push(&data[..70_000]);
         queue.push_bytes(Bytes::copy_from_slice(&data[70_000..90_000]));
         queue.push(&data[90_000..]);
@@ -275,7 +315,7 @@ mod tests {
     #[test]
     fn a_refused_payload_goes_back_in_front() {
         let data = pattern(100_000);
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(Arc::new(Unpooled));
         queue.push(&data);
         let first = queue.take(66_000);
         queue.put_back(first);
@@ -283,32 +323,49 @@ mod tests {
         assert_eq!(all.chunks().concat(), data);
     }
 
+    /// Counts the pages that are out.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicUsize);
+
+    impl Pages for Counting {
+        fn take(&self) -> BytesMut {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            BytesMut::with_capacity(PAGE)
+        }
+
+        fn give(&self, page: BytesMut) {
+            assert!(page.is_empty() && page.capacity() == PAGE);
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     #[test]
-    fn pages_are_used_again_when_nothing_refers_to_them() {
-        let mut queue = SendQueue::default();
-        let data = pattern(64 << 10);
+    fn pages_go_back_when_nothing_refers_to_them_and_not_before() {
+        let pages = Arc::new(Counting::default());
+        let mut queue = SendQueue::new(pages.clone());
+        let data = pattern(PAGE);
         queue.push(b"a small page first");
         drop(queue.take(100));
         let mut in_flight = VecDeque::new();
-        let mut seen = Vec::new();
         for _ in 0..50 {
             queue.push(&data);
-            let payload = queue.take(64 << 10);
-            seen.push(payload.chunks().last().expect("not empty").as_ptr() as usize >> 16);
-            in_flight.push_back(payload);
+            in_flight.push_back(queue.take(PAGE as u32));
             if in_flight.len() > 4 {
                 in_flight.pop_front();
             }
             queue.reclaim();
+            let out = pages.0.load(Ordering::Relaxed);
+            assert!((in_flight.len()..=in_flight.len() + 2).contains(&out), "{out} pages");
         }
-        seen.sort_unstable();
-        seen.dedup();
-        assert!(seen.len() <= 16, "{} pages", seen.len());
+        in_flight.clear();
+        queue.reclaim();
+        queue.release_idle_memory();
+        assert_eq!(pages.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn an_idle_queue_keeps_next_to_nothing() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(Arc::new(Unpooled));
         queue.push(&pattern(300_000));
         drop(queue.take(300_000));
         queue.release_idle_memory();

@@ -6,17 +6,17 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{self, CongestionControl};
-use neap_tcp::connection::{Connection, Path, ReadError, Setup};
+use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteFlags};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::{Ecn, Flags, Options, Payload, SackBlock, Segment, Timestamps};
+use neap_tcp::sender::pages::Unpooled;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use neap_tcp::write::WriteFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -204,7 +204,7 @@ impl Peer {
         let setup = Setup {
             config: Arc::new(config),
             counters: counters.clone(),
-            pages: Arc::default(),
+            pages: Arc::new(Unpooled),
             account: account.clone(),
             controller,
             isn: ISS,

@@ -2,11 +2,11 @@
 
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
+use neap_tcp::connection::WriteFlags;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::Flags;
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};
-use neap_tcp::write::WriteFlags;
 
 const EOR: WriteFlags = WriteFlags::EOR;
 const MORE: WriteFlags = WriteFlags::MORE;

@@ -3,11 +3,11 @@
 
 use crate::peer::{Hello, Out, Peer};
 use neap_tcp::config::Config;
+use neap_tcp::congestion::CaState;
 use neap_tcp::connection::Path;
 use neap_tcp::counters::Counter;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::Flags;
-use neap_tcp::sender::recovery::CaState;
 use neap_tcp::time::{Nanos, Rate};
 use neap_tcp::transmit::TxBlocked;
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};

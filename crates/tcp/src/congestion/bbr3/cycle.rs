@@ -3,7 +3,7 @@
 use super::super::path_model::bandwidth;
 use super::super::{AckSample, Window};
 use super::loss::is_too_high;
-use super::{Bbr3, State, UNLIMITED};
+use super::{Bbr3, Mode, UNLIMITED};
 use crate::time::{Instant, Nanos};
 
 /// Rounds between probes at the most, as many as Reno would take for a small product.
@@ -63,11 +63,11 @@ impl Bbr3 {
         self.probing.cycle_at = now;
         self.probing.phase = AckPhase::Stopping;
         self.start_round();
-        self.state = State::Down;
+        self.state = Mode::Down;
     }
 
     pub(super) fn start_cruise(&mut self) {
-        self.state = State::Cruise;
+        self.state = Mode::Cruise;
     }
 
     pub(super) fn start_refill(&mut self) {
@@ -77,14 +77,14 @@ impl Bbr3 {
         self.probing.was_precautionary = false;
         self.probing.phase = AckPhase::Refilling;
         self.start_round();
-        self.state = State::Refill;
+        self.state = Mode::Refill;
     }
 
     fn start_up(&mut self, sample: &AckSample, window: &Window) {
         self.probing.phase = AckPhase::Starting;
         self.start_round();
         self.full_pipe.reset(bandwidth(sample));
-        self.state = State::Up;
+        self.state = Mode::Up;
         self.raise_slope(window);
     }
 
@@ -95,15 +95,15 @@ impl Bbr3 {
         }
         let state = self.state;
         match state {
-            State::Down | State::Cruise if self.is_time_to_probe(sample.now, window) => {
+            Mode::Down | Mode::Cruise if self.is_time_to_probe(sample.now, window) => {
                 self.start_refill();
             }
-            State::Down if self.is_time_to_cruise(sample) => self.start_cruise(),
-            State::Refill if self.rounds.is_start => {
+            Mode::Down if self.is_time_to_cruise(sample) => self.start_cruise(),
+            Mode::Refill if self.rounds.is_start => {
                 self.probing.is_sample = true;
                 self.start_up(sample, window);
             }
-            State::Up if self.is_time_to_go_down(sample, window) => {
+            Mode::Up if self.is_time_to_go_down(sample, window) => {
                 self.probing.was_too_high = false;
                 self.start_down(sample.now);
             }
@@ -186,7 +186,7 @@ impl Bbr3 {
             return false;
         }
         self.volume.longterm = self.volume.longterm.max(sample.tx_in_flight);
-        if self.state == State::Up {
+        if self.state == Mode::Up {
             self.raise_longterm(sample, window);
         }
         false

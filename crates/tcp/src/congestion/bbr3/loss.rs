@@ -3,7 +3,7 @@
 
 use super::super::path_model::bandwidth;
 use super::super::{AckSample, LostSegments, Window};
-use super::{Bbr3, MIN_WINDOW, State, UNLIMITED};
+use super::{Bbr3, MIN_WINDOW, Mode, UNLIMITED};
 use crate::time::{Instant, Rate};
 
 /// Loss per round trip that probing takes: 2 %.
@@ -88,7 +88,7 @@ impl LossRound {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     /// The state that loss ended.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<Mode>,
     saved_at: Option<Instant>,
     bw_shortterm: Rate,
     shortterm: u32,
@@ -138,15 +138,15 @@ impl Bbr3 {
             let least = percent(self.target_inflight(window), BETA_PERCENT);
             self.volume.longterm = volume.max(least);
         }
-        if self.state == State::Up {
-            self.undo.state = Some(State::Up);
+        if self.state == Mode::Up {
+            self.undo.state = Some(Mode::Up);
             self.start_down(now);
         }
     }
 
     /// `UpdateCongestionSignals` with `AdaptLowerBoundsFromCongestion`: once per round.
     pub(super) fn adapt_to_congestion(&mut self, sample: &AckSample, window: &Window) {
-        if self.state != State::Startup && std::mem::take(&mut self.has_marks) {
+        if self.state != Mode::Startup && std::mem::take(&mut self.has_marks) {
             if self.probing.is_sample {
                 self.save_state(sample.now, window.cwnd);
                 let volume = sample.tx_in_flight;
@@ -201,13 +201,13 @@ impl Bbr3 {
         self.volume.longterm = self.volume.longterm.max(undo.longterm);
         self.undo.state = None;
         match undo.state {
-            Some(State::Startup) if self.state != State::Startup => {
+            Some(Mode::Startup) if self.state != Mode::Startup => {
                 self.full_pipe.is_reached = false;
-                if self.state != State::ProbeRtt {
+                if self.state != Mode::ProbeRtt {
                     self.enter_startup();
                 }
             }
-            Some(State::Up) if !matches!(self.state, State::Up | State::ProbeRtt) => {
+            Some(Mode::Up) if !matches!(self.state, Mode::Up | Mode::ProbeRtt) => {
                 self.start_refill();
             }
             _ => {}

@@ -3,7 +3,7 @@
 use super::super::path_model::{MIN_WINDOW, for_minimum};
 use super::super::{AckSample, Window};
 use super::cycle::AckPhase;
-use super::{Bbr3, PROBE_RTT_CWND_GAIN, State};
+use super::{Bbr3, Mode, PROBE_RTT_CWND_GAIN};
 use crate::time::{Instant, Nanos};
 
 /// A minimum is good for so long.
@@ -70,14 +70,14 @@ impl Bbr3 {
 
     /// `CheckProbeRTT`.
     pub(super) fn check_probe_rtt(&mut self, sample: &AckSample, window: &mut Window) {
-        if self.state != State::ProbeRtt && self.min_rtt.is_expired && !self.is_idle_restart {
+        if self.state != Mode::ProbeRtt && self.min_rtt.is_expired && !self.is_idle_restart {
             self.save_cwnd(window.cwnd);
-            self.state = State::ProbeRtt;
+            self.state = Mode::ProbeRtt;
             self.min_rtt.done_at = None;
             self.probing.phase = AckPhase::Stopping;
             self.start_round();
         }
-        if self.state == State::ProbeRtt {
+        if self.state == Mode::ProbeRtt {
             self.handle_probe_rtt(sample, window);
         }
         if sample.delivered > 0 {

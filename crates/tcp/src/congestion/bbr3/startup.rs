@@ -3,7 +3,7 @@
 use super::super::path_model::{UNIT, bandwidth};
 use super::super::{AckSample, CaState, Window};
 use super::loss::is_too_high;
-use super::{Bbr3, State};
+use super::{Bbr3, Mode};
 use crate::time::Rate;
 
 /// The pipe is full after so many rounds in which bandwidth grew by less than a quarter.
@@ -52,22 +52,22 @@ impl FullPipe {
 
 impl Bbr3 {
     pub(super) fn enter_startup(&mut self) {
-        self.state = State::Startup;
+        self.state = Mode::Startup;
     }
 
     /// `CheckStartupDone`.
     pub(super) fn check_startup_done(&mut self, sample: &AckSample, window: &mut Window) {
-        if self.state != State::Startup {
+        if self.state != Mode::Startup {
             return;
         }
         if !self.full_pipe.is_reached && (self.is_lossy(sample) || self.is_marked()) {
-            self.undo.state = Some(State::Startup);
+            self.undo.state = Some(Mode::Startup);
             self.full_pipe.is_reached = true;
             let product = self.bdp(self.bw(), UNIT);
             self.volume.longterm = product.max(self.loss_round.delivered_latest());
         }
         if self.full_pipe.is_reached {
-            self.state = State::Drain;
+            self.state = Mode::Drain;
             self.drain_round = self.rounds.count;
             window.ssthresh = self.inflight(self.bandwidth.max()).max(2);
         }
@@ -102,7 +102,7 @@ impl Bbr3 {
     pub(super) fn check_drain_done(&mut self, sample: &AckSample) {
         let is_done = self.in_network(sample) <= self.inflight(self.bw())
             || self.rounds.count > self.drain_round + DRAIN_ROUNDS;
-        if self.state == State::Drain && is_done {
+        if self.state == Mode::Drain && is_done {
             self.start_down(sample.now);
         }
     }

@@ -1,0 +1,98 @@
+//! Fills in `TCP_INFO` ([`TcpInfo`]).
+
+use super::Connection;
+use crate::info::{TcpInfo, Timeouts};
+use crate::time::{Instant, Nanos};
+
+impl Connection {
+    /// All figures at `now`.
+    pub fn info(&self, now: Instant) -> TcpInfo {
+        let (sender, receiver) = (&self.sender, &self.receiver);
+        let counts = sender.board.counts();
+        let recovery = &sender.recovery;
+        let times = self.chronograph.times(now);
+        let min_rtt = Some(sender.rtt.min_rtt()).filter(|&min| min != Nanos::MAX);
+        TcpInfo {
+            state: self.state,
+            ca_state: recovery.state,
+            congestion: sender.controller.name(),
+            model: sender.controller.model(),
+            retransmits: recovery.retransmits.max(u32::from(self.syn_retransmits)),
+            probes: self.probes_out.into(),
+            backoff: sender.rtt.shift().max(self.probe_backoff.into()),
+            rto: sender.rtt.rto(),
+            ato: receiver.ato(),
+            snd_mss: sender.mss,
+            quickack: receiver.quickack(),
+            rcv_mss: receiver.rcv_mss(),
+            advmss: receiver.advmss(),
+            pmtu: self.path.mtu,
+            unacked: counts.packets_out,
+            sacked: counts.sacked_out,
+            lost: counts.lost_out,
+            retrans: counts.retrans_out,
+            rtt: sender.rtt.srtt(),
+            rttvar: sender.rtt.rttvar(),
+            min_rtt,
+            rcv_rtt: receiver.rcv_rtt(),
+            rcv_space: receiver.rcv_space(),
+            rcv_ssthresh: receiver.rcv_ssthresh(),
+            window_clamp: receiver.window_clamp(),
+            snd_ssthresh: sender.window.ssthresh,
+            snd_cwnd: sender.window.cwnd,
+            reordering: recovery.reordering,
+            snd_wnd: sender.wnd,
+            rcv_wnd: receiver.wnd(),
+            total_retrans: sender.total_retransmitted,
+            pacing_rate: sender.pacer.rate(),
+            pacing_delay: sender.pacer.backlog(now),
+            max_pacing_rate: sender.pacer.max_rate(),
+            bytes_acked: sender.bytes_acked,
+            bytes_received: receiver.bytes_received(),
+            bytes_sent: sender.bytes_sent,
+            bytes_retrans: sender.bytes_retransmitted,
+            segs_out: self.segs_out,
+            segs_in: self.segs_in,
+            data_segs_out: sender.data_segs_out,
+            data_segs_in: self.data_segs_in,
+            delivery_rate: sender.rate.rate(sender.mss),
+            delivery_rate_app_limited: sender.rate.is_rate_app_limited(),
+            // Linux counts the SYN.
+            delivered: sender.rate.delivered() + u64::from(self.state.is_synchronized()),
+            delivered_ce: sender.rate.delivered_ce(),
+            dsack_dups: sender.dsack_dups,
+            reord_seen: recovery.rack.has_seen_reordering(),
+            notsent_bytes: sender.queue.len(),
+            unacked_bytes: sender.nxt.bytes_since(sender.una),
+            unread_bytes: receiver.unread(),
+            below_bytes: self.account.bytes(),
+            device_bytes: self.account.device_bytes(),
+            sndbuf: self.sndbuf,
+            wmem_queued: self.memory(),
+            rcvbuf: receiver.rcvbuf(),
+            rmem_alloc: receiver.rmem_alloc(),
+            blocked: self.blocked,
+            busy_time: times.busy,
+            rwnd_limited: times.rwnd,
+            sndbuf_limited: times.sndbuf,
+            small_queue_limited: times.small_queue,
+            pacing_limited: times.pacing,
+            cwnd_limited: times.cwnd,
+            last_data_sent: (sender.last_sent != Instant::ZERO)
+                .then(|| now.since(sender.last_sent)),
+            last_data_recv: now.since(receiver.last_data().max(self.syn_sent_at)),
+            last_ack_recv: now.since(sender.last_ack_at),
+            rcv_ooopack: receiver.ofo_segments(),
+            timeouts: self
+                .rare
+                .as_ref()
+                .map_or(Timeouts::default(), |rare| rare.timeouts.totals(now)),
+            ecn: sender.ecn,
+            ecn_seen: receiver.has_seen_ecn(),
+            timestamps: self.timestamps,
+            sack: sender.sack,
+            snd_wscale: self.snd_wscale,
+            rcv_wscale: self.rcv_wscale,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
+
+use super::deadlines::Deadline;
+use super::timers::IDLE_RELEASE;
+use super::{Connection, ConnectionError, Fin, Path, Readiness};
+use crate::congestion::CaState;
+use crate::counters::Counter;
+use crate::handshake::scaled_window;
+use crate::receiver::{Acceptable, TsRecent};
+use crate::segment::{Flags, Segment};
+use crate::sender::{Ack, AckError};
+use crate::state::{State, Transition};
+use crate::time::{Instant, Nanos};
+use crate::time_wait::TimeWait;
+
+/// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
+const PAWS_WINDOW: u32 = 1;
+/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
+/// acknowledged before there was a connection.
+const SYN_LEN: u64 = 1;
+
+/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
+const SOON: Nanos = Nanos::from_millis(8);
+
+impl Connection {
+    /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
+    pub fn on_segment(&mut self, now: Instant, segment: Segment) {
+        let mut segment = segment;
+        self.segs_in += u64::from(segment.segments());
+        if !segment.payload.is_empty() {
+            self.data_segs_in += u64::from(segment.segments());
+        }
+        let unread = self.receiver.unread();
+        match self.state {
+            State::Closed | State::TimeWait => {}
+            State::SynSent => self.on_syn_sent(now, &mut segment),
+            _ => self.on_synchronized(now, &mut segment),
+        }
+        let lowat = self.options.receive_lowat;
+        if self.receiver.unread() > unread && self.receiver.has_enough(lowat) {
+            self.edges |= Readiness::READABLE;
+        }
+    }
+
+    /// SYN-SENT (RFC 9293 section 3.10.7.3).
+    fn on_syn_sent(&mut self, now: Instant, segment: &mut Segment) {
+        let has_ack = segment.flags.contains(Flags::ACK);
+        if has_ack && segment.ack != self.iss + 1 {
+            // An ACK of something else: an old connection's. Its sender must be told.
+            if !segment.flags.contains(Flags::RST) {
+                self.rare().stray_reset = Some(segment.ack);
+            }
+            if self.syn_retransmits == 0 {
+                // The reset may be lost; the next SYN asks again soon
+                // (`tcp_rcv_synsent_state_process`).
+                self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
+            }
+            return;
+        }
+        if segment.flags.contains(Flags::RST) {
+            if has_ack {
+                self.fail(ConnectionError::Refused);
+            }
+            return;
+        }
+        if !segment.flags.contains(Flags::SYN) {
+            return;
+        }
+        if has_ack && self.has_impossible_echo(now, segment) {
+            self.rare().stray_reset = Some(segment.ack);
+            return;
+        }
+        self.meet_peer(now, segment);
+        self.last_heard = now;
+        if !has_ack {
+            self.turn(Transition::SynArrived);
+            self.owed.syn = true;
+            self.syn_retransmits = 0;
+            self.arm_syn(now);
+            return;
+        }
+        if self.syn_retransmits == 0 {
+            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
+        } else {
+            self.sender.rtt.fall_back();
+        }
+        self.turn(Transition::SynAckArrived);
+        self.established(now, scaled_window(segment, None), segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
+        self.receiver.owe_handshake_ack(now);
+        if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
+            self.process_data(now, segment);
+        }
+    }
+
+    /// A timestamp echo that we cannot have sent.
+    fn has_impossible_echo(&self, now: Instant, segment: &Segment) -> bool {
+        let Some(timestamps) = segment.options.timestamps.filter(|ts| ts.echo != 0) else {
+            return false;
+        };
+        self.config.tcp_timestamps && (self.timestamp(now).wrapping_sub(timestamps.echo) as i32) < 0
+    }
+
+    /// All states with a peer (RFC 9293 section 3.10.7.4).
+    fn on_synchronized(&mut self, now: Instant, segment: &mut Segment) {
+        if !self.is_valid(now, segment) {
+            return;
+        }
+        let was_opening = self.state == State::SynReceived;
+        if was_opening && segment.ack != self.iss + 1 {
+            self.rare().stray_reset = Some(segment.ack);
+            return;
+        }
+        if was_opening {
+            self.open_passively(now, segment);
+        }
+        self.last_heard = now;
+        self.probes_out = 0;
+        if let Some(timestamps) = segment.options.timestamps {
+            self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
+        }
+        if !self.process_ack(now, segment) {
+            return;
+        }
+        self.process_data(now, segment);
+    }
+
+    /// Checks one to five of Linux's `tcp_validate_incoming`. Returns whether to go on.
+    fn is_valid(&mut self, now: Instant, segment: &Segment) -> bool {
+        let is_reset = segment.flags.contains(Flags::RST);
+        if !is_reset && self.paws_refuses(now, segment) {
+            return false;
+        }
+        let has_syn = segment.flags.contains(Flags::SYN);
+        match self.receiver.acceptable(segment.seq, segment.end_seq()) {
+            Acceptable::Yes => {}
+            Acceptable::Old | Acceptable::Beyond => {
+                if has_syn && !is_reset && !self.is_simultaneous_synack(segment) {
+                    self.challenge_syn(now);
+                    return false;
+                }
+                if !self.is_simultaneous_synack(segment) {
+                    if is_reset && self.is_at_fin(segment) {
+                        self.on_reset(now, segment);
+                        return false;
+                    }
+                    self.counters.add(Counter::OutOfWindow, 1);
+                    if !is_reset {
+                        self.receiver.on_unacceptable(now, segment);
+                    }
+                    return false;
+                }
+            }
+        }
+        if is_reset {
+            self.on_reset(now, segment);
+            return false;
+        }
+        if has_syn && !self.is_simultaneous_synack(segment) {
+            self.challenge_syn(now);
+            return false;
+        }
+        segment.flags.contains(Flags::ACK)
+    }
+
+    /// PAWS (RFC 7323 section 5.2), with Linux's tolerance for one tick of disorder and for pure
+    /// ACKs that the network reordered and that say nothing new (`tcp_disordered_ack_check`).
+    fn paws_refuses(&mut self, now: Instant, segment: &Segment) -> bool {
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else {
+            return false;
+        };
+        let pure_ack = segment.seq_len() == 0 && segment.flags.contains(Flags::ACK);
+        let window = scaled_window(segment, Some(self.snd_wscale));
+        let repeats = pure_ack
+            && segment.seq == self.receiver.nxt()
+            && segment.ack == self.sender.una
+            && !self.sender.may_update_window(segment.ack, segment.seq, window);
+        let slack =
+            if repeats { TsRecent::replay_window(self.sender.rtt.rto()) } else { PAWS_WINDOW };
+        if !self.receiver.paws_refuses(now, timestamps.value, slack) {
+            return false;
+        }
+        self.counters.add(Counter::PAWSEstab, 1);
+        // Old ACKs are common and need no answer.
+        if !(pure_ack && segment.seq.before(self.receiver.nxt())) {
+            self.receiver.on_unacceptable(now, segment);
+        }
+        true
+    }
+
+    /// The second half of a simultaneous open repeats the peer's SYN, with an ACK.
+    fn is_simultaneous_synack(&self, segment: &Segment) -> bool {
+        self.state == State::SynReceived
+            && segment.flags.contains(Flags::SYN | Flags::ACK)
+            && segment.seq + 1 == self.receiver.nxt()
+    }
+
+    /// Some stacks reset at the sequence number of their FIN (`tcp_reset_check`).
+    fn is_at_fin(&self, segment: &Segment) -> bool {
+        self.receiver.is_finished() && segment.seq + 1 == self.receiver.nxt()
+    }
+
+    /// RFC 5961 section 3.2: only a reset at exactly the next sequence number resets.
+    fn on_reset(&mut self, now: Instant, segment: &Segment) {
+        if segment.seq != self.receiver.nxt() && !self.is_at_fin(segment) {
+            self.challenge(now);
+            return;
+        }
+        let error = match self.state {
+            State::SynReceived => ConnectionError::Refused,
+            State::CloseWait => ConnectionError::BrokenPipe,
+            _ => ConnectionError::Reset,
+        };
+        self.fail(error);
+    }
+
+    fn challenge_syn(&mut self, now: Instant) {
+        self.counters.add(Counter::SYNChallenge, 1);
+        self.challenge(now);
+    }
+
+    /// Owes a challenge ACK, at most one per `tcp_invalid_ratelimit` (RFC 5961 section 7).
+    fn challenge(&mut self, now: Instant) {
+        if now < self.challenge_after {
+            self.counters.add(Counter::ACKSkipped, 1);
+            return;
+        }
+        let pause = u64::from(self.config.tcp_invalid_ratelimit);
+        self.challenge_after = now + Nanos::from_millis(pause);
+        self.counters.add(Counter::ChallengeACK, 1);
+        self.receiver.owe_ack();
+    }
+
+    /// Our SYN of a simultaneous open was acknowledged.
+    fn open_passively(&mut self, now: Instant, segment: &Segment) {
+        if self.syn_retransmits == 0 {
+            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
+        }
+        let window = scaled_window(segment, Some(self.snd_wscale));
+        self.turn(Transition::SynAcked);
+        self.established(now, window, segment.seq);
+        self.sender.bytes_acked += SYN_LEN;
+        if self.fin != Fin::None {
+            self.turn(Transition::Shutdown);
+        }
+    }
+
+    /// The ACK part. Returns whether to go on with the data.
+    fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
+        self.sender.queue.more.end_hold();
+        let ack = Ack {
+            ack: segment.ack,
+            seq: segment.seq,
+            window: scaled_window(segment, Some(self.snd_wscale)),
+            sack: &segment.options.sack,
+            timestamps: segment.options.timestamps.filter(|_| self.timestamps),
+            clock: self.timestamp(now),
+            ece: segment.flags.contains(Flags::ECE),
+            has_data: segment.seq_len() > 0,
+        };
+        let largest = self.sender.max_wnd;
+        let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {
+            Ok(outcome) => outcome,
+            Err(AckError::Future) => {
+                self.receiver.owe_ack();
+                return false;
+            }
+            Err(AckError::TooOld) => {
+                self.challenge(now);
+                return false;
+            }
+        };
+        // The peer is there after all (`tcp_ack`).
+        self.soft_error = None;
+        if self.sender.wnd > 0 {
+            self.probe_backoff = 0;
+            self.deadlines.clear(Deadline::Probe);
+        }
+        if self.sender.max_wnd > largest {
+            // Half of it may be a full segment now.
+            self.refresh_mss();
+        }
+        if outcome.advanced {
+            self.stalled_since = Instant::FAR_FUTURE;
+        }
+        if self.sender.recovery.state != CaState::Loss
+            && let Some(rare) = &mut self.rare
+        {
+            rare.timeouts.end_row(now);
+        }
+        self.owed.new_data_first |= outcome.new_data_first;
+        if self.sender.board.is_empty() {
+            self.deadlines.clear(Deadline::Retransmit);
+            self.deadlines.clear(Deadline::LossProbe);
+            self.deadlines.clear(Deadline::Reorder);
+            if outcome.advanced {
+                self.deadlines.set(Deadline::IdleMemory, now + IDLE_RELEASE);
+            }
+        } else if let Some(wait) = outcome.reorder_wait {
+            self.arm_reorder(now, wait);
+        } else if outcome.rearm {
+            self.arm_retransmit(now);
+            self.arm_loss_probe(now);
+        }
+        if self.fin == Fin::Sent && self.sender.una == self.sender.nxt {
+            self.on_fin_acked(now);
+        }
+        self.check_space();
+        self.state != State::Closed
+    }
+
+    fn on_fin_acked(&mut self, now: Instant) {
+        let before = self.state;
+        self.turn(Transition::FinAcked);
+        match self.state {
+            State::FinWait2 if before != State::FinWait2 && self.is_orphan => self.arm_orphan(now),
+            State::TimeWait if before != State::TimeWait => self.enter_time_wait(now),
+            State::Closed => self.deadlines.clear_all(),
+            _ => {}
+        }
+    }
+
+    /// Data and FIN of an acceptable segment.
+    fn process_data(&mut self, now: Instant, segment: &mut Segment) {
+        if !self.state.may_receive() {
+            // After the peer's FIN only duplicates can come; they are answered.
+            if segment.seq_len() > 0 && self.state.is_synchronized() {
+                self.receiver.on_unacceptable(now, segment);
+            }
+            return;
+        }
+        let is_new = !segment.payload.is_empty() && segment.end_seq().after(self.receiver.nxt());
+        let is_deaf = self.read_shut && self.fin != Fin::None;
+        if is_new && (self.is_orphan || is_deaf) {
+            // Nobody will read it (RFC 1122 section 4.2.2.13).
+            self.counters.add(Counter::AbortOnData, 1);
+            self.rare().stray_reset = Some(segment.ack);
+            self.fail(ConnectionError::Reset);
+            return;
+        }
+        let estimates = self.estimates(now);
+        let intake = self.receiver.on_segment(now, segment, estimates);
+        if self.read_shut {
+            self.receiver.discard();
+        }
+        if intake.fin {
+            self.on_fin(now);
+        }
+    }
+
+    fn on_fin(&mut self, now: Instant) {
+        self.turn(Transition::FinArrived);
+        if self.state == State::TimeWait {
+            self.enter_time_wait(now);
+        }
+    }
+
+    fn enter_time_wait(&mut self, now: Instant) {
+        self.counters.add(Counter::TimeWaited, 1);
+        self.deadlines.clear_all();
+        let ts_recent = self.timestamps.then(|| self.receiver.ts_recent());
+        let time_wait = TimeWait::new(
+            now,
+            self.receiver.nxt(),
+            self.sender.nxt,
+            self.receiver.next_window().field,
+            ts_recent,
+            self.ts_offset,
+            self.config.tcp_invalid_ratelimit,
+        );
+        self.rare().time_wait = Some(time_wait);
+    }
+
+    /// The way to the peer changed: a smaller MTU (RFC 1191, RFC 8201) is obeyed at once, and what
+    /// no longer fits is sent again.
+    pub fn on_path_change(&mut self, now: Instant, path: Path) {
+        self.path = path;
+        self.refresh_mss();
+        let mss = self.sender.mss as u16;
+        if self.sender.board.resegment(mss) {
+            self.sender.recovery.on_resegmented(self.sender.nxt);
+            // What is still below cannot be sent again yet: that puts the timeout off no further.
+            self.resume_retransmit(now);
+        }
+    }
+
+    /// A router reported an error for a segment in flight. In the handshake any ends the
+    /// connection, as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for
+    /// when the connection times out (RFC 1122 section 4.2.3.9), or told at once to who asked for
+    /// it ([`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors)).
+    pub fn on_unreachable(&mut self, error: ConnectionError) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            self.fail(error);
+        } else if self.options.receive_errors {
+            self.set_error(Some(error));
+        } else {
+            self.soft_error = Some(error);
+        }
+    }
+}

@@ -1,0 +1,667 @@
+//! The one exit of a connection: the loop of gates, in Linux's order (`tcp_write_xmit`).
+//!
+//! Everything that leaves goes through [`Connection::transmit`]: resets, SYNs, retransmissions, new
+//! data, probes and ACKs. A segment is committed only when the way down took it, so a refusal
+//! leaves nothing to roll back. Cost per frame: one credit, one clone of its payload slices, one
+//! indirect call, one scoreboard entry.
+
+use super::deadlines::Deadline;
+use super::{Connection, Fin};
+use crate::congestion::CaState;
+use crate::counters::Counter;
+use crate::receiver::{AckDue, AdvertisedWindow};
+use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
+use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
+use crate::sender::send_queue::More;
+use crate::seq::SeqNumber;
+use crate::state::State;
+use crate::time::{Instant, Nanos};
+use crate::transmit::TxBlocked;
+use crate::transmit::autosize::{self, Deferral, FlowRate, Sizes};
+use crate::transmit::egress::{Egress, Verdict};
+use crate::transmit::late::{LateQueue, Visit};
+use crate::transmit::pacer::Executor;
+use crate::transmit::small_queue::TxCredit;
+
+/// Largest IP packet.
+const LARGEST_PACKET: u32 = 65_535;
+/// Largest options of a TCP header.
+const MAX_OPTIONS: u32 = 40;
+/// Pure ACKs of one call at the most.
+const MAX_ACKS: u32 = 20;
+
+/// How far one call may go (`push_one` in Linux).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Push {
+    /// As far as the gates allow.
+    All,
+    /// One frame, whatever cwnd and Nagle say: a tail loss probe.
+    Probe,
+}
+
+/// One call of `transmit`: what it computes once.
+pub(super) struct Pass<'a> {
+    pub(super) egress: &'a mut dyn Egress,
+    pub(super) now: Instant,
+    /// Payload bytes of a full segment with today's options.
+    pub(super) mss: u32,
+    pub(super) options: Options,
+    pub(super) sizes: Sizes,
+    /// Payload bytes of the largest frame that the path takes.
+    pub(super) gso_bytes: u32,
+    /// Segments of the largest frame.
+    pub(super) gso_segs: u32,
+    /// The frame asks the peer for an answer (`tcp_write_wakeup`).
+    pub(super) is_probe: bool,
+}
+
+impl Connection {
+    /// Sends what is due and allowed. The caller calls it after input, writes, deadlines and
+    /// completions. Returns why it stopped.
+    pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
+        self.gso = egress.gso();
+        self.adapt_queue(now);
+        if let Some(seq) = self.rare.as_mut().and_then(|rare| rare.stray_reset.take()) {
+            let reset = Segment { seq, flags: Flags::RST, ..Segment::default() };
+            self.counters.add(Counter::OutRsts, 1);
+            egress.enqueue(reset, now, None);
+        }
+        if self.owed.reset {
+            self.send_reset(now, egress);
+        }
+        let blocked = match self.state {
+            State::Closed => TxBlocked::NotOpen,
+            State::SynSent | State::SynReceived => {
+                self.send_syn(now, egress);
+                TxBlocked::NotOpen
+            }
+            _ => self.transmit_open(now, egress),
+        };
+        self.blocked = blocked;
+        match blocked {
+            TxBlocked::Pacing(_) => {
+                let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss);
+                let slack = Nanos(self.config.timer_slack_ns.into());
+                let at = self.sender.pacer.deadline(now, frame, slack);
+                self.deadlines.set(Deadline::Pacing, at);
+            }
+            _ => self.deadlines.clear(Deadline::Pacing),
+        }
+        self.check_space();
+        let in_flight = !self.sender.board.is_empty();
+        let starved = self.no_space && self.sender.queue.is_empty();
+        self.chronograph.turn(now, blocked, in_flight, starved);
+        blocked
+    }
+
+    /// Learns whether the small-queue limit keeps the wire idle.
+    fn adapt_queue(&mut self, now: Instant) {
+        let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
+        let idle = std::mem::take(&mut self.was_waived) || empty;
+        if !self.config.late_completions || (self.late_queue.is_none() && !idle) {
+            return;
+        }
+        let delivered = self.sender.rate.delivered();
+        let visit = Visit {
+            now,
+            idle,
+            busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
+            delivered,
+            round: self.sender.rtt.srtt(),
+        };
+        let first = || Box::new(LateQueue::new(now, delivered));
+        self.late_queue.get_or_insert_with(first).visit(&visit);
+    }
+
+    fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
+        let options = self.options_of(now, true);
+        let header = 20 + options.wire_len() as u32;
+        let mss = self.current_mss(header);
+        let gso = egress.gso();
+        let flow = FlowRate {
+            pacing: self.sender.pacer.rate(),
+            moved: self.sender.moved_rate(),
+            is_paced: self.sender.pacer.is_needed(),
+            min_rtt: self.sender.rtt.min_rtt(),
+            shift: egress.pacing_shift(),
+            completes_at_once: egress.completes_on_enqueue(),
+            queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
+            lateness: match self.config.late_completions {
+                true => egress.completion_lateness(),
+                false => Nanos::ZERO,
+            },
+        };
+        let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
+        let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
+        let min_segs =
+            self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
+        let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
+        self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
+        let executor = match (egress.holds_until_departure(), self.config.internal_pacing) {
+            (true, _) => Executor::Path,
+            (false, true) => Executor::Connection,
+            (false, false) => Executor::Nobody,
+        };
+        self.sender.pacer.set_executor(executor);
+        let mut pass =
+            Pass { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
+
+        if self.owed.zero_window_probe {
+            self.send_window_probe(&mut pass);
+        }
+        if self.owed.keepalive {
+            self.owed.keepalive = false;
+            self.send_bare(&mut pass, self.sender.una - 1, Flags::ACK);
+        }
+        if self.owed.loss_probe {
+            self.send_loss_probe(&mut pass);
+        }
+        let mut stopped = None;
+        if self.owed.new_data_first {
+            self.owed.new_data_first = false;
+            stopped = Some(self.send_new(&mut pass, Push::All));
+        }
+        if stopped.is_none() {
+            stopped = self.retransmit_lost(&mut pass);
+        }
+        let blocked = match stopped {
+            Some(blocked) => blocked,
+            None => self.send_new(&mut pass, Push::All),
+        };
+        self.send_owed_acks(&mut pass);
+        self.arm_probe_timer(now, blocked);
+        blocked
+    }
+
+    /// New data, gate after gate.
+    fn send_new(&mut self, pass: &mut Pass<'_>, push: Push) -> TxBlocked {
+        let mut sent_any = false;
+        let blocked = loop {
+            match self.next_frame(pass, push) {
+                Err(blocked) => break blocked,
+                Ok(bytes) => match self.send_frame(pass, bytes) {
+                    Ok(()) => sent_any = true,
+                    Err(blocked) => break blocked,
+                },
+            }
+            if push == Push::Probe {
+                break TxBlocked::NoData;
+            }
+        };
+        let in_flight = self.sender.board.counts().in_flight();
+        let limited = self.blocked_by_cwnd || in_flight >= self.sender.window.cwnd;
+        self.blocked_by_cwnd = false;
+        if sent_any || limited {
+            self.sender.validate_cwnd(pass.now, limited, self.no_space, &self.config);
+        }
+        if sent_any && push == Push::All {
+            self.arm_loss_probe(pass.now);
+        }
+        match blocked {
+            TxBlocked::SmallQueue => self.counters.add(Counter::SmallQueueThrottled, 1),
+            TxBlocked::Pacing(_) => self.counters.add(Counter::PacingBlocked, 1),
+            TxBlocked::Defer => self.counters.add(Counter::TsoDeferred, 1),
+            _ => {}
+        }
+        blocked
+    }
+
+    /// The gates in front of one frame of new data: its payload bytes, or why not.
+    fn next_frame(&mut self, pass: &Pass<'_>, push: Push) -> Result<u32, TxBlocked> {
+        let unsent = self.sender.queue.len();
+        if unsent == 0 && self.fin != Fin::Queued {
+            return Err(TxBlocked::NoData);
+        }
+        self.pacing_gate(pass)?;
+        if pass.egress.is_exhausted() {
+            return Err(TxBlocked::Yield);
+        }
+        let quota = match (self.cwnd_quota(), push) {
+            (0, Push::Probe) => 1,
+            (0, Push::All) => return Err(TxBlocked::Cwnd),
+            (quota, _) => quota.min(pass.sizes.segments),
+        };
+        if push == Push::All && self.is_overfull() {
+            self.counters.add(Counter::WqueueTooBig, 1);
+            return Err(TxBlocked::Memory);
+        }
+        let window = self.sender.window_left();
+        // No frame goes beyond the end of a record.
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let first = record.min(pass.mss) + u32::from(unsent == 0);
+        if window < first {
+            return Err(TxBlocked::Rwnd);
+        }
+        let is_last = record == unsent;
+        let short_may_go = !is_last || self.short_may_go(push);
+        // What ends a record cannot grow.
+        let may_grow = is_last && !is_ended;
+        let bytes = if record <= pass.mss {
+            if record > 0 && record < pass.mss && !short_may_go {
+                return Err(TxBlocked::Nagle);
+            }
+            if push == Push::All && may_grow && self.is_autocorked(record) {
+                return Err(TxBlocked::Autocork);
+            }
+            record
+        } else {
+            if push == Push::All && self.must_defer(pass, window, (record, is_ended)) {
+                return Err(TxBlocked::Defer);
+            }
+            let bytes = autosize::split_point(record, window, pass.mss, quota, short_may_go);
+            let partial = bytes % pass.mss;
+            if bytes == record && may_grow && partial != 0 && self.will_autocork(partial) {
+                bytes - partial
+            } else {
+                bytes
+            }
+        };
+        self.small_queue_gate(pass, bytes, false)?;
+        Ok(bytes)
+    }
+
+    /// Internal pacing: nobody below holds frames, so the connection waits.
+    pub(super) fn pacing_gate(&self, pass: &Pass<'_>) -> Result<(), TxBlocked> {
+        match self.sender.pacer.wait(pass.now) {
+            Some(next) => Err(TxBlocked::Pacing(next)),
+            None => Ok(()),
+        }
+    }
+
+    /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
+    fn cwnd_quota(&self) -> u32 {
+        let in_flight = self.sender.board.counts().in_flight();
+        let cwnd = self.sender.window.cwnd;
+        let most = if self.config.half_cwnd { (cwnd / 2).max(1) } else { cwnd };
+        most.min(cwnd.saturating_sub(in_flight))
+    }
+
+    /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
+    fn short_may_go(&self, push: Push) -> bool {
+        if push == Push::Probe || self.fin == Fin::Queued {
+            return true;
+        }
+        if self.sender.queue.more == More::Held {
+            return false;
+        }
+        if self.push_override {
+            return true;
+        }
+        if self.options.cork {
+            return false;
+        }
+        let unacked_short =
+            self.small_end.after(self.sender.una) && !self.small_end.after(self.sender.nxt);
+        self.options.nodelay || self.sender.board.is_empty() || !unacked_short
+    }
+
+    /// Whether a short write is held until a completion (`tcp_should_autocork`), which then comes
+    /// back.
+    fn is_autocorked(&mut self, short: u32) -> bool {
+        if !self.may_autocork() || self.account.admit(self.autocork_limit(short)) {
+            return false;
+        }
+        self.counters.add(Counter::AutoCorking, 1);
+        true
+    }
+
+    /// Whether the short rest of a frame would be held behind the part that goes. It asks for no
+    /// completion: were the part refused, its own end would be one.
+    fn will_autocork(&self, short: u32) -> bool {
+        self.may_autocork() && self.account.bytes() > self.autocork_limit(short)
+    }
+
+    fn may_autocork(&self) -> bool {
+        self.config.tcp_autocorking
+            && self.wrote
+            && self.fin != Fin::Queued
+            && !self.sender.board.is_empty()
+    }
+
+    /// Bytes below above which a short write waits: as for small queues, as much as the write
+    /// itself is enough to wait for.
+    fn autocork_limit(&self, short: u32) -> u64 {
+        u64::from(short.saturating_add(self.config.skb_overhead)).saturating_sub(1)
+    }
+
+    fn must_defer(&mut self, pass: &Pass<'_>, window: u32, record: (u32, bool)) -> bool {
+        let sender = &self.sender;
+        let left = sender.window.cwnd.saturating_sub(sender.board.counts().in_flight());
+        let cwnd_bytes = u64::from(sender.window.cwnd) * u64::from(pass.mss);
+        let unsent = sender.queue.len();
+        let len = record.0.min(self.size_goal());
+        let ends_here = len == record.0 && (record.1 || self.fin == Fin::Queued);
+        let deferral = Deferral {
+            in_recovery: sender.recovery.state >= CaState::Recovery,
+            now: pass.now,
+            last_departure: sender.pacer.next_departure(),
+            cwnd_left: u64::from(left) * u64::from(pass.mss),
+            rwnd_left: u64::from(window),
+            window: cwnd_bytes.min(u64::from(sender.wnd)),
+            unsent,
+            len,
+            max_segs: pass.sizes.segments,
+            mss: pass.mss,
+            oldest_sent: sender.board.front().map(|sent| sent.sent_at),
+            srtt: sender.rtt.srtt(),
+            is_final: ends_here,
+        };
+        match autosize::should_defer(&self.config, &deferral) {
+            None => false,
+            Some(by) => {
+                self.blocked_by_cwnd |= by == autosize::DeferredBy::Cwnd;
+                true
+            }
+        }
+    }
+
+    /// The small-queue check for a frame of `bytes` (`tcp_small_queue_check`). It is waived while
+    /// at most one frame is unacknowledged, or a device that completes late would stop the flow.
+    pub(super) fn small_queue_gate(
+        &mut self,
+        pass: &Pass<'_>,
+        bytes: u32,
+        rtx: bool,
+    ) -> Result<(), TxBlocked> {
+        if !self.config.small_queues {
+            return Ok(());
+        }
+        let truesize = bytes.saturating_add(self.config.skb_overhead);
+        let (queue_bytes, is_paced) = (pass.sizes.queue_bytes, self.sender.pacer.is_spaced());
+        let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx, is_paced);
+        if self.sender.board.frames() < self.config.small_queue_spare as usize {
+            self.was_waived |= self.account.bytes() >= limit;
+            return Ok(());
+        }
+        // What is acknowledged has left, whether it is known to be complete or not.
+        if self.config.late_completions && u64::from(self.sender.board.memory()) < limit {
+            return Ok(());
+        }
+        // Linux compares a count that is one too high with ">": a full limit refuses.
+        if self.account.admit(limit.saturating_sub(1)) {
+            Ok(())
+        } else {
+            Err(TxBlocked::SmallQueue)
+        }
+    }
+
+    /// Takes `bytes` from the queue, sends them and, if the way down took them, commits.
+    fn send_frame(&mut self, pass: &mut Pass<'_>, bytes: u32) -> Result<(), TxBlocked> {
+        if self.sender.board.is_empty() {
+            self.sender.restart_after_idle(pass.now, &self.config);
+        }
+        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
+        let ends_record = is_ended && record == bytes;
+        let payload = self.sender.queue.take(bytes);
+        let empties = self.sender.queue.is_empty();
+        let with_fin = empties && self.fin == Fin::Queued;
+        let seq = self.sender.nxt;
+        let mut flags = Flags::ACK;
+        flags.set(Flags::FIN, with_fin);
+        let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
+        let pushes = bytes > 0 && (ends_record || ends_write || pass.is_probe);
+        flags.set(Flags::PSH, pushes || bytes > pass.mss);
+        flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
+        let (mut segment, window) = self.segment(pass, seq, flags);
+        segment.payload = payload.clone();
+        if bytes > pass.mss {
+            segment.gso_size = pass.mss as u16;
+        }
+        if self.sender.ecn && bytes > 0 {
+            segment.ecn = Ecn::Ect0;
+        }
+        let segments = segment.segments();
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
+        let ticket = credit.ticket();
+        let departure = self.sender.pacer.departure(pass.now);
+        let verdict = pass.egress.enqueue(segment, departure, Some(credit));
+        if verdict == Verdict::Dropped {
+            self.sender.queue.put_back(payload);
+            self.on_local_congestion(pass.now);
+            return Err(TxBlocked::Egress);
+        }
+        let was_empty = self.sender.board.is_empty();
+        self.commit_departure(pass, bytes, segments, window);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
+        let mut marks = flags & (Flags::FIN | Flags::PSH);
+        // That of a super-frame is for its receiver's GRO, not for the stream
+        // (`__tcp_transmit_skb`).
+        marks.set(Flags::PSH, pushes);
+        let unit = pass.mss as u16;
+        let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
+        self.sender.nxt = sent.end();
+        if record == bytes {
+            self.sender.queue.pass_records(self.sender.nxt);
+        }
+        self.sender.board.push(sent);
+        if with_fin {
+            self.fin = Fin::Sent;
+        }
+        if !bytes.is_multiple_of(pass.mss) {
+            self.small_end = self.sender.nxt;
+        }
+        self.counters.add(Counter::OutSegs, u64::from(segments));
+        self.counters.add(Counter::OrigDataSent, u64::from(segments));
+        self.sender.ecn_cwr_owed &= !flags.contains(Flags::CWR);
+        self.wrote = false;
+        self.push_override &= !empties;
+        if was_empty || self.deadlines.is_armed(Deadline::LossProbe) || !self.has_retransmit_timer()
+        {
+            self.arm_retransmit(pass.now);
+        }
+        if verdict == Verdict::Congested {
+            self.on_local_congestion(pass.now);
+        }
+        Ok(())
+    }
+
+    /// Bookkeeping common to new data and retransmissions, after the way down took the frame.
+    pub(super) fn commit_departure(
+        &mut self,
+        pass: &Pass<'_>,
+        bytes: u32,
+        segments: u32,
+        window: AdvertisedWindow,
+    ) {
+        let sender = &mut self.sender;
+        sender.data_segs_out += u64::from(segments);
+        sender.bytes_sent += u64::from(bytes);
+        sender.pacer.depart(pass.now, bytes, sender.data_segs_out, &self.config);
+        // Paced, one call sends one frame; `blocked` is still that of the call before.
+        if let TxBlocked::Pacing(at) = self.blocked
+            && at <= pass.now
+        {
+            self.counters.lateness.record(pass.now.since(at));
+        }
+        sender.last_sent = pass.now;
+        sender.recovery.count_sent(segments);
+        self.segs_out += u64::from(segments);
+        if bytes > 0 {
+            self.receiver.on_data_sent(pass.now);
+        }
+        self.receiver.on_ack_sent(window);
+    }
+
+    /// A qdisc dropped or marked what we sent: reduce the window (`tcp_enter_cwr`).
+    pub(super) fn on_local_congestion(&mut self, now: Instant) {
+        self.counters.add(Counter::LocalCongestion, 1);
+        self.sender.enter_cwr(now);
+    }
+
+    /// A segment with today's ACK, window and options.
+    pub(super) fn segment(
+        &mut self,
+        pass: &mut Pass<'_>,
+        seq: SeqNumber,
+        mut flags: Flags,
+    ) -> (Segment, AdvertisedWindow) {
+        flags.set(Flags::ECE, self.receiver.ece());
+        if !pass.options.sack.is_empty() {
+            // Each segment reports a duplicate of its own.
+            pass.options.sack = self.receiver.sack_blocks(self.sack_room());
+        }
+        let window = self.receiver.next_window();
+        let segment = Segment {
+            seq,
+            ack: self.receiver.nxt(),
+            flags,
+            window: window.field,
+            options: pass.options.clone(),
+            ..Segment::default()
+        };
+        (segment, window)
+    }
+
+    /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
+    pub(super) fn options_of(&self, now: Instant, with_sack: bool) -> Options {
+        let timestamps = self
+            .timestamps
+            .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
+        let room = self.sack_room();
+        let sack = if with_sack { self.receiver.sack_blocks(room) } else { SackBlocks::new() };
+        Options { timestamps, sack, ..Options::default() }
+    }
+
+    /// SACK blocks that fit beside the other options.
+    fn sack_room(&self) -> usize {
+        if self.timestamps { 3 } else { 4 }
+    }
+
+    /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
+    fn send_bare(&mut self, pass: &mut Pass<'_>, seq: SeqNumber, flags: Flags) -> bool {
+        let (segment, window) = self.segment(pass, seq, flags);
+        // Pure ACKs never wait behind paced data, so their departure is now.
+        let taken = pass.egress.enqueue(segment, pass.now, None) != Verdict::Dropped;
+        if taken {
+            self.segs_out += 1;
+            self.counters.add(Counter::OutSegs, 1);
+            self.receiver.on_ack_sent(window);
+        }
+        taken
+    }
+
+    /// The ACKs that no data carried; duplicates are reported by one each.
+    fn send_owed_acks(&mut self, pass: &mut Pass<'_>) {
+        for _ in 0..MAX_ACKS {
+            if self.receiver.ack_due() != AckDue::Now {
+                return;
+            }
+            if !self.send_bare(pass, self.sender.nxt, Flags::ACK) {
+                return;
+            }
+        }
+    }
+
+    /// Zero-window probe (`tcp_write_wakeup`): as much as fits, or an old sequence number that
+    /// makes the peer answer.
+    fn send_window_probe(&mut self, pass: &mut Pass<'_>) {
+        self.owed.zero_window_probe = false;
+        let window = self.sender.window_left();
+        let unsent = self.sender.queue.len();
+        let closing = unsent == 0 && self.fin == Fin::Queued;
+        if (unsent > 0 && window > 0) || closing {
+            let (record, _) = self.sender.queue.first_record(self.sender.nxt);
+            pass.is_probe = true;
+            let _ = self.send_frame(pass, record.min(window).min(pass.mss));
+            pass.is_probe = false;
+        } else {
+            self.counters.add(Counter::KeepAlive, 1);
+            self.send_bare(pass, self.sender.una - 1, Flags::ACK);
+        }
+    }
+
+    /// Tail loss probe (`tcp_send_loss_probe`): new data if there is any, else the last segment.
+    fn send_loss_probe(&mut self, pass: &mut Pass<'_>) {
+        self.owed.loss_probe = false;
+        if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
+            self.resume_retransmit(pass.now);
+            return;
+        }
+        // New data that pacing or the small-queue limit holds back goes out by itself: it is no
+        // reason to send old data again.
+        let is_new = !self.sender.queue.is_empty() && self.sender.window_left() > 0;
+        let sent = if is_new {
+            let before = self.sender.nxt;
+            let _ = self.send_new(pass, Push::Probe);
+            self.sender.nxt != before
+        } else {
+            self.retransmit_tail(pass)
+        };
+        if sent {
+            self.counters.add(Counter::LossProbes, 1);
+            self.sender.on_probe_sent(!is_new);
+            self.arm_retransmit(pass.now);
+        } else {
+            self.resume_retransmit(pass.now);
+        }
+    }
+
+    /// SYN, or SYN-ACK of a simultaneous open.
+    fn send_syn(&mut self, now: Instant, egress: &mut dyn Egress) {
+        if !self.owed.syn {
+            return;
+        }
+        self.owed.syn = false;
+        let segment = self.syn_segment(now);
+        // A SYN that the qdisc drops is sent again by its timer.
+        if egress.enqueue(segment, now, None) != Verdict::Dropped {
+            self.segs_out += 1;
+            self.counters.add(Counter::OutSegs, 1);
+        }
+        self.syn_sent_at = now;
+    }
+
+    fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {
+        self.owed.reset = false;
+        let segment = Segment {
+            seq: self.sender.nxt,
+            ack: self.receiver.nxt(),
+            flags: Flags::RST | Flags::ACK,
+            options: self.options_of(now, false),
+            ..Segment::default()
+        };
+        self.counters.add(Counter::OutRsts, 1);
+        egress.enqueue(segment, now, None);
+    }
+
+    /// Nothing is in flight and something waits: only the probe timer will bring us back.
+    fn arm_probe_timer(&mut self, now: Instant, blocked: TxBlocked) {
+        let waits = !self.sender.queue.is_empty() || self.fin == Fin::Queued;
+        let alone = self.sender.board.is_empty() && waits && blocked != TxBlocked::NoData;
+        if !alone {
+            self.deadlines.clear(Deadline::Probe);
+        } else if !self.deadlines.is_armed(Deadline::Probe) {
+            let base = self.sender.rtt.base_rto().max(Nanos::from_millis(200));
+            let wait = base.saturating_mul(1 << self.probe_backoff.min(16));
+            let most = self.sender.rtt.rto_max();
+            let backlog = self.sender.pacer.backlog(now);
+            self.deadlines.set_retransmit(Deadline::Probe, now + wait.min(most) + backlog);
+        }
+    }
+
+    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and
+    /// rates are counted in, less what its options take beyond the usual ones.
+    fn current_mss(&self, header: u32) -> u32 {
+        let more = header.saturating_sub(self.usual_header());
+        let counted = self.sender.mss.saturating_sub(more);
+        self.mss_for(header).min(counted.max(8))
+    }
+
+    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`).
+    pub(super) fn usual_header(&self) -> u32 {
+        20 + if self.timestamps { 12 } else { 0 }
+    }
+
+    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
+    /// is as large as a packet can be, room stays for options that a retransmission may have more.
+    pub(super) fn mss_for(&self, header: u32) -> u32 {
+        let by_path = self
+            .path
+            .mtu
+            .min(LARGEST_PACKET - MAX_OPTIONS)
+            .saturating_sub(self.path.ip_header + header);
+        let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
+        by_path.min(by_peer).max(8)
+    }
+}

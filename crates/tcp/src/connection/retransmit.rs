@@ -1,0 +1,137 @@
+//! Retransmissions: through the same gates as new data, with twice the small-queue room
+//! (`tcp_xmit_retransmit_queue`).
+
+use super::Connection;
+use super::deadlines::Deadline;
+use super::output::Pass;
+use crate::congestion::CaState;
+use crate::counters::Counter;
+use crate::segment::Flags;
+use crate::sender::scoreboard::{End, Run};
+use crate::transmit::TxBlocked;
+use crate::transmit::egress::Verdict;
+use crate::transmit::small_queue::TxCredit;
+
+impl Connection {
+    /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
+    pub(super) fn retransmit_lost(&mut self, pass: &mut Pass<'_>) -> Option<TxBlocked> {
+        let timed_out = std::mem::take(&mut self.owed.retransmit_head);
+        // An ACK since then may have shown that nothing was lost.
+        if timed_out && self.sender.recovery.state == CaState::Loss {
+            // The timeout's own retransmission passes pacing and small queues.
+            if let Some(run) = self.sender.board.run_at(End::First) {
+                let first = self.sender.board.next_lost().unwrap_or(run);
+                if let Err(blocked) = self.retransmit(pass, first, 1) {
+                    return Some(blocked);
+                }
+            }
+        }
+        while let Some(run) = self.sender.board.next_lost() {
+            let gate = self.retransmit_gates(pass);
+            match gate.and_then(|segments| self.retransmit(pass, run, segments)) {
+                Ok(()) => {}
+                // What new data could pass, must not pass what is lost.
+                Err(blocked) => return Some(blocked),
+            }
+        }
+        None
+    }
+
+    /// Pacing, window and small queue, in this order: how many segments may go.
+    fn retransmit_gates(&mut self, pass: &Pass<'_>) -> Result<u32, TxBlocked> {
+        self.pacing_gate(pass)?;
+        let in_flight = self.sender.board.counts().in_flight();
+        let room = self.sender.window.cwnd.saturating_sub(in_flight);
+        if room == 0 {
+            return Err(TxBlocked::Cwnd);
+        }
+        let segments = room.min(pass.sizes.segments);
+        self.small_queue_gate(pass, segments.min(2) * pass.mss, true)?;
+        Ok(segments)
+    }
+
+    /// Retransmits the last segment in flight (tail loss probe). Returns whether it went out.
+    pub(super) fn retransmit_tail(&mut self, pass: &mut Pass<'_>) -> bool {
+        match self.sender.board.run_at(End::Last) {
+            Some(run) => self.retransmit(pass, run, 1).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Sends at most `max` segments of the run once more, as a frame of their own.
+    fn retransmit(&mut self, pass: &mut Pass<'_>, run: Run, max: u32) -> Result<(), TxBlocked> {
+        let original = self.sender.board.get(run.index);
+        let ticket = original.map(|sent| sent.ticket);
+        // Options that were not there when it was cut may have made segments smaller since.
+        let unit = original.map_or(pass.mss, |sent| u32::from(sent.unit));
+        let unit = unit.max(1);
+        let max = max.min(pass.gso_bytes / unit).min(pass.gso_segs * pass.mss / unit);
+        if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
+            // The original is still below; its completion brings us back.
+            self.counters.add(Counter::SpuriousRtxHostQueues, 1);
+            return Err(TxBlocked::SmallQueue);
+        }
+        if self.is_too_fragmented(run, max) {
+            self.counters.add(Counter::WqueueTooBig, 1);
+            return Err(TxBlocked::Cwnd);
+        }
+        let index = self.sender.board.isolate(run, max);
+        let Some(sent) = self.sender.board.get(index) else { return Ok(()) };
+        let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
+        let payload = sent.payload.clone();
+        let bytes = payload.len();
+        let flags = Flags::ACK | (marks & (Flags::FIN | Flags::PSH));
+        let (mut segment, window) = self.segment(pass, seq, flags);
+        segment.payload = payload;
+        let unit = u32::from(unit).min(pass.mss);
+        if bytes > unit {
+            segment.flags |= Flags::PSH;
+            segment.gso_size = unit as u16;
+        }
+        let segments = segment.segments();
+        let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
+        let ticket = credit.ticket();
+        let departure = self.sender.pacer.departure(pass.now);
+        let verdict = pass.egress.enqueue(segment, departure, Some(credit));
+        if verdict == Verdict::Dropped {
+            self.counters.add(Counter::RetransFail, u64::from(segments));
+            self.on_local_congestion(pass.now);
+            return Err(TxBlocked::Egress);
+        }
+        self.commit_departure(pass, bytes, segments, window);
+        let in_flight = self.sender.board.counts().in_flight() + segments;
+        let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
+        self.sender.board.retransmitted(index, departure, ticket, snapshot);
+        let clock = self.timestamp(pass.now);
+        self.sender.recovery.count_retransmitted(segments, clock);
+        self.sender.total_retransmitted = self.sender.total_retransmitted.saturating_add(segments);
+        self.sender.bytes_retransmitted += u64::from(bytes);
+        self.count_retransmission(segments);
+        // The timeout counts from the last copy of the oldest segment
+        // (`tcp_xmit_retransmit_queue`).
+        let is_head = index == 0 && self.deadlines.is_armed(Deadline::Retransmit);
+        if is_head || !self.has_retransmit_timer() {
+            self.arm_retransmit(pass.now);
+        }
+        Ok(())
+    }
+
+    /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply
+    /// the memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
+    fn is_too_fragmented(&self, run: Run, max: u32) -> bool {
+        let board = &self.sender.board;
+        self.is_overfull()
+            && run.index > 0
+            && run.index + 1 < board.frames()
+            && board.must_cut(run, max)
+    }
+
+    fn count_retransmission(&self, segments: u32) {
+        self.counters.add(Counter::RetransSegs, u64::from(segments));
+        let which = match self.sender.recovery.state {
+            CaState::Loss => Counter::SlowStartRetrans,
+            _ => Counter::FastRetrans,
+        };
+        self.counters.add(which, u64::from(segments));
+    }
+}

@@ -1,0 +1,121 @@
+//! Room for writers: send buffer, low-water mark, and when a waiting writer is woken.
+//!
+//! Three tests, after Linux. A write may begin a new buffer while memory and unsent bytes are below
+//! their limits (`sk_stream_memory_free`). A writer that waits is woken later than that: when a
+//! third of the send buffer is free and less than *half* of the low-water mark waits
+//! (`__sk_stream_is_writeable`, Linux a74f0fa082b7), so that it is woken once per half mark and not
+//! once per ACK, unless `neap.tcp_notsent_lowat_half` is off. And it is looked at whenever bytes
+//! may have gone, by an ACK or by leaving for the wire (`tcp_check_space`, Linux 4bfe744ff164):
+//! with a long round trip the queue is empty long before the ACK comes.
+//!
+//! Every write that was short or refused leaves a mark (`SOCK_NOSPACE`). Room that comes back to a
+//! marked socket is an edge, even if it comes within the call that was refused and the level is the
+//! same as before it. Cost: a few comparisons per visit of the socket; a multiplication and a
+//! division where the mark is a time.
+
+use super::{Connection, Readiness};
+use crate::config::BUFFER_OVERHEAD;
+use crate::time::{Nanos, Rate};
+
+/// Frames that a low-water mark given as time leaves room for at the least: one on its way down,
+/// one that the writer fills meanwhile.
+const LEAST_FRAMES: u32 = 2;
+
+/// Largest frame without "BIG TCP".
+const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
+
+/// Memory that one segment counts for when the send buffer is dimensioned
+/// (`tcp_sndbuf_expand`: the head of an skb rounded up to a power of two, and its descriptor).
+fn memory_per_segment(mss: u32) -> u32 {
+    (mss + 320 + 320).next_power_of_two() + 256
+}
+
+impl Connection {
+    /// Unsent bytes at which a writer is refused: `TCP_NOTSENT_LOWAT` or its time, the lower one.
+    fn notsent_limit(&self) -> u32 {
+        let bytes = match self.options.notsent_lowat {
+            0 => self.config.tcp_notsent_lowat,
+            lowat => lowat,
+        };
+        let micros = match self.options.notsent_lowat_us {
+            0 => self.config.tcp_notsent_lowat_us,
+            micros => micros,
+        };
+        if micros == 0 { bytes } else { bytes.min(self.bytes_paced_in(micros)) }
+    }
+
+    /// Bytes that the pacing rate of this moment sends in so many microseconds, two frames at the
+    /// least; no bound before a rate is known.
+    fn bytes_paced_in(&self, micros: u32) -> u32 {
+        let rate = self.sender.pacer.rate();
+        if rate == Rate::UNLIMITED {
+            return u32::MAX;
+        }
+        let frame = u32::from(self.frame_segments).max(1).saturating_mul(self.sender.mss);
+        let least = frame.saturating_mul(LEAST_FRAMES);
+        let bytes = rate.bytes_in(Nanos::from_micros(u64::from(micros)));
+        u32::try_from(bytes).unwrap_or(u32::MAX).max(least)
+    }
+
+    /// Whether a new buffer may be begun; with `wake`, by the rule of wake-ups
+    /// (`sk_stream_memory_free`).
+    pub(super) fn memory_is_free(&self, wake: bool) -> bool {
+        let is_halved = wake && self.config.notsent_lowat_half;
+        let unsent = u64::from(self.sender.queue.len()) << u32::from(is_halved);
+        self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
+    }
+
+    /// Memory of the write queue (`sk_wmem_queued`).
+    pub(super) fn memory(&self) -> u32 {
+        self.sender.memory(self.size_goal())
+    }
+
+    /// Whether frames have been cut so fine that memory is far beyond the send buffer, which
+    /// writers are held to before the cut: by twice, and two of the largest buffers
+    /// (`tcp_fragment`). Then something is in flight, whose ACK gives memory back.
+    pub(super) fn is_overfull(&self) -> bool {
+        let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
+        // What is not sent is no more than the buffer and a write; so most calls end here.
+        self.sender.board.memory() > self.sndbuf
+            && self.memory() / 2 > self.sndbuf.saturating_add(slack)
+    }
+
+    /// Whether a waiting writer should be woken (`__sk_stream_is_writeable`): a third of the
+    /// buffer is free, and less than half the low-water mark waits.
+    pub(super) fn is_writable(&self) -> bool {
+        let used = self.memory();
+        self.sndbuf.saturating_sub(used) >= used / 2 && self.memory_is_free(true)
+    }
+
+    /// Room may have come back: grow the buffer if the window asks for it, and end the writer's
+    /// wait (`tcp_check_space`).
+    pub(super) fn check_space(&mut self) {
+        if !self.no_space {
+            return;
+        }
+        let counts = self.sender.board.counts();
+        if counts.in_flight() < self.sender.window.cwnd {
+            self.expand_sndbuf();
+        }
+        if self.is_writable() {
+            self.no_space = false;
+            self.edges |= Readiness::WRITABLE;
+        }
+    }
+
+    /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows.
+    pub(super) fn expand_sndbuf(&mut self) {
+        if self.options.send_buffer.is_some() {
+            return;
+        }
+        let per_segment = memory_per_segment(self.sender.mss);
+        let segments = self.sender.window.cwnd.max(10).max(self.sender.recovery.reordering + 1);
+        let wanted = self
+            .sender
+            .controller
+            .sndbuf_expand()
+            .saturating_mul(segments)
+            .saturating_mul(per_segment);
+        self.sndbuf = self.sndbuf.max(wanted.min(self.config.tcp_wmem.max));
+    }
+}

@@ -1,0 +1,239 @@
+//! What an application writes (`tcp_sendmsg`): buffers, records (`MSG_EOR`), `MSG_MORE`, and when a
+//! large write begins to leave.
+//!
+//! Cost: the copy, and a handful of comparisons per buffer of up to 64 KiB.
+
+use super::{Connection, Fin, WriteError};
+use crate::sender::send_queue::More;
+use crate::state::State;
+use crate::time::{Instant, Nanos};
+use crate::transmit::TxBlocked;
+use crate::transmit::egress::Egress;
+use bytes::Bytes;
+
+/// What a buffer that keeps its size holds at the rate of its writing.
+const HALF_A_MILLISECOND: Nanos = Nanos::from_micros(500);
+
+bitflags::bitflags! {
+    /// What an application says of one write.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WriteFlags: u8 {
+        /// More follows at once (`MSG_MORE`): a segment that is not full waits for it, as if
+        /// `TCP_CORK` were set until the next write, ACK or departure; and nothing is pushed (PSH).
+        const MORE = 1;
+        /// The last byte ends a record (`MSG_EOR`): no frame carries it and what is written later.
+        /// Does nothing for a write that was short.
+        const EOR = 2;
+    }
+}
+
+impl Connection {
+    /// Whether a write of `len` bytes is more than one buffer, so that [`send`](Self::send) pushes
+    /// on the way.
+    #[inline]
+    pub fn is_large_write(&self, len: usize) -> bool {
+        len > self.sender.mss as usize && len > self.size_goal() as usize
+    }
+
+    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
+    pub fn size_goal(&self) -> u32 {
+        let mss = self.sender.mss.max(1);
+        if self.gso.max_segs <= 1 {
+            return mss;
+        }
+        let header = self.path.ip_header + 60;
+        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
+        (bytes / mss).clamp(1, self.gso.max_segs) * mss
+    }
+
+    /// Payload bytes at which a buffer that is written now is full.
+    fn write_goal(&self) -> u32 {
+        let most = self.size_goal();
+        if !self.config.tso_at_write {
+            return most;
+        }
+        let mss = self.sender.mss.max(1);
+        let by_rate = self.sender.pacer.rate().bytes_in(HALF_A_MILLISECOND) / u64::from(mss);
+        let segments = by_rate.max(self.config.tcp_min_tso_segs.max(1).into());
+        segments.saturating_mul(mss.into()).min(most.into()) as u32
+    }
+
+    fn may_write(&mut self) -> Result<(), WriteError> {
+        if let Some(error) = self.take_failure() {
+            return Err(WriteError::Failed(error));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
+            self.no_space = true;
+            return Err(WriteError::WouldBlock);
+        }
+        if !self.state.may_write() || self.fin != Fin::None {
+            return Err(WriteError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
+    /// low-water mark is full, and [`Readiness::WRITABLE`] will return.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    ///
+    /// [`Readiness::WRITABLE`]: crate::connection::Readiness::WRITABLE
+    pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
+        self.write_with(now, data, WriteFlags::empty())
+    }
+
+    /// As [`write`](Self::write), with what `send(2)` takes as flags.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write_with(
+        &mut self,
+        _now: Instant,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.may_write()?;
+        self.check_app_limited();
+        let done = self.append(data);
+        self.after_write(done, done < data.len(), flags)
+    }
+
+    /// As [`write_with`](Self::write_with), and a write of more than one buffer leaves as it is
+    /// copied: the first buffer where nothing waits, later what half the peer's largest window
+    /// holds (`forced_push`, `tcp_push_one`). The caller still calls
+    /// [`transmit`](Self::transmit) for the end.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn send(
+        &mut self,
+        now: Instant,
+        data: &[u8],
+        flags: WriteFlags,
+        egress: &mut dyn Egress,
+    ) -> Result<usize, WriteError> {
+        self.may_write()?;
+        self.check_app_limited();
+        let mut done = 0;
+        let mut may_push = true;
+        loop {
+            let rest = &data[done..];
+            let part = if may_push { self.push_after().min(rest.len()) } else { rest.len() };
+            let taken = self.append(&rest[..part]);
+            done += taken;
+            if taken < part || done == data.len() {
+                return self.after_write(done, done < data.len(), flags);
+            }
+            // The rest completes the last segment.
+            self.sender.queue.more = More::Held;
+            may_push = self.transmit(now, egress) != TxBlocked::Yield;
+        }
+    }
+
+    /// Bytes of a large write after which what is queued is pushed.
+    fn push_after(&self) -> usize {
+        let goal = self.size_goal();
+        let half_window = if self.sender.queue.is_empty() { 0 } else { self.sender.max_wnd / 2 };
+        goal.max(half_window) as usize
+    }
+
+    /// Copies from the front of `data` what there is room for.
+    #[inline(always)]
+    fn append(&mut self, data: &[u8]) -> usize {
+        let goal = self.write_goal();
+        let mut done = 0;
+        while done < data.len() {
+            let mut room = self.sender.queue.room_in_last(goal);
+            if room == 0 {
+                if !self.grant_buffer() {
+                    break;
+                }
+                room = goal;
+            }
+            let take = (data.len() - done).min(room as usize);
+            self.sender.queue.push(&data[done..done + take]);
+            done += take;
+        }
+        done
+    }
+
+    /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
+        self.write_bytes_with(now, data, WriteFlags::empty())
+    }
+
+    /// As [`write_bytes`](Self::write_bytes), with what `send(2)` takes as flags.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write_bytes_with(
+        &mut self,
+        _now: Instant,
+        data: &mut Bytes,
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.may_write()?;
+        self.check_app_limited();
+        let goal = self.write_goal() as usize;
+        let mut done = 0;
+        while !data.is_empty() && self.grant_buffer() {
+            let part = data.split_to(goal.min(data.len()));
+            done += part.len();
+            self.sender.queue.push_bytes(part);
+        }
+        self.after_write(done, !data.is_empty(), flags)
+    }
+
+    fn grant_buffer(&mut self) -> bool {
+        let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
+        if !empty && !self.memory_is_free(false) {
+            return false;
+        }
+        if self.config.tso_at_write {
+            self.sender.queue.end_buffer(self.sender.nxt);
+        }
+        self.sender.queue.begin_buffer();
+        true
+    }
+
+    #[inline(always)]
+    fn after_write(
+        &mut self,
+        done: usize,
+        short: bool,
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        // A writer that goes by readiness stops here and is never refused; poll sets SOCK_NOSPACE
+        // for it in Linux. Without that its buffer would not grow.
+        self.no_space |= short || !self.is_writable();
+        if done == 0 && short {
+            self.sender.queue.more.end_hold();
+            return Err(WriteError::WouldBlock);
+        }
+        self.wrote = done > 0;
+        // A full tail is no short write: the small-segment rules see the whole queue.
+        self.push_override &= done == 0;
+        let is_held = flags.contains(WriteFlags::MORE) && !short;
+        self.sender.queue.more = if is_held { More::Held } else { More::Unknown };
+        if flags.contains(WriteFlags::EOR) && !short && done > 0 {
+            self.sender.queue.end_record(self.sender.nxt);
+        }
+        Ok(done)
+    }
+
+    /// Marks the flow as limited by its application (`tcp_rate_check_app_limited`).
+    fn check_app_limited(&mut self) {
+        let counts = self.sender.board.counts();
+        if self.sender.queue.len() < self.sender.mss
+            && self.account.bytes() == 0
+            && counts.in_flight() < self.sender.window.cwnd
+            && counts.lost_out <= counts.retrans_out
+        {
+            self.sender.rate.mark_app_limited(counts.in_flight());
+        }
+    }
+}
