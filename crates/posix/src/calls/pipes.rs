@@ -70,7 +70,8 @@ impl PipeEnd {
     }
 }
 
-/// Waits for the other end of the pipe at this place of the call, or ends with what is done.
+/// Waits for the other end of the pipe at this place of the call. Without a wait the answer is what
+/// was done.
 fn wait(
     now: Instant,
     call: &mut Call,
@@ -84,7 +85,7 @@ fn wait(
     all_or_again(call.done)
 }
 
-/// What was done, or that nothing could be.
+/// The bytes that were moved; `EAGAIN` if there are none.
 fn all_or_again(done: usize) -> Result<Outcome<usize>, Errno> {
     if done > 0 { Ok(Outcome::Done(done)) } else { Err(Errno::EAGAIN) }
 }
@@ -146,6 +147,7 @@ impl Splice {
         wait(self.now, call, may_wait, OUTPUT, POLLOUT).map(Some)
     }
 
+    /// Moves the contents of one pipe into another (`splice_pipe_to_pipe`).
     fn pipe_to_pipe(
         self,
         call: &mut Call,
@@ -179,7 +181,7 @@ impl Splice {
         Ok(Outcome::Done(done))
     }
 
-    /// From a connection (`tcp_splice_read`).
+    /// Moves received bytes of a connection into a pipe (`tcp_splice_read`).
     fn socket_to_pipe(
         self,
         call: &mut Call,
@@ -213,7 +215,7 @@ impl Splice {
         }
     }
 
-    /// To a connection (`splice_to_socket`).
+    /// Sends the contents of a pipe on a connection (`splice_to_socket`).
     fn pipe_to_socket(
         self,
         call: &mut Call,
