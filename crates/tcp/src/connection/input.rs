@@ -15,10 +15,6 @@ use crate::time_wait::TimeWait;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
-/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
-/// acknowledged before there was a connection.
-const SYN_LEN: u64 = 1;
-
 /// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
 const SOON: Nanos = Nanos::from_millis(8);
 
@@ -80,13 +76,13 @@ impl Connection {
             return;
         }
         if self.syn_retransmits == 0 {
-            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
+            self.sender.on_handshake_rtt(now, now.since(self.syn_sent_at));
         } else {
-            self.sender.rtt.fall_back();
+            self.sender.on_untimed_handshake();
         }
         self.turn(Transition::SynAckArrived);
         self.established(now, scaled_window(segment, None), segment.seq);
-        self.sender.bytes_acked += SYN_LEN;
+        self.sender.on_syn_acked();
         self.receiver.owe_handshake_ack(now);
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
             self.process_data(now, segment);
@@ -173,10 +169,10 @@ impl Connection {
         let window = scaled_window(segment, Some(self.snd_wscale));
         let repeats = pure_ack
             && segment.seq == self.receiver.nxt()
-            && segment.ack == self.sender.una
+            && segment.ack == self.sender.una()
             && !self.sender.may_update_window(segment.ack, segment.seq, window);
         let slack =
-            if repeats { TsRecent::replay_window(self.sender.rtt.rto()) } else { PAWS_WINDOW };
+            if repeats { TsRecent::replay_window(self.sender.rtt().rto()) } else { PAWS_WINDOW };
         if !self.receiver.paws_refuses(now, timestamps.value, slack) {
             return false;
         }
@@ -234,12 +230,12 @@ impl Connection {
     /// Our SYN of a simultaneous open was acknowledged.
     fn open_passively(&mut self, now: Instant, segment: &Segment) {
         if self.syn_retransmits == 0 {
-            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
+            self.sender.on_handshake_rtt(now, now.since(self.syn_sent_at));
         }
         let window = scaled_window(segment, Some(self.snd_wscale));
         self.turn(Transition::SynAcked);
         self.established(now, window, segment.seq);
-        self.sender.bytes_acked += SYN_LEN;
+        self.sender.on_syn_acked();
         if self.fin != Fin::None {
             self.turn(Transition::Shutdown);
         }
@@ -247,7 +243,7 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
-        self.sender.queue.more.end_hold();
+        self.sender.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,
@@ -258,7 +254,7 @@ impl Connection {
             ece: segment.flags.contains(Flags::ECE),
             has_data: segment.seq_len() > 0,
         };
-        let largest = self.sender.max_wnd;
+        let largest = self.sender.max_wnd();
         let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {
             Ok(outcome) => outcome,
             Err(AckError::Future) => {
@@ -272,24 +268,24 @@ impl Connection {
         };
         // The peer is there after all (`tcp_ack`).
         self.soft_error = None;
-        if self.sender.wnd > 0 {
+        if self.sender.wnd() > 0 {
             self.probe_backoff = 0;
             self.deadlines.clear(Deadline::Probe);
         }
-        if self.sender.max_wnd > largest {
+        if self.sender.max_wnd() > largest {
             // Half of it may be a full segment now.
             self.refresh_mss();
         }
         if outcome.advanced {
             self.stalled_since = Instant::FAR_FUTURE;
         }
-        if self.sender.recovery.state != CaState::Loss
+        if self.sender.recovery().state() != CaState::Loss
             && let Some(rare) = &mut self.rare
         {
             rare.timeouts.end_row(now);
         }
         self.owed.new_data_first |= outcome.new_data_first;
-        if self.sender.board.is_empty() {
+        if !self.sender.has_unacked() {
             self.deadlines.clear(Deadline::Retransmit);
             self.deadlines.clear(Deadline::LossProbe);
             self.deadlines.clear(Deadline::Reorder);
@@ -302,7 +298,7 @@ impl Connection {
             self.arm_retransmit(now);
             self.arm_loss_probe(now);
         }
-        if self.fin == Fin::Sent && self.sender.una == self.sender.nxt {
+        if self.fin == Fin::Sent && self.sender.unacked() == 0 {
             self.on_fin_acked(now);
         }
         self.check_space();
@@ -362,7 +358,7 @@ impl Connection {
         let time_wait = TimeWait::new(
             now,
             self.receiver.nxt(),
-            self.sender.nxt,
+            self.sender.nxt(),
             self.receiver.next_window().field,
             ts_recent,
             self.ts_offset,
@@ -376,9 +372,7 @@ impl Connection {
     pub fn on_path_change(&mut self, now: Instant, path: Path) {
         self.path = path;
         self.refresh_mss();
-        let mss = self.sender.mss as u16;
-        if self.sender.board.resegment(mss) {
-            self.sender.recovery.on_resegmented(self.sender.nxt);
+        if self.sender.resegment() {
             // What is still below cannot be sent again yet: that puts the timeout off no further.
             self.resume_retransmit(now);
         }

@@ -299,7 +299,7 @@ impl Connection {
         let mut connection = Self::new(now, State::SynReceived, setup, receiver);
         connection.agree(&accepted.negotiated);
         if let Some(rtt) = accepted.synack_rtt {
-            connection.on_handshake_rtt(now, rtt);
+            connection.sender.on_handshake_rtt(now, rtt);
         }
         let (timeouts, time) = accepted.synack_timeouts;
         if timeouts > 0 {
@@ -361,7 +361,7 @@ impl Connection {
             segs_out: 0,
             data_segs_in: 0,
         };
-        connection.sender.pacer.set_max_rate(connection.options.max_pacing_rate);
+        connection.sender.set_max_pacing_rate(connection.options.max_pacing_rate);
         connection
     }
 
@@ -371,8 +371,7 @@ impl Connection {
         self.snd_wscale = negotiated.snd_wscale.unwrap_or(0);
         self.rcv_wscale = negotiated.rcv_wscale;
         self.timestamps = negotiated.ts_recent.is_some();
-        self.sender.sack = negotiated.sack;
-        self.sender.ecn = negotiated.ecn;
+        self.sender.agree(negotiated.sack, negotiated.ecn);
         self.refresh_mss();
     }
 
@@ -385,7 +384,7 @@ impl Connection {
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();
-        self.small_end = self.sender.una;
+        self.small_end = self.sender.una();
         self.expand_sndbuf();
         self.arm_keepalive(now);
     }
@@ -393,11 +392,6 @@ impl Connection {
     /// What few connections have.
     fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
-    }
-
-    fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
-        self.sender.rtt.on_sample(rtt, self.sender.una, self.sender.nxt);
-        self.sender.rtt.on_min_rtt(now, rtt, false);
     }
 
     /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
@@ -450,13 +444,14 @@ impl Connection {
         let header = self.usual_header();
         let mss = self.mss_for(header);
         let limit = self.options.max_segment.map_or(u32::MAX, u32::from);
-        self.sender.mss = self.half_window(mss.min(limit), 68 - header);
+        let mss = self.half_window(mss.min(limit), 68 - header);
+        self.sender.set_mss(mss);
     }
 
     /// `bytes`, but no more than half of the largest window that the peer had, so that it need not
     /// wait for a window that never opens so far (`tcp_bound_to_half_wnd`); at least `least`.
     fn half_window(&self, bytes: u32, least: u32) -> u32 {
-        let window = self.sender.max_wnd;
+        let window = self.sender.max_wnd();
         let half = if window > DEFAULT_MSS { window / 2 } else { window };
         if half == 0 { bytes } else { bytes.min(half.max(least)) }
     }
@@ -468,8 +463,8 @@ impl Connection {
 
     fn estimates(&self, now: Instant) -> Estimates {
         Estimates {
-            srtt: self.sender.rtt.srtt(),
-            rto: self.sender.rtt.rto(),
+            srtt: self.sender.rtt().srtt(),
+            rto: self.sender.rtt().rto(),
             tsval: self.timestamp(now),
             lowat: self.options.receive_lowat,
         }
@@ -491,8 +486,7 @@ impl Connection {
         }
         self.turn(Transition::Abort);
         self.deadlines.clear_all();
-        self.sender.queue.clear();
-        self.sender.board.clear();
+        self.sender.clear();
         self.fin = Fin::None;
         let reset = self.owed.reset;
         self.owed = Owed { reset, ..Owed::default() };
@@ -627,13 +621,13 @@ impl Connection {
             SocketOption::NoDelay(on) => {
                 self.push_override |= on;
                 if on {
-                    self.sender.queue.more.end_hold();
+                    self.sender.end_hold();
                 }
             }
             SocketOption::Cork(on) => {
                 self.push_override |= was_corked && !on && options.nodelay;
                 if !on {
-                    self.sender.queue.more.end_hold();
+                    self.sender.end_hold();
                 }
             }
             SocketOption::QuickAck(value) => self.receiver.set_quickack(value),
@@ -656,7 +650,7 @@ impl Connection {
             }
             SocketOption::MaxSegment(_) => self.refresh_mss(),
             SocketOption::MaxPacingRate(_) | SocketOption::MaxPacingRate32(_) => {
-                self.sender.pacer.set_max_rate(options.max_pacing_rate);
+                self.sender.set_max_pacing_rate(options.max_pacing_rate);
             }
             SocketOption::NotSentLowat(_) | SocketOption::NotSentLowatMicros(_) => {
                 self.check_space();
@@ -751,7 +745,7 @@ impl Connection {
     pub fn outq(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived | State::Closed => 0,
-            _ => self.sender.nxt.bytes_since(self.sender.una).saturating_add(self.outq_nsd()),
+            _ => self.sender.unacked().saturating_add(self.outq_nsd()),
         }
     }
 
@@ -759,7 +753,7 @@ impl Connection {
     pub fn outq_nsd(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived | State::Closed => 0,
-            _ => self.sender.queue.len() + u32::from(self.fin == Fin::Queued),
+            _ => self.sender.unsent() + u32::from(self.fin == Fin::Queued),
         }
     }
 
@@ -788,7 +782,7 @@ impl Connection {
         if self.state == State::SynSent {
             return seq == self.iss;
         }
-        seq.at_or_after(self.sender.una) && seq.before(self.sender.nxt)
+        seq.at_or_after(self.sender.una()) && seq.before(self.sender.nxt())
     }
 }
 
