@@ -17,9 +17,9 @@ impl Connection {
             ca_state: recovery.state(),
             congestion: sender.controller().name(),
             model: sender.controller().model(),
-            retransmits: recovery.timeouts_in_row().max(u32::from(self.syn_retransmits)),
-            probes: self.probes_out.into(),
-            backoff: sender.rtt().shift().max(self.probe_backoff.into()),
+            retransmits: recovery.timeouts_in_row().max(u32::from(self.opening.retransmits)),
+            probes: self.liveness.probes_out(),
+            backoff: sender.rtt().shift().max(self.liveness.window_probes().into()),
             rto: sender.rtt().rto(),
             ato: receiver.ato(),
             snd_mss: sender.mss(),
@@ -80,7 +80,7 @@ impl Connection {
             cwnd_limited: times.cwnd,
             last_data_sent: (sender.last_sent() != Instant::ZERO)
                 .then(|| now.since(sender.last_sent())),
-            last_data_recv: now.since(receiver.last_data().max(self.syn_sent_at)),
+            last_data_recv: now.since(receiver.last_data().max(self.opening.sent_at)),
             last_ack_recv: now.since(sender.last_ack_at()),
             rcv_ooopack: receiver.ofo_segments(),
             timeouts: self
@@ -89,10 +89,10 @@ impl Connection {
                 .map_or(Timeouts::default(), |rare| rare.timeouts.totals(now)),
             ecn: sender.ecn(),
             ecn_seen: receiver.has_seen_ecn(),
-            timestamps: self.timestamps,
+            timestamps: self.opening.timestamps,
             sack: sender.sack(),
-            snd_wscale: self.snd_wscale,
-            rcv_wscale: self.rcv_wscale,
+            snd_wscale: self.opening.snd_wscale,
+            rcv_wscale: self.opening.rcv_wscale,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! indirect call, one scoreboard entry.
 
 use super::deadlines::Deadline;
-use super::{Connection, Fin};
+use super::{Connection, Fin, Owed};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::receiver::{AckDue, AdvertisedWindow};
@@ -23,10 +23,6 @@ use crate::transmit::late::{LateQueue, Visit};
 use crate::transmit::pacer::Executor;
 use crate::transmit::small_queue::TxCredit;
 
-/// Largest IP packet.
-const LARGEST_PACKET: u32 = 65_535;
-/// Largest options of a TCP header.
-const MAX_OPTIONS: u32 = 40;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
@@ -66,7 +62,7 @@ impl Connection {
             self.counters.add(Counter::OutRsts, 1);
             egress.enqueue(reset, now, None);
         }
-        if self.owed.reset {
+        if self.owed.contains(Owed::RESET) {
             self.send_reset(now, egress);
         }
         let blocked = match self.state {
@@ -145,19 +141,17 @@ impl Connection {
         let mut pass =
             Pass { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
 
-        if self.owed.zero_window_probe {
+        if self.owed.contains(Owed::ZERO_WINDOW_PROBE) {
             self.send_window_probe(&mut pass);
         }
-        if self.owed.keepalive {
-            self.owed.keepalive = false;
+        if self.owed.take(Owed::KEEPALIVE) {
             self.send_bare(&mut pass, self.sender.una() - 1, Flags::ACK);
         }
-        if self.owed.loss_probe {
+        if self.owed.contains(Owed::LOSS_PROBE) {
             self.send_loss_probe(&mut pass);
         }
         let mut stopped = None;
-        if self.owed.new_data_first {
-            self.owed.new_data_first = false;
+        if self.owed.take(Owed::NEW_DATA_FIRST) {
             stopped = Some(self.send_new(&mut pass, Push::All));
         }
         if stopped.is_none() {
@@ -503,6 +497,7 @@ impl Connection {
     /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
     pub(super) fn options_of(&self, now: Instant, with_sack: bool) -> Options {
         let timestamps = self
+            .opening
             .timestamps
             .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
         let room = self.sack_room();
@@ -512,7 +507,7 @@ impl Connection {
 
     /// SACK blocks that fit beside the other options.
     fn sack_room(&self) -> usize {
-        if self.timestamps { 3 } else { 4 }
+        if self.opening.timestamps { 3 } else { 4 }
     }
 
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
@@ -543,7 +538,7 @@ impl Connection {
     /// Zero-window probe (`tcp_write_wakeup`): as much as fits, or an old sequence number that
     /// makes the peer answer.
     fn send_window_probe(&mut self, pass: &mut Pass<'_>) {
-        self.owed.zero_window_probe = false;
+        self.owed.remove(Owed::ZERO_WINDOW_PROBE);
         let window = self.sender.window_left();
         let unsent = self.sender.unsent();
         let closing = unsent == 0 && self.fin == Fin::Queued;
@@ -560,7 +555,7 @@ impl Connection {
 
     /// Tail loss probe (`tcp_send_loss_probe`): new data if there is any, else the last segment.
     fn send_loss_probe(&mut self, pass: &mut Pass<'_>) {
-        self.owed.loss_probe = false;
+        self.owed.remove(Owed::LOSS_PROBE);
         if !self.sender.has_unacked() || self.sender.recovery().probe_is_out() {
             self.resume_retransmit(pass.now);
             return;
@@ -586,21 +581,20 @@ impl Connection {
 
     /// SYN, or SYN-ACK of a simultaneous open.
     fn send_syn(&mut self, now: Instant, egress: &mut dyn Egress) {
-        if !self.owed.syn {
+        if !self.owed.take(Owed::SYN) {
             return;
         }
-        self.owed.syn = false;
         let segment = self.syn_segment(now);
         // A SYN that the qdisc drops is sent again by its timer.
         if egress.enqueue(segment, now, None) != Verdict::Dropped {
             self.segs_out += 1;
             self.counters.add(Counter::OutSegs, 1);
         }
-        self.syn_sent_at = now;
+        self.opening.sent_at = now;
     }
 
     fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {
-        self.owed.reset = false;
+        self.owed.remove(Owed::RESET);
         let segment = Segment {
             seq: self.sender.nxt(),
             ack: self.receiver.nxt(),
@@ -619,33 +613,8 @@ impl Connection {
         if !alone {
             self.deadlines.clear(Deadline::Probe);
         } else if !self.deadlines.is_armed(Deadline::Probe) {
-            let at = self.sender.window_probe_at(now, self.probe_backoff);
+            let at = self.sender.window_probe_at(now, self.liveness.window_probes());
             self.deadlines.set_retransmit(Deadline::Probe, at);
         }
-    }
-
-    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and
-    /// rates are counted in, less what its options take beyond the usual ones.
-    fn current_mss(&self, header: u32) -> u32 {
-        let more = header.saturating_sub(self.usual_header());
-        let counted = self.sender.mss().saturating_sub(more);
-        self.mss_for(header).min(counted.max(8))
-    }
-
-    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`).
-    pub(super) fn usual_header(&self) -> u32 {
-        20 + if self.timestamps { 12 } else { 0 }
-    }
-
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
-    /// is as large as a packet can be, room stays for options that a retransmission may have more.
-    pub(super) fn mss_for(&self, header: u32) -> u32 {
-        let by_path = self
-            .path
-            .mtu
-            .min(LARGEST_PACKET - MAX_OPTIONS)
-            .saturating_sub(self.path.ip_header + header);
-        let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
-        by_path.min(by_peer).max(8)
     }
 }

@@ -1,9 +1,9 @@
 //! Retransmissions: through the same gates as new data, with twice the small-queue room
 //! (`tcp_xmit_retransmit_queue`).
 
-use super::Connection;
 use super::deadlines::Deadline;
 use super::output::Pass;
+use super::{Connection, Owed};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::segment::Flags;
@@ -15,7 +15,7 @@ use crate::transmit::small_queue::TxCredit;
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
     pub(super) fn retransmit_lost(&mut self, pass: &mut Pass<'_>) -> Option<TxBlocked> {
-        let timed_out = std::mem::take(&mut self.owed.retransmit_head);
+        let timed_out = self.owed.take(Owed::RETRANSMIT_HEAD);
         // An ACK since then may have shown that nothing was lost.
         if timed_out
             && self.sender.recovery().state() == CaState::Loss

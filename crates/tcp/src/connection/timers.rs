@@ -1,7 +1,7 @@
 //! What time brings: retransmission, probes, keepalives, and the end of orphans.
 
 use super::deadlines::Deadline;
-use super::{Connection, ConnectionError, Fin};
+use super::{Connection, ConnectionError, Fin, Owed};
 use crate::counters::Counter;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -69,7 +69,7 @@ impl Connection {
     /// Our own SYN is repeated a few times at the same pace before its timeouts double.
     pub(super) fn arm_syn(&mut self, now: Instant) {
         let linear = self.linear_syn_timeouts();
-        let doublings = u32::from(self.syn_retransmits).saturating_sub(linear).min(32);
+        let doublings = u32::from(self.opening.retransmits).saturating_sub(linear).min(32);
         let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
         let at = now + wait.min(self.sender.rtt().rto_max());
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
@@ -83,21 +83,15 @@ impl Connection {
         if !self.sender.has_unacked() {
             return;
         }
-        let since = self.stall(now);
+        let since = self.liveness.stall(now);
         if self.has_given_up(now, since) {
             self.give_up();
             return;
         }
         let is_first = self.sender.on_timeout(now, &self.config, &self.counters);
         self.rare().timeouts.count(now, is_first);
-        self.owed.retransmit_head = true;
+        self.owed |= Owed::RETRANSMIT_HEAD;
         self.arm_retransmit(now);
-    }
-
-    /// Notes that the peer does not answer, and since when.
-    fn stall(&mut self, since: Instant) -> Instant {
-        self.stalled_since = self.stalled_since.min(since);
-        self.stalled_since
     }
 
     fn linear_syn_timeouts(&self) -> u32 {
@@ -110,18 +104,18 @@ impl Connection {
         } else {
             self.config.tcp_synack_retries
         };
-        let since = self.stall(self.syn_sent_at);
+        let since = self.liveness.stall(self.opening.sent_at);
         let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
-        if u32::from(self.syn_retransmits) >= limit || user {
+        if u32::from(self.opening.retransmits) >= limit || user {
             self.counters.add(Counter::AbortOnTimeout, 1);
-            self.fail(self.soft_error.unwrap_or(ConnectionError::TimedOut));
+            self.fail(self.errors.why_timed_out());
             return;
         }
         self.counters.add(Counter::Timeouts, 1);
-        let is_first = self.syn_retransmits == 0;
+        let is_first = self.opening.retransmits == 0;
         self.rare().timeouts.count(now, is_first);
-        self.syn_retransmits = self.syn_retransmits.saturating_add(1);
-        self.owed.syn = true;
+        self.opening.retransmits = self.opening.retransmits.saturating_add(1);
+        self.owed |= Owed::SYN;
         self.arm_syn(now);
     }
 
@@ -143,11 +137,11 @@ impl Connection {
 
     fn give_up(&mut self) {
         self.counters.add(Counter::AbortOnTimeout, 1);
-        self.fail(self.soft_error.unwrap_or(ConnectionError::TimedOut));
+        self.fail(self.errors.why_timed_out());
     }
 
     fn on_loss_probe(&mut self, now: Instant) {
-        self.owed.loss_probe = true;
+        self.owed |= Owed::LOSS_PROBE;
         self.arm_retransmit(now);
     }
 
@@ -168,24 +162,23 @@ impl Connection {
     fn on_probe_timeout(&mut self, now: Instant) {
         let waits = self.sender.has_unsent() || self.fin == Fin::Queued;
         if self.sender.has_unacked() || !waits {
-            self.probe_backoff = 0;
+            self.liveness.end_window_probes();
             return;
         }
-        let since = self.stall(now);
+        let since = self.liveness.stall(now);
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         // Each answer begins the count anew.
         let is_over = if self.options.user_timeout.is_some() || self.is_orphan {
             self.has_given_up(now, since)
         } else {
-            u32::from(self.probes_out) >= self.config.tcp_retries2
+            self.liveness.probes_out() >= self.config.tcp_retries2
         };
         if is_over {
             self.give_up();
             return;
         }
-        self.probe_backoff = self.probe_backoff.saturating_add(1);
-        self.probes_out = self.probes_out.saturating_add(1);
-        self.owed.zero_window_probe = true;
+        self.liveness.count_window_probe();
+        self.owed |= Owed::ZERO_WINDOW_PROBE;
     }
 
     /// Arms the keepalive timer, if asked for.
@@ -196,7 +189,7 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = now.since(self.last_heard);
+        let quiet = self.liveness.silence(now);
         self.deadlines.set(Deadline::Keepalive, now + idle.saturating_sub(quiet));
     }
 
@@ -206,26 +199,26 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = now.since(self.last_heard);
+        let quiet = self.liveness.silence(now);
         let busy = self.sender.has_unacked() || self.sender.has_unsent();
         if busy || quiet < idle {
-            let again = if busy { now + idle } else { self.last_heard + idle };
+            let again = if busy { now + idle } else { self.liveness.last_heard() + idle };
             self.deadlines.set(Deadline::Keepalive, again);
             return;
         }
         let limit = self.options.keepalive_count.unwrap_or(self.config.tcp_keepalive_probes);
         let by_user = self.options.user_timeout;
         let timed_out = match by_user {
-            Some(limit) => quiet >= limit && self.probes_out > 0,
-            None => u32::from(self.probes_out) >= limit,
+            Some(limit) => quiet >= limit && self.liveness.probes_out() > 0,
+            None => self.liveness.probes_out() >= limit,
         };
         if timed_out {
             self.give_up();
-            self.owed.reset = true;
+            self.owed |= Owed::RESET;
             return;
         }
-        self.probes_out = self.probes_out.saturating_add(1);
-        self.owed.keepalive = true;
+        self.liveness.count_probe();
+        self.owed |= Owed::KEEPALIVE;
         self.counters.add(Counter::KeepAlive, 1);
         let interval = self.options.keepalive_interval;
         let default = Nanos::from_secs(u64::from(self.config.tcp_keepalive_intvl));

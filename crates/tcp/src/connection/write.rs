@@ -35,17 +35,6 @@ impl Connection {
         len > self.sender.mss() as usize && len > self.size_goal() as usize
     }
 
-    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    pub fn size_goal(&self) -> u32 {
-        let mss = self.sender.mss().max(1);
-        if self.gso.max_segs <= 1 {
-            return mss;
-        }
-        let header = self.path.ip_header + 60;
-        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
-        (bytes / mss).clamp(1, self.gso.max_segs) * mss
-    }
-
     /// Payload bytes at which a buffer that is written now is full.
     fn write_goal(&self) -> u32 {
         let most = self.size_goal();
@@ -59,7 +48,7 @@ impl Connection {
     }
 
     fn may_write(&mut self) -> Result<(), WriteError> {
-        if let Some(error) = self.take_failure() {
+        if let Some(error) = self.errors.take() {
             return Err(WriteError::Failed(error));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
