@@ -1,8 +1,8 @@
 //! The program neap.
 //!
-//! `neap lab`, also without a command, runs the experiments of neap-lab and prints their figures;
-//! `neap perf` measures over a real device, with a stock iperf3 at the other end. No protocol logic
-//! is here: options in, calls of the other crates, tables out.
+//! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
+//! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
+//! other end. No protocol logic is here: options in, calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure the queue below a socket in virtual time, small queues off and on
+    /// Run published experiments, scenarios, scripts and random worlds in virtual time
     Lab(lab::Args),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),

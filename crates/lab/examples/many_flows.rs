@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p neap-lab --example many_flows [FLOWS] [MILLISECONDS]`
 
-use neap_lab::app::traffic::{Ends, Group, Traffic};
+use neap_lab::app::group::{Group, GroupConfig, Traffic};
 use neap_lab::link::{Coalescing, LinkConfig, NicConfig, PathConfig};
 use neap_lab::rng::Rng;
 use neap_lab::world::{World, WorldConfig};
@@ -33,19 +33,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ends = [(a, &addresses[..1]), (b, &addresses[1..])];
     let link = world.add_link(&config, ends)?;
     let options = SocketOptions { max_pacing_rate: Rate(6_000_000), ..SocketOptions::default() };
-    let group = Ends::new(Group {
+    let group = Group::new(GroupConfig {
         traffic: Traffic::Bulk { bytes: None, write: 65_536 },
         read_rate: None,
+        polls: false,
         client: ConnectOptions { local: None, options },
         server: ListenOptions::default(),
     });
     let remote = "10.0.0.2:5001".parse()?;
-    let sink = group.sink(world.stack(b), remote)?;
-    world.add_app(b, sink);
+    let server = group.server(world.stack(b), remote)?;
+    world.add_app(b, server);
     let mut rng = Rng::new(1);
     for _ in 0..flows {
         let start = world.now() + rng.time(Nanos::from_millis(100));
-        world.add_app(a, group.source(remote, start, Instant::FAR_FUTURE, rng.fork(1)));
+        world.add_app(a, group.client(remote, start, Instant::FAR_FUTURE, rng.fork(1)));
     }
     let warm_up = world.now() + Nanos::from_millis(200);
     world.run_until(warm_up)?;

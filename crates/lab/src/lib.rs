@@ -15,6 +15,7 @@
 pub mod app;
 pub mod experiments;
 pub mod histogram;
+pub mod hostile;
 pub mod library;
 pub mod link;
 pub mod oracle;

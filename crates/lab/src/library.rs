@@ -33,7 +33,7 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "ack-congestion",
 ];
 
-/// Of these, the published experiments that are run again, in this order.
+/// The scenarios that repeat published experiments, in this order.
 pub const EXPERIMENTS: [&str; 4] =
     ["small-queues", "autosizing", "low-water-mark", "internal-pacing"];
 

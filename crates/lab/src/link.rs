@@ -10,20 +10,25 @@
 //! the ring leaves. Only queues that decide at departure (`queue`) and routers want events of their
 //! own. Cost: per wire segment one copy of its headers, one allocation and one entry of a queue.
 
-mod accident;
+mod config;
 mod direction;
 pub(crate) mod forward;
+mod impairment;
 mod offload;
+mod packet;
 mod path;
 mod queue;
 mod service;
+mod stats;
 
-pub use accident::{GilbertElliott, ScriptedLoss};
+pub use config::{
+    Bottleneck, CoDel, Coalescing, Discipline, ENDS, GilbertElliott, LinkConfig, NicConfig,
+    PathConfig, Policer, Red, ScriptedLoss, Wifi,
+};
 use direction::Direction;
-pub(crate) use direction::Packet;
-pub use direction::{Captured, Departed, LinkStats};
-pub use queue::{CoDel, Discipline, Policer, Red, Wifi};
+pub(crate) use packet::{FourTuple, Packet, four_tuple};
 pub use service::{Trace, TraceError};
+pub use stats::{Captured, Departed, LinkStats};
 
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
@@ -33,153 +38,6 @@ use neap_tcp::time::{Instant, Nanos, Rate};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::rng::{Ppm, Rng};
-
-/// Interrupt moderation (`ethtool -C`): the interrupt comes this long after the first event, or
-/// with so many events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coalescing {
-    /// `rx-usecs`, `tx-usecs`.
-    pub delay: Nanos,
-    /// `rx-frames`, `tx-frames`; at least one.
-    pub frames: u32,
-}
-
-impl Coalescing {
-    /// An interrupt for each event.
-    pub const NONE: Self = Self { delay: Nanos::ZERO, frames: 1 };
-}
-
-/// The NIC of one end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicConfig {
-    /// Largest IP packet, bytes.
-    pub mtu: u16,
-    /// Frames in the transmit ring; a super-frame takes one.
-    pub descriptors: usize,
-    /// Largest super-frame in bytes; the MTU or less turns TSO off.
-    pub gso_max_size: u32,
-    /// Most segments of a super-frame.
-    pub gso_max_segs: u32,
-    /// Checksums are finished on the way out and verified on the way in.
-    pub checksums: bool,
-    /// Received segments that follow each other become one packet; needs `checksums`.
-    pub gro: bool,
-    /// Packets that may wait for the host in the receive ring.
-    pub rx_descriptors: usize,
-    /// `sk_pacing_shift` that the device asks for: 10, or less where it must aggregate.
-    pub pacing_shift: u8,
-    /// From a frame's last bit on the wire to its completion.
-    pub completion_delay: Nanos,
-    /// Of transmit completions.
-    pub tx_coalescing: Coalescing,
-    /// Of receptions.
-    pub rx_coalescing: Coalescing,
-}
-
-impl Default for NicConfig {
-    fn default() -> Self {
-        Self {
-            mtu: 1500,
-            descriptors: 256,
-            gso_max_size: 65_536,
-            gso_max_segs: 65_535,
-            checksums: true,
-            gro: true,
-            rx_descriptors: 4096,
-            pacing_shift: 10,
-            completion_delay: Nanos::ZERO,
-            tx_coalescing: Coalescing::NONE,
-            rx_coalescing: Coalescing::NONE,
-        }
-    }
-}
-
-/// A slower hop behind the NIC, with a queue that drops at its tail.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bottleneck {
-    /// Bytes per second on the wire.
-    pub rate: Rate,
-    /// Packets that may wait.
-    pub packets: usize,
-    /// Bytes that may wait.
-    pub bytes: u64,
-}
-
-/// The way from one end to the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathConfig {
-    /// Of the NIC's wire, in bytes per second.
-    pub rate: Rate,
-    /// Propagation delay.
-    pub delay: Nanos,
-    /// A slower hop.
-    pub bottleneck: Option<Bottleneck>,
-    /// How its queue is managed.
-    pub discipline: Discipline,
-    /// A recorded rate in place of the hop's.
-    pub trace: Option<Trace>,
-    /// The hop is a wifi station.
-    pub wifi: Option<Wifi>,
-    /// A token bucket in front of the hop.
-    pub policer: Option<Policer>,
-    /// Largest packet of a hop on the way, where a router says so by ICMP.
-    pub mtu: Option<u16>,
-    /// Segments that vanish.
-    pub loss: Ppm,
-    /// Segments that vanish in bursts.
-    pub bursts: Option<GilbertElliott>,
-    /// Segments that vanish as written down.
-    pub scripted: ScriptedLoss,
-    /// Segments of which one bit is flipped.
-    pub corruption: Ppm,
-    /// Segments that arrive twice, the second time up to `reorder_delay` later.
-    pub duplication: Ppm,
-    /// Segments that are delayed by up to `reorder_delay` while others pass.
-    pub reordering: Ppm,
-    /// See `reordering`.
-    pub reorder_delay: Nanos,
-    /// Up to so much more delay for each segment, order kept.
-    pub jitter: Nanos,
-    /// Segments that are marked as by a congested router, if they may be (RFC 3168).
-    pub congestion_marks: Ppm,
-}
-
-impl PathConfig {
-    /// A clean path.
-    pub const fn clean(rate: Rate, delay: Nanos) -> Self {
-        Self {
-            rate,
-            delay,
-            bottleneck: None,
-            discipline: Discipline::DropTail,
-            trace: None,
-            wifi: None,
-            policer: None,
-            mtu: None,
-            loss: Ppm::NEVER,
-            bursts: None,
-            scripted: ScriptedLoss { packets: Vec::new(), outages: Vec::new() },
-            corruption: Ppm::NEVER,
-            duplication: Ppm::NEVER,
-            reordering: Ppm::NEVER,
-            reorder_delay: Nanos::ZERO,
-            jitter: Nanos::ZERO,
-            congestion_marks: Ppm::NEVER,
-        }
-    }
-}
-
-/// The two ends of a link.
-pub const ENDS: usize = 2;
-
-/// A whole link: the NIC of each end, and the path that leaves from there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkConfig {
-    /// By end.
-    pub nics: [NicConfig; ENDS],
-    /// By the end where they begin.
-    pub paths: [PathConfig; ENDS],
-}
 
 /// Both directions of a link, by the end where they begin.
 #[derive(Debug)]

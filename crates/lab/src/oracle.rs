@@ -1,6 +1,10 @@
 //! What must hold in every world, whatever happens on its links.
 
-use crate::app::{Log, SharedLog};
+mod segment;
+
+pub(crate) use segment::{SegmentOracle, Sender};
+
+use crate::app::session::{SessionLog, SharedSessionLog};
 use crate::link::Link;
 use crate::world::{HostId, World};
 use core::net::SocketAddr;
@@ -41,11 +45,11 @@ struct Watched {
 
 /// Watches the flows of one world, step after step.
 #[derive(Debug, Default)]
-pub struct Oracle {
+pub struct FlowOracle {
     watched: BTreeMap<(usize, SocketAddr, SocketAddr), Watched>,
 }
 
-impl Oracle {
+impl FlowOracle {
     /// Looks at all flows of the host that has just had its turn.
     ///
     /// # Errors
@@ -154,7 +158,7 @@ fn describe(HostId(host): HostId, flow: &FlowInfo, fault: &str) -> String {
 ///
 /// # Errors
 /// What does not hold, in words.
-pub fn check_delivery(ends: [(&Log, u64); 2]) -> Result<(), String> {
+pub fn check_delivery(ends: [(&SessionLog, u64); 2]) -> Result<(), String> {
     for ((log, _), (peer, peer_bytes)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         check_prefix(log, peer)?;
         if let Some(error) = log.error {
@@ -171,7 +175,7 @@ pub fn check_delivery(ends: [(&Log, u64); 2]) -> Result<(), String> {
 ///
 /// # Errors
 /// What does not hold, in words.
-pub fn check_prefix(reader: &Log, writer: &Log) -> Result<(), String> {
+pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), String> {
     if let Some(at) = reader.wrong_at {
         return Err(format!("byte {at} is wrong"));
     }
@@ -206,6 +210,6 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
 }
 
 /// Whether the application at the other end of this log has left.
-pub fn is_over(log: &SharedLog) -> bool {
+pub fn is_over(log: &SharedSessionLog) -> bool {
     log.borrow().is_over
 }

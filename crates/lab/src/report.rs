@@ -9,8 +9,8 @@ mod page;
 mod plot;
 mod record;
 
+pub(crate) use capture::Capture;
 pub use capture::Observed;
-pub(crate) use capture::{Capture, Ends, ends};
 pub use page::{Case, Page};
 pub use plot::{Line, Plot, Shape};
 pub(crate) use record::Recorder;

@@ -28,35 +28,31 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 
-pub(crate) mod build;
-pub(crate) mod figures;
-mod hostile;
+mod build;
+mod figures;
 mod model;
-mod place;
 mod run;
-mod session;
+mod source;
 mod sweep;
 mod table;
 mod units;
-mod way;
+mod watch;
 
 pub use figures::{Figures, Series};
-use model::Expect;
-pub(crate) use model::Kind;
+use model::{Expect, Name};
 pub use model::{Oracles, Scenario};
-pub use place::{ScenarioError, Source};
 pub use run::{Run, RunError};
+pub use source::{Files, ScenarioError, Source};
 pub use sweep::{Choice, describe, plain};
 pub use table::{Group, Row, Table, brief};
-pub use way::Files;
+pub use watch::{Outcome, Peaks};
 
 use crate::report::Watch;
 use crate::rng::mix;
-use crate::swarm::{Outcome, Watched};
-use model::Name;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
 use units::Time;
+use watch::Watched;
 
 /// A scenario file that was read and checked.
 pub struct Experiment<'a> {

@@ -40,6 +40,9 @@ impl Default for WorldConfig {
     }
 }
 
+/// Bytes of a page, in which Linux counts memory of sockets.
+pub const PAGE: u64 = 4096;
+
 /// Names a host of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub usize);
@@ -289,6 +292,14 @@ impl World {
     /// What the processor of a host did.
     pub fn cpu_stats(&self, HostId(host): HostId) -> CpuStats {
         self.hosts[host].cpu_stats()
+    }
+
+    /// Memory of a host's sockets in pages of [`PAGE`] bytes, each buffer rounded up (`sockstat`).
+    /// Costs O(n) of its sockets.
+    pub fn socket_pages(&self, host: HostId) -> u64 {
+        let pages = |bytes: u32| u64::from(bytes).div_ceil(PAGE);
+        let flows = self.stack(host).flows(self.now);
+        flows.iter().map(|flow| pages(flow.info.wmem_queued) + pages(flow.info.rmem_alloc)).sum()
     }
 
     /// What a router did.

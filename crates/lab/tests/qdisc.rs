@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use core::cell::RefCell;
 use core::net::SocketAddr;
-use neap_lab::app::{App, Client, Ending, Plan, Reading, Server, SharedLog, Step, Turns, Writing};
+use neap_lab::app::session::{self, Ending, Plan, Reading, SharedSessionLog, Turns, Writing};
+use neap_lab::app::{App, Step};
 use neap_lab::histogram::Times;
 use neap_lab::link::{Link, LinkConfig, NicConfig, PathConfig};
 use neap_lab::oracle;
@@ -68,7 +69,12 @@ impl Pair {
     }
 
     /// A connection from `a` to `b`: the log of each.
-    fn connect(&mut self, writes: Writing, answers: Writing, rate: Rate) -> (SharedLog, SharedLog) {
+    fn connect(
+        &mut self,
+        writes: Writing,
+        answers: Writing,
+        rate: Rate,
+    ) -> (SharedSessionLog, SharedSessionLog) {
         let remote = self.port();
         let plan = |writing: Writing, reads: Pattern| Plan {
             ending: if writing.bytes == u64::MAX { Ending::Stay } else { Ending::HalfClose },
@@ -79,17 +85,19 @@ impl Pair {
         let (rng, stack) = (self.rng.fork(remote.port().into()), self.world.stack(self.b));
         let options = ListenOptions::default();
         let (server, sink) =
-            Server::new(stack, remote, options, plan(answers, there), rng.fork(1)).expect("free");
+            session::server(stack, remote, options, plan(answers, there), rng.fork(1))
+                .expect("free");
         let options = SocketOptions { max_pacing_rate: rate, ..SocketOptions::default() };
         let options = ConnectOptions { options, ..ConnectOptions::default() };
         let now = self.world.now();
-        let (client, source) = Client::new(remote, options, now, plan(writes, back), rng.fork(2));
+        let (client, source) =
+            session::client(remote, options, now, plan(writes, back), rng.fork(2));
         self.world.add_app(self.b, server);
         self.world.add_app(self.a, client);
         (source, sink)
     }
 
-    fn bulk(&mut self, bytes: u64, rate: Rate) -> (SharedLog, SharedLog) {
+    fn bulk(&mut self, bytes: u64, rate: Rate) -> (SharedSessionLog, SharedSessionLog) {
         let seed = u64::from(self.next_port);
         self.connect(writing(seed, bytes), writing(seed + 1, 0), rate)
     }
@@ -210,7 +218,7 @@ fn jain(shares: &[f64]) -> f64 {
 }
 
 /// What each flow got in `span`.
-fn goodputs(pair: &mut Pair, sinks: &[SharedLog], span: Nanos) -> Vec<f64> {
+fn goodputs(pair: &mut Pair, sinks: &[SharedSessionLog], span: Nanos) -> Vec<f64> {
     let before: Vec<_> = sinks.iter().map(|log| log.borrow().read).collect();
     pair.run(span);
     let got = sinks.iter().zip(before).map(|(log, before)| log.borrow().read - before);
@@ -236,7 +244,7 @@ fn flows_through_fq_get_equal_shares() {
 }
 
 /// Time from each request of 64 bytes to its answer, over `span`.
-fn transactions(pair: &mut Pair, log: &SharedLog, span: Nanos) -> Times {
+fn transactions(pair: &mut Pair, log: &SharedSessionLog, span: Nanos) -> Times {
     let mut times = Times::default();
     let until = pair.world.now() + span;
     let (mut answers, mut asked) = (log.borrow().read / 64, pair.world.now());

@@ -1,7 +1,8 @@
 //! Worlds of the swarm, and what a host holds under each hostile peer. `NEAP_SEED=n` runs only the
 //! world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n` from that seed on.
 
-use neap_lab::swarm::{self, Attack, Siege};
+use neap_lab::hostile::Attack;
+use neap_lab::swarm::{self, AttackMemory};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -349,8 +350,9 @@ bytes = 1000
 #[test]
 fn memory_is_bounded_under_each_hostile_peer() {
     for &attack in Attack::ALL {
-        let siege = Siege::run(attack).unwrap_or_else(|broken| panic!("{attack:?}: {broken:?}"));
-        println!("{siege}");
-        assert!(siege.holds(), "{siege}");
+        let memory =
+            AttackMemory::run(attack).unwrap_or_else(|broken| panic!("{attack:?}: {broken:?}"));
+        println!("{memory}");
+        assert!(memory.holds(), "{memory}");
     }
 }

@@ -34,7 +34,7 @@ struct Args {
     write_size: usize,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
-    /// Of each flow, bytes per second.
+    /// Pacing limit of each flow, bytes per second.
     max_pacing_rate: Option<u64>,
 }
 

@@ -1,16 +1,19 @@
 //! Blocking sockets after std's: a thread that waits drives the stack meanwhile.
 
 use crate::clock;
+use crate::condition::{Gained, IsReady, Untold};
+use crate::engine::Engine;
 use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
-use crate::running::{Running, Stack};
+use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::SocketError;
-use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::wait::{Drive, Source};
 use neap_tcp::connection::{WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -19,7 +22,6 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::task::Waker;
 use std::time::Duration;
 
 /// Bytes after which a write looks for what has arrived.
@@ -64,63 +66,10 @@ impl Waiting {
     }
 }
 
-/// What a socket tells of its readiness.
-pub(crate) trait Source {
-    fn readiness(&self) -> ReadyState;
-    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
-    fn unregister(&self, waker: &Waker);
-    fn shard(&self) -> usize;
-}
-
-impl Source for TcpHandle {
-    fn readiness(&self) -> ReadyState {
-        Self::readiness(self)
-    }
-    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
-        Self::register(self, seen, interest, waker)
-    }
-    fn unregister(&self, waker: &Waker) {
-        Self::unregister(self, waker);
-    }
-    fn shard(&self) -> usize {
-        Self::shard(self)
-    }
-}
-
-impl Source for ListenerHandle {
-    fn readiness(&self) -> ReadyState {
-        Self::readiness(self)
-    }
-    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
-        Self::register(self, seen, interest, waker)
-    }
-    fn unregister(&self, waker: &Waker) {
-        Self::unregister(self, waker);
-    }
-    fn shard(&self) -> usize {
-        0
-    }
-}
-
-impl Source for UdpHandle {
-    fn readiness(&self) -> ReadyState {
-        Self::readiness(self)
-    }
-    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
-        Self::register(self, seen, interest, waker)
-    }
-    fn unregister(&self, waker: &Waker) {
-        Self::unregister(self, waker);
-    }
-    fn shard(&self) -> usize {
-        0
-    }
-}
-
 /// Tries until the call does not refuse for want of readiness, or the time is over.
 fn wait<T, E: Clone + PartialEq>(
-    running: &Running,
-    source: &impl Source,
+    engine: &Engine,
+    source: &dyn Source,
     interest: Ready,
     deadline: Instant,
     would_block: &E,
@@ -132,17 +81,8 @@ fn wait<T, E: Clone + PartialEq>(
             Err(refused) if refused == *would_block => {}
             done => return done,
         }
-        let driver = running.driver(source.shard());
-        let is_worth_a_try = |state: ReadyState| {
-            state.generation() != seen.generation() && state.bits().intersects(interest)
-        };
-        let is_ready = || is_worth_a_try(source.readiness());
-        // What others wait for may have come since `seen`: only the present counts.
-        let register = |waker: &Waker| {
-            let state = source.readiness();
-            !is_worth_a_try(state) && source.register(state, interest, waker)
-        };
-        if !driver.wait(&running.stack, deadline, is_ready, register) {
+        let mut condition = Gained { source, interest, seen };
+        if !engine.wait(source.shard(), deadline, &mut condition) {
             return Err(would_block.clone());
         }
     }
@@ -153,7 +93,7 @@ fn wait<T, E: Clone + PartialEq>(
 #[derive(Clone, Debug)]
 pub struct TcpStream {
     handle: TcpHandle,
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     waiting: Arc<Waiting>,
     written: Arc<AtomicU64>,
 }
@@ -196,13 +136,8 @@ impl TcpStream {
         let stream = Self::connect_nonblocking(stack, remote, options)?;
         let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
         let handle = &stream.handle;
-        let running = &stream.running;
-        let done = || handle.readiness().bits().intersects(WRITE_READY);
-        let register = |waker: &Waker| {
-            let seen = handle.readiness();
-            !done() && handle.register(seen, WRITE_READY, waker)
-        };
-        let in_time = running.driver(handle.shard()).wait(&running.stack, deadline, done, register);
+        let mut condition = IsReady { source: handle, interest: WRITE_READY };
+        let in_time = stream.engine.wait(handle.shard(), deadline, &mut condition);
         if !in_time {
             handle.abort(clock::now());
             return Err(io::ErrorKind::TimedOut.into());
@@ -226,17 +161,17 @@ impl TcpStream {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> io::Result<Self> {
-        let running = stack.running().clone();
-        let handle = running.stack.connect(clock::now(), remote, options).map_err(socket_error)?;
-        let stream = Self::new(handle, running);
+        let engine = stack.engine().clone();
+        let handle = engine.stack.connect(clock::now(), remote, options).map_err(socket_error)?;
+        let stream = Self::new(handle, engine);
         stream.set_nonblocking(true)?;
         Ok(stream)
     }
 
-    fn new(handle: TcpHandle, running: Arc<Running>) -> Self {
+    fn new(handle: TcpHandle, engine: Arc<Engine>) -> Self {
         Self {
             handle,
-            running,
+            engine,
             waiting: Arc::new(Waiting::default()),
             written: Arc::new(AtomicU64::new(0)),
         }
@@ -246,8 +181,8 @@ impl TcpStream {
         &self.handle
     }
 
-    pub(crate) fn running(&self) -> &Arc<Running> {
-        &self.running
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     fn wait_for<T, E: Clone + PartialEq>(
@@ -260,13 +195,13 @@ impl TcpStream {
         if self.waiting.nonblocking.load(Relaxed) {
             let done = attempt();
             if matches!(&done, Err(refused) if refused == would_block) {
-                self.running.look_in(self.handle.shard());
+                self.engine.look_in(self.handle.shard());
                 return attempt();
             }
             return done;
         }
         let deadline = Waiting::deadline(timeout);
-        wait(&self.running, &self.handle, interest, deadline, would_block, attempt)
+        wait(&self.engine, &self.handle, interest, deadline, would_block, attempt)
     }
 
     /// Between two writes an application takes what has arrived, as Linux's `sendmsg` works off its
@@ -274,7 +209,7 @@ impl TcpStream {
     fn count_written(&self, bytes: usize) {
         let before = self.written.fetch_add(bytes as u64, Relaxed);
         if before / LOOK_IN != (before + bytes as u64) / LOOK_IN {
-            self.running.look_in(self.handle.shard());
+            self.engine.look_in(self.handle.shard());
         }
     }
 
@@ -571,8 +506,7 @@ impl TcpStream {
         loop {
             let now = clock::now();
             let step = deadline.min(now + Nanos::from_millis(1));
-            let driver = self.running.driver(handle.shard());
-            if driver.wait(&self.running.stack, step, acknowledged, |_| true) {
+            if self.engine.wait(handle.shard(), step, &mut Untold(acknowledged)) {
                 break;
             }
             if now >= deadline {
@@ -626,7 +560,7 @@ impl Write for &TcpStream {
 #[derive(Clone, Debug)]
 pub struct TcpListener {
     handle: ListenerHandle,
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     waiting: Arc<Waiting>,
 }
 
@@ -644,17 +578,17 @@ impl TcpListener {
     /// # Errors
     /// As [`bind`](Self::bind).
     pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
-        let running = stack.running().clone();
-        let handle = running.stack.listen(local, options).map_err(socket_error)?;
-        Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+        let engine = stack.engine().clone();
+        let handle = engine.stack.listen(local, options).map_err(socket_error)?;
+        Ok(Self { handle, engine, waiting: Arc::new(Waiting::default()) })
     }
 
     pub(crate) fn handle(&self) -> &ListenerHandle {
         &self.handle
     }
 
-    pub(crate) fn running(&self) -> &Arc<Running> {
-        &self.running
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Waits for a connection.
@@ -666,7 +600,7 @@ impl TcpListener {
         let accepted = if self.waiting.nonblocking.load(Relaxed) {
             match attempt() {
                 Err(SocketError::WouldBlock) => {
-                    self.running.look_in(0);
+                    self.engine.look_in(0);
                     attempt()
                 }
                 done => done,
@@ -674,17 +608,17 @@ impl TcpListener {
         } else {
             let deadline = Waiting::deadline(&self.waiting.read_timeout);
             let block = &SocketError::WouldBlock;
-            wait(&self.running, &self.handle, READ_READY, deadline, block, attempt)
+            wait(&self.engine, &self.handle, READ_READY, deadline, block, attempt)
         };
         let (handle, remote) = accepted.map_err(socket_error)?;
-        Ok((TcpStream::new(handle, self.running.clone()), remote))
+        Ok((TcpStream::new(handle, self.engine.clone()), remote))
     }
 
     /// The next connection; `WouldBlock` if there is none, whatever the mode.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (handle, remote) = self.handle.accept().map_err(socket_error)?;
-        Ok((TcpStream::new(handle, self.running.clone()), remote))
+        Ok((TcpStream::new(handle, self.engine.clone()), remote))
     }
 
     /// Connections as they come.
@@ -714,7 +648,7 @@ impl TcpListener {
 #[derive(Clone, Debug)]
 pub struct UdpSocket {
     handle: UdpHandle,
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     waiting: Arc<Waiting>,
 }
 
@@ -724,17 +658,17 @@ impl UdpSocket {
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`.
     pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
-        let running = stack.running().clone();
-        let handle = running.stack.bind_udp(local, false).map_err(socket_error)?;
-        Ok(Self { handle, running, waiting: Arc::new(Waiting::default()) })
+        let engine = stack.engine().clone();
+        let handle = engine.stack.bind_udp(local, false).map_err(socket_error)?;
+        Ok(Self { handle, engine, waiting: Arc::new(Waiting::default()) })
     }
 
     pub(crate) fn handle(&self) -> &UdpHandle {
         &self.handle
     }
 
-    pub(crate) fn running(&self) -> &Arc<Running> {
-        &self.running
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Fixes the peer of `send` and `recv`.
@@ -778,7 +712,7 @@ impl UdpSocket {
         if self.waiting.nonblocking.load(Relaxed) {
             return match attempt() {
                 Err(SocketError::WouldBlock) => {
-                    self.running.look_in(0);
+                    self.engine.look_in(0);
                     attempt()
                 }
                 done => done,
@@ -786,7 +720,7 @@ impl UdpSocket {
         }
         let deadline = Waiting::deadline(timeout);
         let block = &SocketError::WouldBlock;
-        wait(&self.running, &self.handle, interest, deadline, block, attempt)
+        wait(&self.engine, &self.handle, interest, deadline, block, attempt)
     }
 
     /// Sends a datagram; `WouldBlock` if too much is below, whatever the mode.

@@ -2,8 +2,9 @@
 
 use crate::clock;
 use crate::driver::Driver;
+use crate::engine::Engine;
 use crate::error::BuildError;
-use crate::running::{Running, Stack};
+use crate::workers::Stack;
 use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
@@ -12,7 +13,6 @@ use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Default)]
 pub struct Builder {
-    way: Option<Way>,
+    device: Option<DeviceSpec>,
     addresses: Vec<String>,
     gateways: Vec<IpAddr>,
     sysctls: Vec<(String, String)>,
@@ -37,21 +37,27 @@ pub struct Builder {
     spin: Duration,
 }
 
+/// The device that a stack runs on.
 #[derive(Debug)]
-enum Way {
+enum DeviceSpec {
+    /// One that is open.
     Device(Device),
+    /// A TUN to be opened, and the address of the kernel's end.
     Tun { config: TunConfig, host_address: String },
 }
 
-impl Builder {
-    pub(crate) fn new() -> Self {
-        Self::default()
+impl Stack {
+    /// Begins to describe a stack.
+    pub fn builder() -> Builder {
+        Builder::default()
     }
+}
 
+impl Builder {
     /// Runs on this device; each of its queues gets a worker.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
-        self.way = Some(Way::Device(device));
+        self.device = Some(DeviceSpec::Device(device));
         self
     }
 
@@ -66,7 +72,7 @@ impl Builder {
     /// As [`tun`](Self::tun), with every setting of the device.
     #[must_use]
     pub fn tun_with(mut self, config: TunConfig, host_address: &str) -> Self {
-        self.way = Some(Way::Tun { config, host_address: host_address.to_owned() });
+        self.device = Some(DeviceSpec::Tun { config, host_address: host_address.to_owned() });
         self
     }
 
@@ -135,9 +141,9 @@ impl Builder {
         let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
-        let device = match self.way.ok_or(BuildError::NoDevice)? {
-            Way::Device(device) => device,
-            Way::Tun { config, host_address } => open_tun(&config, &host_address)?,
+        let device = match self.device.ok_or(BuildError::NoDevice)? {
+            DeviceSpec::Device(device) => device,
+            DeviceSpec::Tun { config, host_address } => open_tun(&config, &host_address)?,
         };
         let descriptors: Vec<Vec<_>> =
             device.queues.iter().map(|queue| queue.descriptor.iter().cloned().collect()).collect();
@@ -172,7 +178,7 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Arc::new(Running::new(stack, drivers, interface)))?)
+        Ok(Stack::start(Engine::new(stack, drivers, interface))?)
     }
 }
 

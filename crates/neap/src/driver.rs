@@ -13,6 +13,7 @@ use crate::alarm::{Alarm, timespec};
 use crate::clock;
 use neap_stack::shard::Why;
 use neap_stack::stack::Stack;
+use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -219,7 +220,7 @@ impl Driver {
         self.kick.set();
     }
 
-    fn try_lead(&self) -> Option<MutexGuard<'_, Role>> {
+    fn try_role(&self) -> Option<MutexGuard<'_, Role>> {
         match self.role.try_lock() {
             Ok(role) => Some(role),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -229,89 +230,82 @@ impl Driver {
 
     /// Polls once if nobody else does: an application between two writes takes what has arrived.
     pub(crate) fn look_in(&self, stack: &Stack) {
-        if let Some(_role) = self.try_lead() {
+        if let Some(_role) = self.try_role() {
             let now = clock::now();
             self.last_led.store(now.as_nanos(), Ordering::Relaxed);
             stack.poll(self.shard, now);
         }
     }
 
-    /// Waits until `is_ready` says so or `deadline` passes; drives meanwhile if nobody else does.
-    /// `register` asks for a waker of this thread to be woken at the next change, or says that the
-    /// change came already. Returns whether it is ready.
+    /// Waits until the condition is met or `deadline` passes; drives meanwhile if nobody else does.
+    /// Returns whether it is met.
     pub(crate) fn wait(
         &self,
         stack: &Stack,
         deadline: Instant,
-        mut is_ready: impl FnMut() -> bool,
-        mut register: impl FnMut(&Waker) -> bool,
+        condition: &mut dyn Condition,
     ) -> bool {
         loop {
-            if is_ready() {
+            if condition.is_met() {
                 return true;
             }
-            let outcome = match self.try_lead() {
+            let outcome = match self.try_role() {
                 Some(role) => {
-                    let outcome = self.lead(&role, stack, deadline, &mut is_ready, &mut register);
+                    let is_met = self.lead(&role, stack, deadline, condition);
                     drop(role);
                     self.call_follower();
-                    outcome
+                    Some(is_met)
                 }
-                None => self.wait_for_leader(deadline, &mut register),
+                None => self.wait_for_leader(deadline, condition),
             };
-            if let Some(ready) = outcome {
-                return ready;
+            if let Some(is_met) = outcome {
+                return is_met;
             }
         }
     }
 
-    /// Polls and sleeps until ready or late.
+    /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
     fn lead(
         &self,
         role: &Role,
         stack: &Stack,
         deadline: Instant,
-        is_ready: &mut impl FnMut() -> bool,
-        register: &mut impl FnMut(&Waker) -> bool,
-    ) -> Option<bool> {
+        condition: &mut dyn Condition,
+    ) -> bool {
         let waker: Waker = self.call_leader.clone().into();
         let is_asleep = &self.call_leader.is_asleep;
         self.is_led.store(true, Ordering::SeqCst);
         self.send_worker_to_standby();
-        let outcome = loop {
+        let is_met = loop {
             let now = clock::now();
             let (next, why) = stack.poll(self.shard, now);
-            if is_ready() {
-                break Some(true);
+            if condition.is_met() {
+                break true;
             }
             if now >= deadline {
-                break Some(false);
+                break false;
             }
             if why == Why::MoreWork {
                 continue;
             }
             is_asleep.store(true, Ordering::SeqCst);
-            if register(&waker) && role.sleeper.sleep(next.min(deadline), now) {
+            if condition.arm(&waker) && role.sleeper.sleep(next.min(deadline), now) {
                 self.kick.clear();
             }
             is_asleep.store(false, Ordering::SeqCst);
         };
         self.last_led.store(clock::now().as_nanos(), Ordering::SeqCst);
         self.is_led.store(false, Ordering::SeqCst);
-        outcome
+        is_met
     }
 
     /// Waits for the leader to bring what this thread waits for, or to leave. `None`: look again.
-    fn wait_for_leader(
-        &self,
-        deadline: Instant,
-        register: &mut impl FnMut(&Waker) -> bool,
-    ) -> Option<bool> {
+    fn wait_for_leader(&self, deadline: Instant, condition: &mut dyn Condition) -> Option<bool> {
         let waker = THIS_THREAD.with(Waker::clone);
         self.follow(waker.clone());
         // The leader may have left before it could see this thread; then nobody would call it.
         let leader_left = !self.is_held();
-        if !leader_left && register(&waker) {
+        if !leader_left && condition.arm(&waker) {
             let now = clock::now();
             match deadline {
                 Instant::FAR_FUTURE => std::thread::park(),
@@ -322,13 +316,13 @@ impl Driver {
         (deadline != Instant::FAR_FUTURE && clock::now() >= deadline).then_some(false)
     }
 
-    /// From now on `waker` may be called when the leader leaves.
+    /// Makes `waker` that of a follower: it may be called when the leader leaves.
     pub(crate) fn follow(&self, waker: Waker) {
         lock(&self.followers).push(waker);
         self.waiting.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// ... and no longer.
+    /// Ends what [`follow`](Self::follow) began.
     pub(crate) fn unfollow(&self, waker: &Waker) {
         let mut followers = lock(&self.followers);
         if let Some(at) = followers.iter().position(|other| other.will_wake(waker)) {
@@ -340,11 +334,11 @@ impl Driver {
 
     /// Leads, for somebody who sleeps on a [`sleeper`](Self::sleeper) of his own; `None` if another
     /// leads.
-    pub(crate) fn try_led<'a>(&'a self, stack: &'a Stack) -> Option<Led<'a>> {
-        let role = self.try_lead()?;
+    pub(crate) fn try_lead<'a>(&'a self, stack: &'a Stack) -> Option<LeaderGuard<'a>> {
+        let role = self.try_role()?;
         self.is_led.store(true, Ordering::SeqCst);
         self.send_worker_to_standby();
-        Some(Led { driver: self, stack, role: Some(role) })
+        Some(LeaderGuard { driver: self, stack, role: Some(role) })
     }
 
     /// A set over the devices and the kick.
@@ -396,7 +390,7 @@ impl Driver {
                 std::thread::park_timeout(STANDBY.into());
                 continue;
             }
-            let Some(role) = self.try_lead() else {
+            let Some(role) = self.try_role() else {
                 std::thread::park_timeout(STANDBY.into());
                 continue;
             };
@@ -460,22 +454,22 @@ impl Driver {
     }
 }
 
-/// The lead of a shard, until it is dropped; then a follower is called.
+/// Makes a thread or task the leader of a shard until it is dropped; then a follower is called.
 #[derive(Debug)]
-pub(crate) struct Led<'a> {
+pub(crate) struct LeaderGuard<'a> {
     driver: &'a Driver,
     stack: &'a Stack,
     role: Option<MutexGuard<'a, Role>>,
 }
 
-impl Led<'_> {
+impl LeaderGuard<'_> {
     /// Polls the shard once.
     pub(crate) fn poll(&self, now: Instant) -> (Instant, Why) {
         self.stack.poll(self.driver.shard, now)
     }
 }
 
-impl Drop for Led<'_> {
+impl Drop for LeaderGuard<'_> {
     fn drop(&mut self) {
         self.driver.last_led.store(clock::now().as_nanos(), Ordering::SeqCst);
         self.driver.is_led.store(false, Ordering::SeqCst);

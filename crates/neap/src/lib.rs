@@ -60,20 +60,22 @@ mod alarm;
 mod blocking;
 mod builder;
 mod clock;
+mod condition;
 mod driver;
+mod engine;
 mod error;
 mod poller;
-mod running;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod watch;
+mod workers;
 
 pub use blocking::{TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
 pub use poller::{Event, Events, Poller};
-pub use running::Stack;
 pub use watch::Pollable;
+pub use workers::Stack;
 
 pub use neap_device as device;
 pub use neap_posix as posix;

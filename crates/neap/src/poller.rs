@@ -10,13 +10,13 @@
 //! 200 bytes for each. One system call more per wait while there are descriptors.
 
 use crate::alarm::{Alarm, timespec};
-use crate::blocking::Source;
 use crate::clock;
-use crate::driver::{Led, Sleeper};
-use crate::running::Running;
+use crate::driver::{LeaderGuard, Sleeper};
+use crate::engine::Engine;
 use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::shard::Why;
 use neap_stack::socket::readiness::Ready;
+use neap_stack::wait::Source;
 use neap_tcp::time::Instant;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::OwnedFd;
@@ -95,7 +95,7 @@ struct Request {
 #[derive(Debug)]
 struct Entry {
     source: WeakSocket,
-    running: Weak<Running>,
+    engine: Weak<Engine>,
     shard: usize,
     request: Mutex<Request>,
     is_queued: AtomicBool,
@@ -177,7 +177,7 @@ impl Wake for Shared {
 /// A shard whose sockets are waited for.
 #[derive(Debug)]
 struct Shard {
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     index: usize,
     sleeper: Arc<Sleeper>,
     sockets: usize,
@@ -275,7 +275,7 @@ impl Poller {
                 self.has_files.store(true, Ordering::SeqCst);
                 Ok(())
             }
-            Target::Socket(source, running) => {
+            Target::Socket(source, engine) => {
                 let key = source.identity();
                 let shard = source.upgrade().ok_or(io::ErrorKind::NotFound)?.shard();
                 let mut members = lock(&self.members);
@@ -283,11 +283,11 @@ impl Poller {
                 if members.entries.contains_key(&key) {
                     return Err(io::ErrorKind::AlreadyExists.into());
                 }
-                members.join(self, &running, shard)?;
+                members.join(self, &engine, shard)?;
                 let request = Request { token, events, serial: 0, is_over: false };
                 let entry = Arc::new(Entry {
                     source,
-                    running: Arc::downgrade(&running),
+                    engine: Arc::downgrade(&engine),
                     shard,
                     request: Mutex::new(request),
                     is_queued: AtomicBool::new(false),
@@ -378,12 +378,12 @@ impl Poller {
         };
         let shards = lock(&self.members).snapshot();
         let leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
-        let mut post = None;
+        let mut arrangement = None;
         loop {
             let now = clock::now();
             let (mut next, mut has_more) = (deadline, false);
-            for led in leads.iter().flatten() {
-                let (due, why) = led.poll(now);
+            for lead in leads.iter().flatten() {
+                let (due, why) = lead.poll(now);
                 next = next.min(due);
                 has_more |= why == Why::MoreWork;
             }
@@ -399,11 +399,11 @@ impl Poller {
             if has_more {
                 continue;
             }
-            if post.is_none() {
-                post = Some(Post::new(self, &shards, &leads));
-                // Who leads a shard may have left before this thread stood there.
-                let is_free = |(shard, led): (&Sleep, &Option<Led<'_>>)| {
-                    led.is_none() && !shard.running.driver(shard.index).is_held()
+            if arrangement.is_none() {
+                arrangement = Some(Arrangement::new(self, &shards, &leads));
+                // Who leads a shard may have left before this thread followed him.
+                let is_free = |(shard, lead): (&Sleep, &Option<LeaderGuard<'_>>)| {
+                    lead.is_none() && !shard.engine.driver(shard.index).is_held()
                 };
                 if shards.iter().zip(&leads).any(is_free) {
                     return Ok(false);
@@ -435,7 +435,7 @@ impl Poller {
                 FILES | ALARM => {}
                 token => {
                     if let Some(shard) = shards.iter().find(|shard| shard.token == token) {
-                        shard.running.driver(shard.index).drain(&shard.sleeper);
+                        shard.engine.driver(shard.index).drain(&shard.sleeper);
                     }
                 }
             }
@@ -506,45 +506,46 @@ fn kernel_flags(events: Events) -> epoll::EventFlags {
 
 /// A shard as the waiting thread sees it.
 struct Sleep {
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     index: usize,
     sleeper: Arc<Sleeper>,
     token: u64,
 }
 
 impl Sleep {
-    fn lead(&self) -> Option<Led<'_>> {
-        self.running.driver(self.index).try_led(&self.running.stack)
+    fn lead(&self) -> Option<LeaderGuard<'_>> {
+        self.engine.driver(self.index).try_lead(&self.engine.stack)
     }
 }
 
-/// A thread at its post: asleep on the devices that it leads, called when others become free.
-struct Post<'a> {
+/// What a thread has arranged before it sleeps: the devices of the shards that it leads end its
+/// sleep, and it follows the leaders of the others. Undone when dropped.
+struct Arrangement<'a> {
     poller: &'a Poller,
     shards: &'a [Sleep],
-    leads: &'a [Option<Led<'a>>],
+    leads: &'a [Option<LeaderGuard<'a>>],
     waker: Waker,
 }
 
-impl<'a> Post<'a> {
-    fn new(poller: &'a Poller, shards: &'a [Sleep], leads: &'a [Option<Led<'a>>]) -> Self {
+impl<'a> Arrangement<'a> {
+    fn new(poller: &'a Poller, shards: &'a [Sleep], leads: &'a [Option<LeaderGuard<'a>>]) -> Self {
         let waker: Waker = poller.shared.clone().into();
-        for (shard, led) in shards.iter().zip(leads) {
-            match led {
+        for (shard, lead) in shards.iter().zip(leads) {
+            match lead {
                 Some(_) => poller.arm(shard, true),
-                None => shard.running.driver(shard.index).follow(waker.clone()),
+                None => shard.engine.driver(shard.index).follow(waker.clone()),
             }
         }
         Self { poller, shards, leads, waker }
     }
 }
 
-impl Drop for Post<'_> {
+impl Drop for Arrangement<'_> {
     fn drop(&mut self) {
-        for (shard, led) in self.shards.iter().zip(self.leads) {
-            match led {
+        for (shard, lead) in self.shards.iter().zip(self.leads) {
+            match lead {
                 Some(_) => self.poller.arm(shard, false),
-                None => shard.running.driver(shard.index).unfollow(&self.waker),
+                None => shard.engine.driver(shard.index).unfollow(&self.waker),
             }
         }
     }
@@ -553,7 +554,7 @@ impl Drop for Post<'_> {
 impl Members {
     fn snapshot(&self) -> Vec<Sleep> {
         let sleep = |shard: &Shard| Sleep {
-            running: shard.running.clone(),
+            engine: shard.engine.clone(),
             index: shard.index,
             sleeper: shard.sleeper.clone(),
             token: shard.token,
@@ -561,23 +562,23 @@ impl Members {
         self.shards.iter().map(sleep).collect()
     }
 
-    fn find(&self, running: &Arc<Running>, index: usize) -> Option<usize> {
-        self.shards.iter().position(|one| one.index == index && Arc::ptr_eq(&one.running, running))
+    fn find(&self, engine: &Arc<Engine>, index: usize) -> Option<usize> {
+        self.shards.iter().position(|one| one.index == index && Arc::ptr_eq(&one.engine, engine))
     }
 
     /// One socket more of a shard.
-    fn join(&mut self, poller: &Poller, running: &Arc<Running>, index: usize) -> io::Result<()> {
-        if let Some(at) = self.find(running, index) {
+    fn join(&mut self, poller: &Poller, engine: &Arc<Engine>, index: usize) -> io::Result<()> {
+        if let Some(at) = self.find(engine, index) {
             self.shards[at].sockets += 1;
             return Ok(());
         }
-        let sleeper = Arc::new(running.driver(index).sleeper()?);
+        let sleeper = Arc::new(engine.driver(index).sleeper()?);
         let token = self.tokens;
         let data = epoll::EventData::new_u64(token);
         epoll::add(&poller.set, sleeper.descriptor(), data, epoll::EventFlags::empty())?;
         self.tokens += 1;
-        let running = running.clone();
-        self.shards.push(Shard { running, index, sleeper, sockets: 1, token });
+        let engine = engine.clone();
+        self.shards.push(Shard { engine, index, sleeper, sockets: 1, token });
         poller.epoch.fetch_add(1, Ordering::SeqCst);
         poller.shared.ring();
         Ok(())
@@ -586,8 +587,8 @@ impl Members {
     /// Takes an entry out; its shard leaves with the last one.
     fn leave(&mut self, poller: &Poller, key: usize) -> Option<Arc<Entry>> {
         let entry = self.entries.remove(&key)?;
-        let running = entry.running.upgrade();
-        if let Some(at) = running.and_then(|running| self.find(&running, entry.shard)) {
+        let engine = entry.engine.upgrade();
+        if let Some(at) = engine.and_then(|engine| self.find(&engine, entry.shard)) {
             self.shards[at].sockets -= 1;
             if self.shards[at].sockets == 0 {
                 let shard = self.shards.swap_remove(at);

@@ -1,11 +1,12 @@
 //! What a [`Poller`](crate::Poller) can wait for, and how it names it.
 
-use crate::blocking::{Source, TcpListener, TcpStream, UdpSocket};
-use crate::running::Running;
+use crate::blocking::{TcpListener, TcpStream, UdpSocket};
+use crate::engine::Engine;
 use neap_stack::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
 use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
 use neap_stack::socket::udp::{UdpHandle, WeakUdpHandle};
+use neap_stack::wait::Source;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -28,7 +29,7 @@ pub(crate) use sealed::Watch;
 #[derive(Debug)]
 pub enum Target<'a> {
     /// In a stack.
-    Socket(WeakSocket, Arc<Running>),
+    Socket(WeakSocket, Arc<Engine>),
     /// In the kernel.
     File(BorrowedFd<'a>),
 }
@@ -41,19 +42,19 @@ impl<T: AsFd> Watch for T {
 
 impl Watch for TcpStream {
     fn target(&self) -> Target<'_> {
-        Target::Socket(WeakSocket::Tcp(self.handle().downgrade()), self.running().clone())
+        Target::Socket(WeakSocket::Tcp(self.handle().downgrade()), self.engine().clone())
     }
 }
 
 impl Watch for TcpListener {
     fn target(&self) -> Target<'_> {
-        Target::Socket(WeakSocket::Listener(self.handle().downgrade()), self.running().clone())
+        Target::Socket(WeakSocket::Listener(self.handle().downgrade()), self.engine().clone())
     }
 }
 
 impl Watch for UdpSocket {
     fn target(&self) -> Target<'_> {
-        Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.running().clone())
+        Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.engine().clone())
     }
 }
 

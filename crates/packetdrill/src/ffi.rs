@@ -357,7 +357,7 @@ extern "C" fn recvmsg(user: *mut c_void, fd: c_int, message: *mut msghdr, flags:
         let mut buf = vec![0; parts.len().min(SCRATCH_MOST)];
         let control = bytes_mut(message.msg_control, message.msg_controllen);
         let received = host(user).call(|posix, now, call| {
-            posix.recv_msg(now, call, fd, (&mut buf[..], &mut control[..]), flags)
+            posix.recv_msg(now, call, fd, &mut buf, &mut *control, flags)
         })?;
         // With MSG_TRUNC the bytes of TCP are dropped.
         if !is_dropped || received.from.is_some() {
@@ -744,6 +744,5 @@ extern "C" fn splice(
     if [input_at, output_at].iter().any(|at| value(*at).is_some_and(|at| *at != 0)) {
         return fail(Errno::ESPIPE);
     }
-    let ends = (input, output);
-    answer(host(user).call(|posix, now, call| posix.splice(now, call, ends, len, flags)))
+    answer(host(user).call(|posix, now, call| posix.splice(now, call, input, output, len, flags)))
 }

@@ -165,7 +165,7 @@ impl Host {
             let until = match make(inner.machine.posix(), now, &mut call) {
                 Ok(Outcome::Done(answer)) => break Ok(answer),
                 Err(error) => break Err(error),
-                Ok(Outcome::Wait(wait)) => wait.until,
+                Ok(Outcome::Wait(until)) => until,
             };
             let seen = inner.round;
             let id = *id.get_or_insert_with(|| {

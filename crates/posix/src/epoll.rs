@@ -1,27 +1,28 @@
-//! Epoll: level, edge, one-shot, as `fs/eventpoll.c` has it.
+//! Epoll sets: level, edge, one-shot, as `fs/eventpoll.c` has it.
 //!
-//! A socket that changes puts its mark on the set's queue, by the waker that the mark left with it;
-//! `epoll_wait` looks at the queue only. Cost: O(1) per change of a socket, O(log sockets) per
-//! event reported; about 200 bytes for each socket of a set.
+//! A file that changes puts its mark on the set's queue, by the waker that the mark left with it;
+//! a look at the set looks at the queue only. Several threads may wait for one set: an edge and a
+//! one-shot go to one of them. `EPOLLEXCLUSIVE` is accepted, and wakes all sets that watch a
+//! socket: epoll(7) promises that at least one is.
+//!
+//! Cost: O(1) per change of a socket, O(log sockets) per event reported; about 250 bytes for each
+//! socket of a set.
 
+use crate::Fd;
 use crate::abi::*;
 use crate::errno::Errno;
-use crate::poll::{timeout, wanted};
-use crate::table::{Description, Object};
-use crate::{Call, Fd, Outcome, Posix, Wait};
+use crate::sync::lock;
+use crate::watch::{CHANGED, READ, Seen, Watch, wanted};
 use core::sync::atomic::{AtomicBool, Ordering};
-use neap_tcp::time::Instant;
+use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 
 /// Events that are told whether asked for or not.
 const UNASKED: u32 = POLLERR | POLLHUP;
 /// How, not what.
 const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
-/// Events that one call may ask for (`EP_MAX_EVENTS`: `INT_MAX` over the 12 bytes of each).
-const MAX_EVENTS: i32 = i32::MAX / 12;
 /// What may go with `EPOLLEXCLUSIVE` (`EPOLLEXCLUSIVE_OK_BITS`).
 const WITH_EXCLUSIVE: u32 =
     POLLIN | POLLOUT | POLLERR | POLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
@@ -37,18 +38,45 @@ pub struct EpollEvent {
     pub data: u64,
 }
 
-/// Names a socket in a set: the descriptor it was added by, and what that referred to.
+/// Names a file in a set: the descriptor it was added by, and the address of the file.
 type Key = (Fd, usize);
 
-/// Marks whose sockets may be ready, in the order in which they became so.
-type Queue = Mutex<VecDeque<Arc<Mark>>>;
+/// A file that sets can watch.
+pub(crate) trait Watched: Watch {
+    /// The sets that watch it.
+    fn watchers(&self) -> &Watchers;
 
-/// What a socket knows of a set that watches it.
+    /// The set that it is, if it is one.
+    fn as_set(&self) -> Option<&Set>;
+}
+
+/// The marks of the sets that watch a file.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers(Mutex<Vec<Arc<Mark>>>);
+
+impl Watchers {
+    fn remove(&self, mark: &Arc<Mark>) {
+        lock(&self.0).retain(|one| !Arc::ptr_eq(one, mark));
+    }
+
+    /// The file is gone: the sets forget it.
+    pub(crate) fn leave(&self) {
+        for mark in core::mem::take(&mut *lock(&self.0)) {
+            if let Some(epoll) = mark.epoll.upgrade()
+                && let Some(set) = epoll.as_set()
+            {
+                lock(&set.entries).remove(&mark.key);
+            }
+        }
+    }
+}
+
+/// What a file knows of a set that watches it.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     key: Key,
-    /// Description of the set.
-    epoll: usize,
+    file: Weak<dyn Watched>,
+    epoll: Weak<dyn Watched>,
     queue: Arc<Queue>,
     is_queued: AtomicBool,
 }
@@ -58,315 +86,322 @@ impl Wake for Mark {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.is_queued.swap(true, Ordering::SeqCst) {
-            lock(&self.queue).push_back(self.clone());
+        if self.queue.push(self) {
+            self.queue.news.signal(CHANGED);
         }
     }
 }
 
-#[derive(Debug)]
-struct Entry {
-    request: EpollEvent,
+/// Marks whose files may be ready, in the order in which they became so.
+#[derive(Debug, Default)]
+struct Queue {
+    marks: Mutex<VecDeque<Arc<Mark>>>,
+    /// Changes when a file puts its mark here.
+    news: Readiness,
+}
+
+impl Queue {
+    /// Whether the mark was not there yet.
+    fn push(&self, mark: &Arc<Mark>) -> bool {
+        let is_new = !mark.is_queued.swap(true, Ordering::SeqCst);
+        if is_new {
+            lock(&self.marks).push_back(mark.clone());
+        }
+        is_new
+    }
+
+    /// The first mark. Its file may put it here again from now on.
+    fn pop(&self) -> Option<Arc<Mark>> {
+        let mark = lock(&self.marks).pop_front()?;
+        mark.is_queued.store(false, Ordering::SeqCst);
+        Some(mark)
+    }
+
+    /// Puts a mark back in front without telling anybody.
+    fn push_front(&self, mark: Arc<Mark>) {
+        if !mark.is_queued.swap(true, Ordering::SeqCst) {
+            lock(&self.marks).push_front(mark);
+        }
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.marks).len()
+    }
+}
+
+/// What is asked of one file.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    event: EpollEvent,
+    /// Counts changes, so that a report does not spend a newer one-shot.
+    serial: u32,
     /// A one-shot that was told: nothing until it is asked for again.
     is_spent: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: Request,
     mark: Arc<Mark>,
 }
 
 /// One epoll set.
 #[derive(Debug, Default)]
-pub(super) struct Epoll {
-    entries: BTreeMap<Key, Entry>,
+pub(crate) struct Set {
+    entries: Mutex<BTreeMap<Key, Entry>>,
     queue: Arc<Queue>,
-    /// Told last time and level-triggered: looked at again.
-    again: Vec<Arc<Mark>>,
+    /// Held by the thread that goes through the queue (`ep->mtx`): others see it before or after.
+    scan: Mutex<()>,
 }
 
-impl Posix {
-    /// `epoll_create(2)`.
-    ///
-    /// # Errors
-    /// `EINVAL` for a size below 1, `EMFILE`.
-    pub fn epoll_create(&mut self, size: i32) -> Result<Fd, Errno> {
-        if size < 1 {
-            return Err(Errno::EINVAL);
-        }
-        self.epoll_create1(0)
+/// `epoll_ctl(2)` on the set `epoll`. Two threads that add sets to sets must not do so at once.
+///
+/// # Errors
+/// As [`Posix::epoll_ctl`](crate::Posix::epoll_ctl), except `EBADF`.
+pub(crate) fn control(
+    epoll: &Arc<dyn Watched>,
+    operation: i32,
+    fd: Fd,
+    file: &Arc<dyn Watched>,
+    event: EpollEvent,
+) -> Result<(), Errno> {
+    if Arc::ptr_eq(epoll, file) {
+        return Err(Errno::EINVAL);
     }
-
-    /// `epoll_create1(2)`.
-    ///
-    /// # Errors
-    /// `EINVAL` for unknown flags, `EMFILE`.
-    pub fn epoll_create1(&mut self, flags: i32) -> Result<Fd, Errno> {
-        if flags & !EPOLL_CLOEXEC != 0 {
-            return Err(Errno::EINVAL);
-        }
-        self.table.open(Object::Epoll(Epoll::default()), false, flags & EPOLL_CLOEXEC != 0)
+    let set = epoll.as_set().ok_or(Errno::EINVAL)?;
+    let key = (fd, Arc::as_ptr(file).cast::<()>().addr());
+    let known = lock(&set.entries).get(&key).map(|entry| entry.request.event.events);
+    let is_there = known.is_some();
+    if (event.events | known.unwrap_or(0)) & EPOLLEXCLUSIVE != 0 {
+        check_exclusive(file.as_set().is_some(), operation, event.events, is_there)?;
     }
-
-    /// `epoll_ctl(2)`.
-    ///
-    /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown
-    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for
-    /// sets within sets.
-    pub fn epoll_ctl(
-        &mut self,
-        epfd: Fd,
-        operation: i32,
-        fd: Fd,
-        event: EpollEvent,
-    ) -> Result<(), Errno> {
-        let (epoll, id) = (self.table.id(epfd)?, self.table.id(fd)?);
-        if epoll == id {
-            return Err(Errno::EINVAL);
-        }
-        let key = (fd, id);
-        let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-        let known = set.entries.get(&key).map(|entry| entry.request.events);
-        let is_there = known.is_some();
-        if (event.events | known.unwrap_or(0)) & EPOLLEXCLUSIVE != 0 {
-            self.check_exclusive(id, operation, event.events, is_there)?;
-        }
-        let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-        match operation {
-            EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
-            EPOLL_CTL_ADD => {
-                if matches!(self.table.get(id).object, Object::Epoll(_)) {
-                    self.check_nests(epoll, id)?;
-                }
-                let set = self.table.epoll_mut(epoll).ok_or(Errno::EINVAL)?;
-                let (queue, is_queued) = (set.queue.clone(), AtomicBool::new(false));
-                let mark = Arc::new(Mark { key, epoll, queue, is_queued });
-                let entry = Entry { request: event, is_spent: false, mark: mark.clone() };
-                set.entries.insert(key, entry);
-                self.table.get_mut(id).watchers.push(mark.clone());
-                mark.wake();
-                Ok(())
+    match operation {
+        EPOLL_CTL_ADD if is_there => Err(Errno::EEXIST),
+        EPOLL_CTL_ADD => {
+            if file.as_set().is_some() {
+                check_nests(epoll, file)?;
             }
-            EPOLL_CTL_DEL | EPOLL_CTL_MOD if !is_there => Err(Errno::ENOENT),
-            EPOLL_CTL_DEL => {
-                let entry = set.entries.remove(&key);
-                if let Some(Entry { mark, .. }) = entry {
-                    self.unwatch(id, &mark);
-                }
-                Ok(())
+            let mark = Arc::new(Mark {
+                key,
+                file: Arc::downgrade(file),
+                epoll: Arc::downgrade(epoll),
+                queue: set.queue.clone(),
+                is_queued: AtomicBool::new(false),
+            });
+            let request = Request { event, serial: 0, is_spent: false };
+            let mut entries = lock(&set.entries);
+            if entries.contains_key(&key) {
+                // Another thread was faster.
+                return Err(Errno::EEXIST);
             }
-            EPOLL_CTL_MOD => {
-                if let Some(entry) = set.entries.get_mut(&key) {
-                    (entry.request, entry.is_spent) = (event, false);
-                    entry.mark.wake_by_ref();
-                }
-                Ok(())
-            }
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
-    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms`
-    /// milliseconds, forever if that is negative.
-    ///
-    /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set, or `most` is below 1 or above 178956970.
-    pub fn epoll_wait(
-        &mut self,
-        now: Instant,
-        call: &mut Call,
-        epfd: Fd,
-        most: i32,
-        timeout_ms: i32,
-    ) -> Result<Outcome<Vec<EpollEvent>>, Errno> {
-        let id = self.table.id(epfd)?;
-        if !(1..=MAX_EVENTS).contains(&most) {
-            return Err(Errno::EINVAL);
-        }
-        let most = most as usize;
-        let set = self.table.epoll_mut(id).ok_or(Errno::EINVAL)?;
-        for mark in core::mem::take(&mut set.again) {
+            entries.insert(key, Entry { request, mark: mark.clone() });
+            drop(entries);
+            lock(&file.watchers().0).push(mark.clone());
             mark.wake();
+            Ok(())
         }
-        let found = self.collect(id, most);
-        let until = call.deadline(now, timeout(timeout_ms));
-        if !found.is_empty() || now >= until {
-            return Ok(Outcome::Done(found));
+        EPOLL_CTL_DEL => {
+            let entry = lock(&set.entries).remove(&key).ok_or(Errno::ENOENT)?;
+            unwatch(&**file, &entry.mark);
+            Ok(())
         }
-        Ok(Outcome::Wait(Wait { on: [(epfd, POLLIN)].into_iter().collect(), until }))
+        EPOLL_CTL_MOD => {
+            let mut entries = lock(&set.entries);
+            let entry = entries.get_mut(&key).ok_or(Errno::ENOENT)?;
+            let serial = entry.request.serial.wrapping_add(1);
+            entry.request = Request { event, serial, is_spent: false };
+            let mark = entry.mark.clone();
+            drop(entries);
+            mark.wake();
+            Ok(())
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn unwatch(file: &dyn Watched, mark: &Arc<Mark>) {
+    file.watchers().remove(mark);
+    file.unregister(&Waker::from(mark.clone()));
+}
+
+/// `EPOLLEXCLUSIVE` is for sockets and few events, and stays as it was set.
+fn check_exclusive(is_set: bool, operation: i32, events: u32, is_there: bool) -> Result<(), Errno> {
+    let is_bad = match operation {
+        EPOLL_CTL_ADD => events & EPOLLEXCLUSIVE != 0 && (is_set || events & !WITH_EXCLUSIVE != 0),
+        EPOLL_CTL_MOD => is_there || events & EPOLLEXCLUSIVE != 0,
+        _ => false,
+    };
+    if is_bad { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// What is known of the sets that were looked at, by the address of their files: sets can be
+/// reached on many ways.
+type Depths = BTreeMap<usize, u32>;
+
+fn address(file: &Arc<dyn Watched>) -> usize {
+    Arc::as_ptr(file).cast::<()>().addr()
+}
+
+/// Whether the set `epoll` may watch the set `file`: the chain through both, from the topmost to
+/// the last below, stays short, whichever of them was there first (`ep_loop_check`). O(sets above
+/// and below).
+fn check_nests(epoll: &Arc<dyn Watched>, file: &Arc<dyn Watched>) -> Result<(), Errno> {
+    let below = nests_below(file, epoll, &mut Depths::new())?;
+    let above = nests_above(epoll, &mut Depths::new());
+    if below + 1 + above > MAX_NESTS { Err(Errno::ELOOP) } else { Ok(()) }
+}
+
+/// Steps from a set down to the last one; `ELOOP` if `top` is among them.
+fn nests_below(
+    file: &Arc<dyn Watched>,
+    top: &Arc<dyn Watched>,
+    seen: &mut Depths,
+) -> Result<u32, Errno> {
+    if Arc::ptr_eq(file, top) {
+        return Err(Errno::ELOOP);
+    }
+    let Some(set) = file.as_set() else { return Ok(0) };
+    if let Some(depth) = seen.get(&address(file)) {
+        return Ok(*depth);
+    }
+    let mut depth = 0;
+    for watched in set.files() {
+        if watched.as_set().is_some() {
+            depth = depth.max(1 + nests_below(&watched, top, seen)?);
+        }
+    }
+    seen.insert(address(file), depth);
+    Ok(depth)
+}
+
+/// Steps from a set up to the topmost that watches it.
+fn nests_above(file: &Arc<dyn Watched>, seen: &mut Depths) -> u32 {
+    if let Some(height) = seen.get(&address(file)) {
+        return *height;
+    }
+    let watchers: Vec<_> = lock(&file.watchers().0).clone();
+    let above = watchers.iter().filter_map(|mark| mark.epoll.upgrade());
+    let height = above.map(|epoll| 1 + nests_above(&epoll, seen)).max().unwrap_or(0);
+    seen.insert(address(file), height);
+    height
+}
+
+/// What a watched file is ready for, of what was asked; its next change puts the mark back on the
+/// queue, unless it is level-triggered and looked at again anyway.
+fn look(mark: &Arc<Mark>, file: &dyn Watched, asked: u32) -> u32 {
+    let wants = (asked & !MANNERS) | UNASKED;
+    let waker = Waker::from(mark.clone());
+    loop {
+        let seen = file.words();
+        let came = file.events() & wants;
+        let is_done = came != 0 && asked & EPOLLET == 0;
+        if is_done || file.register(&seen, wanted(wants), &waker) {
+            return came;
+        }
+    }
+}
+
+impl Set {
+    /// The files that are watched.
+    fn files(&self) -> Vec<Arc<dyn Watched>> {
+        lock(&self.entries).values().filter_map(|entry| entry.mark.file.upgrade()).collect()
     }
 
-    fn collect(&mut self, epoll: usize, most: usize) -> Vec<EpollEvent> {
-        let mut found = Vec::new();
-        let Some(set) = self.table.epoll_mut(epoll) else { return found };
-        let queue = set.queue.clone();
-        // What wakes itself again meanwhile is for the next call.
-        let mut left = lock(&queue).len();
+    /// What is asked of a file; nothing if it was removed, or is a one-shot that was told.
+    fn request(&self, mark: &Arc<Mark>) -> Option<Request> {
+        let entries = lock(&self.entries);
+        let entry = entries.get(&mark.key).filter(|entry| Arc::ptr_eq(&entry.mark, mark))?;
+        (!entry.request.is_spent).then_some(entry.request)
+    }
+
+    /// Whether a report of this request still counts; a one-shot is spent by it.
+    fn spend(&self, mark: &Arc<Mark>, request: Request) -> bool {
+        let mut entries = lock(&self.entries);
+        let entry = entries.get_mut(&mark.key).filter(|entry| Arc::ptr_eq(&entry.mark, mark));
+        let Some(entry) = entry.filter(|entry| entry.request.serial == request.serial) else {
+            return false;
+        };
+        entry.request.is_spent = request.event.events & EPOLLONESHOT != 0;
+        true
+    }
+
+    /// What is ready, at most `most` events.
+    pub(crate) fn collect(&self, most: usize) -> Vec<EpollEvent> {
+        let _scan = lock(&self.scan);
+        let (mut found, mut again) = (Vec::new(), Vec::new());
+        // What comes back to the queue meanwhile is for the next call.
+        let mut left = self.queue.len();
         while left > 0 && found.len() < most {
             left -= 1;
-            let Some(mark) = lock(&queue).pop_front() else { break };
-            mark.is_queued.store(false, Ordering::SeqCst);
-            let Some(set) = self.table.epoll_mut(epoll) else { break };
-            let request = match set.entries.get(&mark.key) {
-                Some(entry) if Arc::ptr_eq(&entry.mark, &mark) && !entry.is_spent => entry.request,
-                _ => continue,
-            };
-            let came = self.look(&mark, request.events);
-            if came == 0 {
-                continue;
-            }
-            found.push(EpollEvent { events: came, data: request.data });
-            let Some(set) = self.table.epoll_mut(epoll) else { break };
-            if request.events & EPOLLONESHOT != 0 {
-                if let Some(entry) = set.entries.get_mut(&mark.key) {
-                    entry.is_spent = true;
+            let Some(mark) = self.queue.pop() else { break };
+            let Some(request) = self.request(&mark) else { continue };
+            let Some(file) = mark.file.upgrade() else { continue };
+            let EpollEvent { events: asked, data } = request.event;
+            let came = look(&mark, &*file, asked);
+            if came != 0 && self.spend(&mark, request) {
+                found.push(EpollEvent { events: came, data });
+                if asked & (EPOLLONESHOT | EPOLLET) == 0 {
+                    again.push(mark);
                 }
-            } else if request.events & EPOLLET == 0 {
-                set.again.push(mark);
             }
+        }
+        for mark in again {
+            self.queue.push(&mark);
         }
         found
     }
 
-    /// What a watched object is ready for, of what was asked; its next change puts the mark back on
-    /// the queue, unless it is level-triggered and looked at again anyway.
-    fn look(&self, mark: &Arc<Mark>, asked: u32) -> u32 {
-        let id = mark.key.1;
-        let wants = (asked & !MANNERS) | UNASKED;
-        let object = &self.table.get(id).object;
-        if let Object::Pipe(_) = object {
-            // Who writes or reads at the other end wakes the mark.
-            return self.events_of(id) & wants;
-        }
-        let Object::Socket(socket) = object else {
-            // A set has no word of its own: it is looked at every time.
-            let came = self.events_of(id) & wants;
-            if came == 0 || asked & EPOLLET != 0 {
-                mark.wake_by_ref();
-            }
-            return came;
-        };
-        let waker = Waker::from(mark.clone());
-        loop {
-            let seen = socket.states();
-            let came = socket.events() & wants;
-            let is_done = came != 0 && asked & EPOLLET == 0;
-            if is_done || socket.register(&seen, wanted(wants), &waker) {
-                return came;
+    /// Whether [`collect`](Self::collect) would find something.
+    fn has_news(&self) -> bool {
+        let _scan = lock(&self.scan);
+        while let Some(mark) = self.queue.pop() {
+            let Some(request) = self.request(&mark) else { continue };
+            let Some(file) = mark.file.upgrade() else { continue };
+            let came = look(&mark, &*file, request.event.events);
+            if came != 0 {
+                self.queue.push_front(mark);
+                return true;
             }
         }
-    }
-
-    /// Whether `epoll_wait` would find something.
-    pub(super) fn has_news(&self, epoll: &Epoll) -> bool {
-        let queued: Vec<_> = lock(&epoll.queue).iter().cloned().collect();
-        queued.iter().chain(&epoll.again).any(|mark| {
-            let entry = epoll.entries.get(&mark.key);
-            entry.is_some_and(|entry| {
-                let wants = (entry.request.events & !MANNERS) | UNASKED;
-                Arc::ptr_eq(&entry.mark, mark)
-                    && !entry.is_spent
-                    && self.events_of(mark.key.1) & wants != 0
-            })
-        })
-    }
-
-    /// `EPOLLEXCLUSIVE` is for sockets and few events, and stays as it was set.
-    fn check_exclusive(
-        &self,
-        id: usize,
-        operation: i32,
-        events: u32,
-        is_there: bool,
-    ) -> Result<(), Errno> {
-        let is_set = matches!(self.table.get(id).object, Object::Epoll(_));
-        let is_bad = match operation {
-            EPOLL_CTL_ADD => {
-                events & EPOLLEXCLUSIVE != 0 && (is_set || events & !WITH_EXCLUSIVE != 0)
-            }
-            EPOLL_CTL_MOD => is_there || events & EPOLLEXCLUSIVE != 0,
-            _ => false,
-        };
-        if is_bad { Err(Errno::EINVAL) } else { Ok(()) }
-    }
-
-    /// Whether set `epoll` may watch set `id`: the chain through both, from the topmost to the last
-    /// below, stays short, whichever of them was there first (`ep_loop_check`). O(sets above and
-    /// below).
-    fn check_nests(&self, epoll: usize, id: usize) -> Result<(), Errno> {
-        let below = self.nests_below(id, epoll, &mut BTreeMap::new())?;
-        let above = self.nests_above(epoll, &mut BTreeMap::new());
-        if below + 1 + above > MAX_NESTS { Err(Errno::ELOOP) } else { Ok(()) }
-    }
-
-    /// Steps from a set down to the last one; `ELOOP` if `top` is among them. `seen` keeps what is
-    /// known, since sets can be reached on many ways.
-    fn nests_below(
-        &self,
-        id: usize,
-        top: usize,
-        seen: &mut BTreeMap<usize, u32>,
-    ) -> Result<u32, Errno> {
-        if id == top {
-            return Err(Errno::ELOOP);
-        }
-        let Object::Epoll(set) = &self.table.get(id).object else { return Ok(0) };
-        if let Some(depth) = seen.get(&id) {
-            return Ok(*depth);
-        }
-        let mut depth = 0;
-        for &(_, below) in set.entries.keys() {
-            if matches!(self.table.get(below).object, Object::Epoll(_)) {
-                depth = depth.max(1 + self.nests_below(below, top, seen)?);
-            }
-        }
-        seen.insert(id, depth);
-        Ok(depth)
-    }
-
-    /// Steps from a set up to the topmost that watches it.
-    fn nests_above(&self, id: usize, seen: &mut BTreeMap<usize, u32>) -> u32 {
-        if let Some(height) = seen.get(&id) {
-            return *height;
-        }
-        let watchers = self.table.get(id).watchers.iter();
-        let height = watchers.map(|mark| 1 + self.nests_above(mark.epoll, seen)).max().unwrap_or(0);
-        seen.insert(id, height);
-        height
-    }
-
-    fn unwatch(&mut self, id: usize, mark: &Arc<Mark>) {
-        let description = self.table.get_mut(id);
-        description.watchers.retain(|one| !Arc::ptr_eq(one, mark));
-        if let Object::Socket(socket) = &description.object {
-            socket.unregister(&Waker::from(mark.clone()));
-        }
-    }
-
-    /// A socket became another: whoever watches it looks again.
-    pub(super) fn changed(&self, fd: Fd) {
-        if let Ok(id) = self.table.id(fd) {
-            self.table.get(id).watchers.iter().for_each(Wake::wake_by_ref);
-        }
-    }
-
-    /// A description is gone: sets forget it, and it forgets what it watched.
-    pub(super) fn forget_watches(&mut self, id: usize, gone: &Description) {
-        for mark in &gone.watchers {
-            if let Object::Socket(socket) = &gone.object {
-                socket.unregister(&Waker::from(mark.clone()));
-            }
-            if let Some(set) = self.table.epoll_mut(mark.epoll) {
-                set.entries.remove(&mark.key);
-            }
-        }
-        let Object::Epoll(epoll) = &gone.object else { return };
-        for (&(_, watched), entry) in &epoll.entries {
-            if watched != id {
-                self.unwatch(watched, &entry.mark);
-            }
-        }
+        false
     }
 }
 
-/// Locks `mutex` even if a thread panicked under it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Set {
+    fn drop(&mut self) {
+        let entries = core::mem::take(&mut *lock(&self.entries));
+        for entry in entries.into_values() {
+            if let Some(file) = entry.mark.file.upgrade() {
+                unwatch(&*file, &entry.mark);
+            }
+        }
+        // Marks hold the queue.
+        lock(&self.queue.marks).clear();
+    }
+}
+
+impl Watch for Set {
+    fn events(&self) -> u32 {
+        if self.has_news() { READ } else { 0 }
+    }
+
+    fn words(&self) -> Seen {
+        [self.queue.news.state()].into_iter().collect()
+    }
+
+    fn register(&self, seen: &[ReadyState], _interest: Ready, waker: &Waker) -> bool {
+        seen.iter().all(|seen| self.queue.news.register(*seen, CHANGED, waker))
+    }
+
+    fn unregister(&self, waker: &Waker) {
+        self.queue.news.unregister(waker);
+    }
+
+    fn shard(&self) -> usize {
+        let entries = lock(&self.entries);
+        let first = entries.values().find_map(|entry| entry.mark.file.upgrade());
+        // The file may end here, and take its entry out.
+        drop(entries);
+        first.map_or(0, |file| file.shard())
+    }
 }

@@ -112,7 +112,8 @@ pub(super) fn fresh(config: &Config, max_pacing_rate: Rate) -> [u8; SIZE] {
 pub(super) fn listener(
     config: &Config,
     max_pacing_rate: Rate,
-    (queued, most): (usize, usize),
+    queued: usize,
+    most: usize,
 ) -> [u8; SIZE] {
     let mut out = silent(TCP_LISTEN, config, max_pacing_rate);
     out.u32(24, narrow(queued as u64));

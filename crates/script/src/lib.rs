@@ -4,9 +4,8 @@
 //!
 //! A script says what the peer sends, what the application calls, and which packets must leave
 //! when. [`parser`] reads its text into [`ast`], with the places of a [`cursor`] and the assertions
-//! of an [`expression`];
-//! [`settings`] are what its first lines set. [`runner`] plays it on a [`host::Host`] and stops at
-//! the first difference, which a [`report::Failure`] shows.
+//! of an [`expression`]; [`settings`] are what its first lines set. [`runner`] plays it on a
+//! [`host::Host`] and stops at the first difference, which a [`report::Failure`] shows.
 //!
 //! There are two hosts. [`virtual_host`] makes the calls on neap, in the virtual time of a
 //! [`machine::Machine`]; the plug-in for packetdrill itself is made of such a machine as well. With

@@ -87,8 +87,8 @@ impl VirtualHost {
     fn attempt(&mut self, mut started: StartedCall) -> Option<Reply> {
         match make_call(&mut self.machine, &mut started) {
             Ok(Outcome::Done(reply)) => Some(reply),
-            Ok(Outcome::Wait(wait)) => {
-                self.blocked = Some(StartedCall { until: wait.until, ..started });
+            Ok(Outcome::Wait(until)) => {
+                self.blocked = Some(StartedCall { until, ..started });
                 None
             }
             Err(errno) => Some(Reply::error(errno)),
@@ -141,8 +141,7 @@ fn make_call(machine: &mut Machine, started: &mut StartedCall) -> Result<Outcome
         SystemCall::Receive { fd, sizes, control_len, flags } => {
             received.resize(sizes.iter().sum(), 0);
             let mut control = vec![0; *control_len];
-            let buffers = (&mut received[..], &mut control[..]);
-            let message = posix.recv_msg(now, progress, *fd, buffers, *flags)?;
+            let message = posix.recv_msg(now, progress, *fd, received, &mut control, *flags)?;
             return Ok(message.map(|message| {
                 received.truncate(message.len);
                 control.truncate(message.control);
@@ -205,7 +204,7 @@ fn make_call(machine: &mut Machine, started: &mut StartedCall) -> Result<Outcome
         }
         SystemCall::Pipe => Reply { pipe: posix.pipe2(0)?, ..Reply::ok(0) },
         SystemCall::Splice { input, output, len, flags } => {
-            let moved = posix.splice(now, progress, (*input, *output), *len, *flags)?;
+            let moved = posix.splice(now, progress, *input, *output, *len, *flags)?;
             return Ok(moved.map(Reply::count));
         }
     }))

@@ -2,24 +2,31 @@
 //!
 //! # A tour
 //!
-//! [`stack::Stack`] is the host. It has three kinds of verbs: socket calls (`connect`, `listen`,
-//! `bind_udp`, and those of the handles that they return), [`poll`](stack::Stack::poll), and
-//! inspection (`flows`, counters). It has no clock and no threads: every call is told the time, and
-//! whoever calls `poll` drives. All calls may come from any thread.
+//! The crate has three layers, and each knows only those below it.
 //!
-//! The way down: a handle's `write` takes the connection out of its [`hand_off::HandOff`], the
-//! connection cuts segments and gives them to the socket's `egress`, which puts headers in front
-//! and finds interface and neighbour; the [`port::Port`] queues the [`frame::Frame`] in its
-//! [`qdisc`] and drains it into the [`device`], all within the call. The frame's drop is its
+//! The face is [`stack::Stack`], one host, with the handles of [`socket`]. It has three kinds of
+//! verbs: socket calls (`connect`, `listen`, `bind_udp`, and those of the handles that they
+//! return), [`poll`](stack::Stack::poll), and inspection (`flows`, counters). It has no clock and
+//! no threads: every call is told the time, and whoever calls `poll` drives. All calls may come
+//! from any thread.
+//!
+//! `host` has the sockets: the tables that find them, the way of a packet up to them, and the
+//! [`shard`]s by which drivers visit them. `net` has what is between a host and its links:
+//! addresses, [`route`]s, [`neighbor`]s, [`interface`]s, [`qdisc`]s and [`port`]s. It knows no
+//! socket, and what a socket may have to hear of a failure is a value that `net` returns.
+//!
+//! The way down: a handle's `write` takes the connection out of its [`hand_off::HandOff`]. The
+//! connection cuts segments and gives them to its `tcp_egress`, which writes the headers and asks
+//! `net` for interface and neighbour. The [`port::Port`] queues the [`frame::Frame`] in its
+//! [`qdisc`] and drains it into the [`device`], all within the call. The drop of the frame is its
 //! completion; it may ask the shard's run list to let a throttled socket transmit again.
 //!
-//! The way up: [`shard`] takes packets from the device, `input` parses and verifies them
-//! ([`wire`]),
-//! [`gro`] joins what belongs together, `demux` finds the socket. Each touched connection gets its
-//! segments and transmits once. If an application thread owns the connection at that moment, the
-//! segments are its debt, and it settles them before it leaves.
+//! The way up: a [`shard`] takes packets from the device, `input` parses and verifies them
+//! ([`wire`]), [`gro`] joins what belongs together, and `demux` finds the socket. Each connection
+//! that got segments transmits once. If an application's thread owns the connection at that
+//! moment, the segments are its debt, and it settles them before it leaves.
 //!
-//! What nobody wanted is in [`drop_reason`], what happened in [`stats`].
+//! [`drop_reason`] counts what nobody wanted, and [`stats`] what happened.
 #![forbid(unsafe_code)]
 
 pub mod device;
@@ -35,6 +42,7 @@ pub mod socket;
 pub mod stack;
 pub mod stats;
 mod sync;
+pub mod wait;
 pub mod wheel;
 pub mod wire;
 

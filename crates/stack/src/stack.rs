@@ -10,6 +10,7 @@ use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
 use crate::net::route::{Entry, Prefix};
 use crate::socket::SocketError;
+use crate::socket::bound::BoundPort;
 use crate::socket::listener::ListenerHandle;
 use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
@@ -218,6 +219,22 @@ impl Stack {
         Ok(TcpHandle::new(socket, self.host.clone()))
     }
 
+    /// Binds a TCP socket that neither listens nor connects yet: no other socket gets the address
+    /// while the answer is held. Port 0 is an ephemeral one. `is_dual` says that `local` is `[::]`
+    /// and stands for `0.0.0.0` too, as without `IPV6_V6ONLY`; `reuse` is `SO_REUSEADDR`.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
+    pub fn bind_tcp(
+        &self,
+        local: SocketAddr,
+        is_dual: bool,
+        reuse: bool,
+    ) -> Result<BoundPort, SocketError> {
+        let bound = self.host.bind_tcp(local, is_dual, reuse)?;
+        Ok(BoundPort::new(bound, self.host.clone()))
+    }
+
     /// Listens on an address; port 0 is an ephemeral one, `0.0.0.0` and `[::]` are all addresses of
     /// their family (as with `IPV6_V6ONLY`).
     ///
@@ -228,7 +245,7 @@ impl Stack {
         local: SocketAddr,
         options: ListenOptions,
     ) -> Result<ListenerHandle, SocketError> {
-        let listener = self.host.listen(local, options)?;
+        let listener = self.host.listen(local, options, None)?;
         Ok(ListenerHandle::new(listener, self.host.clone()))
     }
 
@@ -344,22 +361,6 @@ impl Stack {
     /// `AddressNotAvailable`.
     pub fn check_local(&self, local: IpAddr) -> Result<(), SocketError> {
         self.host.check_local(local)
-    }
-
-    /// Whether [`listen`](Self::listen) would take this address and port now.
-    ///
-    /// # Errors
-    /// `AddressInUse`.
-    pub fn check_listen(&self, local: SocketAddr, reuse_address: bool) -> Result<(), SocketError> {
-        self.host.demux.check(local, reuse_address)
-    }
-
-    /// A TCP port that no listener and no connection uses now. It is not reserved.
-    ///
-    /// # Errors
-    /// `AddressInUse` if there is none.
-    pub fn free_port(&self) -> Result<u16, SocketError> {
-        self.host.free_port()
     }
 
     /// The own address that packets to `remote` are sent from where a socket is bound to none.

@@ -60,8 +60,8 @@ fn hash(id: u64) -> u64 {
 }
 
 impl Wheel {
-    /// An empty wheel of this granularity (at least a nanosecond): about 1 ms for protocol timers,
-    /// 8 us for pacing.
+    /// An empty wheel whose deadlines are rounded up to multiples of `tick`, which is at least a
+    /// nanosecond: a microsecond for sockets, a millisecond for neighbours.
     pub fn new(tick: Nanos) -> Self {
         Self {
             tick: tick.0.max(1),

@@ -96,11 +96,11 @@ pub struct TcpInfo {
     pub data_segs_in: u64,
     /// Delivery rate; `None` before the first sample.
     pub delivery_rate: Option<Rate>,
-    /// That rate was limited by the application.
+    /// Whether the application limited the delivery rate.
     pub delivery_rate_app_limited: bool,
     /// Segments delivered.
     pub delivered: u64,
-    /// Of these, marked.
+    /// Delivered segments that were marked with CE.
     pub delivered_ce: u32,
     /// Segments that DSACKs named.
     pub dsack_dups: u32,
@@ -114,7 +114,7 @@ pub struct TcpInfo {
     pub unread_bytes: u32,
     /// Memory in qdiscs and devices (`skmem t`).
     pub below_bytes: u64,
-    /// Of it, what devices have.
+    /// The part of the bytes below TCP that devices have.
     pub device_bytes: u64,
     /// Send buffer (`skmem tb`).
     pub sndbuf: u32,
@@ -128,15 +128,15 @@ pub struct TcpInfo {
     pub blocked: TxBlocked,
     /// Time with data to send or in flight.
     pub busy_time: Nanos,
-    /// Of it, limited by the peer's window.
+    /// Busy time limited by the peer's window.
     pub rwnd_limited: Nanos,
-    /// Of it, limited by the send buffer.
+    /// Busy time limited by the send buffer.
     pub sndbuf_limited: Nanos,
-    /// Of it, held back by the small-queue limit.
+    /// Busy time held back by the small-queue limit.
     pub small_queue_limited: Nanos,
-    /// Of it, held back by pacing.
+    /// Busy time held back by pacing.
     pub pacing_limited: Nanos,
-    /// Of it, limited by the congestion window.
+    /// Busy time limited by the congestion window.
     pub cwnd_limited: Nanos,
     /// Time since data was last sent; `None` if never.
     pub last_data_sent: Option<Nanos>,

@@ -122,7 +122,8 @@ struct Comparison {
     sender: Sender,
     predicted: Outcome,
     measured: Outcome,
-    /// Of the machine meanwhile: percent, and microseconds that so many wake-ups did not exceed.
+    /// How late the machine was meanwhile: percent, and microseconds not exceeded by so many
+    /// wake-ups.
     lateness: Lateness,
     /// Goodput and queue delay agree within 20 %.
     agrees: bool,

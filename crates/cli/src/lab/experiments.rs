@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Width of the first column: what is shown.
 const WHAT: usize = 34;
-/// Of the others.
+/// Width of the other columns.
 const CELL: usize = 14;
 /// Width of prose.
 const LINE: usize = 110;
@@ -25,7 +25,7 @@ const CAPTURED: [(&str, &[&str]); 2] = [
     ("autosizing", &["column=neap"]),
 ];
 
-/// Of the first experiment, what the page does not draw.
+/// Settings of the first experiment that the page does not draw.
 const ALIKE: [&str; 4] =
     ["gso=false", "column=limit 40000", "column=6.18, host.a.nic.gso", "rate=10gbit"];
 
@@ -35,7 +35,7 @@ struct Report {
     experiments: Vec<Shown>,
     /// All verdicts hold.
     holds: bool,
-    /// Of all runs.
+    /// Hash of all runs.
     hash: String,
 }
 

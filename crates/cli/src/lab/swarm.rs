@@ -1,7 +1,8 @@
 //! `neap lab swarm`: random worlds under every oracle, on all cores.
 
 use clap::Args as ClapArgs;
-use neap_lab::swarm::{self, Attack, Broken, Siege};
+use neap_lab::hostile::Attack;
+use neap_lab::swarm::{self, AttackMemory, Broken};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -99,13 +100,13 @@ pub(super) fn main(args: &Args, out: &mut (impl Write + Send)) -> Result<bool, B
 
 /// The table of hostile peers; whether no limit was exceeded.
 fn hostile(out: &mut impl Write) -> Result<bool, Box<dyn Error>> {
-    writeln!(out, "{}", Siege::HEADER)?;
+    writeln!(out, "{}", AttackMemory::HEADER)?;
     let mut holds = true;
     for &attack in Attack::ALL {
-        match Siege::run(attack) {
-            Ok(siege) => {
-                holds &= siege.holds();
-                writeln!(out, "{siege}{}", if siege.holds() { "" } else { "  EXCEEDED" })?;
+        match AttackMemory::run(attack) {
+            Ok(memory) => {
+                holds &= memory.holds();
+                writeln!(out, "{memory}{}", if memory.holds() { "" } else { "  EXCEEDED" })?;
             }
             Err(broken) => {
                 holds = false;

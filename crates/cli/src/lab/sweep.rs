@@ -36,7 +36,7 @@ pub(super) struct Args {
 /// One line of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line {
-    /// Of the scenario's text.
+    /// Hash of the scenario's text.
     scenario: String,
     choice: BTreeMap<String, toml::Value>,
     hash: String,

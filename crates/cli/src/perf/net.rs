@@ -147,8 +147,8 @@ pub(crate) struct Whereabouts {
 pub(crate) struct Spent {
     /// With data to send or in flight.
     pub busy: u64,
-    /// Of it, waiting for the application: the send buffer or the low-water mark was refused
-    /// before.
+    /// Time of it that waited for the application: the send buffer or the low-water mark was
+    /// refused before.
     pub send_buffer: u64,
     /// ... for the peer's window.
     pub receive_window: u64,

@@ -316,6 +316,38 @@ fn a_connection_takes_no_lock() {
     assert_none(&complaints);
 }
 
+/// Files, and the types that stand in backquotes.
+#[test]
+fn the_page_of_the_architecture_names_what_there_is() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let sources: Vec<(String, String)> =
+        files("crates", ".rs").iter().map(|path| (shown(path), read(path))).collect();
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    // Strings hold the names of counters.
+    let lines = sources.iter().flat_map(|(_, source)| source.lines());
+    let known: BTreeSet<&str> = lines
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split(|c| !is_part(c)))
+        .collect();
+    let mut complaints = Vec::new();
+    let paths = page.split(|c: char| !is_part(c) && !"/.".contains(c));
+    for path in paths.filter(|path| path.ends_with(".rs")) {
+        if !sources.iter().any(|(source, _)| source.ends_with(&format!("/{path}"))) {
+            complaints.push(format!("there is no file {path}"));
+        }
+    }
+    for quoted in page.split('`').skip(1).step_by(2) {
+        for word in quoted.split(|c| !is_part(c)) {
+            let is_type = word.starts_with(|c: char| c.is_uppercase())
+                && word.contains(|c: char| c.is_lowercase());
+            if is_type && !known.contains(word) {
+                complaints.push(format!("there is no {word}"));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
 /// bolero replays what lies beside a target, and says nothing where there is nothing.
 #[test]
 fn the_kept_inputs_of_each_fuzz_target_are_replayed() {

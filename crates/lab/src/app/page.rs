@@ -7,26 +7,26 @@ use std::sync::OnceLock;
 use crate::pattern::Pattern;
 
 /// A prime, so that no segment size divides it: what is missing or doubled does not match.
-const PERIOD: usize = 65_521;
+pub(super) const PERIOD: usize = 65_521;
 
 /// Most bytes of one slice.
-pub(super) const MOST: usize = PERIOD;
+pub(super) const LONGEST: usize = PERIODS * PERIOD;
+
+const PERIODS: usize = 5;
 
 fn page() -> &'static Bytes {
     static PAGE: OnceLock<Bytes> = OnceLock::new();
     PAGE.get_or_init(|| {
-        let mut page = vec![0; 2 * PERIOD];
-        let (first, second) = page.split_at_mut(PERIOD);
-        Pattern::new(0x6e65_6170).fill(0, first);
-        second.copy_from_slice(first);
-        page.into()
+        let mut period = vec![0; PERIOD];
+        Pattern::new(0x6e65_6170).fill(0, &mut period);
+        period.repeat(PERIODS + 1).into()
     })
 }
 
-/// The bytes of a stream from `at` on, at most [`MOST`] of them.
+/// The bytes of a stream from `at` on, at most [`LONGEST`] of them.
 pub(crate) fn slice(at: u64, len: usize) -> Bytes {
     let start = (at % PERIOD as u64) as usize;
-    page().slice(start..start + len.min(MOST))
+    page().slice(start..start + len.min(LONGEST))
 }
 
 /// Whether `data` is what the stream has from `at` on.
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn any_slice_matches_only_where_it_is_from() {
-        for (at, len) in [(0, 10), (65_500, 100), (1_000_000_007, MOST)] {
+        for (at, len) in [(0, 10), (65_500, 100), (1_000_000_007, LONGEST)] {
             let data = slice(at, len);
             assert!(data.len() == len && matches(at, &data));
             assert!(!matches(at + 1460, &data) && !matches(at + 1, &data));

@@ -1,23 +1,17 @@
 //! Flows of chosen congestion controllers through one bottleneck: two hosts, a fast NIC, and behind
 //! it a slower hop with a queue that drops at its tail.
 
-use crate::app::{App, Step};
+use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
 use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig, Policer};
-use crate::rng::Ppm;
+use crate::rng::{Ppm, Rng};
 use crate::world::{HostId, World, WorldConfig};
-use bytes::Bytes;
 use core::net::SocketAddr;
 use neap_stack::interface::Address;
-use neap_stack::listener::ListenerHandle;
-use neap_stack::socket::SocketError;
-use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
 use neap_tcp::config::{BufferSizes, Config};
 use neap_tcp::info::TcpInfo;
-use neap_tcp::options::SocketOption;
+use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
-use std::cell::RefCell;
-use std::rc::Rc;
 
 /// Why an experiment could not be done.
 pub type Failure = Box<dyn core::error::Error>;
@@ -25,18 +19,18 @@ pub type Failure = Box<dyn core::error::Error>;
 /// What Ethernet adds to each IP packet on the wire, bytes.
 const ETHERNET: u64 = 38;
 /// Bytes of one write.
-const WRITE: usize = 256 << 10;
+const WRITE: u64 = 256 << 10;
 /// Lateness of the hosts: that of a real one with high-resolution timers.
 const LATENESS: Nanos = Nanos::from_micros(10);
 
 /// The way through the bottleneck.
 #[derive(Clone, Debug)]
 pub struct Path {
-    /// Of the bottleneck, on the wire.
+    /// Rate of the bottleneck, on the wire.
     pub rate: Rate,
     /// Round-trip time without any queue.
     pub rtt: Nanos,
-    /// Of the queue in front of it, in thousandths of bandwidth times round-trip time.
+    /// Queue in front of the bottleneck, thousandths of bandwidth times round-trip time.
     pub buffer_permille: u64,
     /// Segments lost at random.
     pub loss: Ppm,
@@ -105,6 +99,19 @@ impl Flow {
     pub fn bulk(controller: &'static str) -> Self {
         Self { controller, begins: Nanos::ZERO, at_most: None, pause: None }
     }
+
+    fn group(&self) -> Group {
+        let Self { at_most: rate, pause, controller, .. } = *self;
+        let options = SocketOptions { congestion: Some(controller), ..SocketOptions::default() };
+        group(Traffic::Produced { write: WRITE, rate, pause }, options)
+    }
+}
+
+/// Connections whose ends poll, so that room and data never wait for a wake-up.
+fn group(traffic: Traffic, options: SocketOptions) -> Group {
+    let client = ConnectOptions { local: None, options };
+    let server = ListenOptions::default();
+    Group::new(GroupConfig { traffic, read_rate: None, polls: true, client, server })
 }
 
 /// What one flow came to, over the measured time.
@@ -118,99 +125,14 @@ pub struct Figures {
     pub resent: f64,
 }
 
-/// The application of one flow.
-struct Source {
-    remote: SocketAddr,
-    flow: Flow,
-    start: Instant,
-    handle: Rc<RefCell<Option<TcpHandle>>>,
-    page: Bytes,
-    written: u64,
-}
-
-/// Time between the writes of a slow application.
-const TICK: Nanos = Nanos::from_millis(10);
-
-impl Source {
-    /// How much may have been written by now, and when that changes.
-    fn allowed(&self, now: Instant) -> (u64, Instant) {
-        let elapsed = now.since(self.start);
-        if let Some((from, to)) = self.flow.pause
-            && elapsed >= from
-            && elapsed < to
-        {
-            return (0, self.start + to);
-        }
-        match self.flow.at_most {
-            None => (u64::MAX, self.flow.pause.map_or(Instant::FAR_FUTURE, |_| now + TICK)),
-            Some(rate) => {
-                let tick = Nanos(elapsed.0 / TICK.0 * TICK.0);
-                (rate.bytes_in(tick), self.start + tick + TICK)
-            }
-        }
-    }
-}
-
-impl App for Source {
-    fn step(&mut self, stack: &Stack, now: Instant) -> Step {
-        let begins = self.start + self.flow.begins;
-        if now < begins {
-            return Step { next: begins, did: false };
-        }
-        let mut did = false;
-        let mut held = self.handle.borrow_mut();
-        if held.is_none() {
-            let Ok(handle) = stack.connect(now, self.remote, ConnectOptions::default()) else {
-                return Step::IDLE;
-            };
-            let name = self.flow.controller.into();
-            let _ = handle.set_option(now, SocketOption::Congestion(name));
-            *held = Some(handle);
-            did = true;
-        }
-        let (allowed, next) = self.allowed(now);
-        let Some(handle) = held.as_ref() else { return Step::IDLE };
-        while self.written < allowed {
-            let most = (allowed - self.written).min(WRITE as u64) as usize;
-            match handle.write_bytes(now, &mut self.page.slice(..most)) {
-                Ok(taken) if taken > 0 => self.written += taken as u64,
-                _ => break,
-            }
-            did = true;
-        }
-        Step { next, did }
-    }
-}
-
-/// Reads all that comes on all connections.
-struct Sink {
-    listener: ListenerHandle,
-    open: Vec<TcpHandle>,
-}
-
-impl App for Sink {
-    fn step(&mut self, _: &Stack, now: Instant) -> Step {
-        let mut did = false;
-        while let Ok((handle, _)) = self.listener.accept() {
-            self.open.push(handle);
-            did = true;
-        }
-        for handle in &self.open {
-            while let Ok(Some(_)) = handle.read_bytes(now) {
-                did = true;
-            }
-        }
-        Step { did, ..Step::IDLE }
-    }
-}
-
 /// A world with flows through a bottleneck, which the caller runs.
 pub struct Experiment {
     world: World,
     link: Link,
     path: Path,
     start: Instant,
-    handles: Vec<Rc<RefCell<Option<TcpHandle>>>>,
+    /// Log of each flow.
+    logs: Vec<SharedGroupLog>,
 }
 
 impl Experiment {
@@ -230,18 +152,19 @@ impl Experiment {
             [(a, &["10.0.0.1/24".parse::<Address>()?]), (b, &["10.0.0.2/24".parse()?])],
         )?;
         let remote: SocketAddr = "10.0.0.2:5201".parse()?;
-        let listener = listen(world.stack(b), remote)?;
-        world.add_app(b, Sink { listener, open: Vec::new() });
+        // It reads what all flows write: their groups have their own controllers.
+        let server = group(Traffic::Bulk { bytes: None, write: WRITE }, SocketOptions::default());
+        let server = server.server(world.stack(b), remote)?;
+        world.add_app(b, server);
         let start = world.now();
-        let page = Bytes::from(vec![0; WRITE]);
-        let mut handles = Vec::new();
+        let mut logs = Vec::new();
         for flow in flows {
-            let handle = Rc::new(RefCell::new(None));
-            handles.push(handle.clone());
-            let (flow, page) = (flow.clone(), page.clone());
-            world.add_app(a, Source { remote, flow, start, handle, page, written: 0 });
+            let group = flow.group();
+            let (begin, rng) = (start + flow.begins, Rng::new(seed));
+            world.add_app(a, group.client(remote, begin, Instant::FAR_FUTURE, rng));
+            logs.push(group.log());
         }
-        Ok(Self { world, link, path: path.clone(), start, handles })
+        Ok(Self { world, link, path: path.clone(), start, logs })
     }
 
     /// Runs until so long after the start.
@@ -254,8 +177,9 @@ impl Experiment {
 
     /// What the sender of a flow knows; `None` before it begins.
     pub fn info(&self, flow: usize) -> Option<TcpInfo> {
-        let handle = self.handles.get(flow)?.borrow();
-        handle.as_ref().map(|handle| handle.info(self.world.now()))
+        let log = self.logs.get(flow)?.borrow();
+        let handle = log.clients.first()?.handle.as_ref();
+        handle.map(|handle| handle.info(self.world.now()))
     }
 
     /// Segments that the bottleneck's queue has dropped.
@@ -271,7 +195,7 @@ impl Experiment {
         /// Readings of the round-trip time.
         const READINGS: u64 = 500;
         self.run_until(from)?;
-        let flows = 0..self.handles.len();
+        let flows = 0..self.logs.len();
         let before: Vec<_> = flows.clone().map(|flow| self.info(flow)).collect();
         let mut rtts = vec![0.0; before.len()];
         for reading in 1..=READINGS {
@@ -296,10 +220,6 @@ impl Experiment {
         });
         Ok(figures.collect())
     }
-}
-
-fn listen(stack: &Stack, local: SocketAddr) -> Result<ListenerHandle, SocketError> {
-    stack.listen(local, ListenOptions::default())
 }
 
 /// Buffers that never limit a flow.

@@ -1,9 +1,11 @@
 //! One direction of a link: the ring of the sending NIC, the wire, the path, the receiving NIC.
 
+use super::config::{Coalescing, NicConfig, PathConfig};
+use super::offload;
+use super::packet::{Packet, on_wire};
 use super::path::Path;
 use super::service::Serializer;
-use super::{Coalescing, NicConfig, PathConfig, offload};
-use crate::histogram::Times;
+use super::stats::{Captured, Departed, LinkStats};
 use crate::rng::{Rng, mix};
 use neap_stack::device::Received;
 use neap_stack::frame::Frame;
@@ -12,124 +14,6 @@ use neap_stack::wire::ChecksumBy;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::small_queue::TxCredit;
 use std::collections::VecDeque;
-
-/// Ethernet's header.
-const ETHERNET_HEADER: u64 = 14;
-/// Shortest Ethernet frame without its check sequence.
-const ETHERNET_MIN: u64 = 60;
-/// Preamble 8, frame check sequence 4, gap 12.
-const ETHERNET_WIRE: u64 = 24;
-
-/// What has left in one direction.
-#[derive(Clone, Debug, Default)]
-pub struct LinkStats {
-    /// Frames that a socket accounts for, super-frames counted once.
-    pub frames: u64,
-    /// Of these, super-frames.
-    pub super_frames: u64,
-    /// Wire segments of these frames.
-    pub segments: u64,
-    /// All wire segments, pure ACKs included.
-    pub packets: u64,
-    /// Bytes on the wire, with what Ethernet adds.
-    pub wire_bytes: u64,
-    /// Time in which the wire carried something.
-    pub busy: Nanos,
-    /// Lost at random, by script, or on a link that is down.
-    pub lost: u64,
-    /// Dropped at the tail of the hop's queue.
-    pub dropped: u64,
-    /// Dropped by its management (RED, CoDel).
-    pub early_drops: u64,
-    /// Dropped by a policer.
-    pub policed: u64,
-    /// Too big for a hop.
-    pub too_big: u64,
-    /// With a flipped bit.
-    pub corrupted: u64,
-    /// Delivered twice.
-    pub duplicated: u64,
-    /// Delayed while others passed.
-    pub reordered: u64,
-    /// Marked CE.
-    pub marked: u64,
-    /// Dropped because the receive ring was full.
-    pub ring_drops: u64,
-    /// Handed over to the host, the router or the actor at the other end.
-    pub delivered: u64,
-    /// ICMP errors of hops on the other way, which arrive by this one.
-    pub answered: u64,
-    /// Interrupts of the sending NIC for completions.
-    pub tx_interrupts: u64,
-    /// Interrupts of the receiving NIC.
-    pub rx_interrupts: u64,
-    /// Delay below the socket: from a frame's departure from TCP to its last bit on the wire.
-    pub below: Times,
-    /// The part of it in the NIC's ring.
-    pub in_ring: Times,
-    /// Time in the hop, transmission included.
-    pub queued: Times,
-    /// The most bytes that waited there.
-    pub most_queued: u64,
-    /// Hash of when each frame left and how long it was.
-    pub digest: u64,
-}
-
-impl LinkStats {
-    pub(super) fn clear(&mut self) {
-        *self = Self { digest: self.digest, ..Self::default() };
-    }
-}
-
-/// A frame with data of a socket, as the NIC got it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departed {
-    /// When.
-    pub at: Instant,
-    /// The socket's flow.
-    pub flow: u64,
-    /// Bytes of payload.
-    pub bytes: u32,
-    /// From its departure from TCP to its last bit on the wire.
-    pub below: Nanos,
-}
-
-/// A packet as it left a NIC or the port of a router.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
-    /// When its last bit left.
-    pub at: Instant,
-    /// Its headers, from that of IP on.
-    pub headers: Box<[u8]>,
-    /// Bytes of the whole IP packet.
-    pub len: u32,
-    /// Its TCP checksum is right, or it carries no TCP.
-    pub is_sound: bool,
-}
-
-/// A packet on its way. It moves from queue to queue, and so is boxed.
-#[derive(Debug)]
-pub(crate) struct Packet {
-    pub(crate) frame: Frame,
-    /// The bit that the wire flipped.
-    pub(super) flipped: Option<u64>,
-}
-
-impl Packet {
-    pub(crate) fn new(frame: Frame) -> Self {
-        Self { frame, flipped: None }
-    }
-
-    /// A bit of it was flipped.
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.flipped.is_some()
-    }
-}
-
-/// Bytes of a packet on the wire.
-pub(super) fn on_wire(frame: &Frame) -> u64 {
-    (frame.len() as u64 + ETHERNET_HEADER).max(ETHERNET_MIN) + ETHERNET_WIRE
-}
 
 /// A frame in the ring.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! The receiving NIC: checksums, and joining segments that follow each other.
 
-use super::direction::Packet;
-use crate::report::ends;
+use super::packet::{Packet, copy, four_tuple};
 use bytes::BytesMut;
 use neap_stack::device::{Received, RxChecksum};
 use neap_stack::frame::Frame;
@@ -91,7 +90,7 @@ impl Receiver {
 
 /// Whether the TCP checksum of a packet is right when the NIC has finished it; others have none.
 pub(super) fn is_sound(packet: &Frame) -> bool {
-    let Some((from, to)) = ends(packet.headers.as_slice()) else { return true };
+    let Some((from, to)) = four_tuple(packet.headers.as_slice()) else { return true };
     let at = if from.is_ipv4() { 20 } else { 40 };
     let Some(pseudo) = Pseudo::of(from.ip(), to.ip(), Protocol::TCP) else { return false };
     let mut finished = copy(packet);
@@ -101,16 +100,6 @@ pub(super) fn is_sound(packet: &Frame) -> bool {
     sum.add(header);
     finished.payload.chunks().iter().for_each(|chunk| sum.add(chunk));
     sum.finish() == 0
-}
-
-/// The same packet once more, without its credit.
-pub(super) fn copy(packet: &Frame) -> Frame {
-    Frame {
-        headers: packet.headers.clone(),
-        payload: packet.payload.clone(),
-        credit: None,
-        ..*packet
-    }
 }
 
 fn sequence(headers: &[u8], tcp: usize) -> u32 {

@@ -1,9 +1,11 @@
 //! The way of a packet from the wire of one end to the other end: hops, accidents, time.
 
-use super::accident::{Dice, Losses};
-use super::direction::{LinkStats, Packet};
+use super::config::PathConfig;
+use super::forward;
+use super::impairment::{ImpairmentRngs, LossModel};
+use super::packet::{self, Packet};
 use super::queue::{Bucket, Hop};
-use super::{PathConfig, forward, offload};
+use super::stats::LinkStats;
 use crate::rng::Rng;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::VecDeque;
@@ -15,8 +17,8 @@ pub(super) struct Path {
     start: Instant,
     policer: Option<Bucket>,
     hop: Option<Hop>,
-    losses: Losses,
-    dice: Dice,
+    loss_model: LossModel,
+    rngs: ImpairmentRngs,
     last_arrival: Instant,
     /// In the order of arrival.
     pub(super) arrivals: VecDeque<(Instant, Box<Packet>)>,
@@ -31,8 +33,8 @@ impl Path {
             start,
             policer: config.policer.map(Bucket::new),
             hop: Hop::of(config, start, is_router),
-            losses: Losses::default(),
-            dice: Dice::new(rng),
+            loss_model: LossModel::default(),
+            rngs: ImpairmentRngs::new(rng),
             last_arrival: Instant::ZERO,
             arrivals: VecDeque::new(),
             leaving: Vec::new(),
@@ -66,7 +68,7 @@ impl Path {
             self.carry(at, packet, stats);
             return None;
         };
-        if let Some((at, packet)) = hop.enter(at, packet, on_wire, &mut self.dice.early, stats) {
+        if let Some((at, packet)) = hop.enter(at, packet, on_wire, &mut self.rngs.early, stats) {
             self.carry(at, packet, stats);
         }
         None
@@ -74,32 +76,32 @@ impl Path {
 
     /// What happens to a packet whose last bit left the last hop at `at`.
     fn carry(&mut self, at: Instant, mut packet: Box<Packet>, stats: &mut LinkStats) {
-        let is_lost = self.losses.takes(&self.config, &mut self.dice, at, self.start);
+        let is_lost = self.loss_model.takes(&self.config, &mut self.rngs, at, self.start);
         if self.is_down || is_lost {
             stats.lost += 1;
             return;
         }
-        let (path, dice) = (&self.config, &mut self.dice);
-        if dice.marks.chance(path.congestion_marks) && forward::mark(&mut packet.frame) {
+        let (path, rngs) = (&self.config, &mut self.rngs);
+        if rngs.marks.chance(path.congestion_marks) && forward::mark(&mut packet.frame) {
             stats.marked += 1;
         }
-        let mut arrival = at + path.delay + dice.jitter.time(path.jitter);
-        if dice.reordering.chance(path.reordering) {
+        let mut arrival = at + path.delay + rngs.jitter.time(path.jitter);
+        if rngs.reordering.chance(path.reordering) {
             stats.reordered += 1;
-            arrival += dice.reordering.time(path.reorder_delay);
+            arrival += rngs.reordering.time(path.reorder_delay);
         } else {
             arrival = arrival.max(self.last_arrival);
             self.last_arrival = arrival;
         }
-        if dice.duplication.chance(path.duplication) {
+        if rngs.duplication.chance(path.duplication) {
             stats.duplicated += 1;
-            let again = arrival + dice.duplication.time(path.reorder_delay);
-            let twin = Box::new(Packet { frame: offload::copy(&packet.frame), flipped: None });
+            let again = arrival + rngs.duplication.time(path.reorder_delay);
+            let twin = Box::new(Packet { frame: packet::copy(&packet.frame), flipped: None });
             insert(&mut self.arrivals, again, twin);
         }
-        if self.dice.corruption.chance(self.config.corruption) {
+        if self.rngs.corruption.chance(self.config.corruption) {
             stats.corrupted += 1;
-            packet.flipped = Some(self.dice.corruption.below(packet.frame.len() as u64 * 8));
+            packet.flipped = Some(self.rngs.corruption.below(packet.frame.len() as u64 * 8));
         }
         insert(&mut self.arrivals, arrival, packet);
     }

@@ -4,81 +4,14 @@
 //! happens here, and the hop costs no event. CoDel and wifi decide when a packet leaves: such a
 //! queue holds its packets and wants one event per departure.
 
-use super::direction::{LinkStats, Packet};
+use super::config::{Bottleneck, CoDel, Discipline, PathConfig, Policer, Red, Wifi};
 use super::forward;
+use super::packet::Packet;
 use super::service::{Follower, Serializer, Service};
-use super::{Bottleneck, PathConfig};
+use super::stats::LinkStats;
 use crate::rng::{Ppm, Rng};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::collections::VecDeque;
-
-/// Active queue management of a hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discipline {
-    /// Drops what does not fit.
-    #[default]
-    DropTail,
-    /// Marks what finds more than so many bytes waiting, as switches do for DCTCP (RFC 8257).
-    MarkAbove(u64),
-    /// Random early detection.
-    Red(Red),
-    /// Controlled delay.
-    CoDel(CoDel),
-}
-
-/// Random early detection (Floyd and Jacobson 1993), over bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Red {
-    /// Mean backlog below which nothing happens (`min`).
-    pub min: u64,
-    /// Mean backlog above which every packet is dropped or marked (`max`).
-    pub max: u64,
-    /// Probability at `max` (`probability`).
-    pub probability: Ppm,
-    /// The mean moves by 2^-n of the difference with every packet.
-    pub weight_log: u32,
-    /// Marks instead of drops where the sender allows it (`ecn`).
-    pub ecn: bool,
-}
-
-/// Controlled delay (RFC 8289).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoDel {
-    /// Acceptable standing delay (`target`).
-    pub target: Nanos,
-    /// Time for which it must be exceeded (`interval`).
-    pub interval: Nanos,
-    /// Marks instead of drops where the sender allows it (`ecn`).
-    pub ecn: bool,
-}
-
-impl Default for CoDel {
-    fn default() -> Self {
-        let (target, interval) = (Nanos::from_millis(5), Nanos::from_millis(100));
-        Self { target, interval, ecn: true }
-    }
-}
-
-/// A medium that is won for one aggregate at a time (802.11n and later), whose frames all arrive at
-/// its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wifi {
-    /// Contention, preamble and block ACK of one aggregate.
-    pub overhead: Nanos,
-    /// Frames of one aggregate at the most.
-    pub frames: u32,
-    /// Airtime of its payload at the most.
-    pub airtime: Nanos,
-}
-
-/// A token bucket that drops what exceeds it, without a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policer {
-    /// Tokens per second, in bytes.
-    pub rate: Rate,
-    /// Tokens at the most, bytes.
-    pub burst: u64,
-}
 
 /// What is left in a policer's bucket, in nanoseconds of its rate.
 #[derive(Debug)]

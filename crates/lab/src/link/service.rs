@@ -97,7 +97,7 @@ pub(super) struct Follower {
     /// When the current period began.
     period_start: Instant,
     index: usize,
-    /// Of the current opportunity, what is not used.
+    /// Bytes of the current opportunity that are not used.
     left: u64,
 }
 

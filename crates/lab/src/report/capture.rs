@@ -1,11 +1,9 @@
 //! Packets on links, each with what its flow looked like when it went.
 
-use crate::app::traffic::SharedGroupLog;
-use crate::link::{Captured, ENDS};
+use crate::app::group::SharedGroupLog;
+use crate::link::{Captured, ENDS, FourTuple, four_tuple};
 use crate::world::{LinkId, World};
-use core::net::{IpAddr, SocketAddr};
 use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
-use neap_stack::wire::Protocol;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::TxBlocked;
 use std::cmp::Reverse;
@@ -60,16 +58,13 @@ impl Ord for Packet {
     }
 }
 
-/// Sender and receiver of a packet.
-pub(crate) type Ends = (SocketAddr, SocketAddr);
-
 /// Listens to all links. Cost per packet: O(log n) of those in NICs, and one look at its
 /// connection.
 pub(crate) struct Capture<'a> {
     links: &'a [(String, LinkId)],
     groups: &'a [(String, SharedGroupLog)],
     /// Connections by the packets that they send.
-    flows: BTreeMap<Ends, WeakTcpHandle>,
+    flows: BTreeMap<FourTuple, WeakTcpHandle>,
     /// How many clients and servers of each group were looked at.
     seen: Vec<[usize; ENDS]>,
     waiting: Waiting,
@@ -138,8 +133,8 @@ impl<'a> Capture<'a> {
             for (side, seen) in sides.into_iter().zip(seen) {
                 // Clients exist before they connect: they are passed in order.
                 while let Some(handle) = side.get(*seen).and_then(|end| end.handle.as_ref()) {
-                    let ends = (handle.local_addr(), handle.remote_addr());
-                    self.flows.insert(ends, handle.downgrade());
+                    let flow = (handle.local_addr(), handle.remote_addr());
+                    self.flows.insert(flow, handle.downgrade());
                     *seen += 1;
                 }
             }
@@ -147,7 +142,7 @@ impl<'a> Capture<'a> {
     }
 
     fn comment(&self, packet: &Captured, now: Instant) -> String {
-        let handle = ends(&packet.headers).and_then(|ends| self.flows.get(&ends)?.upgrade());
+        let handle = four_tuple(&packet.headers).and_then(|flow| self.flows.get(&flow)?.upgrade());
         handle.map_or_else(String::new, |handle| describe(&handle, now))
     }
 }
@@ -170,26 +165,4 @@ fn describe(handle: &TcpHandle, now: Instant) -> String {
         info.notsent_bytes,
         info.rtt.0 as f64 / 1e6,
     )
-}
-
-/// Sender and receiver of a TCP segment.
-pub(crate) fn ends(headers: &[u8]) -> Option<Ends> {
-    let (protocol, addresses, ports): (u8, [IpAddr; 2], &[u8]) = match headers.first()? >> 4 {
-        4 => {
-            let at = |from: usize| Some(IpAddr::from(*headers.get(from..)?.first_chunk::<4>()?));
-            let len = usize::from(headers[0] & 15) * 4;
-            (*headers.get(9)?, [at(12)?, at(16)?], headers.get(len..)?)
-        }
-        6 => {
-            let at = |from: usize| Some(IpAddr::from(*headers.get(from..)?.first_chunk::<16>()?));
-            (*headers.get(6)?, [at(8)?, at(24)?], headers.get(40..)?)
-        }
-        _ => return None,
-    };
-    if protocol != Protocol::TCP.0 {
-        return None;
-    }
-    let port = |at: usize| Some(u16::from_be_bytes(*ports.get(at..)?.first_chunk::<2>()?));
-    let [from, to] = addresses;
-    Some((SocketAddr::new(from, port(0)?), SocketAddr::new(to, port(2)?)))
 }

@@ -44,9 +44,9 @@ pub enum Shape {
 pub struct Plot {
     /// What it shows.
     pub title: String,
-    /// Of the axis, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub x: &'static str,
-    /// Of the axis. Bytes get a prefix.
+    /// Unit of the vertical axis. Bytes get a prefix.
     pub y: &'static str,
     /// How.
     pub shape: Shape,

@@ -1,10 +1,9 @@
 //! Series and distributions of a run.
 
-use crate::app::traffic::SharedGroupLog;
+use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
 use crate::link::ENDS;
-use crate::scenario::figures::{PAGE, pages};
-use crate::world::{HostId, LinkId, World};
+use crate::world::{HostId, LinkId, PAGE, World};
 use neap_tcp::time::{Instant, Nanos};
 
 /// Steps of a distribution.
@@ -13,40 +12,40 @@ const QUANTILES: u32 = 200;
 /// What a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
-    /// Of an application: payload bytes written and not sent.
+    /// Payload that an application has written and not sent, bytes.
     Unsent,
-    /// Of an application: memory of frames in qdiscs, bytes.
+    /// Memory of an application's frames in qdiscs, bytes.
     Qdisc,
-    /// Of an application: memory of frames in devices, bytes.
+    /// Memory of an application's frames in devices, bytes.
     Device,
-    /// Of an application: bytes that are not acknowledged, less those below.
+    /// Bytes of an application that are not acknowledged, less those below TCP.
     InFlight,
-    /// Of an application: the mean of its smoothed round-trip times, milliseconds.
+    /// The mean of an application's smoothed round-trip times, milliseconds.
     Srtt,
-    /// Of an application: the sum of its congestion windows, segments.
+    /// The sum of an application's congestion windows, segments.
     Cwnd,
-    /// Of an application: payload that its receivers read, Mbit/s.
+    /// Payload that an application's receivers read, Mbit/s.
     Goodput,
-    /// Of one way of a link: the longest time that a frame took from TCP to the wire, milliseconds.
+    /// The longest time that a frame took from TCP to the wire of a link, milliseconds.
     Below,
-    /// Of one way of a link: frames with data per second, super-frames counted once.
+    /// Frames with data per second in one direction of a link, super-frames counted once.
     Frames,
-    /// Of one way of a link: bytes that have not yet left the NIC.
+    /// Bytes that have not yet left the NIC of a link.
     Ring,
-    /// Of one way of a link: bytes in the queue of its hop.
+    /// Bytes in the queue of a link's hop.
     Backlog,
-    /// Of a host: wake-ups of applications per second.
+    /// Wake-ups of a host's applications per second.
     Wakeups,
-    /// Of a host: memory of its sockets, bytes.
+    /// Memory of a host's sockets, bytes.
     Memory,
-    /// Of a host: bytes in its qdiscs.
+    /// Bytes in a host's qdiscs.
     QdiscBacklog,
 }
 
 /// One value per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// Of whom: an application, a host, or one way of a link.
+    /// The application, the host or the direction of a link that is described.
     pub subject: String,
     /// What.
     pub quantity: Quantity,
@@ -57,7 +56,7 @@ pub struct Track {
 /// What share of all times is how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Of what.
+    /// The application, the host or the direction of a link that is described.
     pub subject: String,
     /// Milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,
@@ -93,7 +92,7 @@ pub(crate) struct Recorder<'a> {
     /// Wake-ups of each host and bytes that each application had delivered at the last sample.
     wakeups: Vec<u64>,
     delivered: Vec<u64>,
-    /// Of each link's ways.
+    /// Times below TCP, of both directions of each link.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
     /// The next track of this sample.
@@ -151,7 +150,7 @@ impl<'a> Recorder<'a> {
             let wakeups = world.cpu_stats(*id).wakeups;
             let before = core::mem::replace(&mut self.wakeups[index], wakeups);
             self.note(|| name.clone(), Quantity::Wakeups, (wakeups - before) as f64 / seconds);
-            let memory = (pages(world, *id, now) * PAGE) as f64;
+            let memory = (world.socket_pages(*id) * PAGE) as f64;
             self.note(|| name.clone(), Quantity::Memory, memory);
             let interfaces = world.stack(*id).interfaces(now);
             let ports = interfaces.iter().flat_map(|interface| &interface.ports);

@@ -1,17 +1,18 @@
 //! From a scenario to the world that it describes; what is contradictory is refused.
 
-use super::hostile;
-use super::model::{App, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
-use super::place::{ScenarioError, Source};
-use super::session;
-use super::sweep::COLUMN;
+mod hostile;
+mod link;
+mod session;
+
+use super::model::{App, COLUMN, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
+use super::source::{Files, ScenarioError, Source};
 use super::units::{Share, Size, Speed, Time};
-use super::way::{Files, Reader, nic};
-use crate::app::traffic::{Ends, Group, SharedGroupLog, Traffic};
+use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
 use crate::link::{ENDS, LinkConfig, NicConfig};
 use crate::rng::{Ppm, Rng};
 use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use link::{Reader, nic};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
@@ -26,7 +27,7 @@ use toml::Spanned;
 /// The first port of applications; each group has its own.
 const FIRST_PORT: u16 = 5001;
 
-/// Of a write if nothing is said, as iperf3's.
+/// Bytes of a write if nothing is said, as iperf3's.
 const WRITE: u64 = 131_072;
 
 /// The thread of a host's event loop, and of its executor.
@@ -62,13 +63,13 @@ pub(crate) struct Built {
     pub(crate) events: Vec<Change>,
 }
 
-pub(super) struct Builder<'a> {
-    pub(super) source: &'a Source,
-    pub(super) scenario: &'a Scenario,
+struct Builder<'a> {
+    source: &'a Source,
+    scenario: &'a Scenario,
     files: &'a Files<'a>,
-    pub(super) world: World,
+    world: World,
     nodes: BTreeMap<&'a str, Node>,
-    /// Of each host and actor, by link.
+    /// Addresses of each host and actor, by link.
     addresses: BTreeMap<Node, Vec<(LinkId, IpAddr)>>,
     links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
 }
@@ -381,14 +382,14 @@ impl<'a> Builder<'a> {
             if from == to {
                 return Err(self.source.error(&app.to, "an application needs two hosts"));
             }
-            let group = self.group(spanned)?;
+            let config = self.group(spanned)?;
             let (begin, stop) = self.span(spanned, start, end)?;
-            let ends = Ends::new(group);
-            groups.push((name.clone(), app.kind, ends.log()));
+            let group = Group::new(config);
+            groups.push((name.clone(), app.kind, group.log()));
             let remote = SocketAddr::new(self.reach(from, to, &app.to)?, FIRST_PORT + index as u16);
             let rng = Rng::new(self.scenario.seed).fork(4).fork(index as u64);
             let plan = Plan { from, to, remote, begin, stop, rng };
-            plan.start(&mut self.world, app, &ends).map_err(|e| self.source.error(spanned, e))?;
+            plan.start(&mut self.world, app, &group).map_err(|e| self.source.error(spanned, e))?;
         }
         Ok(groups)
     }
@@ -420,7 +421,7 @@ impl<'a> Builder<'a> {
         Ok((begin, stop))
     }
 
-    fn group(&self, spanned: &Spanned<App>) -> Result<Group, ScenarioError> {
+    fn group(&self, spanned: &Spanned<App>) -> Result<GroupConfig, ScenarioError> {
         let app = spanned.get_ref();
         let error = |key: &str, what: &str| self.source.error_in(spanned.span(), key, what);
         if let Some(key) = app.misplaced() {
@@ -477,9 +478,10 @@ impl<'a> Builder<'a> {
             keepalive_idle: options.keepalive_idle,
             ..SocketOptions::default()
         };
-        Ok(Group {
+        Ok(GroupConfig {
             traffic,
             read_rate: app.read_rate.map(|Speed(rate)| rate),
+            polls: false,
             client: ConnectOptions { local: None, options },
             server: ListenOptions { options: inherited, ..ListenOptions::default() },
         })
@@ -585,7 +587,7 @@ impl Plan {
         mut self,
         world: &mut World,
         app: &App,
-        ends: &Ends,
+        group: &Group,
     ) -> Result<(), neap_stack::socket::SocketError> {
         let any = match self.remote.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -594,11 +596,11 @@ impl Plan {
         let local = SocketAddr::new(any, self.remote.port());
         let is_udp = app.kind == Kind::Udp;
         if is_udp {
-            let listener = ends.listener(world.stack(self.to), local)?;
-            world.add_app(self.to, listener);
+            let receiver = group.datagram_receiver(world.stack(self.to), local)?;
+            world.add_app(self.to, receiver);
         } else {
-            let sink = ends.sink(world.stack(self.to), local)?;
-            world.add_app(self.to, sink);
+            let server = group.server(world.stack(self.to), local)?;
+            world.add_app(self.to, server);
         }
         for index in 0..app.count {
             let spread = app.stagger.map_or(Nanos::ZERO, |Time(spread)| spread);
@@ -607,16 +609,16 @@ impl Plan {
             if is_udp {
                 let unbound = SocketAddr::new(any, 0);
                 let stack = world.stack(self.from);
-                let talker = ends.talker(stack, unbound, self.remote, (begin, stop))?;
-                world.add_app(self.from, talker);
+                let sender = group.datagram_sender(stack, unbound, self.remote, begin, stop)?;
+                world.add_app(self.from, sender);
                 continue;
             }
             let rng = self.rng.fork(index.into());
-            let source = ends.source(self.remote, begin, stop, rng);
+            let client = group.client(self.remote, begin, stop, rng);
             match app.writer.unwrap_or_default() {
-                Writer::Blocking => world.add_app(self.from, source),
-                Writer::Edge => world.add_app_on(self.from, EDGE_THREAD, source),
-                Writer::Async => world.add_app_on(self.from, ASYNC_THREAD, source),
+                Writer::Blocking => world.add_app(self.from, client),
+                Writer::Edge => world.add_app_on(self.from, EDGE_THREAD, client),
+                Writer::Async => world.add_app_on(self.from, ASYNC_THREAD, client),
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
 use super::model::Kind;
-use crate::app::traffic::{GroupLog, SharedGroupLog};
+use crate::app::group::{GroupLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::{ENDS, Link, LinkStats};
 use crate::world::{CpuStats, HostId, LinkId, World};
@@ -11,9 +11,6 @@ use neap_stack::stats::IpCounter;
 use neap_tcp::counters::Counter;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
-
-/// Bytes of a page, in which Linux counts memory of sockets.
-pub(crate) const PAGE: u64 = 4096;
 
 /// All figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
@@ -37,15 +34,6 @@ fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats)
     let tcp = stack.tcp_counters().into_iter().map(|(counter, n)| (Counter::name(counter), n));
     let ip = stack.ip_counters().iter().map(|(counter, n)| (IpCounter::name(counter), n));
     (tcp.chain(ip).collect(), world.cpu_stats(host))
-}
-
-/// Memory of a host's sockets, in pages (`sockstat`).
-pub(crate) fn pages(world: &World, host: HostId, now: Instant) -> u64 {
-    let flows = world.stack(host).flows(now);
-    let memory = |info: &neap_tcp::info::TcpInfo| {
-        u64::from(info.wmem_queued).div_ceil(PAGE) + u64::from(info.rmem_alloc).div_ceil(PAGE)
-    };
-    flows.iter().map(|flow| memory(&flow.info)).sum()
 }
 
 #[derive(Default)]
@@ -115,7 +103,7 @@ impl<'a> Probes<'a> {
         let mut row = vec![("ms".to_owned(), millis(now.since(self.begun)))];
         self.samples += 1;
         for ((name, id), probe) in self.hosts.iter().zip(&mut self.host) {
-            let pages = pages(world, *id, now);
+            let pages = world.socket_pages(*id);
             probe.pages_sum += pages;
             probe.pages_max = probe.pages_max.max(pages);
             row.push((format!("host.{name}.memory_pages"), pages as f64));

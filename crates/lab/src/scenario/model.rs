@@ -1,12 +1,19 @@
 //! What a scenario file says. Unknown keys are errors everywhere.
 
-use super::hostile::Hostiles;
-use super::session::Sessions;
+mod hostile;
+mod session;
+
+pub(super) use hostile::Hostile;
+pub(super) use session::{Leave, Session};
+
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
+
+/// The parameter of a sweep whose values are the names of columns.
+pub(super) const COLUMN: &str = "column";
 
 /// A name that must exist elsewhere, with its place in the file.
 pub(super) type Name = Spanned<String>;
@@ -20,7 +27,7 @@ pub struct Scenario {
     /// What to look at in its figures.
     #[serde(default)]
     pub look_at: Option<String>,
-    /// Of all randomness.
+    /// Seed of all randomness.
     #[serde(default = "one")]
     pub seed: u64,
     /// Before anything is measured.
@@ -46,10 +53,10 @@ pub struct Scenario {
     pub app: BTreeMap<String, Spanned<App>>,
     /// Single connections by name.
     #[serde(default)]
-    pub session: Sessions,
+    pub session: BTreeMap<String, Spanned<Session>>,
     /// Hostile peers by name.
     #[serde(default)]
-    pub hostile: Hostiles,
+    pub hostile: BTreeMap<String, Spanned<Hostile>>,
     /// What is watched beside the figures: a run in which it does not hold fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
@@ -220,7 +227,7 @@ pub struct Red {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wifi {
-    /// Of each aggregate.
+    /// Time that each aggregate takes beside its frames.
     pub overhead: Time,
     /// Frames at the most.
     pub frames: u32,
@@ -284,11 +291,11 @@ macro_rules! ways {
 }
 
 ways! {
-    /// Of the wire.
+    /// Rate of the wire.
     rate: Speed,
     /// Propagation.
     delay: Time,
-    /// Of the router's port that sends into this link.
+    /// Room in the router's port that sends into this link.
     buffer: Room,
     /// A slower hop behind the card of a host.
     bottleneck: Hop,
@@ -306,7 +313,7 @@ ways! {
     policer: Policer,
     /// Largest packet of a hop that says so by ICMP.
     mtu: u16,
-    /// Of each packet.
+    /// Probability that a packet is lost.
     loss: Share,
     /// In bursts.
     bursts: Bursts,
@@ -408,11 +415,11 @@ const fn one_flow() -> u32 {
 apps! {
     /// In all.
     bytes: Size, for Transfer;
-    /// Of one write.
+    /// Bytes of one write.
     write: Size, for Bulk | Transfer;
-    /// Of a request.
+    /// Bytes of a request.
     request: Size, for RequestResponse;
-    /// Of a response.
+    /// Bytes of a response.
     response: Size, for RequestResponse;
     /// Between response and request.
     think: Time, for RequestResponse;
@@ -420,13 +427,13 @@ apps! {
     burst: Size, for OnOff;
     /// Mean pause.
     off: Time, for OnOff;
-    /// Of one message.
+    /// Bytes of one message.
     message: Size, for Paced | Udp;
     /// Between two messages.
     interval: Time, for Paced | Udp | Mixed;
-    /// Of an urgent message.
+    /// Bytes of an urgent message.
     urgent: Size, for Mixed;
-    /// Of a bulk frame.
+    /// Bytes of a bulk frame.
     frame: Size, for Mixed;
     /// Who writes.
     writer: Writer, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;

@@ -1,14 +1,10 @@
 //! All combinations of the values that a scenario's parameters take.
 
-use super::model::{Column, Scenario};
-use super::place::{ScenarioError, Source};
-use super::way::Files;
+use super::model::{COLUMN, Column, Scenario};
+use super::source::{Files, ScenarioError, Source};
 use core::fmt::Write;
 use core::ops::Range;
 use toml::{Table, Value};
-
-/// The parameter whose values are the columns.
-pub(super) const COLUMN: &str = "column";
 
 /// One combination: parameter and value, in the order of the parameters' names.
 pub type Choice = Vec<(String, Value)>;

@@ -2,9 +2,9 @@
 //! they differ.
 
 use super::figures::Figures;
-use super::model;
-use super::place::ScenarioError;
-use super::sweep::{COLUMN, Choice, plain};
+use super::model::{self, COLUMN};
+use super::source::ScenarioError;
+use super::sweep::{Choice, plain};
 use super::{Experiment, matches};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 mod traffic;
 mod wires;
 
-use super::Attack;
+use crate::hostile::Attack;
 use crate::rng::{Ppm, Rng};
 use neap_tcp::profile::Profile;
 use neap_tcp::time::Nanos;

@@ -60,7 +60,7 @@ impl Cpu {
 pub struct CpuStats {
     /// Turns of the host.
     pub turns: u64,
-    /// Of these, for a timer of the stack.
+    /// The interrupts that were for a timer of the stack.
     pub timer_interrupts: u64,
     /// Sleeping applications that were given a turn.
     pub wakeups: u64,

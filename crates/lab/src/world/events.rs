@@ -56,7 +56,7 @@ impl Events {
         }
     }
 
-    /// Whose turn is next, if it is no later than `until`.
+    /// Takes out the agent whose turn is next, if it is no later than `until`.
     pub(super) fn pop(&mut self, until: Instant) -> Option<(Instant, Agent)> {
         while let Some(&Reverse((at, agent))) = self.heap.peek() {
             if at > until {

@@ -1,11 +1,13 @@
 //! The world of a seed.
 
-use neap_lab::app::{Client, Ending, Log, Plan, Reading, Server, SharedLog, Turns, Writing};
+use neap_lab::app::session::{
+    self, Ending, Plan, Reading, SessionLog, SharedSessionLog, Turns, Writing,
+};
 use neap_lab::link::{
     Bottleneck, CoDel, Coalescing, Discipline, GilbertElliott, Link, LinkConfig, NicConfig,
     PathConfig, Red, Wifi,
 };
-use neap_lab::oracle::{self, Oracle};
+use neap_lab::oracle::{self, FlowOracle};
 use neap_lab::pattern::Pattern;
 use neap_lab::rng::{Ppm, Rng};
 use neap_lab::world::{HostId, World, WorldConfig};
@@ -120,8 +122,8 @@ pub(crate) struct Outcome {
 
 /// One connection and what must become of it.
 struct Pair {
-    client: SharedLog,
-    server: SharedLog,
+    client: SharedSessionLog,
+    server: SharedSessionLog,
     /// Bytes that each writes.
     bytes: [u64; 2],
     /// One end resets, or leaves without reading all: then only what was read is judged.
@@ -165,7 +167,7 @@ fn finish(
     completes_at_once: [bool; 2],
     pairs: &[Pair],
 ) -> Result<Outcome, String> {
-    let mut oracle = Oracle::default();
+    let mut oracle = FlowOracle::default();
     let mut steps = 0;
     let start = world.now();
     let all_left =
@@ -177,7 +179,7 @@ fn finish(
         steps += 1;
         oracle.check(world, host)?;
         if completes_at_once[host.0] {
-            Oracle::check_wire(world, host, link, host.0)?;
+            FlowOracle::check_wire(world, host, link, host.0)?;
         }
     }
     let finished = world.now();
@@ -199,7 +201,8 @@ fn finish(
 
 impl Pair {
     fn check(&self) -> Result<(), String> {
-        let (client, server): (&Log, &Log) = (&self.client.borrow(), &self.server.borrow());
+        let (client, server): (&SessionLog, &SessionLog) =
+            (&self.client.borrow(), &self.server.borrow());
         if self.is_cut {
             oracle::check_prefix(client, server)?;
             return oracle::check_prefix(server, client);
@@ -432,12 +435,12 @@ fn pair(
     });
     let [client_plan, server_plan] = plans;
     let listen = ListenOptions { options: options(rng, is_cut), ..ListenOptions::default() };
-    let server = Server::new(world.stack(b), remote, listen, server_plan, rng.fork(index));
+    let server = session::server(world.stack(b), remote, listen, server_plan, rng.fork(index));
     let (server_app, server) = server.expect("a free port");
     world.add_app(b, server_app);
     let at = world.now() + rng.time(Nanos::from_millis(200));
     let connect = ConnectOptions { options: options(rng, is_cut), ..ConnectOptions::default() };
-    let (app, client) = Client::new(remote, connect, at, client_plan, rng.fork(1000 + index));
+    let (app, client) = session::client(remote, connect, at, client_plan, rng.fork(1000 + index));
     world.add_app(a, app);
     Pair { client, server, bytes, is_cut }
 }

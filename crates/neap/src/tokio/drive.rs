@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::driver::{Driver, Sleeper};
-use crate::running::Running;
+use crate::engine::Engine;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use neap_stack::shard::Why;
@@ -15,19 +15,19 @@ use std::task::Waker;
 ///
 /// # Errors
 /// There is no runtime here, or one without I/O, or the process has no descriptors left.
-pub(super) fn ensure(running: &Arc<Running>, shard: usize) -> io::Result<()> {
-    let driver = running.driver(shard);
+pub(super) fn ensure(engine: &Arc<Engine>, shard: usize) -> io::Result<()> {
+    let driver = engine.driver(shard);
     if driver.has_task() {
         return Ok(());
     }
     let runtime = ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-    let Some(task) = Task::begin(running, shard)? else { return Ok(()) };
+    let Some(task) = Task::begin(engine, shard)? else { return Ok(()) };
     runtime.spawn(task.drive());
     Ok(())
 }
 
 struct Task {
-    running: Arc<Running>,
+    engine: Arc<Engine>,
     shard: usize,
     set: AsyncFd<Set>,
 }
@@ -43,8 +43,8 @@ impl AsRawFd for Set {
 
 impl Task {
     /// `None` if another task was quicker.
-    fn begin(running: &Arc<Running>, shard: usize) -> io::Result<Option<Self>> {
-        let driver = running.driver(shard);
+    fn begin(engine: &Arc<Engine>, shard: usize) -> io::Result<Option<Self>> {
+        let driver = engine.driver(shard);
         let sleeper = driver.sleeper()?;
         #[expect(
             deprecated,
@@ -52,36 +52,36 @@ impl Task {
         )]
         let set = AsyncFd::with_interest(Set(sleeper), Interest::READABLE)?;
         let is_first = driver.begin_task();
-        Ok(is_first.then(|| Self { running: running.clone(), shard, set }))
+        Ok(is_first.then(|| Self { engine: engine.clone(), shard, set }))
     }
 
     fn driver(&self) -> &Driver {
-        self.running.driver(self.shard)
+        self.engine.driver(self.shard)
     }
 
     async fn drive(self) {
-        while !self.running.is_over() {
+        while !self.engine.is_over() {
             let now = clock::now();
-            let polled = self.driver().try_led(&self.running.stack).map(|led| led.poll(now));
-            let post = match polled {
+            let polled = self.driver().try_lead(&self.engine.stack).map(|lead| lead.poll(now));
+            let follower = match polled {
                 Some((_, Why::MoreWork)) => {
                     ::tokio::task::yield_now().await;
                     continue;
                 }
                 Some((next, _)) => {
                     self.set.get_ref().0.wake_at(next, now);
-                    self.running.driver(self.shard).expect_task(next);
+                    self.engine.driver(self.shard).expect_task(next);
                     None
                 }
-                None => match Post::new(self.driver()) {
-                    Some(post) => Some(post),
+                None => match Follower::new(self.driver()) {
+                    Some(follower) => Some(follower),
                     None => continue,
                 },
             };
             // The set tells of what comes after it was found empty, once.
             let Ok(mut guard) = self.set.readable().await else { return };
             guard.clear_ready();
-            drop(post);
+            drop(follower);
             while self.driver().drain(&self.set.get_ref().0) {}
         }
     }
@@ -93,23 +93,23 @@ impl Drop for Task {
     }
 }
 
-/// Somebody else leads: the shard's kick tells that he has left.
-struct Post<'a> {
+/// A follower, while somebody else leads: the shard's kick tells that he has left.
+struct Follower<'a> {
     driver: &'a Driver,
     waker: Waker,
 }
 
-impl<'a> Post<'a> {
+impl<'a> Follower<'a> {
     /// `None` if nobody leads any more.
     fn new(driver: &'a Driver) -> Option<Self> {
         let waker = driver.waker();
         driver.follow(waker.clone());
-        let post = Self { driver, waker };
-        driver.is_held().then_some(post)
+        let follower = Self { driver, waker };
+        driver.is_held().then_some(follower)
     }
 }
 
-impl Drop for Post<'_> {
+impl Drop for Follower<'_> {
     fn drop(&mut self) {
         self.driver.unfollow(&self.waker);
     }

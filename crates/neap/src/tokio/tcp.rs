@@ -3,7 +3,7 @@
 use super::drive;
 use super::wait::Direction;
 use crate::blocking::{self, READ_READY, WRITE_READY};
-use crate::running::Stack;
+use crate::workers::Stack;
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use core::net::SocketAddr;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
@@ -55,7 +55,7 @@ impl TcpStream {
     /// There is no runtime here, or one without I/O.
     pub fn from_blocking(socket: blocking::TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        drive::ensure(socket.running(), socket.handle().shard())?;
+        drive::ensure(socket.engine(), socket.handle().shard())?;
         let (reads, writes) = (Direction::new(READ_READY), Direction::new(WRITE_READY));
         Ok(Self { socket, reads, writes })
     }
@@ -275,7 +275,7 @@ impl TcpListener {
     pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
         let socket = blocking::TcpListener::bind_with(stack, local, options)?;
         socket.set_nonblocking(true)?;
-        drive::ensure(socket.running(), 0)?;
+        drive::ensure(socket.engine(), 0)?;
         Ok(Self { socket, accepts: Direction::new(READ_READY) })
     }
 

@@ -3,7 +3,7 @@
 use super::drive;
 use super::wait::Direction;
 use crate::blocking::{self, READ_READY, WRITE_READY};
-use crate::running::Stack;
+use crate::workers::Stack;
 use core::net::SocketAddr;
 use std::io;
 
@@ -24,7 +24,7 @@ impl UdpSocket {
     pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
         let socket = blocking::UdpSocket::bind(stack, local)?;
         socket.set_nonblocking(true)?;
-        drive::ensure(socket.running(), 0)?;
+        drive::ensure(socket.engine(), 0)?;
         let (reads, writes) = (Direction::new(READ_READY), Direction::new(WRITE_READY));
         Ok(Self { socket, reads, writes })
     }

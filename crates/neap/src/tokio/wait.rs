@@ -5,8 +5,8 @@
 //! place each, given back when they are dropped. Cost: a mutex and, at first, an allocation per
 //! wait.
 
-use crate::blocking::Source;
 use neap_stack::socket::readiness::Ready;
+use neap_stack::wait::Source;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::future::poll_fn;

@@ -10,5 +10,6 @@ mod errors;
 mod lifecycle;
 mod links;
 mod polling;
+mod posix;
 mod qdiscs;
 mod waiting;

@@ -83,7 +83,7 @@ impl Process {
     fn error(&mut self, fd: Fd) -> Result<Told, Errno> {
         let (mut buf, mut control) = ([0; 2000], [0; 200]);
         let received = self.once(|posix, now, call| {
-            posix.recv_msg(now, call, fd, (&mut buf, &mut control), MSG_ERRQUEUE)
+            posix.recv_msg(now, call, fd, &mut buf, &mut control, MSG_ERRQUEUE)
         })?;
         assert_eq!(received.flags, MSG_ERRQUEUE);
         let word = |at: usize| u32::from_ne_bytes(control[at..at + 4].try_into().expect("four"));
@@ -319,7 +319,7 @@ fn room_that_is_missing_cuts_data_and_message() {
         p.icmp(HOST_UNREACHABLE, 0);
         let (mut buf, mut control) = ([0; 3], vec![0; room]);
         let received = p.once(|posix, now, call| {
-            posix.recv_msg(now, call, fd, (&mut buf, &mut control), MSG_ERRQUEUE)
+            posix.recv_msg(now, call, fd, &mut buf, &mut control, MSG_ERRQUEUE)
         });
         let received = received.expect("a record");
         assert_eq!((received.len, &buf), (3, b"hel"));

@@ -15,7 +15,7 @@ mod transfer;
 use bytes::Bytes;
 use neap_posix::abi::*;
 use neap_posix::sockaddr::{self, Encoded};
-use neap_posix::{Call, Errno, Fd, Outcome, Posix, Wait};
+use neap_posix::{Call, Errno, Fd, Outcome, Posix};
 use neap_stack::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
     TxQueue,
@@ -142,10 +142,10 @@ impl Process {
     ) -> Option<Result<T, Errno>> {
         let mut call = Call::new();
         loop {
-            let Wait { until, .. } = match make(&mut self.posix, self.now, &mut call) {
+            let until = match make(&mut self.posix, self.now, &mut call) {
                 Ok(Outcome::Done(answer)) => return Some(Ok(answer)),
                 Err(error) => return Some(Err(error)),
-                Ok(Outcome::Wait(wait)) => wait,
+                Ok(Outcome::Wait(until)) => until,
             };
             let before = self.now;
             let next = self.settle().min(until);

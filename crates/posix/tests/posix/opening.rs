@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn sockets_of_unknown_kinds_are_refused_each_with_its_error() {
-    let mut p = Process::new();
-    let mut socket = |domain, kind, protocol| p.posix.socket(domain, kind, protocol);
+    let p = Process::new();
+    let socket = |domain, kind, protocol| p.posix.socket(domain, kind, protocol);
     assert_eq!(socket(1, SOCK_STREAM, 0), Err(Errno::EAFNOSUPPORT));
     assert_eq!(socket(AF_INET, 5, 0), Err(Errno::ESOCKTNOSUPPORT));
     assert_eq!(socket(AF_INET, SOCK_STREAM, IPPROTO_UDP), Err(Errno::EPROTONOSUPPORT));
@@ -279,7 +279,7 @@ fn a_wildcard_of_both_families_meets_the_listeners_of_both() {
 
 #[test]
 fn types_and_protocols_have_bounds() {
-    let mut p = Process::new();
+    let p = Process::new();
     for (domain, kind, protocol, expected) in [
         (AF_INET, SOCK_STREAM, -1, Errno::EINVAL),
         (AF_INET, SOCK_STREAM, 263, Errno::EINVAL),

@@ -188,7 +188,7 @@ fn the_controller_is_chosen_before_and_inherited() {
     p.set(other, SOL_TCP, TCP_CONGESTION, b"reno").expect("there");
     p.connect(other, "127.0.0.1:80").expect("somebody listens");
     let child = p.accept(listener);
-    let mut name = |fd| {
+    let name = |fd| {
         let mut out = [0; 5];
         p.posix.getsockopt(p.now, fd, SOL_TCP, TCP_CONGESTION, &mut out).map(|_| out)
     };

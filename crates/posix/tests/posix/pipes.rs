@@ -22,7 +22,7 @@ impl Process {
 
     fn splice(&mut self, from: Fd, to: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
         self.settle();
-        self.once(|posix, now, call| posix.splice(now, call, (from, to), len, flags))
+        self.once(|posix, now, call| posix.splice(now, call, from, to, len, flags))
     }
 }
 

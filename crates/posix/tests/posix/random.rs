@@ -102,14 +102,14 @@ fn transfer(p: &mut Process, source: &mut Source<'_>) {
             }
             2 => !matches!(posix.recv(now, call, fd, &mut buf, flags), Ok(Outcome::Wait(_))),
             3 => {
-                let buffers = (&mut buf[..], &mut control[..]);
                 let flags = flags | source.of(&[0, MSG_ERRQUEUE]);
-                !matches!(posix.recv_msg(now, call, fd, buffers, flags), Ok(Outcome::Wait(_)))
+                let outcome = posix.recv_msg(now, call, fd, &mut buf, control, flags);
+                !matches!(outcome, Ok(Outcome::Wait(_)))
             }
             4 => !matches!(posix.write(now, call, fd, &buf), Ok(Outcome::Wait(_))),
             5 => {
                 let flags = source.of(&[0, SPLICE_F_NONBLOCK, SPLICE_F_MORE, 64]);
-                !matches!(posix.splice(now, call, (fd, other), len, flags), Ok(Outcome::Wait(_)))
+                !matches!(posix.splice(now, call, fd, other, len, flags), Ok(Outcome::Wait(_)))
             }
             _ => !matches!(posix.read(now, call, fd, &mut buf), Ok(Outcome::Wait(_))),
         };

@@ -5,6 +5,7 @@
 //! second probe for TIME_WAIT, a third by port for listeners. No allocation. An established
 //! connection takes 8 bytes and a control byte here, an entry in TIME_WAIT about 100 bytes.
 
+use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::Listener;
 use super::ports::{Ephemeral, PortUses};
@@ -37,7 +38,7 @@ struct TimeWaitEntry {
     tuple: FourTuple,
     time_wait: TimeWait,
     serial: u32,
-    /// Of the socket: its answers stay in its band (`tw_priority`).
+    /// Priority of the socket: answers stay in its band (`tw_priority`).
     priority: u8,
 }
 
@@ -57,6 +58,7 @@ impl core::fmt::Debug for Demux {
 struct Tables {
     connections: HashTable<Arc<TcpSocket>>,
     listeners: HashTable<Arc<Listener>>,
+    bound: HashTable<Arc<Bound>>,
     time_wait: HashTable<u32>,
     time_wait_entries: Slab<TimeWaitEntry>,
     /// Entries in the order of their deadlines, since all last equally long; one that was restarted
@@ -99,6 +101,7 @@ impl Demux {
             tables: Mutex::new(Tables {
                 connections: HashTable::new(),
                 listeners: HashTable::new(),
+                bound: HashTable::new(),
                 time_wait: HashTable::new(),
                 time_wait_entries: Slab::new(),
                 expiry: VecDeque::new(),
@@ -150,20 +153,21 @@ impl Demux {
     }
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
-    /// later
-    /// [`insert`](Self::insert) tells whether another thread was faster.
+    /// later [`insert`](Self::insert) tells whether another thread was faster.
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
     pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
-        let Tables { ephemeral, connections, listeners, time_wait, time_wait_entries, .. } =
-            &mut *tables;
+        let Tables {
+            ephemeral, connections, listeners, bound, time_wait, time_wait_entries, ..
+        } = &mut *tables;
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
             let hash = self.key.hash(&candidate);
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
+                && bound.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
                 && time_wait
                     .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
@@ -238,43 +242,74 @@ impl Demux {
         Instant::FAR_FUTURE
     }
 
-    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter.
+    /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter. `own` is
+    /// the reservation of the socket that listens.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`], [`SocketError::ShutDown`].
-    pub(crate) fn listen(&self, listener: Arc<Listener>, reuse: bool) -> Result<(), SocketError> {
+    pub(crate) fn listen(
+        &self,
+        listener: Arc<Listener>,
+        reuse: bool,
+        own: Option<&Bound>,
+    ) -> Result<(), SocketError> {
         let local = listener.local();
         let mut tables = self.lock();
         if tables.is_shut_down {
             return Err(SocketError::ShutDown);
         }
-        tables.check(local, reuse)?;
+        tables.check(&Bound::new(local, false, reuse), own)?;
         let hash = port_hash(local.port());
         tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
         Ok(())
     }
 
-    /// Whether a socket may be bound to `local`, as [`listen`](Self::listen) judges it.
+    /// Reserves an address until [`unbind`](Self::unbind); port 0 is one that nobody listens on,
+    /// uses or is bound to, chosen by `salt`. `is_dual` says that `[::]` stands for `0.0.0.0` too,
+    /// `reuse` is `SO_REUSEADDR`.
     ///
     /// # Errors
-    /// [`SocketError::AddressInUse`].
-    pub(crate) fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
-        self.lock().check(local, reuse)
+    /// [`SocketError::AddressInUse`], also if there is no such port; [`SocketError::ShutDown`].
+    pub(crate) fn bind(
+        &self,
+        mut local: SocketAddr,
+        is_dual: bool,
+        reuse: bool,
+        salt: u64,
+    ) -> Result<Arc<Bound>, SocketError> {
+        let mut tables = self.lock();
+        if tables.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let is_chosen = local.port() == 0;
+        if is_chosen {
+            local.set_port(tables.free_port(salt)?);
+        }
+        let bound = Arc::new(Bound::new(local, is_dual, reuse));
+        if !is_chosen {
+            tables.check(&bound, None)?;
+        }
+        let hash = port_hash(local.port());
+        tables.bound.insert_unique(hash, bound.clone(), |one| port_hash(one.local().port()));
+        Ok(bound)
     }
 
-    /// A port that nobody listens on or uses, for `bind` to port 0.
+    /// Gives an address back.
+    pub(crate) fn unbind(&self, bound: &Bound) {
+        let hash = port_hash(bound.local().port());
+        let is_it = |one: &Arc<Bound>| core::ptr::eq(&raw const **one, bound);
+        let mut tables = self.lock();
+        if let Ok(entry) = tables.bound.find_entry(hash, is_it) {
+            entry.remove();
+        }
+    }
+
+    /// A port that nobody listens on, uses or is bound to. It is not reserved.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`] if there is none.
     pub(crate) fn free_port(&self, salt: u64) -> Result<u16, SocketError> {
-        let mut tables = self.lock();
-        let Tables { ephemeral, listeners, uses, .. } = &mut *tables;
-        ephemeral
-            .choose(salt, |port| {
-                listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
-                    && !uses.is_used(port)
-            })
-            .ok_or(SocketError::AddressInUse)
+        self.lock().free_port(salt)
     }
 
     /// Takes a listener out.
@@ -326,13 +361,33 @@ impl Demux {
 }
 
 impl Tables {
-    fn check(&self, local: SocketAddr, reuse: bool) -> Result<(), SocketError> {
-        let mut others = self.listeners.iter_hash(port_hash(local.port()));
-        let is_taken = others.any(|other| overlap(other.local(), local));
-        if is_taken || (!reuse && self.uses.is_used(local.port())) {
+    /// Whether a socket may have this address: nobody listens there, and what connections and other
+    /// bound sockets have may be shared. `own` is the reservation of the socket itself.
+    fn check(&self, wanted: &Bound, own: Option<&Bound>) -> Result<(), SocketError> {
+        let (port, reuse) = (wanted.local().port(), wanted.reuse());
+        let mut listeners = self.listeners.iter_hash(port_hash(port));
+        let mut bound = self.bound.iter_hash(port_hash(port));
+        let is_listened = listeners.any(|other| wanted.meets(other.local()));
+        let is_used = !reuse && self.uses.is_used(port);
+        let is_bound = bound.any(|other| {
+            let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
+            !is_own && !(reuse && other.reuse()) && wanted.meets_bound(other)
+        });
+        if is_listened || is_used || is_bound {
             return Err(SocketError::AddressInUse);
         }
         Ok(())
+    }
+
+    fn free_port(&mut self, salt: u64) -> Result<u16, SocketError> {
+        let Self { ephemeral, listeners, bound, uses, .. } = self;
+        let is_free = |port| {
+            let hash = port_hash(port);
+            listeners.find(hash, |one| one.local().port() == port).is_none()
+                && bound.find(hash, |one| one.local().port() == port).is_none()
+                && !uses.is_used(port)
+        };
+        ephemeral.choose(salt, is_free).ok_or(SocketError::AddressInUse)
     }
 
     fn find_time_wait(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {

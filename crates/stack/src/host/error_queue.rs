@@ -38,7 +38,7 @@ pub struct ErrorRecord {
     /// MTU in bytes where the packet was too big, pointer of a parameter problem; else 0
     /// (`ee_info`).
     pub info: u32,
-    /// Whom the packet was for.
+    /// Where the packet was going.
     pub destination: SocketAddr,
     /// Who sent the ICMP message.
     pub offender: Option<IpAddr>,

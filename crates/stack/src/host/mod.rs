@@ -3,6 +3,7 @@
 //! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
 //! gets the host as an argument of each call, so sockets and tables do not own each other.
 
+pub(crate) mod bound;
 pub(crate) mod demux;
 pub(crate) mod error;
 pub mod error_queue;

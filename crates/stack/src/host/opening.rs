@@ -1,6 +1,7 @@
 //! How sockets come to be: `connect`, `listen`, and what a handshake leads to.
 
 use super::Host;
+use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::{ListenContext, Listener};
 use super::registry::Target;
@@ -161,21 +162,35 @@ impl Host {
         if options == *self.default_options { self.default_options.clone() } else { options.into() }
     }
 
-    /// As [`Stack::listen`](crate::stack::Stack::listen).
+    /// As [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp); `is_dual` binds `[::]` and `0.0.0.0`.
+    pub(crate) fn bind_tcp(
+        &self,
+        local: SocketAddr,
+        is_dual: bool,
+        reuse: bool,
+    ) -> Result<Arc<Bound>, SocketError> {
+        self.check_local(local.ip())?;
+        let salt = if local.port() == 0 { self.port_salt() } else { 0 };
+        self.demux.bind(local, is_dual, reuse, salt)
+    }
+
+    /// As [`Stack::listen`](crate::stack::Stack::listen). `own` is the reservation of the socket
+    /// that listens.
     pub(crate) fn listen(
         &self,
         mut local: SocketAddr,
         options: ListenOptions,
+        own: Option<&Bound>,
     ) -> Result<Arc<Listener>, SocketError> {
         self.check_local(local.ip())?;
         if local.port() == 0 {
-            local.set_port(self.free_port()?);
+            local.set_port(self.demux.free_port(self.port_salt())?);
         }
         let cell = self.shards[0].cell(self.registry.reserve());
         let id = cell.id();
         let max_accept = options.backlog.min(self.config().somaxconn) as usize;
         let listener = Arc::new(Listener::new(local, max_accept, Arc::new(options.options), cell));
-        if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address) {
+        if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address, own) {
             self.registry.release(id);
             return Err(error);
         }
@@ -183,9 +198,9 @@ impl Host {
         Ok(listener)
     }
 
-    /// A TCP port that nobody listens on or uses. It is not reserved.
-    pub(crate) fn free_port(&self) -> Result<u16, SocketError> {
-        self.demux.free_port(u64::from(self.net.next_identification()))
+    /// Where the choice of a port begins.
+    fn port_salt(&self) -> u64 {
+        u64::from(self.net.next_identification())
     }
 
     /// Ends a listener, and resets the connections that nobody accepted.

@@ -451,7 +451,7 @@ mod tests {
         let host = Host::new(StackConfig::default());
         let now = Instant::from_nanos(1_000_000_000);
         let to = "127.0.0.1:80".parse().expect("an address");
-        let listener = host.listen(to, ListenOptions::default()).expect("nobody listens");
+        let listener = host.listen(to, ListenOptions::default(), None).expect("nobody listens");
         let client = host.connect(now, to, ConnectOptions::default()).expect("a free port");
         run(&host, now);
         let server = listener.accept().expect("a connection");

@@ -75,7 +75,7 @@ impl UdpState {
 
 /// One UDP socket.
 pub(crate) struct UdpSocket {
-    /// Of all UDP sockets of the host, never used twice.
+    /// Number of the socket among all UDP sockets of the host, never used twice.
     number: u64,
     local: SocketAddr,
     reuse: AtomicBool,

@@ -59,9 +59,9 @@ pub enum State {
 /// A request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicit {
-    /// Whose link address is asked for.
+    /// The neighbour whose link address is asked for.
     pub target: IpAddr,
-    /// Whom to ask: the known link address; `None` for all (broadcast, solicited-node multicast).
+    /// Where the request goes: a known link address, or `None` for broadcast and multicast.
     pub to: Option<LinkAddress>,
 }
 

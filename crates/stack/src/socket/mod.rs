@@ -1,5 +1,6 @@
 //! Sockets as applications hold them: references that may be cloned and used from any thread.
 
+pub mod bound;
 pub mod listener;
 pub mod tcp;
 pub mod udp;

@@ -211,7 +211,7 @@ impl Message {
 pub struct Quoted {
     /// Who sent the packet: we, if the error is for us.
     pub source: IpAddr,
-    /// Whom it was for.
+    /// Where the packet was going.
     pub destination: IpAddr,
     /// Its transport protocol.
     pub protocol: Protocol,

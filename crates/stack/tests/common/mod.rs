@@ -48,7 +48,7 @@ pub(crate) struct Direction {
     pub(crate) filter: Option<Filter>,
     /// Everything that was sent, from the link header on.
     pub(crate) sent: Vec<Bytes>,
-    /// Of each of these.
+    /// Priority of each of the frames.
     pub(crate) priorities: Vec<u8>,
 }
 

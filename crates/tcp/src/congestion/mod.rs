@@ -52,7 +52,7 @@ pub struct AckSample {
     pub in_flight: u32,
     /// Delivered over the sampled interval; 0 when there is no sample.
     pub delivered: u32,
-    /// Of `delivered`, those that the receiver reported as marked.
+    /// The segments of `delivered` that the receiver reported as marked.
     pub delivered_ce: u32,
     /// `delivered` of the connection when the sampled segment was sent.
     pub prior_delivered: u64,

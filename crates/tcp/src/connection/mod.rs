@@ -345,7 +345,7 @@ impl Connection {
         }
     }
 
-    /// Of these, bytes that were not sent once (`SIOCOUTQNSD`).
+    /// Bytes in the send buffer that were never sent (`SIOCOUTQNSD`).
     pub fn outq_nsd(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived | State::Closed => 0,

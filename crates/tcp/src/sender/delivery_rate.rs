@@ -233,7 +233,7 @@ impl RateSampler {
         self.delivered
     }
 
-    /// Of these, those reported as marked (`tcpi_delivered_ce`), modulo 2^32.
+    /// Delivered segments that the receiver reported as marked (`tcpi_delivered_ce`), modulo 2^32.
     pub fn delivered_ce(&self) -> u32 {
         self.delivered_ce
     }

@@ -64,7 +64,7 @@ pub(crate) struct AckFacts {
     pub una_advanced: bool,
     pub newly_acked: u32,
     pub newly_sacked: u32,
-    /// Of the newly acknowledged, those that had not been SACKed.
+    /// Newly acknowledged segments that had not been SACKed.
     pub unsacked_acked: u32,
     /// Something that was retransmitted was acknowledged.
     pub retransmitted_acked: bool,

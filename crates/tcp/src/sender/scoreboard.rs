@@ -415,8 +415,9 @@ impl Scoreboard {
         duplicates > out - holes
     }
 
-    /// Of `acked` segments one filled the hole, the others had been counted by duplicate ACKs
-    /// (`tcp_remove_reno_sacks`). Returns as [`set_reno_sacked`](Self::set_reno_sacked).
+    /// Takes `acked` segments from the count of duplicate ACKs: one of them filled the hole, the
+    /// others had been counted (`tcp_remove_reno_sacks`). Returns as
+    /// [`set_reno_sacked`](Self::set_reno_sacked).
     pub fn remove_reno_sacked(&mut self, acked: u32) -> bool {
         self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)))
     }

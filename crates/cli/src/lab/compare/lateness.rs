@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// The tail has many: in between, the lab draws a straight line.
 const SHARES: [f64; 9] = [50.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.95, 100.0];
 
-/// Of one sleep. A busy machine holds up a process so many times a second, however often it wakes,
-/// so the share of late wake-ups is that of a process that wakes as often: one to a few thousand
-/// times a second, as the two that are compared do.
+/// Duration of one sleep. A busy machine holds up a process so many times a second, however often
+/// it wakes, so the share of late wake-ups is that of a process that wakes as often: one to a few
+/// thousand times a second, as the two that are compared do.
 const SLEEP: Duration = Duration::from_micros(500);
 
 /// By how much sleeps were too long.

@@ -104,9 +104,9 @@ impl Default for Config {
 pub struct FqStats {
     /// Flows known.
     pub flows: u32,
-    /// Of these, flows without frames.
+    /// Flows without frames.
     pub inactive_flows: u32,
-    /// Of these, flows set aside until their next frame may go.
+    /// Flows set aside until their next frame may go.
     pub throttled_flows: u32,
     /// Times that a flow was set aside.
     pub throttled: u64,

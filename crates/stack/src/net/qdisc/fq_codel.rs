@@ -54,7 +54,7 @@ pub struct FqCodelStats {
     pub law: LawStats,
     /// Frames dropped over a limit.
     pub drop_overlimit: u64,
-    /// Of these, over the memory limit.
+    /// Packets dropped because of the memory limit.
     pub drop_overmemory: u64,
     /// Times that a queue became active.
     pub new_flow_count: u64,

@@ -63,7 +63,7 @@ struct Bench {
     account: Arc<TxAccount>,
     put: u64,
     taken: u64,
-    /// Of each flow, the number of the last frame that left.
+    /// The number of the last frame that left, of each flow.
     last: [u64; 9],
     replaced: bool,
 }

@@ -14,11 +14,11 @@ pub enum Xstats {
     /// It has none of its own.
     #[default]
     None,
-    /// Of `fq`.
+    /// Figures of `fq`.
     Fq(FqStats),
-    /// Of `fq_codel`.
+    /// Figures of `fq_codel`.
     FqCodel(FqCodelStats),
-    /// Of `codel`.
+    /// Figures of `codel`.
     Codel(CodelStats),
 }
 

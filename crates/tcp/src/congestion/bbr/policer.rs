@@ -31,7 +31,7 @@ pub(super) struct Progress {
 pub(super) struct Policer {
     is_sampling: bool,
     is_believed: bool,
-    /// Of the last interval, or the average of two when believed.
+    /// Rate of the last interval, or the average of two when believed.
     bw: Option<Rate>,
     rounds: u32,
     start: Progress,

@@ -6,7 +6,7 @@ use super::UNLIMITED;
 use crate::time::Rate;
 use crate::windowed_min::WindowedMax;
 
-/// Of the long-term volume, what is left free for others: 0.15.
+/// The share of the long-term volume that is left free for others: 0.15.
 const HEADROOM_PERCENT: u64 = 15;
 /// Round trips for which ACKs that came all at once are remembered.
 const EXCESS_ROUNDS: u64 = 10;

@@ -1,0 +1,196 @@
+//! Groups of equal connections: what their clients write and when, and what is measured.
+
+mod datagrams;
+mod messages;
+mod receiver;
+mod sender;
+
+use super::App;
+use super::client::Client;
+use super::page;
+use super::server::Server;
+use crate::histogram::Times;
+use crate::rng::Rng;
+use core::net::SocketAddr;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use receiver::ReceiverService;
+use sender::Sender;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// Bytes of one write at most, except of [`Traffic::Produced`]: about 64 KiB.
+const LONGEST_WRITE: u64 = page::PERIOD as u64;
+
+/// What the client of a connection writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// As much as is taken, for ever or so many bytes, then the end.
+    Bulk {
+        /// How much.
+        bytes: Option<u64>,
+        /// Bytes of one write.
+        write: u64,
+    },
+    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and
+    /// none in a pause.
+    Produced {
+        /// Bytes of one write at most.
+        write: u64,
+        /// Bytes per second; `None` if more are there than the socket takes.
+        rate: Option<Rate>,
+        /// From when until when nothing is written, from the start of the client.
+        pause: Option<(Nanos, Nanos)>,
+    },
+    /// A request, the whole response, a pause, and again.
+    RequestResponse {
+        /// Bytes of a request.
+        request: u64,
+        /// Bytes of a response.
+        response: u64,
+        /// From the response to the next request.
+        think: Nanos,
+    },
+    /// Bursts of bytes with pauses, both uniform around their mean.
+    OnOff {
+        /// Mean bytes of a burst.
+        burst: u64,
+        /// Mean pause after it was written.
+        off: Nanos,
+    },
+    /// A message of so many bytes in every interval, whether the last one has left or not.
+    Paced {
+        /// Bytes of a message.
+        message: u64,
+        /// From one to the next.
+        interval: Nanos,
+    },
+    /// One connection that carries a bulk stream in frames, and small urgent messages which go
+    /// before all frames that are not yet written (as the streams of HTTP/2 do).
+    Mixed {
+        /// Bytes of an urgent message.
+        urgent: u64,
+        /// From one to the next.
+        interval: Nanos,
+        /// Bytes of a frame of the bulk stream.
+        frame: u64,
+    },
+}
+
+/// What the connections of a group have in common.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// What each client does.
+    pub traffic: Traffic,
+    /// The servers read no faster than this, in bytes per second; `None` at once.
+    pub read_rate: Option<Rate>,
+    /// Both ends look at their sockets after everything that happens on their hosts, instead of
+    /// sleeping until they are woken.
+    pub polls: bool,
+    /// How the clients connect.
+    pub client: ConnectOptions,
+    /// How the server listens.
+    pub server: ListenOptions,
+}
+
+/// What one end of a connection has come to.
+#[derive(Debug, Default)]
+pub struct EndLog {
+    /// The connection, while it is open.
+    pub handle: Option<TcpHandle>,
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// When it began.
+    pub begun: Option<Instant>,
+    /// When the end of the stream was read.
+    pub finished: Option<Instant>,
+    /// Datagrams that found no room below.
+    pub refused: u64,
+    /// It was refused, reset or given up.
+    pub has_failed: bool,
+}
+
+/// What a group has come to.
+#[derive(Debug, Default)]
+pub struct GroupLog {
+    /// The clients, in the order of their making.
+    pub clients: Vec<EndLog>,
+    /// The servers, in the order of their acceptance.
+    pub servers: Vec<EndLog>,
+    /// A stream was not what was written, from this byte on.
+    pub wrong_at: Option<u64>,
+    /// From the writing of a message to its whole arrival; of a request to that of the response.
+    pub latency: Times,
+}
+
+impl GroupLog {
+    /// Bytes that the servers have read.
+    pub fn delivered(&self) -> u64 {
+        self.servers.iter().map(|server| server.read).sum()
+    }
+}
+
+/// A log that both ends and the experiment share.
+pub type SharedGroupLog = Rc<RefCell<GroupLog>>;
+
+/// When the messages on their way were due, by the address of their client. Sender and receiver are
+/// in the same world, so it does not travel.
+type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
+
+/// A group of equal connections, which both of their ends share.
+#[derive(Clone)]
+pub struct Group {
+    config: Rc<GroupConfig>,
+    log: SharedGroupLog,
+    births: Births,
+}
+
+impl Group {
+    /// A group of which nothing runs yet.
+    pub fn new(config: GroupConfig) -> Self {
+        let config = Rc::new(config);
+        Self { config, log: SharedGroupLog::default(), births: Births::default() }
+    }
+
+    /// What it comes to.
+    pub fn log(&self) -> SharedGroupLog {
+        self.log.clone()
+    }
+
+    /// The server, which listens on `local`.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn server(
+        &self,
+        stack: &Stack,
+        local: SocketAddr,
+    ) -> Result<impl App + use<>, SocketError> {
+        let listener = stack.listen(local, self.config.server.clone())?;
+        Ok(Server::new(listener, ReceiverService { group: self.clone() }))
+    }
+
+    /// One more client, which connects to `remote` at `start` and writes until `end`.
+    pub fn client(
+        &self,
+        remote: SocketAddr,
+        start: Instant,
+        end: Instant,
+        rng: Rng,
+    ) -> impl App + use<> {
+        let task = Sender::new(self.clone(), start, end, rng);
+        Client::new(remote, self.config.client.clone(), start, task)
+    }
+
+    /// The place in the log of one more client.
+    fn add_client(&self) -> usize {
+        let clients = &mut self.log.borrow_mut().clients;
+        clients.push(EndLog::default());
+        clients.len() - 1
+    }
+}

@@ -1,0 +1,221 @@
+//! The client of one connection of a group.
+
+use super::messages::message;
+use super::{Group, LONGEST_WRITE, Traffic};
+use crate::app::page;
+use crate::app::stream::{Failed, Stream};
+use crate::app::task::{Task, Turn};
+use crate::rng::Rng;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_tcp::time::{Instant, Nanos, Rate};
+
+/// Between two parts of a stream that is produced at a rate.
+const TICK: Nanos = Nanos::from_millis(10);
+
+/// Writes as the traffic of its group says, and leaves.
+pub(super) struct Sender {
+    group: Group,
+    /// Its place in the log.
+    index: usize,
+    start: Instant,
+    end: Instant,
+    rng: Rng,
+    /// Something is due then.
+    next: Instant,
+    /// The stream may be written up to this position.
+    allowed: u64,
+    /// The response is whole once the stream was read up to this position.
+    expected: u64,
+    asked_at: Instant,
+    /// Urgent messages that are due and not begun.
+    urgent: u64,
+    has_shut: bool,
+}
+
+/// A number from half of `mean` to half as much again.
+fn around(rng: &mut Rng, mean: u64) -> u64 {
+    rng.range(mean / 2, mean.saturating_add(mean / 2))
+}
+
+impl Sender {
+    pub(super) fn new(group: Group, start: Instant, end: Instant, rng: Rng) -> Self {
+        Self {
+            index: group.add_client(),
+            group,
+            start,
+            end,
+            rng,
+            next: start,
+            allowed: 0,
+            expected: 0,
+            asked_at: start,
+            urgent: 0,
+            has_shut: false,
+        }
+    }
+
+    /// Writes what is due. True if there will be no more.
+    fn write(&mut self, now: Instant, stream: &mut Stream) -> Result<bool, Failed> {
+        let due = now.min(self.end);
+        match self.group.config.traffic {
+            Traffic::Bulk { bytes, write } => {
+                self.next = Instant::FAR_FUTURE;
+                let end = bytes.unwrap_or(u64::MAX);
+                return stream.write_to(now, end, write.min(LONGEST_WRITE));
+            }
+            Traffic::Produced { write, rate, pause } => {
+                let (produced, next) = self.produced(now, rate, pause);
+                self.next = next;
+                stream.write_to(now, produced, write)?;
+            }
+            Traffic::RequestResponse { request, response, think } => {
+                self.exchange(now, stream, request, response, think)?;
+            }
+            Traffic::OnOff { burst, off } => loop {
+                if stream.written < self.allowed {
+                    if !stream.write_to(now, self.allowed, burst.min(LONGEST_WRITE))? {
+                        break;
+                    }
+                    self.next = now + Nanos(around(&mut self.rng, off.0));
+                }
+                if due < self.next {
+                    break;
+                }
+                self.next = Instant::FAR_FUTURE;
+                self.allowed += around(&mut self.rng, burst).max(1);
+            },
+            Traffic::Paced { message, interval } => {
+                let count = self.births(due, interval, stream);
+                self.allowed += count * message;
+                stream.write_to(now, self.allowed, message.min(LONGEST_WRITE))?;
+            }
+            Traffic::Mixed { urgent, interval, frame } => {
+                self.urgent += self.births(due, interval, stream);
+                while stream.flush(now)? && stream.may_write() {
+                    let is_urgent = self.urgent > 0;
+                    self.urgent -= u64::from(is_urgent);
+                    stream.pending = message(is_urgent, if is_urgent { urgent } else { frame });
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Up to which position the stream exists at `now`, and when that changes.
+    fn produced(
+        &self,
+        now: Instant,
+        rate: Option<Rate>,
+        pause: Option<(Nanos, Nanos)>,
+    ) -> (u64, Instant) {
+        let elapsed = now.since(self.start);
+        if let Some((from, to)) = pause
+            && (from..to).contains(&elapsed)
+        {
+            return (0, self.start + to);
+        }
+        match rate {
+            None => (u64::MAX, pause.map_or(Instant::FAR_FUTURE, |_| now + TICK)),
+            Some(rate) => {
+                let tick = Nanos(elapsed.0 / TICK.0 * TICK.0);
+                (rate.bytes_in(tick), self.start + tick + TICK)
+            }
+        }
+    }
+
+    /// Notes the messages that are due by `due`, and counts them.
+    fn births(&mut self, due: Instant, interval: Nanos, stream: &Stream) -> u64 {
+        let mut count = 0;
+        let mut births = self.group.births.borrow_mut();
+        while self.next <= due {
+            births.entry(stream.handle.local_addr()).or_default().push_back(self.next);
+            self.next += interval.max(Nanos(1));
+            count += 1;
+        }
+        count
+    }
+
+    /// Reads responses and writes the requests that are due.
+    fn exchange(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        request: u64,
+        response: u64,
+        think: Nanos,
+    ) -> Result<(), Failed> {
+        let write = request.min(LONGEST_WRITE);
+        loop {
+            if stream.read < self.expected {
+                stream.read_to(now, self.expected, |at, data| {
+                    if !page::matches(at, data) {
+                        self.group.log.borrow_mut().wrong_at.get_or_insert(at);
+                    }
+                })?;
+                if stream.read < self.expected {
+                    break;
+                }
+                self.group.log.borrow_mut().latency.record(now.since(self.asked_at));
+                self.next = now + think;
+            }
+            if now.min(self.end) < self.next {
+                break;
+            }
+            (self.asked_at, self.next) = (now, Instant::FAR_FUTURE);
+            self.allowed += request.max(1);
+            self.expected += response.max(1);
+            stream.write_to(now, self.allowed, write)?;
+        }
+        stream.write_to(now, self.allowed, write)?;
+        Ok(())
+    }
+}
+
+impl Task for Sender {
+    fn sleeps(&self) -> bool {
+        !self.group.config.polls
+    }
+
+    fn begin(&mut self, now: Instant, handle: &TcpHandle) {
+        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        own.begun = Some(now);
+        own.handle = Some(handle.clone());
+    }
+
+    fn refuse(&mut self, now: Instant, _: SocketError) {
+        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        own.begun = Some(now);
+        own.has_failed = true;
+    }
+
+    fn turn(&mut self, now: Instant, stream: &mut Stream) -> Result<Turn, Failed> {
+        stream.check()?;
+        let had_shut = self.has_shut;
+        // A socket may not be written before the handshake is over.
+        if !self.has_shut && (stream.written > 0 || stream.may_write()) {
+            let has_all = self.write(now, stream)?;
+            if (has_all || now >= self.end) && stream.pending.is_empty() {
+                self.has_shut = true;
+                stream.handle.shutdown_write(now);
+            }
+        }
+        let is_over = self.has_shut && stream.read_to(now, u64::MAX, |_, _| {})?;
+        let later = |at: Instant| if at > now { at } else { Instant::FAR_FUTURE };
+        let end = if self.has_shut { Instant::FAR_FUTURE } else { later(self.end) };
+        let next = if is_over { Instant::FAR_FUTURE } else { later(self.next).min(end) };
+        Ok(Turn { next, did: self.has_shut != had_shut, is_over })
+    }
+
+    fn note(&mut self, stream: &Stream) {
+        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        (own.written, own.read) = (stream.written, stream.read);
+    }
+
+    fn end(&mut self, now: Instant, has_failed: bool) {
+        let own = &mut self.group.log.borrow_mut().clients[self.index];
+        own.handle = None;
+        own.has_failed = has_failed;
+        own.finished = (!has_failed).then_some(now);
+    }
+}

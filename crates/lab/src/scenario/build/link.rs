@@ -1,0 +1,219 @@
+//! Links of a scenario: from what is said to what the link is made of.
+
+use crate::link::{
+    Bottleneck, CoDel, Coalescing, Discipline, GilbertElliott, NicConfig, PathConfig, Policer, Red,
+    ScriptedLoss, Trace, Wifi,
+};
+use crate::rng::Ppm;
+use crate::scenario::model::{Host, Link, Way};
+use crate::scenario::source::{Files, ScenarioError, Source};
+use crate::scenario::units::{Buffer, Room, Share, Size, Speed, Time};
+use neap_tcp::time::Nanos;
+use toml::Spanned;
+
+/// The queue of a port or hop of which nothing is said.
+const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
+
+/// The mean of RED moves by 1/512 of the difference, as is usual.
+const RED_WEIGHT_LOG: u32 = 9;
+
+/// Reads one direction.
+pub(super) struct Reader<'a> {
+    pub(super) source: &'a Source,
+    pub(super) link: &'a Spanned<Link>,
+    pub(super) from: usize,
+    pub(super) is_router: bool,
+    pub(super) files: &'a Files<'a>,
+}
+
+impl Reader<'_> {
+    fn error(&self, key: &str, what: &str) -> ScenarioError {
+        self.source.error_in(self.link.span(), key, what)
+    }
+
+    /// The path, and the largest packet that the other end says it takes.
+    pub(super) fn path(&self) -> Result<PathConfig, ScenarioError> {
+        let way = self.link.get_ref().way(self.from);
+        let Some(Speed(rate)) = way.rate else {
+            return Err(self.error("rate", "a link needs a rate"));
+        };
+        let delay = time(way.delay);
+        let mut path = PathConfig::clean(rate, delay);
+        self.queue(&way, &mut path)?;
+        self.accidents(&way, &mut path)?;
+        if way.mtu.is_some_and(|mtu| mtu < 68) {
+            return Err(self.error("mtu", "no link carries less than 68 bytes"));
+        }
+        path.mtu = way.mtu;
+        Ok(path)
+    }
+
+    fn queue(&self, way: &Way, path: &mut PathConfig) -> Result<(), ScenarioError> {
+        let limits = |Buffer { packets, bytes }, rate| Bottleneck { rate, packets, bytes };
+        let room = way.buffer.map(|Room(buffer)| buffer);
+        let is_special = way.codel.is_some()
+            || way.red.is_some()
+            || way.mark_above.is_some()
+            || way.wifi.is_some()
+            || way.trace.is_some();
+        if let Some(hop) = way.bottleneck {
+            if self.is_router {
+                let what = "a router's port is the bottleneck itself: use rate and buffer";
+                return Err(self.error("bottleneck", what));
+            }
+            let buffer = hop.buffer.map_or(DEFAULT_BUFFER, |Room(buffer)| buffer);
+            path.bottleneck = Some(limits(buffer, hop.rate.0));
+        } else if self.is_router || is_special {
+            path.bottleneck = Some(limits(room.unwrap_or(DEFAULT_BUFFER), path.rate));
+        } else if room.is_some() && self.own_way().buffer.is_some() {
+            let what = "a host's card has a ring, not a buffer: use a bottleneck, or nic.ring";
+            return Err(self.error("buffer", what));
+        }
+        path.discipline = self.discipline(way)?;
+        if way.wifi.is_some() && way.trace.is_some() {
+            return Err(self.error("wifi", "excludes trace: both say when packets leave"));
+        }
+        path.wifi = way.wifi.map(|wifi| Wifi {
+            overhead: wifi.overhead.0,
+            frames: wifi.frames,
+            airtime: wifi.airtime.0,
+        });
+        if path.wifi.is_some_and(|wifi| wifi.frames == 0) {
+            return Err(self.error("wifi", "an aggregate has at least one frame"));
+        }
+        path.policer = way.policer.map(|p| Policer { rate: p.rate.0, burst: p.burst.0 });
+        if path.policer.is_some_and(|policer| policer.burst < 1538) {
+            return Err(self.error("policer", "a burst below 1538 bytes passes no full packet"));
+        }
+        if let Some(name) = &way.trace {
+            let text = (self.files)(name.get_ref()).map_err(|e| self.source.error(name, e))?;
+            let trace = Trace::parse(&text)
+                .map_err(|e| self.source.error(name, format_args!("{}: {e}", name.get_ref())))?;
+            path.trace = Some(trace);
+        }
+        Ok(())
+    }
+
+    fn own_way(&self) -> &Way {
+        let link = self.link.get_ref();
+        if self.from == 0 { &link.there } else { &link.back }
+    }
+
+    fn discipline(&self, way: &Way) -> Result<Discipline, ScenarioError> {
+        let codel = way.codel.map(|codel| {
+            let default = CoDel::default();
+            Discipline::CoDel(CoDel {
+                target: codel.target.map_or(default.target, |Time(target)| target),
+                interval: codel.interval.map_or(default.interval, |Time(interval)| interval),
+                ecn: codel.ecn.unwrap_or(default.ecn),
+            })
+        });
+        let red = way.red.map(|red| {
+            Discipline::Red(Red {
+                min: red.min.0,
+                max: red.max.0,
+                probability: red.probability.0,
+                weight_log: RED_WEIGHT_LOG,
+                ecn: red.ecn,
+            })
+        });
+        if way.red.is_some_and(|red| red.min.0 >= red.max.0) {
+            return Err(self.error("red", "min must be below max"));
+        }
+        let mark = way.mark_above.map(|Size(bytes)| Discipline::MarkAbove(bytes));
+        let mut said = [("codel", codel), ("red", red), ("mark_above", mark)]
+            .into_iter()
+            .filter_map(|(name, discipline)| discipline.map(|discipline| (name, discipline)));
+        let Some((first, discipline)) = said.next() else { return Ok(Discipline::DropTail) };
+        match said.next() {
+            Some((second, _)) => {
+                Err(self.error(second, &format!("excludes {first}: a queue is managed once")))
+            }
+            None => Ok(discipline),
+        }
+    }
+
+    fn accidents(&self, way: &Way, path: &mut PathConfig) -> Result<(), ScenarioError> {
+        let share = |share: Option<Share>| share.map_or(Ppm::NEVER, |share| share.0);
+        path.loss = share(way.loss);
+        path.corruption = share(way.corrupt);
+        path.duplication = share(way.duplicate);
+        path.reordering = share(way.reorder);
+        path.congestion_marks = share(way.mark);
+        path.reorder_delay = time(way.reorder_delay);
+        path.jitter = time(way.jitter);
+        if path.reordering > Ppm::NEVER && path.reorder_delay == Nanos::ZERO {
+            return Err(self.error("reorder", "needs reorder_delay: how late they are"));
+        }
+        path.bursts = way.bursts.map(|bursts| GilbertElliott {
+            to_bad: bursts.to_bad.0,
+            to_good: bursts.to_good.0,
+            loss_in_bad: bursts.loss_in_bad.0,
+            loss_in_good: share(bursts.loss_in_good),
+        });
+        let packets = way.drop.clone().unwrap_or_default();
+        if !packets.is_sorted_by(|a, b| a < b) {
+            return Err(self.error("drop", "the packets must be in ascending order"));
+        }
+        let outages = way.outages.iter().flatten().map(|&(Time(from), Time(to))| (from, to));
+        let outages: Vec<(Nanos, Nanos)> = outages.collect();
+        let in_order = outages.iter().all(|(from, to)| from < to)
+            && outages.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+        if !in_order {
+            return Err(self.error("outages", "each must end after it begins, before the next"));
+        }
+        path.scripted = ScriptedLoss { packets, outages };
+        Ok(())
+    }
+}
+
+fn time(time: Option<Time>) -> Nanos {
+    time.map_or(Nanos::ZERO, |Time(time)| time)
+}
+
+/// The card of a host.
+pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)> {
+    let (said, default) = (&host.nic, NicConfig::default());
+    let coalescing = |usecs: Option<u32>, frames: Option<u32>| Coalescing {
+        delay: Nanos::from_micros(usecs.unwrap_or(0).into()),
+        frames: frames.unwrap_or(if usecs.is_some() { u32::MAX } else { 1 }),
+    };
+    let mtu = said.mtu.unwrap_or(default.mtu);
+    if mtu < 576 {
+        return Err(("mtu", "a card takes at least 576 bytes"));
+    }
+    let checksums = said.checksums.unwrap_or(true);
+    let gro = said.gro.unwrap_or(checksums);
+    if gro && !checksums {
+        return Err(("gro", "needs checksums: a card joins what it has verified"));
+    }
+    let has_super_frames = said.gso.unwrap_or(true);
+    if !has_super_frames && said.tso == Some(true) {
+        return Err(("tso", "needs gso: a card cuts super-frames"));
+    }
+    let tso = said.tso.unwrap_or(has_super_frames);
+    if !tso && said.gso_max_size.is_some() {
+        return Err(("gso_max_size", "means nothing without tso"));
+    }
+    let gso_max_size = said.gso_max_size.map_or(u64::from(default.gso_max_size), |Size(size)| size);
+    if !(2048..=65_536).contains(&gso_max_size) {
+        return Err(("gso_max_size", "must be from 2048 to 65536"));
+    }
+    if said.ring == Some(0) || said.rx_ring == Some(0) {
+        let key = if said.ring == Some(0) { "ring" } else { "rx_ring" };
+        return Err((key, "a ring has at least one descriptor"));
+    }
+    Ok(NicConfig {
+        mtu,
+        descriptors: said.ring.unwrap_or(default.descriptors),
+        gso_max_size: if tso { gso_max_size as u32 } else { mtu.into() },
+        gso_max_segs: if has_super_frames { default.gso_max_segs } else { 0 },
+        checksums,
+        gro,
+        rx_descriptors: said.rx_ring.unwrap_or(default.rx_descriptors),
+        pacing_shift: said.pacing_shift.unwrap_or(default.pacing_shift),
+        completion_delay: time(said.completion_delay),
+        tx_coalescing: coalescing(said.tx_usecs, said.tx_frames),
+        rx_coalescing: coalescing(said.rx_usecs, said.rx_frames),
+    })
+}

@@ -1,0 +1,91 @@
+//! What a scenario file says of sessions.
+
+use super::Name;
+use crate::scenario::units::{Share, Size, Speed, Time};
+use serde::Deserialize;
+
+/// A connection and what its ends do. What is said of reading, writing and options holds for both.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// The host that connects.
+    pub from: Name,
+    /// The host that listens.
+    pub to: Name,
+    /// From the start of the world.
+    #[serde(default)]
+    pub start: Option<Time>,
+    /// Bytes that `from` writes.
+    #[serde(default)]
+    pub bytes: Option<Size>,
+    /// Bytes that `to` writes.
+    #[serde(default)]
+    pub answer: Option<Size>,
+    /// Bytes of one write at the most.
+    #[serde(default)]
+    pub write: Option<Size>,
+    /// Bytes of one read at the most.
+    #[serde(default)]
+    pub read: Option<Size>,
+    /// Reads and writes that copy nothing.
+    #[serde(default)]
+    pub zero_copy: Option<Share>,
+    /// Reads and writes after which it rests.
+    #[serde(default)]
+    pub pause: Option<Share>,
+    /// For so long at the most.
+    #[serde(default)]
+    pub rest: Option<Time>,
+    /// `to` reads nothing for so long.
+    #[serde(default)]
+    pub late: Option<Time>,
+    /// How it ends.
+    #[serde(default)]
+    pub ending: Leave,
+    /// `to` is who ends it so.
+    #[serde(default)]
+    pub ended_by_server: bool,
+    /// It is aborted once so many bytes were read and written.
+    #[serde(default)]
+    pub after: Option<Size>,
+    /// `TCP_NODELAY`.
+    #[serde(default)]
+    pub nodelay: bool,
+    /// `SO_SNDBUF` as asked.
+    #[serde(default)]
+    pub sndbuf: Option<Size>,
+    /// `SO_RCVBUF` as asked.
+    #[serde(default)]
+    pub rcvbuf: Option<Size>,
+    /// `TCP_MAXSEG`.
+    #[serde(default)]
+    pub mss: Option<u16>,
+    /// `SO_MAX_PACING_RATE`.
+    #[serde(default)]
+    pub pacing_rate: Option<Speed>,
+    /// `TCP_NOTSENT_LOWAT`.
+    #[serde(default)]
+    pub notsent_lowat: Option<Size>,
+    /// `SO_KEEPALIVE`, with `TCP_KEEPIDLE`; probes follow each tenth of it, at least each second.
+    #[serde(default)]
+    pub keepalive: Option<Time>,
+    /// `TCP_USER_TIMEOUT`.
+    #[serde(default)]
+    pub user_timeout: Option<Time>,
+    /// `TCP_CONGESTION`.
+    #[serde(default)]
+    pub congestion: Option<Name>,
+}
+
+/// How an end leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leave {
+    /// Shuts down after its last byte, closes after the peer's.
+    #[default]
+    HalfClose,
+    /// Closes after its last byte, whatever comes.
+    Close,
+    /// Resets.
+    Abort,
+}

@@ -1,0 +1,282 @@
+//! A world of a scenario with every oracle on.
+
+use super::build::{Built, Change};
+use super::model::{Kind, Oracles};
+use crate::hostile::Attack;
+use crate::link::{ENDS, LinkStats};
+use crate::oracle::{self, FlowOracle, SegmentOracle, Sender};
+use crate::rng::mix;
+use crate::world::{HostId, LinkId, Speaker, World};
+use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::report::Report;
+use neap_tcp::time::{Instant, Nanos};
+
+/// After the end of a scenario all connections must be gone by then: keepalive of two hours, and
+/// probes.
+const DRAIN: Nanos = Nanos::from_secs(6 * 3600);
+
+/// Turns of hosts between two looks at whether all is over.
+const PATIENCE: u64 = 64;
+
+/// Most memory and sockets of a host at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Bytes of what was received and not read, of all sockets (`skmem r`).
+    pub received: u64,
+    /// Most bytes that one socket received and did not read.
+    pub received_by_one: u64,
+    /// Bytes of what is to be sent, of all sockets (`skmem w`).
+    pub sending: u64,
+    /// Most bytes that one socket has to send.
+    pub sending_by_one: u64,
+    /// Connections with state of their own.
+    pub connections: u64,
+    /// Half-open connections and those that wait to be accepted, of all listeners.
+    pub half_open: u64,
+    /// In TIME_WAIT.
+    pub time_wait: u64,
+}
+
+impl Peaks {
+    fn look(&mut self, world: &World, host: HostId) {
+        let stack = world.stack(host);
+        let (mut received, mut sending) = (0, 0);
+        for flow in stack.flows(world.now()) {
+            let (r, w) = (u64::from(flow.info.rmem_alloc), u64::from(flow.info.wmem_queued));
+            self.received_by_one = self.received_by_one.max(r);
+            self.sending_by_one = self.sending_by_one.max(w);
+            received += r;
+            sending += w;
+        }
+        let tcp = stack.usage().tcp;
+        self.received = self.received.max(received);
+        self.sending = self.sending.max(sending);
+        self.connections = self.connections.max(tcp.connections as u64);
+        self.half_open = self.half_open.max((tcp.requests + tcp.waiting) as u64);
+        self.time_wait = self.time_wait.max(tcp.time_wait as u64);
+    }
+}
+
+/// What a sound world came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// How long it was, until nothing was left to happen.
+    pub simulated: Nanos,
+    /// Turns of hosts.
+    pub steps: u64,
+    /// Segments that were judged.
+    pub segments: u64,
+    /// Hash of when each frame left and how long it was.
+    pub hash: u64,
+    /// By host.
+    pub peaks: Vec<(String, Peaks)>,
+}
+
+/// One run under watch.
+pub(crate) struct Watched {
+    built: Built,
+    oracles: Oracles,
+    end: Instant,
+    oracle: FlowOracle,
+    segment_oracle: SegmentOracle,
+    /// Ends of links at which somebody speaks: actors first, since hosts answer them.
+    listened: Vec<(usize, usize, Sender)>,
+    peaks: Vec<Peaks>,
+    steps: u64,
+    /// When a host last had a turn.
+    last: Instant,
+}
+
+impl Watched {
+    pub(crate) fn new(built: Built, oracles: Oracles, end: Instant) -> Self {
+        let blind = built.hostiles.iter().filter(|one| one.attack == Attack::Blind);
+        let blind: Vec<_> = blind.map(|one| one.actor).collect();
+        let mut listened = Vec::new();
+        for link in 0..built.world.links().len() {
+            for end in 0..ENDS {
+                let sender = match built.world.speaker(LinkId(link), end) {
+                    Some(Speaker::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
+                    Some(Speaker::Host(host)) => sender(&built.world, host, link),
+                    _ => continue,
+                };
+                listened.push((link, end, sender));
+            }
+        }
+        listened.sort_by_key(|(_, _, sender)| *sender != Sender::Actor);
+        for &(link, end, _) in &listened {
+            drop(built.world.links()[link].capture(end));
+        }
+        let peaks = vec![Peaks::default(); built.hosts.len()];
+        let (oracle, segment_oracle) =
+            (FlowOracle::default(), SegmentOracle::new(blind.is_empty()));
+        let last = built.start;
+        Self { built, oracles, end, oracle, segment_oracle, listened, peaks, steps: 0, last }
+    }
+
+    /// Runs it until everything is over; not if that takes more than so many turns of hosts.
+    pub(crate) fn run(
+        mut self,
+        most: u64,
+        apply: impl Fn(&World, &Change),
+    ) -> Result<Outcome, String> {
+        let start = self.built.start;
+        let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();
+        let limit = self.end + DRAIN;
+        loop {
+            let next = events.peek().map_or(limit, |change| change.at);
+            let step = self.built.world.step(next).map_err(|fault| format!("spins: {fault}"))?;
+            if let Some(host) = step {
+                self.steps += 1;
+                if self.steps > most {
+                    return Err(format!("long: not over after {most} turns, {:?}", self.last));
+                }
+                self.look(host)?;
+                if self.steps.is_multiple_of(PATIENCE) && events.peek().is_none() && self.is_over()
+                {
+                    break;
+                }
+                continue;
+            }
+            match events.next() {
+                Some(change) => apply(&self.built.world, &change),
+                None => break,
+            }
+        }
+        self.finish()?;
+        let links = self.built.world.links();
+        let digests = links.iter().flat_map(|link| [0, 1].map(|end| link.stats(end).digest));
+        let hash = digests.fold(self.steps, |hash, digest| mix(hash ^ digest));
+        let simulated = self.last.since(start);
+        let names = self.built.hosts.iter().map(|(name, _)| name.clone());
+        let peaks = names.zip(self.peaks).collect();
+        Ok(Outcome {
+            simulated,
+            steps: self.steps,
+            segments: self.segment_oracle.segments,
+            hash,
+            peaks,
+        })
+    }
+
+    /// After the turn of a host.
+    fn look(&mut self, host: HostId) -> Result<(), String> {
+        let world = &self.built.world;
+        self.last = world.now();
+        self.oracle.check(world, host).map_err(|fault| format!("flow: {fault}"))?;
+        for &(link, end, sender) in &self.listened {
+            for packet in world.links()[link].capture(end) {
+                self.segment_oracle.look(&packet, sender, &|| has_dropped(world, host))?;
+            }
+        }
+        if let Some(peaks) = self.peaks.get_mut(host.0) {
+            peaks.look(world, host);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left to happen: all have left, and nobody is remembered.
+    fn is_over(&self) -> bool {
+        let Built { world, hosts, groups, sessions, .. } = &self.built;
+        let over = sessions.iter().all(|one| oracle::is_over(&one.client));
+        over && world.now() >= self.end
+            && groups
+                .iter()
+                .all(|(_, _, log)| log.borrow().clients.iter().all(|c| c.begun.is_some()))
+            && hosts.iter().all(|(_, host)| oracle::check_empty(world, *host).is_ok())
+            && world.links().iter().all(|link| link.contents() == 0)
+    }
+
+    /// What must hold in the end.
+    fn finish(&self) -> Result<(), String> {
+        let Built { world, hosts, links, .. } = &self.built;
+        self.check_streams()?;
+        for (_, host) in hosts {
+            oracle::check_empty(world, *host).map_err(|fault| format!("left: {fault}"))?;
+        }
+        for ((name, _), link) in links.iter().zip(world.links()) {
+            if link.contents() != 0 {
+                return Err(format!("left: {} packets on link {name}", link.contents()));
+            }
+            for end in 0..ENDS {
+                conserved(&link.stats(end))
+                    .map_err(|fault| format!("lost: {name} {end}: {fault}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_streams(&self) -> Result<(), String> {
+        let world = &self.built.world;
+        let must_arrive = self.oracles == Oracles::Delivery;
+        for session in &self.built.sessions {
+            let (client, server) = (&*session.client.borrow(), &*session.server.borrow());
+            let fault = |fault: String| format!("stream: session {}: {fault}", session.name);
+            if must_arrive && !session.is_cut {
+                let [there, back] = session.bytes;
+                oracle::check_delivery([(client, there), (server, back)]).map_err(fault)?;
+            } else {
+                oracle::check_prefix(client, server).map_err(fault)?;
+                oracle::check_prefix(server, client).map_err(fault)?;
+                let is_over = client.is_over && (server.is_over || server.handle.is_none());
+                if !is_over {
+                    return Err(fault(format!("never ends: {client:?} {server:?}")));
+                }
+            }
+        }
+        for (name, kind, log) in &self.built.groups {
+            let log = log.borrow();
+            let fault = |fault: String| Err(format!("stream: app {name}: {fault}"));
+            if let Some(at) = log.wrong_at {
+                return fault(format!("byte {at} is wrong"));
+            }
+            let has_failed = log.clients.iter().chain(&log.servers).any(|end| end.has_failed);
+            let written: u64 = log.clients.iter().map(|client| client.written).sum();
+            let is_datagrams = *kind == Kind::Udp;
+            if must_arrive && !is_datagrams && (has_failed || written != log.delivered()) {
+                return fault(format!("written {written}, read {}: {log:?}", log.delivered()));
+            }
+        }
+        for hostile in &self.built.hostiles {
+            // Segments that are late may be taken for the end of a new handshake.
+            if world.stack(hostile.target).config().tcp_syncookies == 2 {
+                continue;
+            }
+            let wrong = hostile.log.as_ref().and_then(|log| log.borrow().wrong_at);
+            if let Some(at) = wrong {
+                return Err(format!("stream: victim of {}: byte {at} is wrong", hostile.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a queue of the host has dropped anything.
+fn has_dropped(world: &World, host: HostId) -> bool {
+    let interfaces = world.stack(host).interfaces(world.now());
+    interfaces.iter().flat_map(|one| &one.ports).any(|port| port.qdisc.drops > 0)
+}
+
+/// What is known of a host at a link.
+fn sender(world: &World, host: HostId, link: usize) -> Sender {
+    let (stack, now) = (world.stack(host), world.now());
+    let interface = world.interfaces(host).enumerate().find(|(_, (_, LinkId(id), _))| *id == link);
+    let Some((index, (id, ..))) = interface else { return Sender::Actor };
+    let mtu = stack.interfaces(now).get(index).map_or(u16::MAX, |info| info.capabilities.mtu);
+    let is_fair =
+        |report: &Report| matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::FqCodel(_));
+    let bakes = stack.config().tcp_syncookies == 2;
+    Sender::Host { mtu, is_strict: !bakes && !stack.qdiscs(now, id).iter().any(is_fair) }
+}
+
+/// Whatever went in has come out, or is counted by what became of it.
+fn conserved(stats: &LinkStats) -> Result<(), String> {
+    let went = stats.packets + stats.duplicated + stats.answered;
+    let dropped = stats.lost
+        + stats.dropped
+        + stats.early_drops
+        + stats.policed
+        + stats.too_big
+        + stats.ring_drops;
+    let came = stats.delivered + dropped;
+    if went == came { Ok(()) } else { Err(format!("{went} went in, {came} came out: {stats:?}")) }
+}

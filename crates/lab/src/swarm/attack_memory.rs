@@ -1,0 +1,121 @@
+//! A host under each hostile peer, with settings that are known: what it holds at the most, and
+//! what it may.
+
+use super::{Broken, LONGEST, run};
+use crate::hostile::Attack;
+use crate::oracle::send_memory_limit;
+use crate::scenario::Peaks;
+use core::fmt;
+use neap_tcp::config::Config;
+
+/// Connections of the attacker.
+const COUNT: u64 = 8;
+
+/// `net.ipv4.tcp_wmem`, `net.ipv4.tcp_rmem` and `net.ipv4.tcp_max_syn_backlog` of the host: small,
+/// so that attacks reach them.
+const WMEM: u64 = 262_144;
+const RMEM: u64 = 131_072;
+const BACKLOG: u64 = 128;
+
+/// A socket keeps at most so many times what its receive buffer says: as in Linux a segment is
+/// taken whole while there is any room, and `SO_RCVBUF` counts memory.
+const RECEIVE_SLACK: u64 = 2;
+
+/// What an attack came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttackMemory {
+    /// Which one.
+    pub attack: Attack,
+    /// The most that the host held.
+    pub peaks: Peaks,
+    /// What one socket may hold to be read, by its settings.
+    pub receive_limit: u64,
+    /// To be sent.
+    pub send_limit: u64,
+    /// Half-open connections of a listener.
+    pub backlog_limit: u64,
+    /// Connections that the attacker and a session have.
+    pub connections: u64,
+}
+
+impl AttackMemory {
+    /// The heading of a table of these.
+    pub const HEADER: &'static str = "attack                 received/socket      limit   to send/socket      limit   half-open  limit   sockets";
+
+    /// Runs one attack for 20 seconds, and until nothing is left of it.
+    ///
+    /// # Errors
+    /// [`Broken`], as for any world of the swarm.
+    pub fn run(attack: Attack) -> Result<Self, Broken> {
+        let outcome = run(&scenario(attack), LONGEST)?;
+        let peaks = outcome.peaks.iter().find(|(name, _)| name == "victim");
+        let peaks = peaks.map(|(_, peaks)| *peaks).unwrap_or_default();
+        Ok(Self {
+            attack,
+            peaks,
+            receive_limit: RMEM * RECEIVE_SLACK,
+            send_limit: send_memory_limit(WMEM),
+            backlog_limit: BACKLOG.min(Config::default().somaxconn.into()),
+            connections: COUNT + 2,
+        })
+    }
+
+    /// Whether the host held no more than it may.
+    pub fn holds(&self) -> bool {
+        let Peaks { received_by_one, sending_by_one, half_open, connections, .. } = self.peaks;
+        received_by_one <= self.receive_limit
+            && sending_by_one <= self.send_limit
+            && half_open <= self.backlog_limit + 1
+            && connections <= self.connections
+    }
+}
+
+impl fmt::Display for AttackMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Peaks { received_by_one, sending_by_one, half_open, connections, .. } = self.peaks;
+        write!(
+            f,
+            "{:<20} {received_by_one:>16} {:>10} {sending_by_one:>16} {:>10} {half_open:>11} {:>6} {connections:>9}",
+            self.attack.name(),
+            self.receive_limit,
+            self.send_limit,
+            self.backlog_limit,
+        )
+    }
+}
+
+fn scenario(attack: Attack) -> String {
+    let session = if attack == Attack::Blind { "session = \"honest\"\n" } else { "" };
+    format!(
+        r#"about = "a host under attack"
+duration = "30s"
+oracles = "survival"
+[host.victim.sysctl]
+"net.ipv4.tcp_wmem" = "4096 16384 {WMEM}"
+"net.ipv4.tcp_rmem" = "4096 65536 {RMEM}"
+"net.ipv4.tcp_max_syn_backlog" = {BACKLOG}
+[host.friend]
+[link.to-friend]
+ends = ["victim", "friend"]
+rate = "10mbit"
+delay = "5ms"
+[link.to-enemy]
+ends = ["enemy", "victim"]
+rate = "50mbit"
+delay = "10ms"
+[session.honest]
+from = "friend"
+to = "victim"
+bytes = 1000000
+keepalive = "30s"
+[hostile.enemy]
+attack = "{}"
+target = "victim"
+{session}stop = "20s"
+count = {COUNT}
+interval = "20ms"
+burst = 40
+"#,
+        attack.name()
+    )
+}

@@ -1,0 +1,62 @@
+//! What a blocking call waits for.
+
+use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::wait::{Condition, Source};
+use std::task::Waker;
+
+/// Met when a source has become ready for any of `interest` since it was read as `seen`. What it is
+/// ready for all along does not count: the call refused nevertheless.
+pub(crate) struct Gained<'a> {
+    pub(crate) source: &'a dyn Source,
+    pub(crate) interest: Ready,
+    pub(crate) seen: ReadyState,
+}
+
+impl Gained<'_> {
+    fn is_worth_a_try(&self, state: ReadyState) -> bool {
+        let has_changed = state.generation() != self.seen.generation();
+        has_changed && state.bits().intersects(self.interest)
+    }
+}
+
+impl Condition for Gained<'_> {
+    fn is_met(&mut self) -> bool {
+        self.is_worth_a_try(self.source.readiness())
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        // What others wait for may have come since `seen`: only the present counts.
+        let state = self.source.readiness();
+        !self.is_worth_a_try(state) && self.source.register(state, self.interest, waker)
+    }
+}
+
+/// Met while a source is ready for any of `interest`.
+pub(crate) struct IsReady<'a> {
+    pub(crate) source: &'a dyn Source,
+    pub(crate) interest: Ready,
+}
+
+impl Condition for IsReady<'_> {
+    fn is_met(&mut self) -> bool {
+        self.source.readiness().bits().intersects(self.interest)
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        let state = self.source.readiness();
+        !state.bits().intersects(self.interest) && self.source.register(state, self.interest, waker)
+    }
+}
+
+/// Met when a look says so. Nobody tells when it comes: only the deadline ends a wait for it.
+pub(crate) struct Untold<F>(pub(crate) F);
+
+impl<F: FnMut() -> bool> Condition for Untold<F> {
+    fn is_met(&mut self) -> bool {
+        (self.0)()
+    }
+
+    fn arm(&mut self, _: &Waker) -> bool {
+        true
+    }
+}

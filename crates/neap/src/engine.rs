@@ -1,0 +1,65 @@
+//! The engine of a running stack: the host, and the drivers of its shards.
+
+use crate::clock;
+use crate::driver::Driver;
+use neap_stack::interface::InterfaceId;
+use neap_stack::stack;
+use neap_stack::wait::{Condition, Drive};
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a running stack, its workers and its sockets share.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) stack: Arc<stack::Stack>,
+    drivers: Vec<Driver>,
+    pub(crate) interface: InterfaceId,
+    is_over: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, interface: InterfaceId) -> Self {
+        Self { stack: Arc::new(stack), drivers, interface, is_over: AtomicBool::new(false) }
+    }
+
+    /// The drivers, by shard.
+    pub(crate) fn drivers(&self) -> &[Driver] {
+        &self.drivers
+    }
+
+    /// The driver of a shard.
+    pub(crate) fn driver(&self, shard: usize) -> &Driver {
+        &self.drivers[shard % self.drivers.len()]
+    }
+
+    /// Whether the stack was dropped.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// The stack is being dropped: workers and tasks end.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// The worker thread of a shard, until the stack is dropped.
+    pub(crate) fn work(&self, shard: usize) {
+        self.driver(shard).work(&self.stack, &self.is_over);
+    }
+}
+
+impl Drive for Engine {
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn look_in(&self, shard: usize) {
+        self.driver(shard).look_in(&self.stack);
+    }
+
+    fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool {
+        self.driver(shard).wait(&self.stack, deadline, condition)
+    }
+}

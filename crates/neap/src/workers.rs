@@ -1,0 +1,95 @@
+//! A running stack with its worker threads.
+
+use crate::clock;
+use crate::engine::Engine;
+use neap_posix::{Fd, Process};
+use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
+use neap_stack::qdisc::report::Report;
+use neap_stack::stack;
+use neap_tcp::time::Instant;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// A host with its workers. Dropping it resets all connections, ends the threads and closes the
+/// device; sockets that are still held then fail with `ConnectionAborted`.
+#[derive(Debug)]
+pub struct Stack {
+    engine: Arc<Engine>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Stack {
+    pub(crate) fn start(engine: Engine) -> io::Result<Self> {
+        let mut stack = Self { engine: Arc::new(engine), workers: Vec::new() };
+        for shard in 0..stack.engine.drivers().len() {
+            let engine = stack.engine.clone();
+            let worker = std::thread::Builder::new()
+                .name(format!("neap-{shard}"))
+                .spawn(move || engine.work(shard))?;
+            stack.workers.push(worker);
+        }
+        Ok(stack)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The host, for figures: counters, flows, interfaces, qdiscs.
+    pub fn host(&self) -> &stack::Stack {
+        &self.engine.stack
+    }
+
+    /// The socket interface of a C library over this stack: descriptors from `first_fd` on, and
+    /// calls that wait as those of Linux do. Each call of this makes a process of its own, with its
+    /// own table of descriptors; the ports are those of the one host. Processes may outlive the
+    /// stack, as sockets may.
+    pub fn posix(&self, first_fd: Fd) -> Process {
+        Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
+    }
+
+    /// Replaces the queueing discipline of the device, in the words of `tc`. What waits moves into
+    /// the new one, or leaves at its time where that would not hold it; no socket's account
+    /// changes.
+    ///
+    /// # Errors
+    /// [`QdiscError`], and nothing is replaced.
+    pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
+        let config: QdiscConfig = qdisc.parse()?;
+        let is_there = self.host().set_qdisc(clock::now(), self.engine.interface, &config);
+        debug_assert!(is_there, "the device's interface stays as long as the stack");
+        Ok(())
+    }
+
+    /// The queueing discipline with its figures, one for each queue of the device; each prints as
+    /// `tc -s qdisc` does.
+    pub fn qdiscs(&self) -> Vec<Report> {
+        self.host().qdiscs(clock::now(), self.engine.interface)
+    }
+
+    /// The clock of this stack now, for calls of [`host`](Self::host) that take a time.
+    pub fn now(&self) -> Instant {
+        clock::now()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        let Self { engine, workers } = self;
+        engine.stack.shut_down(clock::now());
+        engine.end();
+        for (driver, worker) in engine.drivers().iter().zip(workers.drain(..)) {
+            driver.kick();
+            worker.thread().unpark();
+            // A worker that panicked has nothing left to say.
+            let _ = worker.join();
+        }
+        // Resets that the workers did not get to send.
+        for shard in 0..engine.drivers().len() {
+            engine.stack.poll(shard, clock::now());
+        }
+        // Sockets that are still held keep the host, and may not keep the device.
+        engine.stack.remove_interfaces();
+    }
+}

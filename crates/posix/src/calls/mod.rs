@@ -1,0 +1,11 @@
+//! The system calls, each as far as it goes without waiting.
+
+mod control;
+mod epoll;
+mod error_queue;
+mod names;
+mod opening;
+mod options;
+mod pipes;
+mod poll;
+mod transfer;

@@ -1,0 +1,81 @@
+//! `bind`, `getsockname`, `getpeername`.
+
+use crate::errno::Errno;
+use crate::sockaddr;
+use crate::socket::{Kind, shown_state};
+use crate::{Fd, Posix};
+use core::net::{IpAddr, SocketAddr};
+use neap_tcp::state::State;
+use neap_tcp::time::Instant;
+
+impl Posix {
+    /// `bind(2)`. Port 0 is chosen at once.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that is too short or a socket that is bound or connected,
+    /// `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EADDRINUSE`.
+    pub fn bind(&self, _now: Instant, fd: Fd, address: &[u8]) -> Result<(), Errno> {
+        let file = self.table.file(fd)?;
+        let shared = file.socket()?;
+        let mut socket = shared.lock();
+        let local = sockaddr::parse(socket.domain, address)?;
+        let is_mapped = matches!(local.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+        if is_mapped && socket.common.v6_only {
+            return Err(Errno::EINVAL);
+        }
+        let local = socket.canonical(local);
+        self.stack.check_local(local.ip())?;
+        match &socket.kind {
+            Kind::Fresh if socket.bound.is_none() => self.bind_stream(&mut socket, local),
+            Kind::Datagram(None) => {
+                let bound = self.bind_datagram(shared, &mut socket, local)?.local_addr();
+                (socket.bound, socket.holds_port) = (Some(bound), local.port() != 0);
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// `getsockname(2)`: own address, unspecified where nothing is bound.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn getsockname(&self, fd: Fd) -> Result<SocketAddr, Errno> {
+        let file = self.table.file(fd)?;
+        let socket = file.socket()?.lock();
+        let none = SocketAddr::new(socket.domain.unspecified(), 0);
+        let local = match &socket.kind {
+            Kind::Fresh | Kind::Listening(_) | Kind::Datagram(None) => socket.bound.unwrap_or(none),
+            Kind::Stream { handle, .. } => handle.local_addr(),
+            Kind::Datagram(Some(handle)) => {
+                let mut local = handle.local_addr();
+                if let Some(remote) = handle.remote_addr()
+                    && local.ip().is_unspecified()
+                {
+                    let source = self.stack.source_for(remote.ip());
+                    local.set_ip(source.unwrap_or(local.ip()));
+                }
+                local
+            }
+        };
+        Ok(socket.domain.show(local))
+    }
+
+    /// `getpeername(2)`.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn getpeername(&self, now: Instant, fd: Fd) -> Result<SocketAddr, Errno> {
+        let file = self.table.file(fd)?;
+        let socket = file.socket()?.lock();
+        let remote = match &socket.kind {
+            Kind::Stream { handle, .. } => {
+                let is_open = !matches!(shown_state(handle, now), State::SynSent | State::Closed);
+                is_open.then(|| handle.remote_addr())
+            }
+            Kind::Datagram(Some(handle)) => handle.remote_addr(),
+            _ => None,
+        };
+        remote.map(|remote| socket.domain.show(remote)).ok_or(Errno::ENOTCONN)
+    }
+}

@@ -1,0 +1,401 @@
+//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has
+//! it.
+
+use crate::abi::*;
+use crate::call::{Call, Outcome};
+use crate::errno::Errno;
+use crate::file::{File, Object};
+use crate::sockaddr::{self, Domain};
+use crate::socket::{Kind, SharedSocket, Socket, shown_state};
+use crate::{Accepted, Fd, Posix};
+use core::net::SocketAddr;
+use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::udp::UdpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::state::State;
+use neap_tcp::time::{Instant, Nanos};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+impl Posix {
+    /// `socket(2)`.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`; `EINVAL` for unknown flags, types and
+    /// protocols; `EMFILE`.
+    pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
+        let flags = kind & !SOCK_TYPE_MASK;
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let domain = match domain {
+            AF_INET => Domain::V4,
+            AF_INET6 => Domain::V6,
+            _ => return Err(Errno::EAFNOSUPPORT),
+        };
+        let kind = match (kind & SOCK_TYPE_MASK, protocol) {
+            (SOCK_MAX.., _) => return Err(Errno::EINVAL),
+            (_, ..0 | IPPROTO_MAX..) => return Err(Errno::EINVAL),
+            (SOCK_STREAM, 0 | IPPROTO_TCP) => Kind::Fresh,
+            (SOCK_DGRAM, 0 | IPPROTO_UDP) => Kind::Datagram(None),
+            (SOCK_STREAM | SOCK_DGRAM | SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        let object = Object::Socket(Box::new(SharedSocket::new(Socket::new(domain, kind))));
+        self.table.open(object, flags & SOCK_NONBLOCK != 0, flags & SOCK_CLOEXEC != 0)
+    }
+
+    /// `listen(2)`; again on a listener it changes the backlog.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for UDP, `EINVAL` for a connected socket, `EADDRINUSE`.
+    pub fn listen(&self, now: Instant, fd: Fd, backlog: i32) -> Result<(), Errno> {
+        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let file = self.table.file(fd)?;
+        let shared = file.socket()?;
+        let mut socket = shared.lock();
+        match &socket.kind {
+            Kind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+            Kind::Stream { .. } => return Err(Errno::EINVAL),
+            Kind::Listening(handles) => {
+                handles.iter().for_each(|handle| handle.set_backlog(backlog));
+                return Ok(());
+            }
+            Kind::Fresh => {}
+        }
+        if socket.port.is_none() {
+            let any = SocketAddr::new(socket.domain.unspecified(), 0);
+            self.bind_stream(&mut socket, any)?;
+        }
+        let Some(port) = &socket.port else { return Err(Errno::EADDRINUSE) };
+        let local = port.local_addr();
+        let options = |is_v4| ListenOptions {
+            backlog,
+            reuse_address: socket.common.reuse_address,
+            options: socket.options_for(is_v4),
+        };
+        let mut handles: SmallVec<[ListenerHandle; 2]> = SmallVec::new();
+        handles.push(port.listen(local, options(local.is_ipv4()))?);
+        if socket.is_dual(local) {
+            let other = SocketAddr::new(Domain::V4.unspecified(), local.port());
+            match port.listen(other, options(true)) {
+                Ok(other) => handles.push(other),
+                Err(error) => {
+                    handles[0].close(now);
+                    return Err(error.into());
+                }
+            }
+        }
+        socket.kind = Kind::Listening(handles);
+        shared.changed();
+        Ok(())
+    }
+
+    /// Gives a TCP socket its own address.
+    pub(super) fn bind_stream(&self, socket: &mut Socket, local: SocketAddr) -> Result<(), Errno> {
+        let reuse = socket.common.reuse_address;
+        let port = self.stack.bind_tcp(local, socket.is_dual(local), reuse)?;
+        socket.bound = Some(port.local_addr());
+        socket.port = Some(port);
+        Ok(())
+    }
+
+    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. The new socket inherits the listener's options.
+    ///
+    /// # Errors
+    /// `EINVAL` for one that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
+    /// `EMFILE`.
+    pub fn accept(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        flags: i32,
+    ) -> Result<Outcome<Accepted>, Errno> {
+        if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
+        // First of all: what is taken from the queue needs a place.
+        let place = self.table.reserve(flags & SOCK_CLOEXEC != 0)?;
+        let socket = shared.lock();
+        let Kind::Listening(handles) = &socket.kind else {
+            return Err(if socket.is_stream() { Errno::EINVAL } else { Errno::EOPNOTSUPP });
+        };
+        let mut next = Err(SocketError::WouldBlock);
+        for handle in handles {
+            next = handle.accept();
+            if !matches!(next, Err(SocketError::WouldBlock)) {
+                break;
+            }
+        }
+        match next {
+            Ok((handle, peer)) => {
+                let kind = Kind::Stream { handle, is_connecting: false };
+                let common = socket.common.clone();
+                let child = Socket { common, ..Socket::new(socket.domain, kind) };
+                let peer = socket.domain.show(peer);
+                let object = Object::Socket(Box::new(SharedSocket::new(child)));
+                let fd = place.open(File::new(object, flags & SOCK_NONBLOCK != 0));
+                Ok(Outcome::Done(Accepted { fd, peer }))
+            }
+            Err(SocketError::WouldBlock) if !file.is_nonblocking() => {
+                let timeout = socket.common.receive_timeout;
+                call.wait(now, timeout, POLLIN).ok_or(Errno::EAGAIN)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `connect(2)`; waits as `SO_SNDTIMEO` says. `AF_UNSPEC` ends a connection.
+    ///
+    /// # Errors
+    /// `EINPROGRESS`, `EALREADY`, `EISCONN`; `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`,
+    /// `ENETUNREACH`; `ECONNREFUSED`, `ETIMEDOUT` and the others of a connection that failed.
+    pub fn connect(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        address: &[u8],
+    ) -> Result<Outcome<()>, Errno> {
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
+        let is_unspecified = sockaddr::family(address)? == AF_UNSPEC;
+        let mut socket = shared.lock();
+        match &socket.kind {
+            Kind::Datagram(_) => {
+                self.connect_datagram(shared, &mut socket, address)?;
+                return Ok(Outcome::Done(()));
+            }
+            _ if is_unspecified => {
+                socket.reset(now);
+                shared.changed();
+                return Ok(Outcome::Done(()));
+            }
+            Kind::Listening(_) | Kind::Stream { is_connecting: false, .. }
+                if !call.is_repeated() =>
+            {
+                return Err(Errno::EISCONN);
+            }
+            Kind::Listening(_) | Kind::Stream { .. } => {}
+            // Another thread ended the connection that this call waits for.
+            Kind::Fresh if call.is_repeated() => {
+                return Err(socket.pending.take().map_or(Errno::ECONNABORTED, Errno::from));
+            }
+            Kind::Fresh => {
+                self.begin_connect(now, &mut socket, address)?;
+                shared.changed();
+                call.done = 1;
+            }
+        }
+        finish_connect(now, call, &file, shared, &mut socket)
+    }
+
+    fn begin_connect(
+        &self,
+        now: Instant,
+        socket: &mut Socket,
+        address: &[u8],
+    ) -> Result<(), Errno> {
+        let remote = sockaddr::parse(socket.domain, address)?;
+        let remote = socket.canonical(remote);
+        if remote.ip().is_multicast() {
+            return Err(Errno::ENETUNREACH);
+        }
+        let local = socket.bound_for(remote);
+        let options = ConnectOptions { local, options: socket.options_for(remote.is_ipv4()) };
+        let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
+            SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
+            error => error.into(),
+        })?;
+        if socket.errors.is_some() {
+            // The queue is the socket's, whatever it connects to.
+            handle.swap_errors(now, socket.errors.take());
+        }
+        socket.pending = None;
+        socket.kind = Kind::Stream { handle, is_connecting: true };
+        Ok(())
+    }
+
+    fn connect_datagram(
+        &self,
+        shared: &SharedSocket,
+        socket: &mut Socket,
+        address: &[u8],
+    ) -> Result<(), Errno> {
+        if sockaddr::family(address)? == AF_UNSPEC {
+            return disconnect_datagram(shared, socket);
+        }
+        let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
+        self.stack.source_for(remote.ip())?;
+        if self.stack.is_broadcast(remote.ip()) {
+            return Err(Errno::EACCES);
+        }
+        Ok(self.datagram(shared, socket)?.connect(Some(remote))?)
+    }
+
+    /// The UDP socket of the stack, bound to a port of its own if it has none.
+    pub(super) fn datagram(
+        &self,
+        shared: &SharedSocket,
+        socket: &mut Socket,
+    ) -> Result<UdpHandle, Errno> {
+        match &socket.kind {
+            Kind::Datagram(Some(handle)) => Ok(handle.clone()),
+            Kind::Datagram(None) => {
+                let any = SocketAddr::new(socket.domain.unspecified(), 0);
+                let local = socket.bound.unwrap_or(any);
+                self.bind_datagram(shared, socket, local)
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Gives a UDP socket its own address.
+    pub(super) fn bind_datagram(
+        &self,
+        shared: &SharedSocket,
+        socket: &mut Socket,
+        local: SocketAddr,
+    ) -> Result<UdpHandle, Errno> {
+        let reuse = socket.common.reuse_address;
+        let handle = match socket.is_dual(local) {
+            true => self.stack.bind_udp_dual(local.port(), reuse)?,
+            false => self.stack.bind_udp(local, reuse)?,
+        };
+        socket.configure(&handle);
+        socket.kind = Kind::Datagram(Some(handle.clone()));
+        shared.changed();
+        Ok(handle)
+    }
+
+    /// `shutdown(2)`.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown direction, `ENOTCONN`.
+    pub fn shutdown(&self, now: Instant, fd: Fd, how: i32) -> Result<(), Errno> {
+        let file = self.table.file(fd)?;
+        let shared = file.socket()?;
+        if !(SHUT_RD..=SHUT_RDWR).contains(&how) {
+            return Err(Errno::EINVAL);
+        }
+        let (reads, writes) = (how != SHUT_WR, how != SHUT_RD);
+        let mut guard = shared.lock();
+        let socket = &mut *guard;
+        match &mut socket.kind {
+            Kind::Fresh => {
+                socket.shut = (socket.shut.0 | reads, socket.shut.1 | writes);
+                shared.changed();
+                return Err(Errno::ENOTCONN);
+            }
+            Kind::Listening(_) if reads => {
+                socket.reset(now);
+                shared.changed();
+            }
+            Kind::Listening(_) => {}
+            Kind::Stream { handle, is_connecting } => match shown_state(handle, now) {
+                State::SynSent => {
+                    socket.reset(now);
+                    shared.changed();
+                }
+                State::Closed => return Err(Errno::ENOTCONN),
+                state => {
+                    *is_connecting &= state == State::SynReceived;
+                    if writes {
+                        handle.shutdown_write(now);
+                    }
+                    if reads {
+                        handle.shutdown_read(now);
+                    }
+                }
+            },
+            Kind::Datagram(handle) => {
+                let is_connected = handle.as_ref().is_some_and(|one| one.remote_addr().is_some());
+                socket.shut = (socket.shut.0 | reads, socket.shut.1 | writes);
+                shared.changed();
+                return if is_connected { Ok(()) } else { Err(Errno::ENOTCONN) };
+            }
+        }
+        Ok(())
+    }
+
+    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer
+    /// has everything, or for so long. A call that another thread waits in keeps the file: it is
+    /// closed when that call ends.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close(&self, now: Instant, call: &mut Call, fd: Fd) -> Result<Outcome<()>, Errno> {
+        if call.lingers.is_none() {
+            let file = Arc::into_inner(self.table.remove(fd)?);
+            let Some(File { object: Object::Socket(shared), .. }) = &file else {
+                return Ok(Outcome::Done(()));
+            };
+            let mut socket = shared.lock();
+            let Kind::Stream { handle, .. } = &socket.kind else {
+                socket.reset(now);
+                return Ok(Outcome::Done(()));
+            };
+            handle.close(now);
+            call.lingers = Some(handle.clone());
+        }
+        let Some(handle) = &call.lingers else { return Ok(Outcome::Done(())) };
+        let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
+        let state = handle.state(now);
+        let is_closing = matches!(state, State::FinWait1 | State::Closing | State::LastAck);
+        let until = call.deadline(now, Some(linger));
+        if is_closing && now < until {
+            return Ok(Outcome::Wait(until));
+        }
+        call.lingers = None;
+        Ok(Outcome::Done(()))
+    }
+}
+
+/// Looks whether a connection is open. `call.done` is 1 if this call began it.
+fn finish_connect(
+    now: Instant,
+    call: &mut Call,
+    file: &File,
+    shared: &SharedSocket,
+    socket: &mut Socket,
+) -> Result<Outcome<()>, Errno> {
+    let Kind::Stream { handle, is_connecting } = &mut socket.kind else {
+        return Err(Errno::ECONNABORTED);
+    };
+    match shown_state(handle, now) {
+        State::SynSent | State::SynReceived => {
+            let pending = if call.done == 1 { Errno::EINPROGRESS } else { Errno::EALREADY };
+            if file.is_nonblocking() {
+                return Err(pending);
+            }
+            let timeout = socket.common.send_timeout;
+            call.wait(now, timeout, POLLOUT).ok_or(pending)
+        }
+        State::Closed => {
+            let error = handle.take_error(now).map_or(Errno::ECONNABORTED, Errno::from);
+            socket.reset(now);
+            shared.changed();
+            Err(error)
+        }
+        _ => {
+            *is_connecting = false;
+            Ok(Outcome::Done(()))
+        }
+    }
+}
+
+/// A port that `bind` was not asked for goes with the peer (`__udp_disconnect`).
+fn disconnect_datagram(shared: &SharedSocket, socket: &mut Socket) -> Result<(), Errno> {
+    let Kind::Datagram(Some(handle)) = &socket.kind else { return Ok(()) };
+    if socket.holds_port {
+        return Ok(handle.connect(None)?);
+    }
+    socket.kind = Kind::Datagram(None);
+    socket.bound = socket.bound.map(|bound| SocketAddr::new(bound.ip(), 0));
+    shared.changed();
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, as `tcp_sendmsg` and
+//! `tcp_recvmsg` have it.
+//!
+//! Vectors and `struct msghdr` are the caller's to flatten. Control messages come with the error
+//! queue alone, and none can be sent.
+
+use crate::abi::*;
+use crate::call::{Call, Outcome};
+use crate::errno::Errno;
+use crate::file::{File, Object};
+use crate::sockaddr::{self, Domain};
+use crate::socket::Kind;
+use crate::{Fd, Posix, Received};
+use bytes::Bytes;
+use core::net::SocketAddr;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::socket::udp::UdpHandle;
+use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
+use neap_tcp::time::{Instant, Nanos};
+
+/// How one call transfers.
+#[derive(Clone, Copy)]
+struct Transfer {
+    now: Instant,
+    /// `MSG_*`
+    flags: i32,
+    may_wait: bool,
+    /// `SO_RCVTIMEO` or `SO_SNDTIMEO`
+    timeout: Option<Nanos>,
+    /// The direction was shut down before the connection began.
+    is_shut: bool,
+}
+
+impl Transfer {
+    /// Not all is done: the call waits for `event`, or ends with the bytes that it has.
+    fn wait_for(self, call: &mut Call, event: u32) -> Result<Outcome<usize>, Errno> {
+        let wait = if self.may_wait { call.wait(self.now, self.timeout, event) } else { None };
+        match wait {
+            Some(wait) => Ok(wait),
+            None if call.done > 0 => Ok(Outcome::Done(call.done)),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+fn may_wait(file: &File, flags: i32) -> bool {
+    flags & MSG_DONTWAIT == 0 && !file.is_nonblocking()
+}
+
+impl Posix {
+    /// `read(2)`: as `recv` without flags, and nothing at all for an empty buffer.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn read(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+    ) -> Result<Outcome<usize>, Errno> {
+        let file = call.file(&self.table, fd)?;
+        if let Object::Pipe(end) = &file.object {
+            return end.read(now, call, !file.is_nonblocking(), buf);
+        }
+        if buf.is_empty() {
+            file.socket().map_err(file_error)?;
+            return Ok(Outcome::Done(0));
+        }
+        self.recv(now, call, fd, buf, 0).map_err(file_error)
+    }
+
+    /// `write(2)`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn write(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+    ) -> Result<Outcome<usize>, Errno> {
+        let file = call.file(&self.table, fd)?;
+        if let Object::Pipe(end) = &file.object {
+            return end.write(now, call, !file.is_nonblocking(), data);
+        }
+        self.send(now, call, fd, data, 0).map_err(file_error)
+    }
+
+    /// `recv(2)`.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+        flags: i32,
+    ) -> Result<Outcome<usize>, Errno> {
+        Ok(self.recv_from(now, call, fd, buf, flags)?.map(|received| received.len))
+    }
+
+    /// `send(2)`.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to).
+    pub fn send(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+        flags: i32,
+    ) -> Result<Outcome<usize>, Errno> {
+        self.send_to(now, call, fd, data, flags, None)
+    }
+
+    /// `recvfrom(2)`: [`recv_msg`](Self::recv_msg) without room for control messages.
+    ///
+    /// # Errors
+    /// As [`recv_msg`](Self::recv_msg).
+    pub fn recv_from(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+        flags: i32,
+    ) -> Result<Outcome<Received>, Errno> {
+        self.recv_msg(now, call, fd, buf, &mut [], flags)
+    }
+
+    /// `recvmsg(2)` into a buffer for data and one for control messages (`msg_control`, laid out as
+    /// cmsg(3) says); waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and
+    /// `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and the buffer only
+    /// says how many. With `MSG_ERRQUEUE` the oldest record of the error queue comes, or `EAGAIN`
+    /// at once.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
+    /// connection or an ICMP message said, once.
+    pub fn recv_msg(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        buf: &mut [u8],
+        control: &mut [u8],
+        flags: i32,
+    ) -> Result<Outcome<Received>, Errno> {
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
+        if flags & MSG_ERRQUEUE != 0 {
+            return shared.read_error(now, buf, control).map(Outcome::Done);
+        }
+        let mut socket = shared.lock();
+        let (timeout, is_shut) = (socket.common.receive_timeout, socket.shut.0);
+        let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
+        match &socket.kind {
+            Kind::Fresh => match socket.pending.take() {
+                Some(error) => Err(error.into()),
+                None if is_shut => Ok(Outcome::Done(Received::bytes(0))),
+                None => Err(Errno::ENOTCONN),
+            },
+            Kind::Listening(_) => Err(Errno::ENOTCONN),
+            Kind::Stream { .. } if flags & MSG_OOB != 0 => Err(Errno::EINVAL),
+            Kind::Stream { handle, .. } => {
+                let handle = handle.clone();
+                drop(socket);
+                read_stream(how, call, &handle, buf)
+            }
+            Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
+            Kind::Datagram(handle) => {
+                let (domain, handle) = (socket.domain, handle.clone());
+                drop(socket);
+                read_datagram(how, call, domain, handle.as_ref(), buf)
+            }
+        }
+    }
+
+    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken.
+    /// `MSG_MORE`, `MSG_EOR`, `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint
+    /// that changes nothing. TCP ignores `to`.
+    ///
+    /// # Errors
+    /// `EAGAIN`; `EPIPE`, and of TCP without `MSG_NOSIGNAL` it is for the caller to raise SIGPIPE;
+    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
+    pub fn send_to(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+        flags: i32,
+        to: Option<&[u8]>,
+    ) -> Result<Outcome<usize>, Errno> {
+        let file = call.file(&self.table, fd)?;
+        let shared = file.socket()?;
+        let mut socket = shared.lock();
+        let (timeout, is_shut) = (socket.common.send_timeout, socket.shut.1);
+        let how = Transfer { now, flags, may_wait: may_wait(&file, flags), timeout, is_shut };
+        if let Some(to) = to {
+            sockaddr::check_len(to)?;
+        }
+        if flags & (MSG_OOB | MSG_FASTOPEN) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        match &socket.kind {
+            Kind::Fresh => Err(socket.pending.take().map_or(Errno::EPIPE, Errno::from)),
+            Kind::Listening(_) => Err(Errno::EPIPE),
+            Kind::Stream { handle, .. } => {
+                let handle = handle.clone();
+                drop(socket);
+                write_stream(how, call, &handle, data)
+            }
+            Kind::Datagram(handle) => {
+                if flags & MSG_MORE != 0 {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let to = to.map(|to| sockaddr::parse_destination(socket.domain, to)).transpose()?;
+                let to = to.flatten().map(|to| socket.canonical(to));
+                if is_shut {
+                    return Err(Errno::EPIPE);
+                }
+                if handle.is_none() && to.is_none() {
+                    return Err(Errno::EDESTADDRREQ);
+                }
+                let handle = self.datagram(shared, &mut socket)?;
+                drop(socket);
+                write_datagram(how, call, &handle, data, to)
+            }
+        }
+    }
+}
+
+/// `read` and `write` know no sockets, but whatever has a descriptor.
+fn file_error(error: Errno) -> Errno {
+    if error == Errno::ENOTSOCK { Errno::EINVAL } else { error }
+}
+
+/// Reads from a connection until enough is there (`tcp_recvmsg_locked`).
+fn read_stream(
+    how: Transfer,
+    call: &mut Call,
+    handle: &TcpHandle,
+    buf: &mut [u8],
+) -> Result<Outcome<Received>, Errno> {
+    let Transfer { now, flags, may_wait, is_shut, .. } = how;
+    let whole = buf.len();
+    let target = match flags & MSG_WAITALL {
+        0 => (handle.receive_lowat(now) as usize).min(whole),
+        _ => whole,
+    };
+    let target = target.max(1);
+    let is_peek = flags & MSG_PEEK != 0;
+    let bits = handle.readiness().bits();
+    let unread = handle.unread(now) as usize;
+    // What has come is told before what ended the connection, and the error stays for the next
+    // call.
+    let has_ended = bits.intersects(Ready::READ_CLOSED | Ready::ERROR) || is_shut;
+    if is_shut && unread == 0 && !bits.contains(Ready::ERROR) {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
+    let is_over = unread == 0 && has_ended;
+    if call.done > 0 && is_over {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
+    let is_enough = if is_peek { unread >= target } else { call.done + unread >= target };
+    let takes = is_enough || !may_wait || has_ended;
+    let out = &mut buf[call.done.min(whole)..];
+    if takes || !is_peek {
+        let read = match (is_peek, flags & MSG_TRUNC != 0) {
+            _ if out.is_empty() && unread == 0 && !is_over => Err(ReadError::WouldBlock),
+            (true, false) => handle.peek(now, out),
+            (true, true) => handle.peek(now, &mut vec![0; out.len().min(unread)]),
+            (false, false) => handle.read(now, out),
+            (false, true) if unread == 0 => handle.read(now, &mut vec![0; out.len().min(1)]),
+            (false, true) => handle.read(now, &mut vec![0; out.len().min(unread)]),
+        };
+        match read {
+            Ok(0) => return Ok(Outcome::Done(Received::bytes(call.done))),
+            Ok(read) => call.done += read,
+            Err(ReadError::WouldBlock) => {}
+            Err(ReadError::Failed(error)) => return Err(error.into()),
+        }
+    }
+    if call.done >= target || (call.done > 0 && has_ended) {
+        return Ok(Outcome::Done(Received::bytes(call.done)));
+    }
+    Ok(how.wait_for(call, POLLIN)?.map(Received::bytes))
+}
+
+/// Writes all of `data` beyond what `call` has written (`tcp_sendmsg_locked`).
+fn write_stream(
+    how: Transfer,
+    call: &mut Call,
+    handle: &TcpHandle,
+    data: &[u8],
+) -> Result<Outcome<usize>, Errno> {
+    let Transfer { now, flags, is_shut, .. } = how;
+    let bits = handle.readiness().bits();
+    let is_over = bits.intersects(Ready::WRITE_CLOSED | Ready::ERROR);
+    if call.done > 0 && is_over {
+        return Ok(Outcome::Done(call.done));
+    }
+    if is_shut && bits.contains(Ready::WRITABLE) && !is_over {
+        return Err(Errno::EPIPE);
+    }
+    // A writer that sleeps is woken when a third of the buffer is free, not at the first byte.
+    if !call.is_repeated() || is_over || bits.contains(Ready::WRITABLE) {
+        let mut marks = WriteFlags::empty();
+        marks.set(WriteFlags::MORE, flags & MSG_MORE != 0);
+        marks.set(WriteFlags::EOR, flags & MSG_EOR != 0);
+        let written = handle.send(now, &data[call.done.min(data.len())..], marks);
+        match written {
+            Ok(written) => call.done += written,
+            Err(WriteError::WouldBlock) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if call.done >= data.len() && written.is_ok() {
+            return Ok(Outcome::Done(call.done));
+        }
+    }
+    how.wait_for(call, POLLOUT)
+}
+
+/// Takes a datagram; what does not fit `buf` is lost.
+fn read_datagram(
+    how: Transfer,
+    call: &mut Call,
+    domain: Domain,
+    handle: Option<&UdpHandle>,
+    buf: &mut [u8],
+) -> Result<Outcome<Received>, Errno> {
+    let Transfer { now, flags, may_wait, timeout, is_shut } = how;
+    let next = match handle {
+        Some(handle) if flags & MSG_PEEK != 0 => handle.peek_from(),
+        Some(handle) => handle.recv_from(),
+        None => Err(SocketError::WouldBlock),
+    };
+    let datagram = match next {
+        Ok(datagram) => datagram,
+        // As in Linux, who does not wait hears nothing of the end.
+        Err(SocketError::WouldBlock) if is_shut && may_wait => {
+            return Ok(Outcome::Done(Received::bytes(0)));
+        }
+        Err(SocketError::WouldBlock) if may_wait => {
+            return call.wait(now, timeout, POLLIN).ok_or(Errno::EAGAIN);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (whole, cut) = (datagram.data.len(), datagram.data.len().min(buf.len()));
+    buf[..cut].copy_from_slice(&datagram.data[..cut]);
+    Ok(Outcome::Done(Received {
+        len: if flags & MSG_TRUNC != 0 { whole } else { cut },
+        flags: if cut < whole { MSG_TRUNC } else { 0 },
+        from: Some(domain.show(datagram.from)),
+        control: 0,
+    }))
+}
+
+/// Sends a datagram, to the connected peer if no address is given.
+fn write_datagram(
+    how: Transfer,
+    call: &mut Call,
+    handle: &UdpHandle,
+    data: &[u8],
+    to: Option<SocketAddr>,
+) -> Result<Outcome<usize>, Errno> {
+    match handle.send_to(how.now, Bytes::copy_from_slice(data), to) {
+        Ok(()) => Ok(Outcome::Done(data.len())),
+        Err(SocketError::WouldBlock) if how.may_wait => {
+            call.wait(how.now, how.timeout, POLLOUT).ok_or(Errno::EAGAIN)
+        }
+        Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
+        Err(error) => Err(error.into()),
+    }
+}

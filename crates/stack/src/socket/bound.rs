@@ -1,0 +1,53 @@
+//! [`BoundPort`]: a TCP address that a socket is bound to.
+
+use super::listener::ListenerHandle;
+use crate::host::Host;
+use crate::host::bound::Bound;
+use crate::host::error::SocketError;
+use crate::host::opening::ListenOptions;
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+/// What `bind` leaves to a TCP socket: its address, which no other socket of the host gets until
+/// this is dropped. Made by [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
+#[derive(Debug)]
+pub struct BoundPort {
+    bound: Arc<Bound>,
+    host: Arc<Host>,
+}
+
+impl Drop for BoundPort {
+    fn drop(&mut self) {
+        self.host.demux.unbind(&self.bound);
+    }
+}
+
+impl BoundPort {
+    pub(crate) fn new(bound: Arc<Bound>, host: Arc<Host>) -> Self {
+        Self { bound, host }
+    }
+
+    /// The bound address, with the port that was chosen if none was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.bound.local()
+    }
+
+    /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the same address.
+    pub fn set_reuse(&self, on: bool) {
+        self.bound.set_reuse(on);
+    }
+
+    /// As [`Stack::listen`](crate::stack::Stack::listen) on `local`, an address with the bound
+    /// port. The own reservation is no obstacle.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`](crate::stack::Stack::listen).
+    pub fn listen(
+        &self,
+        local: SocketAddr,
+        options: ListenOptions,
+    ) -> Result<ListenerHandle, SocketError> {
+        let listener = self.host.listen(local, options, Some(&self.bound))?;
+        Ok(ListenerHandle::new(listener, self.host.clone()))
+    }
+}

@@ -1,0 +1,84 @@
+//! Waiting: what can be waited for, and how a thread waits on a running stack.
+//!
+//! A [`Source`] is a socket as a waiter sees it: a word to read, and a place to leave a waker.
+//! Blocking sockets, pollers, tasks of a runtime and descriptors all wait for sources. Tasks and
+//! pollers sleep in their own ways. A thread in a blocking call gives its [`Condition`] to
+//! [`Drive::wait`], which sleeps and drives the stack.
+//!
+//! No wake-up is lost: a waiter reads the word, tries its call, leaves its waker with the word that
+//! it read, and sleeps only if the word has not changed in between.
+
+use crate::socket::listener::ListenerHandle;
+use crate::socket::readiness::{Ready, ReadyState};
+use crate::socket::tcp::TcpHandle;
+use crate::socket::udp::UdpHandle;
+use neap_tcp::time::Instant;
+use std::fmt::Debug;
+use std::task::Waker;
+
+/// A socket that can be waited for.
+pub trait Source {
+    /// What the socket is ready for, and the generation to register with.
+    fn readiness(&self) -> ReadyState;
+
+    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew;
+    /// false, and nothing registered, if the socket has become ready for something since `seen`.
+    #[must_use = "false means: look again"]
+    fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
+
+    /// Forgets a waker that was registered.
+    fn unregister(&self, waker: &Waker);
+
+    /// The shard whose driver brings what is waited for.
+    fn shard(&self) -> usize;
+}
+
+macro_rules! source {
+    ($handle:ty, $shard:expr) => {
+        impl Source for $handle {
+            fn readiness(&self) -> ReadyState {
+                Self::readiness(self)
+            }
+            fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
+                Self::register(self, seen, interest, waker)
+            }
+            fn unregister(&self, waker: &Waker) {
+                Self::unregister(self, waker);
+            }
+            fn shard(&self) -> usize {
+                let shard: fn(&Self) -> usize = $shard;
+                shard(self)
+            }
+        }
+    };
+}
+
+source!(TcpHandle, Self::shard);
+// Listeners and UDP sockets belong to the first shard.
+source!(ListenerHandle, |_| 0);
+source!(UdpHandle, |_| 0);
+
+/// What a thread waits for, from one source or from many.
+pub trait Condition {
+    /// Whether it has come: the call that waits is worth another try.
+    fn is_met(&mut self) -> bool;
+
+    /// Leaves `waker` with all that can bring it; false if it has come already.
+    #[must_use = "false means: look again"]
+    fn arm(&mut self, waker: &Waker) -> bool;
+}
+
+/// A running stack, as the threads that wait on it see it. Whoever waits drives a shard meanwhile:
+/// he polls it and sleeps on its devices, if nobody else does.
+pub trait Drive: Debug + Send + Sync {
+    /// The time by the clock of this stack.
+    fn now(&self) -> Instant;
+
+    /// Polls a shard once if nobody else does. A call that does not wait takes what has arrived by
+    /// this before it refuses.
+    fn look_in(&self, shard: usize);
+
+    /// Blocks the calling thread until `condition` is met or `deadline` passes; drives `shard`
+    /// meanwhile. The condition may be met on any shard. Returns whether it is met.
+    fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool;
+}
