@@ -128,6 +128,11 @@ impl Link {
         self.wires().0[end].is_sending(now)
     }
 
+    /// Whether the NIC of `end` tells its host of each completion at once.
+    pub(crate) fn completes_at_once(&self, end: usize) -> bool {
+        self.wires().0[end].completes_at_once()
+    }
+
     /// Frames in both rings and packets on their way.
     pub fn contents(&self) -> usize {
         self.wires().0.iter().map(Direction::contents).sum()

@@ -45,7 +45,7 @@ pub use run::{Run, RunError};
 pub use source::{Files, ScenarioError, Source};
 pub use sweep::{Choice, describe, plain};
 pub use table::{Group, Row, Table, brief};
-pub use watch::{Outcome, Peaks};
+pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::report::Watch;
 use crate::rng::mix;

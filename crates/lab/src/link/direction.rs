@@ -149,6 +149,10 @@ impl Direction {
         self.carry(packet, now, on_wire, back);
     }
 
+    pub(super) fn completes_at_once(&self) -> bool {
+        self.completion_delay == Nanos::ZERO && self.tx_coalescing == Coalescing::NONE
+    }
+
     /// When the NIC tells its host of completions. O(1).
     pub(super) fn completion_interrupt(&self) -> Instant {
         let at = |index: usize| self.ring.get(index).map(|frame| frame.done);

@@ -155,6 +155,8 @@ pub struct Nic {
     pub rx_ring: Option<usize>,
     /// Largest super-frame.
     pub gso_max_size: Option<Size>,
+    /// Most segments of a super-frame.
+    pub gso_max_segs: Option<u32>,
     /// From a frame's last bit to its completion.
     pub completion_delay: Option<Time>,
     /// `tx-usecs` and `tx-frames`.

@@ -199,6 +199,13 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
     if !(2048..=65_536).contains(&gso_max_size) {
         return Err(("gso_max_size", "must be from 2048 to 65536"));
     }
+    if !has_super_frames && said.gso_max_segs.is_some() {
+        return Err(("gso_max_segs", "means nothing without gso"));
+    }
+    let gso_max_segs = said.gso_max_segs.unwrap_or(default.gso_max_segs);
+    if gso_max_segs == 0 {
+        return Err(("gso_max_segs", "must be at least 1"));
+    }
     if said.ring == Some(0) || said.rx_ring == Some(0) {
         let key = if said.ring == Some(0) { "ring" } else { "rx_ring" };
         return Err((key, "a ring has at least one descriptor"));
@@ -207,7 +214,7 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
         mtu,
         descriptors: said.ring.unwrap_or(default.descriptors),
         gso_max_size: if tso { gso_max_size as u32 } else { mtu.into() },
-        gso_max_segs: if has_super_frames { default.gso_max_segs } else { 0 },
+        gso_max_segs: if has_super_frames { gso_max_segs } else { 0 },
         checksums,
         gro,
         rx_descriptors: said.rx_ring.unwrap_or(default.rx_descriptors),
