@@ -1,6 +1,8 @@
-//! Applications. Each is a client or a server of connections ([`client`], [`server`]), which reads
-//! and writes a [`stream`] as its [`task`] says: traffic of a [`group`] of equal connections, or the
-//! [`session`] of a single one by a plan of its own.
+//! Applications on the hosts of a world.
+//!
+//! An application of connections is a `client` or a `server`. Both drive `stream`s, and what they do
+//! with a stream is a `task`. There are two kinds of tasks: the traffic of a [`group`] of equal
+//! connections, and one end of a [`session`], a single connection with a plan of its own.
 
 mod client;
 pub mod group;

@@ -63,7 +63,7 @@ impl Link {
         let direction = |from: usize| {
             let (nic, peer) = (&config.nics[from], &config.nics[1 - from]);
             let (rng, path) = (rng.fork(from as u64), &config.paths[from]);
-            Direction::new(nic, peer, path, &rng, (start, is_router[from]))
+            Direction::new(nic, peer, path, &rng, start, is_router[from])
         };
         let link = Self(Arc::new(Mutex::new(Wires([direction(0), direction(1)]))));
         let devices = [0, 1].map(|end| link.device(end, &config.nics[end]));
@@ -82,8 +82,8 @@ impl Link {
             pacing_shift: nic.pacing_shift,
         };
         let pair = QueuePair {
-            tx: Box::new(Transmit { link: self.clone(), end }),
-            rx: Box::new(Receive { link: self.clone(), end }),
+            tx: Box::new(TransmitQueue { link: self.clone(), end }),
+            rx: Box::new(ReceiveQueue { link: self.clone(), end }),
             #[cfg(unix)]
             descriptor: None,
         };
@@ -197,12 +197,12 @@ impl Link {
 }
 
 /// The sending half of one end's NIC.
-struct Transmit {
+struct TransmitQueue {
     link: Link,
     end: usize,
 }
 
-impl TxQueue for Transmit {
+impl TxQueue for TransmitQueue {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
         self.link.wires().0[self.end].submit(frame, now)
     }
@@ -227,12 +227,12 @@ impl TxQueue for Transmit {
 }
 
 /// The receiving half of one end's NIC.
-struct Receive {
+struct ReceiveQueue {
     link: Link,
     end: usize,
 }
 
-impl RxQueue for Receive {
+impl RxQueue for ReceiveQueue {
     fn receive(&mut self, now: Instant) -> Option<Received> {
         self.link.wires().0[1 - self.end].receive(now)
     }

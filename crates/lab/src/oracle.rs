@@ -35,7 +35,7 @@ struct Position {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Watched {
+struct Progress {
     position: Position,
     moved: Instant,
     /// What pacing held back then, and timers count from its end.
@@ -45,7 +45,7 @@ struct Watched {
 /// Watches the flows of one world, step after step.
 #[derive(Debug, Default)]
 pub struct FlowOracle {
-    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Watched>,
+    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Progress>,
 }
 
 impl FlowOracle {
@@ -81,7 +81,7 @@ impl FlowOracle {
             state: info.state,
         };
         let key = (host.0, flow.local, flow.remote);
-        let fresh = Watched { position, moved: now, held_back: info.pacing_delay };
+        let fresh = Progress { position, moved: now, held_back: info.pacing_delay };
         let watched = self.watched.entry(key).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         // What the host's own queues hold goes when it is its turn, whatever the timeout is.

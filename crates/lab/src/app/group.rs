@@ -1,23 +1,23 @@
 //! Groups of equal connections: what their clients write and when, and what is measured.
 
+mod client;
 mod datagrams;
 mod messages;
-mod receiver;
-mod sender;
+mod server;
 
 use super::App;
-use super::client::Client;
 use super::page;
-use super::server::Server;
+use crate::app::client::Client;
+use crate::app::server::Server;
 use crate::histogram::Times;
 use crate::rng::Rng;
+use client::GroupClient;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::time::{Instant, Nanos, Rate};
-use receiver::ReceiverService;
-use sender::Sender;
+use server::GroupService;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -35,8 +35,8 @@ pub enum Traffic {
         /// Of one write.
         write: u64,
     },
-    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and none
-    /// in a pause.
+    /// Bytes that are produced while time passes: at a rate, in parts every 10 ms, and none in a
+    /// pause.
     Produced {
         /// Bytes of one write at most.
         write: u64,
@@ -138,8 +138,8 @@ impl GroupLog {
 /// A log that both ends and the experiment share.
 pub type SharedGroupLog = Rc<RefCell<GroupLog>>;
 
-/// When the messages on their way were due, by the address of their client. Sender and receiver are
-/// in the same world, so it does not travel.
+/// When the messages on their way were due, by the address of their client. Both ends share it, so
+/// that a message need not carry the time.
 type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
 
 /// A group of equal connections, which both of their ends share.
@@ -172,7 +172,7 @@ impl Group {
         local: SocketAddr,
     ) -> Result<impl App + use<>, SocketError> {
         let listener = stack.listen(local, self.config.server.clone())?;
-        Ok(Server::new(listener, ReceiverService { group: self.clone() }))
+        Ok(Server::new(listener, GroupService { group: self.clone() }))
     }
 
     /// One more client, which connects to `remote` at `start` and writes until `end`.
@@ -183,7 +183,7 @@ impl Group {
         end: Instant,
         rng: Rng,
     ) -> impl App + use<> {
-        let task = Sender::new(self.clone(), start, end, rng);
+        let task = GroupClient::new(self.clone(), start, end, rng);
         Client::new(remote, self.config.client.clone(), start, task)
     }
 

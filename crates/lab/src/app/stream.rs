@@ -37,8 +37,8 @@ impl Stream {
         self.handle.readiness().bits().contains(Ready::WRITABLE)
     }
 
-    /// Writes what is pending by one call, which `copies` it or takes it as it is. False if the call
-    /// would block.
+    /// Writes what is pending by one call, which `copies` it or takes it as it is. False if the
+    /// call would block.
     pub(super) fn write_pending(&mut self, now: Instant, copies: bool) -> Result<bool, Failed> {
         let wrote = if copies {
             let wrote = self.handle.write(now, &self.pending);

@@ -30,7 +30,7 @@ pub(super) struct Direction {
     completion_delay: Nanos,
     tx_coalescing: Coalescing,
     rx_coalescing: Coalescing,
-    receiver: offload::Receiver,
+    receive_offload: offload::ReceiveOffload,
     /// Taken, and waiting for the doorbell.
     posted: Vec<(Instant, Frame)>,
     /// In the order of their completion.
@@ -52,7 +52,8 @@ impl Direction {
         peer: &NicConfig,
         path: &PathConfig,
         rng: &Rng,
-        (start, is_router): (Instant, bool),
+        start: Instant,
+        is_router: bool,
     ) -> Self {
         Self {
             descriptors: nic.descriptors.max(1),
@@ -60,7 +61,7 @@ impl Direction {
             completion_delay: nic.completion_delay,
             tx_coalescing: nic.tx_coalescing,
             rx_coalescing: peer.rx_coalescing,
-            receiver: offload::Receiver { verifies: peer.checksums, joins: peer.gro },
+            receive_offload: offload::ReceiveOffload { verifies: peer.checksums, joins: peer.gro },
             posted: Vec::new(),
             ring: VecDeque::new(),
             wire: Serializer::new(path.rate),
@@ -185,7 +186,7 @@ impl Direction {
             let count = arrivals.iter().take_while(|&&(at, _)| at <= now).count();
             let kept = count.min(self.rx_descriptors);
             let arrived = arrivals.range(..kept).map(|(_, packet)| &**packet);
-            self.receiver.hand_over(arrived, &mut self.received);
+            self.receive_offload.hand_over(arrived, &mut self.received);
             arrivals.drain(..count);
             self.stats.ring_drops += (count - kept) as u64;
             self.stats.delivered += kept as u64;

@@ -3,8 +3,8 @@
 mod hostile;
 mod session;
 
-pub(super) use hostile::Hostile;
-pub(super) use session::{Leave, Session};
+pub(super) use hostile::HostileSpec;
+pub(super) use session::{EndingSpec, SessionSpec};
 
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
@@ -42,30 +42,30 @@ pub struct Scenario {
     #[serde(default)]
     pub ipv6: bool,
     /// Hosts by name.
-    pub host: BTreeMap<String, Host>,
+    pub host: BTreeMap<String, HostSpec>,
     /// Routers by name.
     #[serde(default)]
-    pub router: BTreeMap<String, Router>,
+    pub router: BTreeMap<String, RouterSpec>,
     /// Links by name.
-    pub link: BTreeMap<String, Spanned<Link>>,
+    pub link: BTreeMap<String, Spanned<LinkSpec>>,
     /// Applications by name.
     #[serde(default)]
-    pub app: BTreeMap<String, Spanned<App>>,
+    pub app: BTreeMap<String, Spanned<AppSpec>>,
     /// Single connections by name.
     #[serde(default)]
-    pub session: BTreeMap<String, Spanned<Session>>,
+    pub session: BTreeMap<String, Spanned<SessionSpec>>,
     /// Hostile peers by name.
     #[serde(default)]
-    pub hostile: BTreeMap<String, Spanned<Hostile>>,
+    pub hostile: BTreeMap<String, Spanned<HostileSpec>>,
     /// What is watched beside the figures: a run in which it does not hold fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
     /// What happens to links, in any order.
     #[serde(default)]
-    pub event: Vec<Event>,
+    pub event: Vec<EventSpec>,
     /// Figures that must hold.
     #[serde(default)]
-    pub expect: Vec<Spanned<Expect>>,
+    pub expect: Vec<Spanned<Expectation>>,
     /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
     #[serde(default)]
     pub column: Vec<Column>,
@@ -74,7 +74,7 @@ pub struct Scenario {
     pub published: Vec<Name>,
     /// Figures that are shown for each column.
     #[serde(default)]
-    pub row: Vec<Row>,
+    pub row: Vec<RowSpec>,
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
@@ -97,7 +97,7 @@ const fn one() -> u64 {
 /// A host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub struct HostSpec {
     /// Rules of a year, or neap's own.
     #[serde(default)]
     pub profile: Option<Name>,
@@ -109,7 +109,7 @@ pub struct Host {
     pub qdisc: Option<Name>,
     /// How late it notices an event at the most; or quantiles: `[["50%", "43us"], ...]`.
     #[serde(default)]
-    pub lateness: Option<Late>,
+    pub lateness: Option<LatenessSpec>,
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
@@ -122,13 +122,13 @@ pub struct Host {
     pub per_switch: Option<Time>,
     /// Its network cards.
     #[serde(default)]
-    pub nic: Nic,
+    pub nic: NicSpec,
 }
 
 /// How late a host is.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Late {
+pub enum LatenessSpec {
     /// Up to so much.
     UpTo(Time),
     /// By quantiles.
@@ -138,7 +138,7 @@ pub enum Late {
 /// The network cards of a host, by `ethtool`'s names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nic {
+pub struct NicSpec {
     /// Largest IP packet.
     pub mtu: Option<u16>,
     /// Segmentation offload.
@@ -176,12 +176,12 @@ pub struct Nic {
 /// A router. All about its queues is said at its links.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Router {}
+pub struct RouterSpec {}
 
 /// Loss in bursts.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bursts {
+pub struct BurstsSpec {
     /// Per packet, from good to bad.
     pub to_bad: Share,
     /// Per packet, from bad to good.
@@ -201,7 +201,7 @@ const fn certain() -> Share {
 /// CoDel.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Codel {
+pub struct CodelSpec {
     /// 5 ms by default.
     pub target: Option<Time>,
     /// 100 ms by default.
@@ -213,7 +213,7 @@ pub struct Codel {
 /// RED.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Red {
+pub struct RedSpec {
     /// Bytes.
     pub min: Size,
     /// Bytes.
@@ -228,7 +228,7 @@ pub struct Red {
 /// Aggregation.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wifi {
+pub struct WifiSpec {
     /// Of each aggregate.
     pub overhead: Time,
     /// Frames at the most.
@@ -240,7 +240,7 @@ pub struct Wifi {
 /// Policer.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Policer {
+pub struct PolicerSpec {
     /// Tokens.
     pub rate: Speed,
     /// Bucket.
@@ -250,49 +250,49 @@ pub struct Policer {
 /// A slower hop behind the card.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hop {
+pub struct BottleneckSpec {
     /// Its rate.
     pub rate: Speed,
     /// Its buffer, 1000 packets by default.
     pub buffer: Option<Room>,
 }
 
-/// Makes [`Link`] and [`Way`], which share what can be said of one direction.
-macro_rules! ways {
+/// Makes [`LinkSpec`] and [`DirectionSpec`], which share what can be said of one direction.
+macro_rules! directions {
     ($($(#[$doc:meta])* $field:ident: $kind:ty,)+) => {
-        /// A link: what is said here holds both ways.
+        /// A link: what is said here holds in both directions.
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct Link {
+        pub struct LinkSpec {
             /// Names of two hosts or routers.
             pub ends: [Name; 2],
             /// What differs from the first end to the second.
             #[serde(default)]
-            pub there: Way,
+            pub there: DirectionSpec,
             /// What differs from the second end to the first.
             #[serde(default)]
-            pub back: Way,
+            pub back: DirectionSpec,
             $($(#[$doc])* #[serde(default)] pub $field: Option<$kind>,)+
         }
 
         /// One direction of a link.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct Way {
+        pub struct DirectionSpec {
             $($(#[$doc])* #[serde(default)] pub $field: Option<$kind>,)+
         }
 
-        impl Link {
+        impl LinkSpec {
             /// All that is said of one direction.
-            pub fn way(&self, from: usize) -> Way {
+            pub fn direction(&self, from: usize) -> DirectionSpec {
                 let own = if from == 0 { &self.there } else { &self.back };
-                Way { $($field: own.$field.clone().or_else(|| self.$field.clone()),)+ }
+                DirectionSpec { $($field: own.$field.clone().or_else(|| self.$field.clone()),)+ }
             }
         }
     };
 }
 
-ways! {
+directions! {
     /// Of the wire.
     rate: Speed,
     /// Propagation.
@@ -300,25 +300,25 @@ ways! {
     /// Of the router's port that sends into this link.
     buffer: Room,
     /// A slower hop behind the card of a host.
-    bottleneck: Hop,
+    bottleneck: BottleneckSpec,
     /// Manages the queue of port or hop.
-    codel: Codel,
+    codel: CodelSpec,
     /// Likewise.
-    red: Red,
+    red: RedSpec,
     /// Likewise: marks above so many bytes.
     mark_above: Size,
     /// Aggregation at port or hop.
-    wifi: Wifi,
+    wifi: WifiSpec,
     /// A recorded rate at port or hop: a file in mahimahi's format beside the scenario.
     trace: Name,
     /// In front of port or hop.
-    policer: Policer,
+    policer: PolicerSpec,
     /// Largest packet of a hop that says so by ICMP.
     mtu: u16,
     /// Of each packet.
     loss: Share,
     /// In bursts.
-    bursts: Bursts,
+    bursts: BurstsSpec,
     /// These packets, counted from 0.
     drop: Vec<u64>,
     /// All packets, from the start of the world: begin and end.
@@ -340,7 +340,7 @@ ways! {
 /// What an application does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum AppKind {
     /// Writes for ever.
     Bulk,
     /// Writes `bytes` and closes.
@@ -360,7 +360,7 @@ pub enum Kind {
 /// Who writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Writer {
+pub enum WriterKind {
     /// A thread per connection.
     #[default]
     Blocking,
@@ -370,15 +370,15 @@ pub enum Writer {
     Async,
 }
 
-/// Makes [`App`], and the table of its optional keys.
+/// Makes [`AppSpec`], and the table of its optional keys.
 macro_rules! apps {
     ($($(#[$doc:meta])* $field:ident: $type:ty, for $($kind:ident)|+;)+) => {
         /// A group of equal applications.
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct App {
+        pub struct AppSpec {
             /// What they do.
-            pub kind: Kind,
+            pub kind: AppKind,
             /// The host that connects and sends.
             pub from: Name,
             /// The host that listens.
@@ -398,10 +398,10 @@ macro_rules! apps {
             $($(#[$doc])* #[serde(default)] pub $field: Option<$type>,)+
         }
 
-        impl App {
+        impl AppSpec {
             /// The first key that is given and means nothing for this kind.
             pub(super) fn misplaced(&self) -> Option<&'static str> {
-                $(if self.$field.is_some() && !matches!(self.kind, $(Kind::$kind)|+) {
+                $(if self.$field.is_some() && !matches!(self.kind, $(AppKind::$kind)|+) {
                     return Some(stringify!($field));
                 })+
                 None
@@ -438,7 +438,7 @@ apps! {
     /// Of a bulk frame.
     frame: Size, for Mixed;
     /// Who writes.
-    writer: Writer, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
+    writer: WriterKind, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
     /// The other end reads no faster.
     read_rate: Speed, for Bulk | Transfer | OnOff | Paced | Mixed;
     /// `TCP_NODELAY`.
@@ -462,7 +462,7 @@ apps! {
 /// Something that happens to a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct EventSpec {
     /// From the start of the world.
     pub at: Time,
     /// To which link.
@@ -493,7 +493,7 @@ pub struct Column {
 /// A figure that is shown for each column.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct RowSpec {
     /// In words, with its unit.
     pub what: String,
     /// Its name.
@@ -509,7 +509,7 @@ pub struct Row {
     pub published: Vec<Published>,
 }
 
-impl Row {
+impl RowSpec {
     pub(super) fn scale(&self) -> f64 {
         self.scale.unwrap_or(1.0)
     }
@@ -532,7 +532,7 @@ pub struct Published {
 /// A figure that must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Expect {
+pub struct Expectation {
     /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
     /// With words an expectation needs no bounds: then it only tells.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! One run of a scenario, from the first event to its figures.
 
-use super::build::{Built, Change};
+use super::build::{LinkChange, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::units::{Share, Speed, Time};
@@ -42,7 +42,7 @@ pub enum RunError {
     },
 }
 
-impl Built {
+impl ScenarioWorld {
     pub(super) fn run(
         self,
         scenario: &Scenario,
@@ -102,7 +102,7 @@ impl Built {
     }
 }
 
-pub(super) fn apply(world: &World, Change { link, from, event, .. }: &Change) {
+pub(super) fn apply(world: &World, LinkChange { link, from, event, .. }: &LinkChange) {
     let target = world.link(*link);
     for &end in from {
         if let Some(Speed(rate)) = event.rate {

@@ -31,14 +31,14 @@ impl core::error::Error for ScenarioError {}
 
 /// A scenario file as text.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// Its name, for messages.
     pub file: String,
     /// Its text.
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     /// An error at an offset of the text.
     pub(in crate::scenario) fn error_at(
         &self,

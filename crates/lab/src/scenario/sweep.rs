@@ -1,7 +1,7 @@
 //! All combinations of the values that a scenario's parameters take.
 
 use super::model::{COLUMN, Column, Scenario};
-use super::source::{Files, ScenarioError, Source};
+use super::source::{Files, ScenarioError, SourceFile};
 use core::fmt::Write;
 use core::ops::Range;
 use toml::{Table, Value};
@@ -57,7 +57,7 @@ fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
     values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect()
 }
 
-impl Source {
+impl SourceFile {
     /// The scenario with other values of some parameters. An error in what results is one of the
     /// parameter at `blame`, where that is known.
     fn with(

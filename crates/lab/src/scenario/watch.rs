@@ -1,12 +1,12 @@
 //! A world of a scenario with every oracle on.
 
-use super::build::{Built, Change};
-use super::model::{Kind, Oracles};
+use super::build::{LinkChange, ScenarioWorld};
+use super::model::{AppKind, Oracles};
 use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
 use crate::oracle::{self, FlowOracle, SegmentOracle, Sender};
 use crate::rng::mix;
-use crate::world::{HostId, LinkId, Speaker, World};
+use crate::world::{HostId, LinkId, PacketSource, World};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::Report;
@@ -111,7 +111,7 @@ pub struct EventCounts {
 }
 
 impl EventCounts {
-    fn of(built: &Built) -> Self {
+    fn of(built: &ScenarioWorld) -> Self {
         let mut events = Self::default();
         for session in &built.sessions {
             events.bytes += session.client.borrow().read + session.server.borrow().read;
@@ -165,8 +165,8 @@ impl EventCounts {
 }
 
 /// One run under watch.
-pub(crate) struct Watched {
-    built: Built,
+pub(crate) struct WatchedRun {
+    built: ScenarioWorld,
     oracles: Oracles,
     end: Instant,
     oracle: FlowOracle,
@@ -182,16 +182,16 @@ pub(crate) struct Watched {
     last: Instant,
 }
 
-impl Watched {
-    pub(crate) fn new(built: Built, oracles: Oracles, end: Instant) -> Self {
+impl WatchedRun {
+    pub(crate) fn new(built: ScenarioWorld, oracles: Oracles, end: Instant) -> Self {
         let blind = built.hostiles.iter().filter(|one| one.attack == Attack::Blind);
         let blind: Vec<_> = blind.map(|one| one.actor).collect();
         let mut listened = Vec::new();
         for link in 0..built.world.links().len() {
             for end in 0..ENDS {
-                let sender = match built.world.speaker(LinkId(link), end) {
-                    Some(Speaker::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
-                    Some(Speaker::Host(host)) => sender(&built.world, host, link),
+                let sender = match built.world.packet_source(LinkId(link), end) {
+                    Some(PacketSource::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
+                    Some(PacketSource::Host(host)) => sender(&built.world, host, link),
                     _ => continue,
                 };
                 listened.push((link, end, sender));
@@ -225,7 +225,7 @@ impl Watched {
     pub(crate) fn run(
         mut self,
         most: u64,
-        apply: impl Fn(&World, &Change),
+        apply: impl Fn(&World, &LinkChange),
     ) -> Result<Outcome, String> {
         let start = self.built.start;
         let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();
@@ -291,7 +291,7 @@ impl Watched {
 
     /// Whether nothing is left to happen: all have left, and nobody is remembered.
     fn is_over(&self) -> bool {
-        let Built { world, hosts, groups, sessions, .. } = &self.built;
+        let ScenarioWorld { world, hosts, groups, sessions, .. } = &self.built;
         let over = sessions.iter().all(|one| oracle::is_over(&one.client));
         over && world.now() >= self.end
             && groups
@@ -303,7 +303,7 @@ impl Watched {
 
     /// What must hold in the end.
     fn finish(&self) -> Result<(), String> {
-        let Built { world, hosts, links, .. } = &self.built;
+        let ScenarioWorld { world, hosts, links, .. } = &self.built;
         self.check_streams()?;
         for (_, host) in hosts {
             oracle::check_empty(world, *host).map_err(|fault| format!("left: {fault}"))?;
@@ -346,7 +346,7 @@ impl Watched {
             }
             let has_failed = log.clients.iter().chain(&log.servers).any(|end| end.has_failed);
             let written: u64 = log.clients.iter().map(|client| client.written).sum();
-            let is_datagrams = *kind == Kind::Udp;
+            let is_datagrams = *kind == AppKind::Udp;
             if must_arrive && !is_datagrams && (has_failed || written != log.delivered()) {
                 return fault(format!("written {written}, read {}: {log:?}", log.delivered()));
             }

@@ -1,7 +1,7 @@
 //! From a seed to a scenario.
 
+mod network;
 mod traffic;
-mod wires;
 
 use crate::hostile::Attack;
 use crate::rng::{Ppm, Rng};
@@ -183,8 +183,8 @@ impl Drawer {
         }
     }
 
-    /// Whether the links lose nothing. The ACK that carries a SYN cookie is sent once: if it is lost
-    /// what follows is answered by a reset, as in Linux.
+    /// Whether the links lose nothing. The ACK that carries a SYN cookie is sent once: if it is
+    /// lost, what follows is answered by a reset, as in Linux.
     fn is_clean(&mut self) -> bool {
         let has_events = self.table.contains_key("event");
         let mut links = within(&mut self.table, "link").values().filter_map(Value::as_table);

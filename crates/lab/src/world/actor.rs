@@ -22,15 +22,15 @@ pub trait Actor {
 }
 
 /// An actor in its place.
-pub(super) struct Stage {
+pub(super) struct ActorSlot {
     actor: Box<dyn Actor>,
     /// The link and end by which it sends.
-    pub(super) way: Option<(usize, usize)>,
+    pub(super) port: Option<(usize, usize)>,
 }
 
-impl Stage {
+impl ActorSlot {
     pub(super) fn new(actor: Box<dyn Actor>) -> Self {
-        Self { actor, way: None }
+        Self { actor, port: None }
     }
 
     pub(super) fn next(&self) -> Instant {

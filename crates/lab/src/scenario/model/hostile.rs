@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// A hostile peer at the end of a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hostile {
+pub struct HostileSpec {
     /// What it does.
     pub attack: Attack,
     /// To which host.

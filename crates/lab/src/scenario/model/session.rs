@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// A connection and what its ends do. What is said of reading, writing and options holds for both.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Session {
+pub struct SessionSpec {
     /// The host that connects.
     pub from: Name,
     /// The host that listens.
@@ -41,7 +41,7 @@ pub struct Session {
     pub late: Option<Time>,
     /// How it ends.
     #[serde(default)]
-    pub ending: Leave,
+    pub ending: EndingSpec,
     /// `to` is who ends it so.
     #[serde(default)]
     pub ended_by_server: bool,
@@ -80,7 +80,7 @@ pub struct Session {
 /// How an end leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Leave {
+pub enum EndingSpec {
     /// Shuts down after its last byte, closes after the peer's.
     #[default]
     HalfClose,

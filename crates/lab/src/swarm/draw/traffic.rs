@@ -164,7 +164,8 @@ impl Drawer {
         }
         self.ending(&mut one, bytes + answer);
         if self.theme == Theme::Pair && !one.contains_key("ending") {
-            // A probe would hide that a connection sleeps too long. Who is reset, or left, needs it.
+            // A probe would hide that a connection sleeps too long. Only an end that is reset or
+            // left needs probes.
             one.remove("keepalive");
         }
         self.options(&mut one);

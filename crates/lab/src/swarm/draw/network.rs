@@ -82,7 +82,7 @@ impl Drawer {
         }
         self.management(&mut way);
         if is_bad {
-            self.accidents(&mut way);
+            self.impairments(&mut way);
         }
         way
     }
@@ -139,7 +139,7 @@ impl Drawer {
     }
 
     /// Loss, corruption, duplicates, overtaking, jitter.
-    fn accidents(&mut self, way: &mut Table) {
+    fn impairments(&mut self, way: &mut Table) {
         let worst = if self.delivers { 1 } else { 4 };
         let how_often = if self.theme == Theme::Pair { 75 } else { 60 };
         for (key, most) in
