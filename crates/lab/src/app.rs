@@ -26,14 +26,14 @@ pub struct Step {
 }
 
 impl Step {
-    /// Nothing to do until something happens.
+    /// The application did nothing, and waits for something to happen.
     pub const IDLE: Self = Self { next: Instant::FAR_FUTURE, did: false };
 }
 
 /// An application. It gets a turn after everything that happens on its host, unless it
 /// [sleeps](Self::sleeps), and must do all it can.
 pub trait App {
-    /// One turn.
+    /// Gives the application one turn.
     fn step(&mut self, stack: &Stack, now: Instant) -> Step;
 
     /// Whether it promises to call `waker` when it has something to do, or to say when in

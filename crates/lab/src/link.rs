@@ -1,4 +1,4 @@
-//! An emulated full-duplex link: two NICs, the wires between them, and what happens on the way.
+//! An emulated full-duplex link: two NICs, the wires between them, queues and impairments.
 //!
 //! The physical model: a frame waits in the NIC's ring until the doorbell, is cut into wire
 //! segments and serialised one after the other at the rate of the wire, with what Ethernet adds to
@@ -154,7 +154,7 @@ impl Link {
         self.wires().0[end].path.config.delay = delay;
     }
 
-    /// Another random loss from `end` on.
+    /// Sets the random loss of the path that begins at `end`.
     pub fn set_loss(&self, end: usize, loss: Ppm) {
         self.wires().0[end].path.config.loss = loss;
     }

@@ -65,7 +65,7 @@ pub struct Experiment<'a> {
 /// What an expectation says about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// In words.
+    /// What holds or does not hold, in words.
     pub text: String,
     /// It holds.
     pub holds: bool,

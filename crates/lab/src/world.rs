@@ -29,7 +29,7 @@ pub struct WorldConfig {
     /// A host notices an event up to so much late, as a real one does (timer slack, scheduling),
     /// unless [`World::set_cpu`] says more.
     pub wake_jitter: Nanos,
-    /// When the world begins.
+    /// The time at which the world begins.
     pub start: Instant,
 }
 
@@ -66,7 +66,7 @@ pub enum End<'a> {
     Host(HostId, &'a [Address]),
     /// At a router. The queue of the router's port is the bottleneck of the path that begins here.
     Router(RouterId),
-    /// At an actor, which has no card: what it sends is on its way at once.
+    /// At an actor, which has no card: what it sends leaves at once.
     Actor(ActorId),
 }
 
@@ -77,7 +77,7 @@ enum Node {
     Actor(usize),
 }
 
-/// Who sends packets of his own into a link.
+/// Who sends packets of its own into a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketSource {
     Host(HostId),
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Something may have been put on a link, on either way: a packet may be answered on its way.
+    /// Something may have been put on a link, in either direction: routers answer packets.
     fn touch(&mut self, link: usize) {
         self.file_directions(link);
         for end in 0..ENDS {

@@ -14,7 +14,7 @@ use std::task::{Wake, Waker};
 
 /// What a server does with the connections that it accepts.
 pub(super) trait Service {
-    /// What it does on one of them.
+    /// What it does on one connection.
     type Task: Task;
 
     /// As [`Task::sleeps`], for the server and all its tasks.

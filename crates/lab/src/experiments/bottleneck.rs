@@ -18,12 +18,12 @@ pub type Failure = Box<dyn core::error::Error>;
 
 /// What Ethernet adds to each IP packet on the wire, bytes.
 const ETHERNET: u64 = 38;
-/// Bytes of one write.
+/// Bytes of one write at most.
 const WRITE: u64 = 256 << 10;
 /// Lateness of the hosts: that of a real one with high-resolution timers.
 const LATENESS: Nanos = Nanos::from_micros(10);
 
-/// The way through the bottleneck.
+/// The path through the bottleneck.
 #[derive(Clone, Debug)]
 pub struct BottleneckPath {
     /// Of the bottleneck, on the wire.
@@ -86,7 +86,7 @@ impl BottleneckPath {
 pub struct Flow {
     /// Its congestion controller.
     pub controller: &'static str,
-    /// When it begins.
+    /// When it begins, from the start of the run.
     pub begins: Nanos,
     /// Its application writes no faster than this, every 10 ms.
     pub at_most: Option<Rate>,
@@ -131,7 +131,7 @@ pub struct BottleneckRun {
     link: Link,
     path: BottleneckPath,
     start: Instant,
-    /// Of each flow.
+    /// The log of each flow's group.
     logs: Vec<SharedGroupLog>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct AttackPlan {
     /// Its own address, and the victim's.
     pub(crate) own: IpAddr,
     pub(crate) victim: SocketAddr,
-    /// From when until when.
+    /// When the attack begins and when it ends.
     pub(crate) start: Instant,
     pub(crate) stop: Instant,
     /// Between two turns, and what is sent in one.
@@ -42,7 +42,7 @@ pub(crate) struct AttackPlan {
     pub(crate) count: u32,
     /// Bytes that each of them sends.
     pub(crate) bytes: u32,
-    /// Of somebody else.
+    /// The connection of somebody else that is attacked.
     pub(crate) target: Option<SessionAddresses>,
 }
 

@@ -31,9 +31,9 @@ pub(super) struct Direction {
     tx_coalescing: Coalescing,
     rx_coalescing: Coalescing,
     receive_offload: offload::ReceiveOffload,
-    /// Taken, and waiting for the doorbell.
+    /// Frames that the NIC took and that wait for the doorbell.
     posted: Vec<(Instant, Frame)>,
-    /// In the order of their completion.
+    /// Frames that the NIC sends, in the order of their completion.
     ring: VecDeque<InRing>,
     wire: Serializer,
     pub(super) path: Path,
@@ -82,7 +82,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends what was posted; routers answer on the way `back`.
+    /// Sends what was posted. Answers of routers go to `back`, the opposite direction.
     pub(super) fn ring_doorbell(&mut self, now: Instant, back: &mut Self) {
         let mut posted = core::mem::take(&mut self.posted);
         for (posted, frame) in posted.drain(..) {

@@ -32,9 +32,9 @@ pub(super) struct ReceiveOffload {
 /// Segments of one flow that follow each other.
 struct SegmentRun<'a> {
     first: &'a Frame,
-    /// Where the TCP header begins.
+    /// Where the TCP header begins in the headers.
     tcp: usize,
-    /// Payload of each but the last.
+    /// Bytes of payload of each segment but the last.
     size: usize,
     count: usize,
     payload_len: usize,

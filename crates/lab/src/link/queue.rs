@@ -184,7 +184,7 @@ impl Hop {
         }
     }
 
-    /// Packets and bytes that wait at `now`.
+    /// Packets and bytes that wait in the queue at `now`.
     pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
         match self {
             Self::AtArrival(hop) => {
@@ -195,7 +195,7 @@ impl Hop {
         }
     }
 
-    /// Packets that it keeps.
+    /// Packets that the hop keeps.
     pub(super) fn contents(&self) -> usize {
         match self {
             Self::AtArrival(_) => 0,
@@ -290,7 +290,7 @@ pub(super) struct AtDeparture {
     service: Service,
     codel: Option<CoDelState>,
     wifi: Option<Wifi>,
-    /// Not there yet.
+    /// Packets that arrive later than the last event.
     incoming: VecDeque<Queued>,
     queue: VecDeque<Queued>,
     bytes: u64,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub struct Observed<'a> {
     /// The link.
     pub link: &'a str,
-    /// Which end.
+    /// The end of the link that it left.
     pub end: usize,
     /// When its last bit left.
     pub at: Instant,

@@ -26,13 +26,13 @@ pub enum Quantity {
     Cwnd,
     /// Of an application: payload that its receivers read, Mbit/s.
     Goodput,
-    /// Of one way of a link: the longest time that a frame took from TCP to the wire, milliseconds.
+    /// Of one direction of a link: the longest time of a frame from TCP to the wire, milliseconds.
     Below,
-    /// Of one way of a link: frames with data per second, super-frames counted once.
+    /// Of one direction of a link: frames with data per second, super-frames counted once.
     Frames,
-    /// Of one way of a link: bytes that have not yet left the NIC.
+    /// Of one direction of a link: bytes that have not yet left the NIC.
     Ring,
-    /// Of one way of a link: bytes in the queue of its hop.
+    /// Of one direction of a link: bytes in the queue of its hop.
     Backlog,
     /// Of a host: wake-ups of applications per second.
     Wakeups,
@@ -45,9 +45,9 @@ pub enum Quantity {
 /// One value per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// Of whom: an application, a host, or one way of a link.
+    /// The application, host, or direction of a link that the track is about.
     pub subject: String,
-    /// What.
+    /// What its values are.
     pub quantity: Quantity,
     /// At the times of the recording.
     pub values: Vec<f64>,
@@ -56,7 +56,7 @@ pub struct Track {
 /// What share of all times is how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Of what.
+    /// Whose times these are.
     pub subject: String,
     /// Milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,
@@ -67,7 +67,7 @@ pub struct Distribution {
 pub struct Recording {
     /// When the samples were taken, milliseconds from the end of the warm-up.
     pub ms: Vec<f64>,
-    /// What was seen then.
+    /// The tracks, with one value for each of these times.
     pub tracks: Vec<Track>,
     /// Over the whole run.
     pub distributions: Vec<Distribution>,
@@ -92,7 +92,7 @@ pub(crate) struct Recorder<'a> {
     /// Wake-ups of each host and bytes that each application had delivered at the last sample.
     wakeups: Vec<u64>,
     delivered: Vec<u64>,
-    /// Of each link's ways.
+    /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
     /// The next track of this sample.

@@ -30,7 +30,7 @@ use toml::Spanned;
 /// The first port of applications; each group has its own.
 const FIRST_PORT: u16 = 5001;
 
-/// Of a write if nothing is said, as iperf3's.
+/// Bytes of one write where the scenario says nothing: iperf3's.
 const WRITE: u64 = 131_072;
 
 /// The thread of a host's event loop, and of its executor.
@@ -62,7 +62,7 @@ pub(crate) struct ScenarioWorld {
     pub(crate) groups: Vec<(String, AppKind, SharedGroupLog)>,
     pub(crate) sessions: Vec<session::RunningSession>,
     pub(crate) hostiles: Vec<hostile::HostilePeer>,
-    /// What happens when: in order.
+    /// Changes of links, in the order of their times.
     pub(crate) events: Vec<LinkChange>,
 }
 
@@ -72,7 +72,7 @@ struct Builder<'a> {
     files: &'a Files<'a>,
     world: World,
     nodes: BTreeMap<&'a str, NodeId>,
-    /// Of each host and actor, by link.
+    /// The addresses of each host and actor, by link.
     addresses: BTreeMap<NodeId, Vec<(LinkId, IpAddr)>>,
     links: BTreeMap<&'a str, (LinkId, [NodeId; ENDS])>,
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// All figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
 
-/// What is looked at from time to time.
+/// Figures over time.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     /// What the columns are; the first is the time since the start, in milliseconds.
@@ -28,7 +28,7 @@ fn millis(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
 
-/// Counters and processor of a host.
+/// The counters of a host by name, and what its processor did.
 fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats) {
     let stack = world.stack(host);
     let tcp = stack.tcp_counters().into_iter().map(|(counter, n)| (Counter::name(counter), n));
@@ -67,7 +67,7 @@ pub(super) struct Probes<'a> {
 }
 
 impl<'a> Probes<'a> {
-    /// From now on everything counts.
+    /// Begins: from here on everything counts.
     pub(super) fn begin(
         world: &World,
         hosts: &'a [(String, HostId)],
@@ -97,7 +97,7 @@ impl<'a> Probes<'a> {
         }
     }
 
-    /// One look.
+    /// Takes one sample.
     pub(super) fn sample(&mut self, world: &World) {
         let now = world.now();
         let mut row = vec![("ms".to_owned(), millis(now.since(self.begun)))];
@@ -151,7 +151,7 @@ impl<'a> Probes<'a> {
         self.series.rows.push(values);
     }
 
-    /// What it all came to.
+    /// The figures of the whole time, and the series.
     pub(super) fn finish(self, world: &World) -> (Figures, Series) {
         let seconds = world.now().since(self.begun).as_secs_f64();
         let mut figures = Figures::new();

@@ -13,7 +13,7 @@ use neap_tcp::time::{Instant, Nanos};
 /// What a run has come to.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// All figures.
+    /// All figures by name.
     pub figures: Figures,
     /// What was looked at over time.
     pub series: Series,
@@ -35,7 +35,7 @@ pub enum RunError {
     /// The receiver of an application got other bytes than were sent.
     #[error("app {app}: byte {at} of a stream is wrong")]
     WrongByte {
-        /// Which application.
+        /// The name of the application.
         app: String,
         /// Where in its stream.
         at: u64,

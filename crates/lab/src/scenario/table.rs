@@ -42,7 +42,7 @@ pub struct TableRow {
     pub case: String,
     /// By published column; empty where nothing was.
     pub published: Vec<String>,
-    /// By column.
+    /// The values that the runs came to, by column.
     pub values: Vec<f64>,
 }
 

@@ -25,17 +25,17 @@ const PATIENCE: u64 = 64;
 pub struct Peaks {
     /// Bytes of what was received and not read, of all sockets (`skmem r`).
     pub received: u64,
-    /// Of one socket.
+    /// Bytes of what was received and not read, of the socket that had most.
     pub received_by_one: u64,
     /// Bytes of what is to be sent, of all sockets (`skmem w`).
     pub sending: u64,
-    /// Of one socket.
+    /// Bytes of what is to be sent, of the socket that had most.
     pub sending_by_one: u64,
     /// Connections with state of their own.
     pub connections: u64,
     /// Half-open connections and those that wait to be accepted, of all listeners.
     pub half_open: u64,
-    /// In TIME_WAIT.
+    /// Connections in TIME_WAIT.
     pub time_wait: u64,
 }
 
@@ -70,7 +70,7 @@ pub struct Outcome {
     pub segments: u64,
     /// Of when each frame left and how long it was.
     pub hash: u64,
-    /// By host.
+    /// The most that each host held, by the host's name.
     pub peaks: Vec<(String, Peaks)>,
     /// What happened on all links and hosts, so that a test can tell whether its worlds are worth
     /// anything.

@@ -21,7 +21,7 @@ pub(super) struct GroupClient {
     start: Instant,
     end: Instant,
     rng: Rng,
-    /// Something is due then.
+    /// When something is due.
     next: Instant,
     /// The stream may be written up to this position.
     allowed: u64,

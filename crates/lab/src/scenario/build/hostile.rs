@@ -28,7 +28,7 @@ const PROBE: Nanos = Nanos::from_secs(5);
 pub(crate) struct HostilePeer {
     pub(crate) name: String,
     pub(crate) attack: Attack,
-    /// Whom it attacks.
+    /// The host that it attacks.
     pub(crate) target: HostId,
     pub(crate) actor: ActorId,
     plan: Rc<RefCell<Option<AttackPlan>>>,

@@ -19,13 +19,13 @@ const FIRST_PORT: u16 = 7001;
 
 /// A session at work.
 pub(crate) struct RunningSession {
-    /// Its name.
+    /// Its name in the scenario.
     pub(crate) name: String,
     /// Who connected.
     pub(crate) client: SharedSessionLog,
     /// Who listened.
     pub(crate) server: SharedSessionLog,
-    /// That each writes.
+    /// Bytes that client and server write.
     pub(crate) bytes: [u64; 2],
     /// One end leaves without having read all.
     pub(crate) is_cut: bool,

@@ -12,37 +12,37 @@ pub struct SessionSpec {
     pub from: Name,
     /// The host that listens.
     pub to: Name,
-    /// From the start of the world.
+    /// When it begins, from the start of the world.
     #[serde(default)]
     pub start: Option<Time>,
-    /// That `from` writes.
+    /// Bytes that `from` writes.
     #[serde(default)]
     pub bytes: Option<Size>,
-    /// That `to` writes.
+    /// Bytes that `to` writes.
     #[serde(default)]
     pub answer: Option<Size>,
-    /// Of one write at the most.
+    /// Bytes of one write at most.
     #[serde(default)]
     pub write: Option<Size>,
-    /// Of one read at the most.
+    /// Bytes of one read at most.
     #[serde(default)]
     pub read: Option<Size>,
-    /// Reads and writes that copy nothing.
+    /// Share of the reads and writes that copy nothing.
     #[serde(default)]
     pub zero_copy: Option<Share>,
-    /// Reads and writes after which it rests.
+    /// Share of the reads and writes after which an end rests.
     #[serde(default)]
     pub pause: Option<Share>,
-    /// For so long at the most.
+    /// The longest rest.
     #[serde(default)]
     pub rest: Option<Time>,
     /// `to` reads nothing for so long.
     #[serde(default)]
     pub late: Option<Time>,
-    /// How it ends.
+    /// How the session ends.
     #[serde(default)]
     pub ending: EndingSpec,
-    /// `to` is who ends it so.
+    /// The ending is that of `to`, not of `from`.
     #[serde(default)]
     pub ended_by_server: bool,
     /// It is aborted once so many bytes were read and written.
@@ -86,6 +86,6 @@ pub enum EndingSpec {
     HalfClose,
     /// Closes after its last byte, whatever comes.
     Close,
-    /// Resets.
+    /// Resets the connection.
     Abort,
 }

@@ -34,7 +34,7 @@ impl Drawer {
         };
         let is_lossy = self.is_lossy;
         for (index, ends) in ends.into_iter().enumerate() {
-            // One link of a way is the bad one; now and then all are.
+            // The first link has impairments; now and then others have them too.
             let is_bad = is_lossy && (index == 0 || self.often(20));
             let mut link = self.link(routers > 0, is_bad);
             put(&mut link, [("ends", ends.map(Value::from).to_vec().into())]);
