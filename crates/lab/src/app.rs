@@ -1,7 +1,7 @@
 //! Applications on the hosts of a world.
 //!
-//! An application of connections is a `client` or a `server`. Both drive `stream`s, and what they do
-//! with a stream is a `task`. There are two kinds of tasks: the traffic of a [`group`] of equal
+//! An application of connections is a `client` or a `server`. Both drive `stream`s, and what they
+//! do with a stream is a `task`. There are two kinds of tasks: the traffic of a [`group`] of equal
 //! connections, and one end of a [`session`], a single connection with a plan of its own.
 
 mod client;

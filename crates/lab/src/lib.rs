@@ -3,13 +3,13 @@
 //! # A tour, from the bottom to the top
 //!
 //! - [`rng`]: all randomness comes from one seed, forked by purpose, so a run is the same every
-//!   time, to the byte. [`histogram`]: distributions of times. [`pattern`]: the bytes of a stream as
-//!   a function of the position, so that a receiver can check them.
+//!   time, to the byte. [`histogram`]: distributions of times. [`pattern`]: the bytes of a stream
+//!   as a function of the position, so that a receiver can check them.
 //! - [`link`]: two cards, the wires between them, queues and impairments on the way.
 //! - [`app`]: applications of hosts: groups of equal connections, and sessions with a plan each.
 //! - [`world`]: hosts ([`neap_stack::stack::Stack`]), routers and links, and whose event is the
-//!   earliest. A world sets the time and gives that host its turn, a little late, as real hosts are.
-//!   Nothing in it reads a clock.
+//!   earliest. A world sets the time and gives that host its turn, a little late, as real hosts
+//!   are. Nothing in it reads a clock.
 //! - [`hostile`]: peers that speak TCP badly on purpose, in place of a host.
 //! - [`oracle`]: what must hold in every world.
 //! - [`report`]: what people see of a run: series, plots, pages, packets.
@@ -19,8 +19,8 @@
 //!   smaller.
 //! - [`experiments`]: worlds that are built by code, since no scenario can say them.
 //!
-//! Each of these uses only those above it in the list. Scripts in packetdrill's language are a crate
-//! of their own, `neap-script`.
+//! Each of these uses only those above it in the list. Scripts in packetdrill's language are a
+//! crate of their own, `neap-script`.
 #![forbid(unsafe_code)]
 
 pub mod app;
