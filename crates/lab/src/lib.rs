@@ -17,14 +17,14 @@
 //!   hold; their runs, sweeps and tables. [`library`]: the scenarios that neap brings along.
 //! - [`swarm`]: scenarios drawn from a seed and run under every oracle; one that breaks is made
 //!   smaller.
-//! - [`experiments`]: worlds that are built by code, since no scenario can say them.
+//! - [`bottleneck`]: flows of chosen congestion controllers through one queue, and their figures.
 //!
 //! Each of these uses only those above it in the list. Scripts in packetdrill's language are a
 //! crate of their own, `neap-script`.
 #![forbid(unsafe_code)]
 
 pub mod app;
-pub mod experiments;
+pub mod bottleneck;
 pub mod histogram;
 pub mod hostile;
 pub mod library;

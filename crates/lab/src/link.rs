@@ -43,7 +43,7 @@ use crate::rng::{Ppm, Rng};
 #[derive(Debug)]
 struct Wires([Direction; ENDS]);
 
-/// A link, as whoever runs the experiment sees it.
+/// A link, as seen by the world and by tests.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<Mutex<Wires>>);
 
@@ -138,7 +138,7 @@ impl Link {
         self.wires().0.iter().map(Direction::contents).sum()
     }
 
-    /// Loses everything from `end` on, or no longer.
+    /// Cuts the direction that begins at `end`, so that it loses everything, or repairs it.
     pub fn set_down(&self, end: usize, is_down: bool) {
         self.wires().0[end].path.is_down = is_down;
     }

@@ -185,7 +185,7 @@ pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), Stri
 pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let (stack, now) = (world.stack(host), world.now());
     let usage = stack.usage();
-    // Whom nobody called still listens.
+    // A server to which no client came still listens.
     let names = usage.names - usage.tcp.listeners;
     if usage.tcp.connections + usage.tcp.time_wait + names != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
@@ -201,7 +201,7 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the application at the other end of this log has left.
+/// Whether the application of this log has left.
 pub fn is_over(log: &SharedSessionLog) -> bool {
     log.borrow().is_over
 }

@@ -77,7 +77,7 @@ enum Node {
     Actor(usize),
 }
 
-/// Who sends packets of its own into a link.
+/// The end of a link that sends packets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketSource {
     Host(HostId),
@@ -163,7 +163,7 @@ impl World {
         RouterId(self.routers.len() - 1)
     }
 
-    /// Adds one who speaks in packets. It sends and receives by the first link that ends at it.
+    /// Adds an actor. It sends and receives by the first link that ends at it.
     pub fn add_actor(&mut self, actor: impl Actor + 'static) -> ActorId {
         self.actors.push(ActorSlot::new(Box::new(actor)));
         self.events.add_actor();

@@ -53,7 +53,7 @@ fn link(text: &str) -> Result<Link, String> {
     found.ok_or_else(|| "there are 100 and 1000".to_owned())
 }
 
-/// Who sends.
+/// The stack that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Sender {

@@ -17,7 +17,7 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::time::{Instant, Nanos, Rate};
-use server::GroupService;
+use server::GroupAcceptor;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -172,7 +172,7 @@ impl Group {
         local: SocketAddr,
     ) -> Result<impl App + use<>, SocketError> {
         let listener = stack.listen(local, self.config.server.clone())?;
-        Ok(Server::new(listener, GroupService { group: self.clone() }))
+        Ok(Server::new(listener, GroupAcceptor { group: self.clone() }))
     }
 
     /// One more client, which connects to `remote` at `start` and writes until `end`.

@@ -3,7 +3,7 @@
 
 use super::App;
 use super::client::Client;
-use super::server::{Server, Service};
+use super::server::{Acceptor, Server};
 use super::stream::{Failed, Stream};
 use super::task::{Task, Turn};
 use crate::pattern::Pattern;
@@ -138,16 +138,16 @@ pub fn server(
 ) -> Result<(impl App + use<>, SharedSessionLog), SocketError> {
     let listener = stack.listen(local, options)?;
     let log = SharedSessionLog::default();
-    let service = OneSession { end: Some(SessionEnd::new(plan, log.clone(), rng)) };
-    Ok((Server::new(listener, service), log))
+    let acceptor = OneSession { end: Some(SessionEnd::new(plan, log.clone(), rng)) };
+    Ok((Server::new(listener, acceptor), log))
 }
 
-/// The service that accepts one connection.
+/// The acceptor of one connection.
 struct OneSession {
     end: Option<SessionEnd>,
 }
 
-impl Service for OneSession {
+impl Acceptor for OneSession {
     type Task = SessionEnd;
 
     fn sleeps(&self) -> bool {
@@ -159,7 +159,7 @@ impl Service for OneSession {
     }
 
     fn accept(&mut self, _: Instant, _: SocketAddr) -> SessionEnd {
-        self.end.take().expect("a service that is full accepts nothing")
+        self.end.take().expect("an acceptor that is full accepts nothing")
     }
 
     fn is_full(&self) -> bool {

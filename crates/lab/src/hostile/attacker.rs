@@ -237,7 +237,7 @@ fn forged(own: IpAddr, rng: &mut Rng) -> SocketAddr {
     SocketAddr::new(ip, rng.range(1024, 65_535) as u16)
 }
 
-/// A guess at what one end of somebody's connection might say.
+/// Sends a guess at what one end of the attacked connection might send.
 fn forge(now: Instant, from: SocketAddr, to: SocketAddr, rng: &mut Rng, out: &mut Outbox) {
     let (from, to) = if rng.chance(Ppm::percent(50)) { (from, to) } else { (to, from) };
     let mut connection = AttackConnection::new(from, to, rng);

@@ -40,9 +40,9 @@ pub(super) struct Direction {
     /// Handed over by the interrupt and not yet taken by the host.
     received: VecDeque<Received>,
     pub(super) stats: LinkStats,
-    /// What left since somebody began to take notes.
+    /// Frames that left since [`Link::trace`](super::Link::trace) was first called.
     pub(super) trace: Option<Vec<Departed>>,
-    /// Packets that left since somebody began to listen.
+    /// Packets that left since [`Link::capture`](super::Link::capture) was first called.
     pub(super) capture: Option<Vec<Captured>>,
 }
 

@@ -34,7 +34,7 @@ const AFTER_RESET: &str = "data after a reset";
 const NEVER_SENT: &str = "acknowledges what was never sent";
 const UNOPENED: &str = "a segment before both SYNs";
 
-/// Who sends a packet.
+/// The sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A host: it must keep to the rules.

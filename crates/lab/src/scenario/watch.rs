@@ -174,7 +174,8 @@ pub(crate) struct WatchedRun {
     /// Hosts with one interface, its link and end, where nothing may wait below a socket while the
     /// wire is idle.
     prompt: Vec<(HostId, usize, usize)>,
-    /// Ends of links at which somebody speaks: actors first, since hosts answer them.
+    /// The ends of links at which hosts and actors send. Actors come first, since hosts answer
+    /// them.
     listened: Vec<(usize, usize, Sender)>,
     peaks: Vec<Peaks>,
     steps: u64,
@@ -289,7 +290,8 @@ impl WatchedRun {
         Ok(())
     }
 
-    /// Whether nothing is left to happen: all have left, and nobody is remembered.
+    /// Whether nothing is left to happen: all applications have left, and no host remembers a
+    /// connection.
     fn is_over(&self) -> bool {
         let ScenarioWorld { world, hosts, groups, sessions, .. } = &self.built;
         let over = sessions.iter().all(|one| oracle::is_over(&one.client));

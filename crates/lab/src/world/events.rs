@@ -4,14 +4,14 @@ use neap_tcp::time::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Who may have something to do.
+/// A part of a world that has turns of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Agent {
     /// A host.
     Host(usize),
     /// The hop of a link from one of its ends on, or the router that it leads to.
     Direction(usize, usize),
-    /// One who speaks in packets.
+    /// An actor.
     Actor(usize),
 }
 

@@ -19,7 +19,7 @@ use std::task::{Wake, Waker};
 /// Calls of [`Stack::poll`] at one instant after which a host is thought to spin.
 const MAX_POLLS: u32 = 20_000;
 
-/// Rounds of applications and host at one instant, likewise.
+/// Rounds of applications and stack at one instant after which a host is thought to spin.
 const MAX_ROUNDS: u32 = 2_000;
 
 /// Applications that were woken, in that order.
@@ -198,8 +198,8 @@ impl Host {
         did
     }
 
-    /// Those who have their turn now: whose time has come, and who were woken if that costs
-    /// nothing.
+    /// Finds the applications that have their turn now: their time has come, or they were woken and
+    /// a switch costs no time.
     fn collect(&mut self, now: Instant) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         for index in woken.drain(..) {

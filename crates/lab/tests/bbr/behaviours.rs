@@ -2,7 +2,7 @@
 
 use crate::check_snapshot;
 use core::fmt::Write;
-use neap_lab::experiments::bottleneck::{BottleneckPath, BottleneckRun, Flow, FlowFigures};
+use neap_lab::bottleneck::{BottleneckPath, BottleneckRun, Flow, FlowFigures};
 use neap_lab::link::Policer;
 use neap_lab::rng::Ppm;
 use neap_tcp::info::TcpInfo;

@@ -1,7 +1,7 @@
 //! One flow over a grid of paths: goodput, round-trip time, what was sent again.
 
 use crate::check_snapshot;
-use neap_lab::experiments::bottleneck::{Cell, FlowFigures, GRID_HEADER};
+use neap_lab::bottleneck::{Cell, FlowFigures, GRID_HEADER};
 
 const CONTROLLERS: [&str; 2] = ["bbr", "bbr3"];
 

@@ -3,7 +3,7 @@
 use super::messages::Parser;
 use super::{EndLog, Group, GroupLog, LONGEST_WRITE, Traffic};
 use crate::app::page;
-use crate::app::server::Service;
+use crate::app::server::Acceptor;
 use crate::app::stream::{Failed, Stream};
 use crate::app::task::{Task, Turn};
 use core::net::SocketAddr;
@@ -15,11 +15,11 @@ use neap_tcp::time::{Instant, Nanos};
 const TICK: Nanos = Nanos::from_millis(5);
 
 /// Gives each connection of a group its receiver.
-pub(super) struct GroupService {
+pub(super) struct GroupAcceptor {
     pub(super) group: Group,
 }
 
-impl Service for GroupService {
+impl Acceptor for GroupAcceptor {
     type Task = GroupServer;
 
     fn sleeps(&self) -> bool {

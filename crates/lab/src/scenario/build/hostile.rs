@@ -1,4 +1,4 @@
-//! Hostile peers of a scenario: where they are and whom they attack.
+//! Hostile peers of a scenario: where they are and which host they attack.
 
 use super::Builder;
 use super::session;
@@ -128,7 +128,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The session that somebody off the path attacks.
+    /// The session that a peer off the path attacks.
     fn target(
         &self,
         hostile: &HostileSpec,

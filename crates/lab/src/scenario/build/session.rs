@@ -21,9 +21,9 @@ const FIRST_PORT: u16 = 7001;
 pub(crate) struct RunningSession {
     /// Its name in the scenario.
     pub(crate) name: String,
-    /// Who connected.
+    /// The log of the end that connects.
     pub(crate) client: SharedSessionLog,
-    /// Who listened.
+    /// The log of the end that listens.
     pub(crate) server: SharedSessionLog,
     /// Bytes that client and server write.
     pub(crate) bytes: [u64; 2],

@@ -38,7 +38,7 @@ impl Drawer {
         );
     }
 
-    /// Silence after which a socket asks whether anybody is there.
+    /// Silence after which a socket probes whether its peer is there.
     fn keepalive(&mut self) -> Value {
         let most = if self.theme == Theme::Slow { 1800 } else { 60 };
         let idle = Nanos::from_secs(self.rng.log_range(5, most));
