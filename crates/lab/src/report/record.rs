@@ -12,42 +12,42 @@ const QUANTILES: u32 = 200;
 /// What a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
-    /// Payload that an application has written and not sent, bytes.
+    /// Of an application: payload bytes written and not sent.
     Unsent,
-    /// Memory of an application's frames in qdiscs, bytes.
+    /// Of an application: memory of frames in qdiscs, bytes.
     Qdisc,
-    /// Memory of an application's frames in devices, bytes.
+    /// Of an application: memory of frames in devices, bytes.
     Device,
-    /// Bytes of an application that are not acknowledged, less those below TCP.
+    /// Of an application: bytes that are not acknowledged, less those below.
     InFlight,
-    /// The mean of an application's smoothed round-trip times, milliseconds.
+    /// Of an application: the mean of its smoothed round-trip times, milliseconds.
     Srtt,
-    /// The sum of an application's congestion windows, segments.
+    /// Of an application: the sum of its congestion windows, segments.
     Cwnd,
-    /// Payload that an application's receivers read, Mbit/s.
+    /// Of an application: payload that its receivers read, Mbit/s.
     Goodput,
-    /// The longest time that a frame took from TCP to the wire of a link, milliseconds.
+    /// Of one direction of a link: the longest time of a frame from TCP to the wire, milliseconds.
     Below,
-    /// Frames with data per second in one direction of a link, super-frames counted once.
+    /// Of one direction of a link: frames with data per second, super-frames counted once.
     Frames,
-    /// Bytes that have not yet left the NIC of a link.
+    /// Of one direction of a link: bytes that have not yet left the NIC.
     Ring,
-    /// Bytes in the queue of a link's hop.
+    /// Of one direction of a link: bytes in the queue of its hop.
     Backlog,
-    /// Wake-ups of a host's applications per second.
+    /// Of a host: wake-ups of applications per second.
     Wakeups,
-    /// Memory of a host's sockets, bytes.
+    /// Of a host: memory of its sockets, bytes.
     Memory,
-    /// Bytes in a host's qdiscs.
+    /// Of a host: bytes in its qdiscs.
     QdiscBacklog,
 }
 
 /// One value per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// The application, the host or the direction of a link that is described.
+    /// The application, host, or direction of a link that the track is about.
     pub subject: String,
-    /// What.
+    /// What its values are.
     pub quantity: Quantity,
     /// At the times of the recording.
     pub values: Vec<f64>,
@@ -56,7 +56,7 @@ pub struct Track {
 /// What share of all times is how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// The application, the host or the direction of a link that is described.
+    /// Whose times these are.
     pub subject: String,
     /// Milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,
@@ -67,7 +67,7 @@ pub struct Distribution {
 pub struct Recording {
     /// When the samples were taken, milliseconds from the end of the warm-up.
     pub ms: Vec<f64>,
-    /// What was seen then.
+    /// The tracks, with one value for each of these times.
     pub tracks: Vec<Track>,
     /// Over the whole run.
     pub distributions: Vec<Distribution>,
@@ -92,7 +92,7 @@ pub(crate) struct Recorder<'a> {
     /// Wake-ups of each host and bytes that each application had delivered at the last sample.
     wakeups: Vec<u64>,
     delivered: Vec<u64>,
-    /// Times below TCP, of both directions of each link.
+    /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
     /// The next track of this sample.
