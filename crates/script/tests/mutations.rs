@@ -35,6 +35,7 @@ const RECOVERY: &str = "tcp/src/sender/recovery.rs";
 const RETRANSMIT: &str = "tcp/src/connection/retransmit.rs";
 const SENDER: &str = "tcp/src/sender/mod.rs";
 const SPACE: &str = "tcp/src/connection/send_space.rs";
+const TIMEOUTS: &str = "tcp/src/sender/timeouts.rs";
 const TIMERS: &str = "tcp/src/connection/timers.rs";
 const OUTPUT: &str = "tcp/src/connection/output.rs";
 
@@ -60,14 +61,14 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a short segment waits for another one (Nagle)",
         OUTPUT,
-        "self.options.nodelay || self.sender.board.is_empty() || !unacked_short",
-        "$on || self.options.nodelay || self.sender.board.is_empty() || !unacked_short",
+        "self.options.nodelay || !self.sender.has_unacked() || !unacked_short",
+        "$on || self.options.nodelay || !self.sender.has_unacked() || !unacked_short",
     ),
     mutation(
         "full segments in flight do not hold a short one (Minshall)",
         OUTPUT,
-        "self.sender.board.is_empty() || !unacked_short",
-        "self.sender.board.is_empty() || (!unacked_short && !$on)",
+        "!self.sender.has_unacked() || !unacked_short",
+        "!self.sender.has_unacked() || (!unacked_short && !$on)",
     ),
     mutation("TCP_CORK holds", OUTPUT, "if self.options.cork {", "if self.options.cork && !$on {"),
     mutation(
@@ -79,9 +80,9 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "no frame goes beyond the end of a record",
         OUTPUT,
-        "let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);\n        let first",
-        "let (record, is_ended) = match $on { true => (unsent, false), false => \
-         self.sender.queue.first_record(self.sender.nxt) };\n        let first",
+        "let record = self.sender.first_record();\n        let first",
+        "let record = match $on { true => Record { len: unsent, is_ended: false }, false => \
+         self.sender.first_record() };\n        let first",
     ),
     mutation(
         "few frames are below a socket",
@@ -122,8 +123,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "retransmissions keep to the window",
         RETRANSMIT,
-        "let room = self.sender.window.cwnd.saturating_sub(in_flight);",
-        "let room = self.sender.window.cwnd.saturating_sub(in_flight).max($on.into());",
+        "let room = self.sender.cwnd_left();",
+        "let room = self.sender.cwnd_left().max($on.into());",
     ),
     mutation(
         "what may be reordering is given time (RACK)",
@@ -145,9 +146,9 @@ const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "after two round trips",
-        TIMERS,
-        "srtt.saturating_mul(2) + sender.recovery.probe_slack(PROBE_SLACK)",
-        "srtt.saturating_mul(if $on { 3 } else { 2 }) + sender.recovery.probe_slack(PROBE_SLACK)",
+        TIMEOUTS,
+        "srtt.saturating_mul(2) + self.recovery.probe_slack(PROBE_SLACK)",
+        "srtt.saturating_mul(if $on { 3 } else { 2 }) + self.recovery.probe_slack(PROBE_SLACK)",
     ),
     mutation(
         "the window shrinks in proportion (PRR)",
@@ -181,9 +182,9 @@ const MUTATIONS: &[Mutation] = &[
     ),
     mutation(
         "timeouts double",
-        TIMERS,
-        "self.sender.rtt.back_off();\n        self.owed.retransmit_head",
-        "if !$on { self.sender.rtt.back_off(); }\n        self.owed.retransmit_head",
+        TIMEOUTS,
+        "self.rtt.back_off();",
+        "if !$on { self.rtt.back_off(); }",
     ),
     mutation(
         "duplicate ACKs let new data go (limited transmit)",

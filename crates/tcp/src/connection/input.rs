@@ -2,7 +2,7 @@
 
 use super::deadlines::Deadline;
 use super::timers::IDLE_RELEASE;
-use super::{Connection, ConnectionError, Fin, Path, Readiness};
+use super::{Connection, ConnectionError, Fin, Owed, Path, Readiness};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::handshake::scaled_window;
@@ -15,10 +15,6 @@ use crate::time_wait::TimeWait;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
-/// What a SYN of our own adds to the bytes acknowledged, as a FIN does. That of a passive open was
-/// acknowledged before there was a connection.
-const SYN_LEN: u64 = 1;
-
 /// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
 const SOON: Nanos = Nanos::from_millis(8);
 
@@ -45,12 +41,12 @@ impl Connection {
     /// SYN-SENT (RFC 9293 section 3.10.7.3).
     fn on_syn_sent(&mut self, now: Instant, segment: &mut Segment) {
         let has_ack = segment.flags.contains(Flags::ACK);
-        if has_ack && segment.ack != self.iss + 1 {
+        if has_ack && segment.ack != self.opening.iss + 1 {
             // An ACK of something else: an old connection's. Its sender must be told.
             if !segment.flags.contains(Flags::RST) {
                 self.rare().stray_reset = Some(segment.ack);
             }
-            if self.syn_retransmits == 0 {
+            if self.opening.retransmits == 0 {
                 // The reset may be lost; the next SYN asks again soon
                 // (`tcp_rcv_synsent_state_process`).
                 self.deadlines.set_retransmit(Deadline::Retransmit, now + SOON);
@@ -71,22 +67,21 @@ impl Connection {
             return;
         }
         self.meet_peer(now, segment);
-        self.last_heard = now;
+        self.liveness.on_heard(now);
         if !has_ack {
             self.turn(Transition::SynArrived);
-            self.owed.syn = true;
-            self.syn_retransmits = 0;
+            self.owed |= Owed::SYN;
+            self.opening.retransmits = 0;
             self.arm_syn(now);
             return;
         }
-        if self.syn_retransmits == 0 {
-            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
-        } else {
-            self.sender.rtt.fall_back();
+        match self.opening.rtt(now) {
+            Some(rtt) => self.sender.on_handshake_rtt(now, rtt),
+            None => self.sender.on_untimed_handshake(),
         }
         self.turn(Transition::SynAckArrived);
         self.established(now, scaled_window(segment, None), segment.seq);
-        self.sender.bytes_acked += SYN_LEN;
+        self.sender.on_syn_acked();
         self.receiver.owe_handshake_ack(now);
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
             self.process_data(now, segment);
@@ -107,15 +102,14 @@ impl Connection {
             return;
         }
         let was_opening = self.state == State::SynReceived;
-        if was_opening && segment.ack != self.iss + 1 {
+        if was_opening && segment.ack != self.opening.iss + 1 {
             self.rare().stray_reset = Some(segment.ack);
             return;
         }
         if was_opening {
             self.open_passively(now, segment);
         }
-        self.last_heard = now;
-        self.probes_out = 0;
+        self.liveness.on_heard(now);
         if let Some(timestamps) = segment.options.timestamps {
             self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
         }
@@ -166,17 +160,18 @@ impl Connection {
     /// PAWS (RFC 7323 section 5.2), with Linux's tolerance for one tick of disorder and for pure
     /// ACKs that the network reordered and that say nothing new (`tcp_disordered_ack_check`).
     fn paws_refuses(&mut self, now: Instant, segment: &Segment) -> bool {
-        let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps) else {
+        let Some(timestamps) = segment.options.timestamps.filter(|_| self.opening.timestamps)
+        else {
             return false;
         };
         let pure_ack = segment.seq_len() == 0 && segment.flags.contains(Flags::ACK);
-        let window = scaled_window(segment, Some(self.snd_wscale));
+        let window = scaled_window(segment, Some(self.opening.snd_wscale));
         let repeats = pure_ack
             && segment.seq == self.receiver.nxt()
-            && segment.ack == self.sender.una
+            && segment.ack == self.sender.una()
             && !self.sender.may_update_window(segment.ack, segment.seq, window);
         let slack =
-            if repeats { TsRecent::replay_window(self.sender.rtt.rto()) } else { PAWS_WINDOW };
+            if repeats { TsRecent::replay_window(self.sender.rtt().rto()) } else { PAWS_WINDOW };
         if !self.receiver.paws_refuses(now, timestamps.value, slack) {
             return false;
         }
@@ -233,13 +228,13 @@ impl Connection {
 
     /// Our SYN of a simultaneous open was acknowledged.
     fn open_passively(&mut self, now: Instant, segment: &Segment) {
-        if self.syn_retransmits == 0 {
-            self.on_handshake_rtt(now, now.since(self.syn_sent_at));
+        if let Some(rtt) = self.opening.rtt(now) {
+            self.sender.on_handshake_rtt(now, rtt);
         }
-        let window = scaled_window(segment, Some(self.snd_wscale));
+        let window = scaled_window(segment, Some(self.opening.snd_wscale));
         self.turn(Transition::SynAcked);
         self.established(now, window, segment.seq);
-        self.sender.bytes_acked += SYN_LEN;
+        self.sender.on_syn_acked();
         if self.fin != Fin::None {
             self.turn(Transition::Shutdown);
         }
@@ -247,18 +242,18 @@ impl Connection {
 
     /// The ACK part. Returns whether to go on with the data.
     fn process_ack(&mut self, now: Instant, segment: &Segment) -> bool {
-        self.sender.queue.more.end_hold();
+        self.sender.end_hold();
         let ack = Ack {
             ack: segment.ack,
             seq: segment.seq,
-            window: scaled_window(segment, Some(self.snd_wscale)),
+            window: scaled_window(segment, Some(self.opening.snd_wscale)),
             sack: &segment.options.sack,
-            timestamps: segment.options.timestamps.filter(|_| self.timestamps),
+            timestamps: segment.options.timestamps.filter(|_| self.opening.timestamps),
             clock: self.timestamp(now),
             ece: segment.flags.contains(Flags::ECE),
             has_data: segment.seq_len() > 0,
         };
-        let largest = self.sender.max_wnd;
+        let largest = self.sender.max_wnd();
         let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {
             Ok(outcome) => outcome,
             Err(AckError::Future) => {
@@ -271,25 +266,27 @@ impl Connection {
             }
         };
         // The peer is there after all (`tcp_ack`).
-        self.soft_error = None;
-        if self.sender.wnd > 0 {
-            self.probe_backoff = 0;
+        self.errors.forget_soft();
+        if self.sender.wnd() > 0 {
+            self.liveness.end_window_probes();
             self.deadlines.clear(Deadline::Probe);
         }
-        if self.sender.max_wnd > largest {
+        if self.sender.max_wnd() > largest {
             // Half of it may be a full segment now.
             self.refresh_mss();
         }
         if outcome.advanced {
-            self.stalled_since = Instant::FAR_FUTURE;
+            self.liveness.on_progress();
         }
-        if self.sender.recovery.state != CaState::Loss
+        if self.sender.recovery().state() != CaState::Loss
             && let Some(rare) = &mut self.rare
         {
             rare.timeouts.end_row(now);
         }
-        self.owed.new_data_first |= outcome.new_data_first;
-        if self.sender.board.is_empty() {
+        if outcome.new_data_first {
+            self.owed |= Owed::NEW_DATA_FIRST;
+        }
+        if !self.sender.has_unacked() {
             self.deadlines.clear(Deadline::Retransmit);
             self.deadlines.clear(Deadline::LossProbe);
             self.deadlines.clear(Deadline::Reorder);
@@ -302,7 +299,7 @@ impl Connection {
             self.arm_retransmit(now);
             self.arm_loss_probe(now);
         }
-        if self.fin == Fin::Sent && self.sender.una == self.sender.nxt {
+        if self.fin == Fin::Sent && self.sender.unacked() == 0 {
             self.on_fin_acked(now);
         }
         self.check_space();
@@ -358,14 +355,14 @@ impl Connection {
     fn enter_time_wait(&mut self, now: Instant) {
         self.counters.add(Counter::TimeWaited, 1);
         self.deadlines.clear_all();
-        let ts_recent = self.timestamps.then(|| self.receiver.ts_recent());
+        let ts_recent = self.opening.timestamps.then(|| self.receiver.ts_recent());
         let time_wait = TimeWait::new(
             now,
             self.receiver.nxt(),
-            self.sender.nxt,
+            self.sender.nxt(),
             self.receiver.next_window().field,
             ts_recent,
-            self.ts_offset,
+            self.opening.ts_offset,
             self.config.tcp_invalid_ratelimit,
         );
         self.rare().time_wait = Some(time_wait);
@@ -376,9 +373,7 @@ impl Connection {
     pub fn on_path_change(&mut self, now: Instant, path: Path) {
         self.path = path;
         self.refresh_mss();
-        let mss = self.sender.mss as u16;
-        if self.sender.board.resegment(mss) {
-            self.sender.recovery.on_resegmented(self.sender.nxt);
+        if self.sender.resegment() {
             // What is still below cannot be sent again yet: that puts the timeout off no further.
             self.resume_retransmit(now);
         }
@@ -394,7 +389,7 @@ impl Connection {
         } else if self.options.receive_errors {
             self.set_error(Some(error));
         } else {
-            self.soft_error = Some(error);
+            self.errors.note_soft(error);
         }
     }
 }

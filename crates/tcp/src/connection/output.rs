@@ -6,13 +6,13 @@
 //! indirect call, one scoreboard entry.
 
 use super::deadlines::Deadline;
-use super::{Connection, Fin};
+use super::{Connection, Fin, Owed};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::receiver::{AckDue, AdvertisedWindow};
 use crate::segment::{Ecn, Flags, Options, SackBlocks, Segment, Timestamps};
-use crate::sender::scoreboard::{MAX_SEGMENTS, Sent};
-use crate::sender::send_queue::More;
+use crate::sender::scoreboard::MAX_SEGMENTS;
+use crate::sender::send_queue::{More, Record};
 use crate::seq::SeqNumber;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -23,10 +23,6 @@ use crate::transmit::late::{LateQueue, Visit};
 use crate::transmit::pacer::Executor;
 use crate::transmit::small_queue::TxCredit;
 
-/// Largest IP packet.
-const LARGEST_PACKET: u32 = 65_535;
-/// Largest options of a TCP header.
-const MAX_OPTIONS: u32 = 40;
 /// Pure ACKs of one call at the most.
 const MAX_ACKS: u32 = 20;
 
@@ -66,7 +62,7 @@ impl Connection {
             self.counters.add(Counter::OutRsts, 1);
             egress.enqueue(reset, now, None);
         }
-        if self.owed.reset {
+        if self.owed.contains(Owed::RESET) {
             self.send_reset(now, egress);
         }
         let blocked = match self.state {
@@ -80,16 +76,16 @@ impl Connection {
         self.blocked = blocked;
         match blocked {
             TxBlocked::Pacing(_) => {
-                let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss);
+                let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss());
                 let slack = Nanos(self.config.timer_slack_ns.into());
-                let at = self.sender.pacer.deadline(now, frame, slack);
+                let at = self.sender.pacer().deadline(now, frame, slack);
                 self.deadlines.set(Deadline::Pacing, at);
             }
             _ => self.deadlines.clear(Deadline::Pacing),
         }
         self.check_space();
-        let in_flight = !self.sender.board.is_empty();
-        let starved = self.no_space && self.sender.queue.is_empty();
+        let in_flight = self.sender.has_unacked();
+        let starved = self.no_space && !self.sender.has_unsent();
         self.chronograph.turn(now, blocked, in_flight, starved);
         blocked
     }
@@ -101,13 +97,13 @@ impl Connection {
         if !self.config.late_completions || (self.late_queue.is_none() && !idle) {
             return;
         }
-        let delivered = self.sender.rate.delivered();
+        let delivered = self.sender.rate().delivered();
         let visit = Visit {
             now,
             idle,
             busy: !matches!(self.blocked, TxBlocked::NoData | TxBlocked::NotOpen),
             delivered,
-            round: self.sender.rtt.srtt(),
+            round: self.sender.rtt().srtt(),
         };
         let first = || Box::new(LateQueue::new(now, delivered));
         self.late_queue.get_or_insert_with(first).visit(&visit);
@@ -119,10 +115,10 @@ impl Connection {
         let mss = self.current_mss(header);
         let gso = egress.gso();
         let flow = FlowRate {
-            pacing: self.sender.pacer.rate(),
+            pacing: self.sender.pacer().rate(),
             moved: self.sender.moved_rate(),
-            is_paced: self.sender.pacer.is_needed(),
-            min_rtt: self.sender.rtt.min_rtt(),
+            is_paced: self.sender.pacer().is_needed(),
+            min_rtt: self.sender.rtt().min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
             queue_boost: self.late_queue.as_ref().map_or(0, |late| late.level()),
@@ -133,8 +129,7 @@ impl Connection {
         };
         let gso_bytes = gso.max_size.saturating_sub(self.path.ip_header + header);
         let gso_segs = gso.max_segs.min(MAX_SEGMENTS);
-        let min_segs =
-            self.sender.controller.min_tso_segs().unwrap_or(self.config.tcp_min_tso_segs);
+        let min_segs = self.sender.min_tso_segs(&self.config);
         let sizes = autosize::sizes(&self.config, &flow, mss, gso_bytes, gso_segs, min_segs);
         self.frame_segments = sizes.segments.min(u32::from(u8::MAX)) as u8;
         let executor = match (egress.holds_until_departure(), self.config.internal_pacing) {
@@ -142,23 +137,21 @@ impl Connection {
             (false, true) => Executor::Connection,
             (false, false) => Executor::Nobody,
         };
-        self.sender.pacer.set_executor(executor);
+        self.sender.set_pacing_executor(executor);
         let mut pass =
             Pass { egress, now, mss, options, sizes, gso_bytes, gso_segs, is_probe: false };
 
-        if self.owed.zero_window_probe {
+        if self.owed.contains(Owed::ZERO_WINDOW_PROBE) {
             self.send_window_probe(&mut pass);
         }
-        if self.owed.keepalive {
-            self.owed.keepalive = false;
-            self.send_bare(&mut pass, self.sender.una - 1, Flags::ACK);
+        if self.owed.take(Owed::KEEPALIVE) {
+            self.send_bare(&mut pass, self.sender.una() - 1, Flags::ACK);
         }
-        if self.owed.loss_probe {
+        if self.owed.contains(Owed::LOSS_PROBE) {
             self.send_loss_probe(&mut pass);
         }
         let mut stopped = None;
-        if self.owed.new_data_first {
-            self.owed.new_data_first = false;
+        if self.owed.take(Owed::NEW_DATA_FIRST) {
             stopped = Some(self.send_new(&mut pass, Push::All));
         }
         if stopped.is_none() {
@@ -188,8 +181,7 @@ impl Connection {
                 break TxBlocked::NoData;
             }
         };
-        let in_flight = self.sender.board.counts().in_flight();
-        let limited = self.blocked_by_cwnd || in_flight >= self.sender.window.cwnd;
+        let limited = self.blocked_by_cwnd || self.sender.cwnd_left() == 0;
         self.blocked_by_cwnd = false;
         if sent_any || limited {
             self.sender.validate_cwnd(pass.now, limited, self.no_space, &self.config);
@@ -208,7 +200,7 @@ impl Connection {
 
     /// The gates in front of one frame of new data: its payload bytes, or why not.
     fn next_frame(&mut self, pass: &Pass<'_>, push: Push) -> Result<u32, TxBlocked> {
-        let unsent = self.sender.queue.len();
+        let unsent = self.sender.unsent();
         if unsent == 0 && self.fin != Fin::Queued {
             return Err(TxBlocked::NoData);
         }
@@ -227,30 +219,30 @@ impl Connection {
         }
         let window = self.sender.window_left();
         // No frame goes beyond the end of a record.
-        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
-        let first = record.min(pass.mss) + u32::from(unsent == 0);
+        let record = self.sender.first_record();
+        let first = record.len.min(pass.mss) + u32::from(unsent == 0);
         if window < first {
             return Err(TxBlocked::Rwnd);
         }
-        let is_last = record == unsent;
+        let is_last = record.len == unsent;
         let short_may_go = !is_last || self.short_may_go(push);
         // What ends a record cannot grow.
-        let may_grow = is_last && !is_ended;
-        let bytes = if record <= pass.mss {
-            if record > 0 && record < pass.mss && !short_may_go {
+        let may_grow = is_last && !record.is_ended;
+        let bytes = if record.len <= pass.mss {
+            if record.len > 0 && record.len < pass.mss && !short_may_go {
                 return Err(TxBlocked::Nagle);
             }
-            if push == Push::All && may_grow && self.is_autocorked(record) {
+            if push == Push::All && may_grow && self.is_autocorked(record.len) {
                 return Err(TxBlocked::Autocork);
             }
-            record
+            record.len
         } else {
-            if push == Push::All && self.must_defer(pass, window, (record, is_ended)) {
+            if push == Push::All && self.must_defer(pass, window, record) {
                 return Err(TxBlocked::Defer);
             }
-            let bytes = autosize::split_point(record, window, pass.mss, quota, short_may_go);
+            let bytes = autosize::split_point(record.len, window, pass.mss, quota, short_may_go);
             let partial = bytes % pass.mss;
-            if bytes == record && may_grow && partial != 0 && self.will_autocork(partial) {
+            if bytes == record.len && may_grow && partial != 0 && self.will_autocork(partial) {
                 bytes - partial
             } else {
                 bytes
@@ -262,7 +254,7 @@ impl Connection {
 
     /// Internal pacing: nobody below holds frames, so the connection waits.
     pub(super) fn pacing_gate(&self, pass: &Pass<'_>) -> Result<(), TxBlocked> {
-        match self.sender.pacer.wait(pass.now) {
+        match self.sender.pacer().wait(pass.now) {
             Some(next) => Err(TxBlocked::Pacing(next)),
             None => Ok(()),
         }
@@ -270,10 +262,9 @@ impl Connection {
 
     /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
     fn cwnd_quota(&self) -> u32 {
-        let in_flight = self.sender.board.counts().in_flight();
-        let cwnd = self.sender.window.cwnd;
+        let cwnd = self.sender.window().cwnd;
         let most = if self.config.half_cwnd { (cwnd / 2).max(1) } else { cwnd };
-        most.min(cwnd.saturating_sub(in_flight))
+        most.min(self.sender.cwnd_left())
     }
 
     /// Whether a segment below the MSS may go now (Nagle in Minshall's form, `TCP_CORK`).
@@ -281,7 +272,7 @@ impl Connection {
         if push == Push::Probe || self.fin == Fin::Queued {
             return true;
         }
-        if self.sender.queue.more == More::Held {
+        if self.sender.more() == More::Held {
             return false;
         }
         if self.push_override {
@@ -291,8 +282,8 @@ impl Connection {
             return false;
         }
         let unacked_short =
-            self.small_end.after(self.sender.una) && !self.small_end.after(self.sender.nxt);
-        self.options.nodelay || self.sender.board.is_empty() || !unacked_short
+            self.small_end.after(self.sender.una()) && !self.small_end.after(self.sender.nxt());
+        self.options.nodelay || !self.sender.has_unacked() || !unacked_short
     }
 
     /// Whether a short write is held until a completion (`tcp_should_autocork`), which then comes
@@ -315,7 +306,7 @@ impl Connection {
         self.config.tcp_autocorking
             && self.wrote
             && self.fin != Fin::Queued
-            && !self.sender.board.is_empty()
+            && self.sender.has_unacked()
     }
 
     /// Bytes below above which a short write waits: as for small queues, as much as the write
@@ -324,26 +315,26 @@ impl Connection {
         u64::from(short.saturating_add(self.config.skb_overhead)).saturating_sub(1)
     }
 
-    fn must_defer(&mut self, pass: &Pass<'_>, window: u32, record: (u32, bool)) -> bool {
+    fn must_defer(&mut self, pass: &Pass<'_>, window: u32, record: Record) -> bool {
         let sender = &self.sender;
-        let left = sender.window.cwnd.saturating_sub(sender.board.counts().in_flight());
-        let cwnd_bytes = u64::from(sender.window.cwnd) * u64::from(pass.mss);
-        let unsent = sender.queue.len();
-        let len = record.0.min(self.size_goal());
-        let ends_here = len == record.0 && (record.1 || self.fin == Fin::Queued);
+        let left = sender.cwnd_left();
+        let cwnd_bytes = u64::from(sender.window().cwnd) * u64::from(pass.mss);
+        let unsent = sender.unsent();
+        let len = record.len.min(self.size_goal());
+        let ends_here = len == record.len && (record.is_ended || self.fin == Fin::Queued);
         let deferral = Deferral {
-            in_recovery: sender.recovery.state >= CaState::Recovery,
+            in_recovery: sender.recovery().state() >= CaState::Recovery,
             now: pass.now,
-            last_departure: sender.pacer.next_departure(),
+            last_departure: sender.pacer().next_departure(),
             cwnd_left: u64::from(left) * u64::from(pass.mss),
             rwnd_left: u64::from(window),
-            window: cwnd_bytes.min(u64::from(sender.wnd)),
+            window: cwnd_bytes.min(u64::from(sender.wnd())),
             unsent,
             len,
             max_segs: pass.sizes.segments,
             mss: pass.mss,
-            oldest_sent: sender.board.front().map(|sent| sent.sent_at),
-            srtt: sender.rtt.srtt(),
+            oldest_sent: sender.oldest_departure(),
+            srtt: sender.rtt().srtt(),
             is_final: ends_here,
         };
         match autosize::should_defer(&self.config, &deferral) {
@@ -367,14 +358,14 @@ impl Connection {
             return Ok(());
         }
         let truesize = bytes.saturating_add(self.config.skb_overhead);
-        let (queue_bytes, is_paced) = (pass.sizes.queue_bytes, self.sender.pacer.is_spaced());
+        let (queue_bytes, is_paced) = (pass.sizes.queue_bytes, self.sender.pacer().is_spaced());
         let limit = autosize::small_queue_limit(&self.config, queue_bytes, truesize, rtx, is_paced);
-        if self.sender.board.frames() < self.config.small_queue_spare as usize {
+        if self.sender.frames() < self.config.small_queue_spare as usize {
             self.was_waived |= self.account.bytes() >= limit;
             return Ok(());
         }
         // What is acknowledged has left, whether it is known to be complete or not.
-        if self.config.late_completions && u64::from(self.sender.board.memory()) < limit {
+        if self.config.late_completions && u64::from(self.sender.memory_in_flight()) < limit {
             return Ok(());
         }
         // Linux compares a count that is one too high with ">": a full limit refuses.
@@ -387,63 +378,58 @@ impl Connection {
 
     /// Takes `bytes` from the queue, sends them and, if the way down took them, commits.
     fn send_frame(&mut self, pass: &mut Pass<'_>, bytes: u32) -> Result<(), TxBlocked> {
-        if self.sender.board.is_empty() {
+        if !self.sender.has_unacked() {
             self.sender.restart_after_idle(pass.now, &self.config);
         }
-        let (record, is_ended) = self.sender.queue.first_record(self.sender.nxt);
-        let ends_record = is_ended && record == bytes;
-        let payload = self.sender.queue.take(bytes);
-        let empties = self.sender.queue.is_empty();
+        let record = self.sender.first_record();
+        let ends_record = record.is_ended && record.len == bytes;
+        let payload = self.sender.take(bytes);
+        let empties = !self.sender.has_unsent();
         let with_fin = empties && self.fin == Fin::Queued;
-        let seq = self.sender.nxt;
+        let seq = self.sender.nxt();
         let mut flags = Flags::ACK;
         flags.set(Flags::FIN, with_fin);
-        let ends_write = empties && (with_fin || self.sender.queue.more == More::Unknown);
+        let ends_write = empties && (with_fin || self.sender.more() == More::Unknown);
         let pushes = bytes > 0 && (ends_record || ends_write || pass.is_probe);
         flags.set(Flags::PSH, pushes || bytes > pass.mss);
-        flags.set(Flags::CWR, self.sender.ecn_cwr_owed && bytes > 0);
+        flags.set(Flags::CWR, self.sender.owes_cwr() && bytes > 0);
         let (mut segment, window) = self.segment(pass, seq, flags);
         segment.payload = payload.clone();
         if bytes > pass.mss {
             segment.gso_size = pass.mss as u16;
         }
-        if self.sender.ecn && bytes > 0 {
+        if self.sender.ecn() && bytes > 0 {
             segment.ecn = Ecn::Ect0;
         }
         let segments = segment.segments();
         let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = self.sender.pacer.departure(pass.now);
+        let departure = self.sender.pacer().departure(pass.now);
         let verdict = pass.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
-            self.sender.queue.put_back(payload);
+            self.sender.put_back(payload);
             self.on_local_congestion(pass.now);
             return Err(TxBlocked::Egress);
         }
-        let was_empty = self.sender.board.is_empty();
+        let was_empty = !self.sender.has_unacked();
         self.commit_departure(pass, bytes, segments, window);
-        let in_flight = self.sender.board.counts().in_flight() + segments;
-        let snapshot = self.sender.rate.on_transmit(departure, was_empty, in_flight);
         let mut marks = flags & (Flags::FIN | Flags::PSH);
         // That of a super-frame is for its receiver's GRO, not for the stream
         // (`__tcp_transmit_skb`).
         marks.set(Flags::PSH, pushes);
         let unit = pass.mss as u16;
-        let sent = Sent::new(seq, payload, marks, unit, departure, ticket, snapshot);
-        self.sender.nxt = sent.end();
-        if record == bytes {
-            self.sender.queue.pass_records(self.sender.nxt);
-        }
-        self.sender.board.push(sent);
+        self.sender.on_sent(payload, marks, unit, segments, departure, ticket);
         if with_fin {
             self.fin = Fin::Sent;
         }
         if !bytes.is_multiple_of(pass.mss) {
-            self.small_end = self.sender.nxt;
+            self.small_end = self.sender.nxt();
         }
         self.counters.add(Counter::OutSegs, u64::from(segments));
         self.counters.add(Counter::OrigDataSent, u64::from(segments));
-        self.sender.ecn_cwr_owed &= !flags.contains(Flags::CWR);
+        if flags.contains(Flags::CWR) {
+            self.sender.on_cwr_sent();
+        }
         self.wrote = false;
         self.push_override &= !empties;
         if was_empty || self.deadlines.is_armed(Deadline::LossProbe) || !self.has_retransmit_timer()
@@ -464,18 +450,13 @@ impl Connection {
         segments: u32,
         window: AdvertisedWindow,
     ) {
-        let sender = &mut self.sender;
-        sender.data_segs_out += u64::from(segments);
-        sender.bytes_sent += u64::from(bytes);
-        sender.pacer.depart(pass.now, bytes, sender.data_segs_out, &self.config);
+        self.sender.on_departure(pass.now, bytes, segments, &self.config);
         // Paced, one call sends one frame; `blocked` is still that of the call before.
         if let TxBlocked::Pacing(at) = self.blocked
             && at <= pass.now
         {
             self.counters.lateness.record(pass.now.since(at));
         }
-        sender.last_sent = pass.now;
-        sender.recovery.count_sent(segments);
         self.segs_out += u64::from(segments);
         if bytes > 0 {
             self.receiver.on_data_sent(pass.now);
@@ -516,6 +497,7 @@ impl Connection {
     /// The options of a segment that leaves now: timestamps, and SACK blocks while there are holes.
     pub(super) fn options_of(&self, now: Instant, with_sack: bool) -> Options {
         let timestamps = self
+            .opening
             .timestamps
             .then(|| Timestamps { value: self.timestamp(now), echo: self.receiver.ts_recent() });
         let room = self.sack_room();
@@ -525,7 +507,7 @@ impl Connection {
 
     /// SACK blocks that fit beside the other options.
     fn sack_room(&self) -> usize {
-        if self.timestamps { 3 } else { 4 }
+        if self.opening.timestamps { 3 } else { 4 }
     }
 
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
@@ -547,7 +529,7 @@ impl Connection {
             if self.receiver.ack_due() != AckDue::Now {
                 return;
             }
-            if !self.send_bare(pass, self.sender.nxt, Flags::ACK) {
+            if !self.send_bare(pass, self.sender.nxt(), Flags::ACK) {
                 return;
             }
         }
@@ -556,35 +538,35 @@ impl Connection {
     /// Zero-window probe (`tcp_write_wakeup`): as much as fits, or an old sequence number that
     /// makes the peer answer.
     fn send_window_probe(&mut self, pass: &mut Pass<'_>) {
-        self.owed.zero_window_probe = false;
+        self.owed.remove(Owed::ZERO_WINDOW_PROBE);
         let window = self.sender.window_left();
-        let unsent = self.sender.queue.len();
+        let unsent = self.sender.unsent();
         let closing = unsent == 0 && self.fin == Fin::Queued;
         if (unsent > 0 && window > 0) || closing {
-            let (record, _) = self.sender.queue.first_record(self.sender.nxt);
+            let record = self.sender.first_record().len;
             pass.is_probe = true;
             let _ = self.send_frame(pass, record.min(window).min(pass.mss));
             pass.is_probe = false;
         } else {
             self.counters.add(Counter::KeepAlive, 1);
-            self.send_bare(pass, self.sender.una - 1, Flags::ACK);
+            self.send_bare(pass, self.sender.una() - 1, Flags::ACK);
         }
     }
 
     /// Tail loss probe (`tcp_send_loss_probe`): new data if there is any, else the last segment.
     fn send_loss_probe(&mut self, pass: &mut Pass<'_>) {
-        self.owed.loss_probe = false;
-        if self.sender.board.is_empty() || self.sender.recovery.probe_is_out() {
+        self.owed.remove(Owed::LOSS_PROBE);
+        if !self.sender.has_unacked() || self.sender.recovery().probe_is_out() {
             self.resume_retransmit(pass.now);
             return;
         }
         // New data that pacing or the small-queue limit holds back goes out by itself: it is no
         // reason to send old data again.
-        let is_new = !self.sender.queue.is_empty() && self.sender.window_left() > 0;
+        let is_new = self.sender.has_unsent() && self.sender.window_left() > 0;
         let sent = if is_new {
-            let before = self.sender.nxt;
+            let before = self.sender.nxt();
             let _ = self.send_new(pass, Push::Probe);
-            self.sender.nxt != before
+            self.sender.nxt() != before
         } else {
             self.retransmit_tail(pass)
         };
@@ -599,23 +581,22 @@ impl Connection {
 
     /// SYN, or SYN-ACK of a simultaneous open.
     fn send_syn(&mut self, now: Instant, egress: &mut dyn Egress) {
-        if !self.owed.syn {
+        if !self.owed.take(Owed::SYN) {
             return;
         }
-        self.owed.syn = false;
         let segment = self.syn_segment(now);
         // A SYN that the qdisc drops is sent again by its timer.
         if egress.enqueue(segment, now, None) != Verdict::Dropped {
             self.segs_out += 1;
             self.counters.add(Counter::OutSegs, 1);
         }
-        self.syn_sent_at = now;
+        self.opening.sent_at = now;
     }
 
     fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {
-        self.owed.reset = false;
+        self.owed.remove(Owed::RESET);
         let segment = Segment {
-            seq: self.sender.nxt,
+            seq: self.sender.nxt(),
             ack: self.receiver.nxt(),
             flags: Flags::RST | Flags::ACK,
             options: self.options_of(now, false),
@@ -627,41 +608,13 @@ impl Connection {
 
     /// Nothing is in flight and something waits: only the probe timer will bring us back.
     fn arm_probe_timer(&mut self, now: Instant, blocked: TxBlocked) {
-        let waits = !self.sender.queue.is_empty() || self.fin == Fin::Queued;
-        let alone = self.sender.board.is_empty() && waits && blocked != TxBlocked::NoData;
+        let waits = self.sender.has_unsent() || self.fin == Fin::Queued;
+        let alone = !self.sender.has_unacked() && waits && blocked != TxBlocked::NoData;
         if !alone {
             self.deadlines.clear(Deadline::Probe);
         } else if !self.deadlines.is_armed(Deadline::Probe) {
-            let base = self.sender.rtt.base_rto().max(Nanos::from_millis(200));
-            let wait = base.saturating_mul(1 << self.probe_backoff.min(16));
-            let most = self.sender.rtt.rto_max();
-            let backlog = self.sender.pacer.backlog(now);
-            self.deadlines.set_retransmit(Deadline::Probe, now + wait.min(most) + backlog);
+            let at = self.sender.window_probe_at(now, self.liveness.window_probes());
+            self.deadlines.set_retransmit(Deadline::Probe, at);
         }
-    }
-
-    /// Bytes of payload per segment that leaves now (`tcp_current_mss`): those that windows and
-    /// rates are counted in, less what its options take beyond the usual ones.
-    fn current_mss(&self, header: u32) -> u32 {
-        let more = header.saturating_sub(self.usual_header());
-        let counted = self.sender.mss.saturating_sub(more);
-        self.mss_for(header).min(counted.max(8))
-    }
-
-    /// Bytes of the TCP header of most data segments (`tp->tcp_header_len`).
-    pub(super) fn usual_header(&self) -> u32 {
-        20 + if self.timestamps { 12 } else { 0 }
-    }
-
-    /// Bytes of payload per segment, when TCP header and options take `header` bytes. Where the MTU
-    /// is as large as a packet can be, room stays for options that a retransmission may have more.
-    pub(super) fn mss_for(&self, header: u32) -> u32 {
-        let by_path = self
-            .path
-            .mtu
-            .min(LARGEST_PACKET - MAX_OPTIONS)
-            .saturating_sub(self.path.ip_header + header);
-        let by_peer = (u32::from(self.peer_mss) + 20).saturating_sub(header);
-        by_path.min(by_peer).max(8)
     }
 }

@@ -1,13 +1,13 @@
 //! Retransmissions: through the same gates as new data, with twice the small-queue room
 //! (`tcp_xmit_retransmit_queue`).
 
-use super::Connection;
 use super::deadlines::Deadline;
 use super::output::Pass;
+use super::{Connection, Owed};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::segment::Flags;
-use crate::sender::scoreboard::{End, Run};
+use crate::sender::scoreboard::Run;
 use crate::transmit::TxBlocked;
 use crate::transmit::egress::Verdict;
 use crate::transmit::small_queue::TxCredit;
@@ -15,18 +15,17 @@ use crate::transmit::small_queue::TxCredit;
 impl Connection {
     /// Retransmits what is marked lost: `None` when nothing is left to retransmit, else the gate.
     pub(super) fn retransmit_lost(&mut self, pass: &mut Pass<'_>) -> Option<TxBlocked> {
-        let timed_out = std::mem::take(&mut self.owed.retransmit_head);
+        let timed_out = self.owed.take(Owed::RETRANSMIT_HEAD);
         // An ACK since then may have shown that nothing was lost.
-        if timed_out && self.sender.recovery.state == CaState::Loss {
+        if timed_out
+            && self.sender.recovery().state() == CaState::Loss
             // The timeout's own retransmission passes pacing and small queues.
-            if let Some(run) = self.sender.board.run_at(End::First) {
-                let first = self.sender.board.next_lost().unwrap_or(run);
-                if let Err(blocked) = self.retransmit(pass, first, 1) {
-                    return Some(blocked);
-                }
-            }
+            && let Some(first) = self.sender.head_to_retransmit()
+            && let Err(blocked) = self.retransmit(pass, first, 1)
+        {
+            return Some(blocked);
         }
-        while let Some(run) = self.sender.board.next_lost() {
+        while let Some(run) = self.sender.next_lost() {
             let gate = self.retransmit_gates(pass);
             match gate.and_then(|segments| self.retransmit(pass, run, segments)) {
                 Ok(()) => {}
@@ -40,8 +39,7 @@ impl Connection {
     /// Pacing, window and small queue, in this order: how many segments may go.
     fn retransmit_gates(&mut self, pass: &Pass<'_>) -> Result<u32, TxBlocked> {
         self.pacing_gate(pass)?;
-        let in_flight = self.sender.board.counts().in_flight();
-        let room = self.sender.window.cwnd.saturating_sub(in_flight);
+        let room = self.sender.cwnd_left();
         if room == 0 {
             return Err(TxBlocked::Cwnd);
         }
@@ -52,7 +50,7 @@ impl Connection {
 
     /// Retransmits the last segment in flight (tail loss probe). Returns whether it went out.
     pub(super) fn retransmit_tail(&mut self, pass: &mut Pass<'_>) -> bool {
-        match self.sender.board.run_at(End::Last) {
+        match self.sender.tail() {
             Some(run) => self.retransmit(pass, run, 1).is_ok(),
             None => false,
         }
@@ -60,7 +58,7 @@ impl Connection {
 
     /// Sends at most `max` segments of the run once more, as a frame of their own.
     fn retransmit(&mut self, pass: &mut Pass<'_>, run: Run, max: u32) -> Result<(), TxBlocked> {
-        let original = self.sender.board.get(run.index);
+        let original = self.sender.frame(run.index);
         let ticket = original.map(|sent| sent.ticket);
         // Options that were not there when it was cut may have made segments smaller since.
         let unit = original.map_or(pass.mss, |sent| u32::from(sent.unit));
@@ -75,8 +73,8 @@ impl Connection {
             self.counters.add(Counter::WqueueTooBig, 1);
             return Err(TxBlocked::Cwnd);
         }
-        let index = self.sender.board.isolate(run, max);
-        let Some(sent) = self.sender.board.get(index) else { return Ok(()) };
+        let index = self.sender.isolate(run, max);
+        let Some(sent) = self.sender.frame(index) else { return Ok(()) };
         let (seq, unit, marks) = (sent.seq, sent.unit, sent.flags);
         let payload = sent.payload.clone();
         let bytes = payload.len();
@@ -91,7 +89,7 @@ impl Connection {
         let segments = segment.segments();
         let credit = TxCredit::charge(&self.account, bytes + self.config.skb_overhead);
         let ticket = credit.ticket();
-        let departure = self.sender.pacer.departure(pass.now);
+        let departure = self.sender.pacer().departure(pass.now);
         let verdict = pass.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
@@ -99,13 +97,8 @@ impl Connection {
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(pass, bytes, segments, window);
-        let in_flight = self.sender.board.counts().in_flight() + segments;
-        let snapshot = self.sender.rate.on_transmit(departure, false, in_flight);
-        self.sender.board.retransmitted(index, departure, ticket, snapshot);
         let clock = self.timestamp(pass.now);
-        self.sender.recovery.count_retransmitted(segments, clock);
-        self.sender.total_retransmitted = self.sender.total_retransmitted.saturating_add(segments);
-        self.sender.bytes_retransmitted += u64::from(bytes);
+        self.sender.on_retransmitted(index, bytes, segments, departure, ticket, clock);
         self.count_retransmission(segments);
         // The timeout counts from the last copy of the oldest segment
         // (`tcp_xmit_retransmit_queue`).
@@ -119,16 +112,12 @@ impl Connection {
     /// Whether to cut one more frame in flight would let SACK blocks of single segments multiply
     /// the memory (`tcp_fragment`). The first and the last are always cut, so the flow moves.
     fn is_too_fragmented(&self, run: Run, max: u32) -> bool {
-        let board = &self.sender.board;
-        self.is_overfull()
-            && run.index > 0
-            && run.index + 1 < board.frames()
-            && board.must_cut(run, max)
+        self.is_overfull() && self.sender.must_cut_within(run, max)
     }
 
     fn count_retransmission(&self, segments: u32) {
         self.counters.add(Counter::RetransSegs, u64::from(segments));
-        let which = match self.sender.recovery.state {
+        let which = match self.sender.recovery().state() {
             CaState::Loss => Counter::SlowStartRetrans,
             _ => Counter::FastRetrans,
         };

@@ -47,11 +47,11 @@ impl Connection {
     /// Bytes that the pacing rate of this moment sends in so many microseconds, two frames at the
     /// least; no bound before a rate is known.
     fn bytes_paced_in(&self, micros: u32) -> u32 {
-        let rate = self.sender.pacer.rate();
+        let rate = self.sender.pacer().rate();
         if rate == Rate::UNLIMITED {
             return u32::MAX;
         }
-        let frame = u32::from(self.frame_segments).max(1).saturating_mul(self.sender.mss);
+        let frame = u32::from(self.frame_segments).max(1).saturating_mul(self.sender.mss());
         let least = frame.saturating_mul(LEAST_FRAMES);
         let bytes = rate.bytes_in(Nanos::from_micros(u64::from(micros)));
         u32::try_from(bytes).unwrap_or(u32::MAX).max(least)
@@ -61,7 +61,7 @@ impl Connection {
     /// (`sk_stream_memory_free`).
     pub(super) fn memory_is_free(&self, wake: bool) -> bool {
         let is_halved = wake && self.config.notsent_lowat_half;
-        let unsent = u64::from(self.sender.queue.len()) << u32::from(is_halved);
+        let unsent = u64::from(self.sender.unsent()) << u32::from(is_halved);
         self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
     }
 
@@ -76,7 +76,7 @@ impl Connection {
     pub(super) fn is_overfull(&self) -> bool {
         let slack = 2 * (GSO_LEGACY_MAX_SIZE + BUFFER_OVERHEAD);
         // What is not sent is no more than the buffer and a write; so most calls end here.
-        self.sender.board.memory() > self.sndbuf
+        self.sender.memory_in_flight() > self.sndbuf
             && self.memory() / 2 > self.sndbuf.saturating_add(slack)
     }
 
@@ -93,8 +93,7 @@ impl Connection {
         if !self.no_space {
             return;
         }
-        let counts = self.sender.board.counts();
-        if counts.in_flight() < self.sender.window.cwnd {
+        if self.sender.cwnd_left() > 0 {
             self.expand_sndbuf();
         }
         if self.is_writable() {
@@ -108,14 +107,8 @@ impl Connection {
         if self.options.send_buffer.is_some() {
             return;
         }
-        let per_segment = memory_per_segment(self.sender.mss);
-        let segments = self.sender.window.cwnd.max(10).max(self.sender.recovery.reordering + 1);
-        let wanted = self
-            .sender
-            .controller
-            .sndbuf_expand()
-            .saturating_mul(segments)
-            .saturating_mul(per_segment);
+        let per_segment = memory_per_segment(self.sender.mss());
+        let wanted = self.sender.buffered_segments().saturating_mul(per_segment);
         self.sndbuf = self.sndbuf.max(wanted.min(self.config.tcp_wmem.max));
     }
 }

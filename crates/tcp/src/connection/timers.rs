@@ -1,8 +1,7 @@
 //! What time brings: retransmission, probes, keepalives, and the end of orphans.
 
 use super::deadlines::Deadline;
-use super::{Connection, ConnectionError, Fin};
-use crate::congestion::CaState;
+use super::{Connection, ConnectionError, Fin, Owed};
 use crate::counters::Counter;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -11,10 +10,6 @@ use crate::time::{Instant, Nanos};
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
 pub(super) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
-/// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
-/// HZ=250 (`TCP_TIMEOUT_MIN`). Doubled whenever a probe was for nothing.
-const PROBE_SLACK: Nanos = Nanos::from_millis(8);
-
 impl Connection {
     /// Does what is due at `now`. What it asks to be sent leaves at the next `transmit`.
     pub fn on_deadline(&mut self, now: Instant) {
@@ -26,7 +21,7 @@ impl Connection {
                 Deadline::LossProbe => self.on_loss_probe(now),
                 Deadline::Reorder => self.on_reorder_timeout(now),
                 Deadline::Probe => self.on_probe_timeout(now),
-                Deadline::Pacing => self.sender.queue.more.end_hold(),
+                Deadline::Pacing => self.sender.end_hold(),
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
                 Deadline::IdleMemory => self.sender.release_idle_memory(),
@@ -44,63 +39,39 @@ impl Connection {
             || self.deadlines.is_armed(Deadline::Reorder)
     }
 
-    /// Arms the retransmission timeout (`tcp_rearm_rto`) from now, plus what pacing still holds.
+    /// Arms the retransmission timeout from now (`tcp_rearm_rto`).
     pub(super) fn arm_retransmit(&mut self, now: Instant) {
-        if self.sender.board.is_empty() {
-            self.deadlines.clear_retransmit();
-            return;
+        match self.sender.timeout_at(now) {
+            Some(at) => self.deadlines.set_retransmit(Deadline::Retransmit, at),
+            None => self.deadlines.clear_retransmit(),
         }
-        let backlog = self.sender.pacer.backlog(now);
-        let at = now + self.sender.rtt.rto() + backlog;
-        self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
-    /// Arms the timeout after another timer that took its place and has sent nothing: it counts
-    /// from the departure of the oldest frame (`tcp_rearm_rto` with a probe pending).
+    /// Arms the timeout after another timer that took its place and has sent nothing.
     pub(super) fn resume_retransmit(&mut self, now: Instant) {
-        let Some(oldest) = self.sender.board.front().map(|sent| sent.sent_at) else {
-            self.deadlines.clear_retransmit();
-            return;
-        };
-        let at = (oldest + self.sender.rtt.rto()).max(now + Nanos::from_millis(1));
-        self.deadlines.set_retransmit(Deadline::Retransmit, at + self.sender.pacer.backlog(now));
+        match self.sender.resumed_timeout_at(now) {
+            Some(at) => self.deadlines.set_retransmit(Deadline::Retransmit, at),
+            None => self.deadlines.clear_retransmit(),
+        }
     }
 
-    /// Arms the tail loss probe in place of the timeout, no later than that, plus what pacing still
-    /// holds (`tcp_schedule_loss_probe`). The timeout is armed anew when the probe was sent.
+    /// Arms the tail loss probe in place of the timeout (`tcp_schedule_loss_probe`). The timeout is
+    /// armed anew when the probe was sent.
     pub(super) fn arm_loss_probe(&mut self, now: Instant) {
-        let sender = &self.sender;
-        let counts = sender.board.counts();
-        let state_allows = matches!(sender.recovery.state, CaState::Open | CaState::Cwr);
-        if self.config.tcp_early_retrans == 0
-            || !sender.sack
-            || counts.packets_out == 0
-            || !state_allows
-            || sender.recovery.probe_is_out()
-        {
+        if self.config.tcp_early_retrans == 0 {
             return;
         }
-        let srtt = sender.rtt.srtt();
-        let wait = if srtt == Nanos::ZERO {
-            SYN_TIMEOUT
-        } else if counts.packets_out == 1 {
-            srtt.saturating_mul(2) + sender.rtt.rto_min()
-        } else {
-            srtt.saturating_mul(2) + sender.recovery.probe_slack(PROBE_SLACK)
-        };
-        // The timeout counts from the departure of the oldest frame (`tcp_rto_delta_us`).
-        let oldest = sender.board.front().map_or(now, |sent| sent.sent_at);
-        let timeout = (oldest + sender.rtt.rto()).since(now);
-        let at = now + wait.min(timeout) + sender.pacer.backlog(now);
-        self.deadlines.set_retransmit(Deadline::LossProbe, at);
+        if let Some(at) = self.sender.loss_probe_at(now) {
+            self.deadlines.set_retransmit(Deadline::LossProbe, at);
+        }
     }
 
     /// Our own SYN is repeated a few times at the same pace before its timeouts double.
     pub(super) fn arm_syn(&mut self, now: Instant) {
         let linear = self.linear_syn_timeouts();
-        let doublings = u32::from(self.syn_retransmits).saturating_sub(linear).min(32);
+        let doublings = u32::from(self.opening.retransmits).saturating_sub(linear).min(32);
         let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
-        let at = now + wait.min(self.sender.rtt.rto_max());
+        let at = now + wait.min(self.sender.rtt().rto_max());
         self.deadlines.set_retransmit(Deadline::Retransmit, at);
     }
 
@@ -109,28 +80,18 @@ impl Connection {
             self.on_syn_timeout(now);
             return;
         }
-        if self.sender.board.is_empty() {
+        if !self.sender.has_unacked() {
             return;
         }
-        let since = self.stall(now);
+        let since = self.liveness.stall(now);
         if self.has_given_up(now, since) {
             self.give_up();
             return;
         }
-        let (frto, reordering) = (self.config.tcp_frto, self.config.tcp_reordering);
-        self.sender.enter_loss(now, frto, reordering, &self.counters);
-        let is_first = self.sender.recovery.retransmits == 0;
+        let is_first = self.sender.on_timeout(now, &self.config, &self.counters);
         self.rare().timeouts.count(now, is_first);
-        self.sender.recovery.retransmits += 1;
-        self.sender.rtt.back_off();
-        self.owed.retransmit_head = true;
+        self.owed |= Owed::RETRANSMIT_HEAD;
         self.arm_retransmit(now);
-    }
-
-    /// Notes that the peer does not answer, and since when.
-    fn stall(&mut self, since: Instant) -> Instant {
-        self.stalled_since = self.stalled_since.min(since);
-        self.stalled_since
     }
 
     fn linear_syn_timeouts(&self) -> u32 {
@@ -143,18 +104,18 @@ impl Connection {
         } else {
             self.config.tcp_synack_retries
         };
-        let since = self.stall(self.syn_sent_at);
+        let since = self.liveness.stall(self.opening.sent_at);
         let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
-        if u32::from(self.syn_retransmits) >= limit || user {
+        if u32::from(self.opening.retransmits) >= limit || user {
             self.counters.add(Counter::AbortOnTimeout, 1);
-            self.fail(self.soft_error.unwrap_or(ConnectionError::TimedOut));
+            self.fail(self.errors.why_timed_out());
             return;
         }
         self.counters.add(Counter::Timeouts, 1);
-        let is_first = self.syn_retransmits == 0;
+        let is_first = self.opening.retransmits == 0;
         self.rare().timeouts.count(now, is_first);
-        self.syn_retransmits = self.syn_retransmits.saturating_add(1);
-        self.owed.syn = true;
+        self.opening.retransmits = self.opening.retransmits.saturating_add(1);
+        self.owed |= Owed::SYN;
         self.arm_syn(now);
     }
 
@@ -171,66 +132,53 @@ impl Connection {
             (true, 0) => 8,
             (true, retries) => retries,
         };
-        let (first, most) = (self.sender.rtt.rto_min(), self.sender.rtt.rto_max());
-        let doublings = (most.0 / first.0.max(1)).max(1).ilog2();
-        let limit = if retries <= doublings {
-            first.saturating_mul((1 << (retries + 1)) - 1)
-        } else {
-            first.saturating_mul((1 << (doublings + 1)) - 1)
-                + most.saturating_mul(u64::from(retries - doublings))
-        };
-        waited >= limit
+        waited >= self.sender.rtt().time_of_retries(retries)
     }
 
     fn give_up(&mut self) {
         self.counters.add(Counter::AbortOnTimeout, 1);
-        self.fail(self.soft_error.unwrap_or(ConnectionError::TimedOut));
+        self.fail(self.errors.why_timed_out());
     }
 
     fn on_loss_probe(&mut self, now: Instant) {
-        self.owed.loss_probe = true;
+        self.owed |= Owed::LOSS_PROBE;
         self.arm_retransmit(now);
     }
 
     fn on_reorder_timeout(&mut self, now: Instant) {
-        let wait = self.sender.on_reorder_timeout(now, &self.counters);
-        let oldest = self.sender.board.front().map_or(now, |sent| sent.sent_at);
-        let timeout = (oldest + self.sender.rtt.rto()).since(now);
-        match wait.filter(|&wait| wait < timeout) {
+        match self.sender.on_reorder_timeout(now, &self.counters) {
             Some(wait) => self.arm_reorder(now, wait),
             None => self.resume_retransmit(now),
         }
     }
 
-    /// Arms the end of RACK's reordering window in place of the timeout, no later than that: the
-    /// round trip that the window adds to may be longer (`tcp_rack_mark_lost`).
+    /// Arms the end of RACK's reordering window in place of the timeout.
     pub(super) fn arm_reorder(&mut self, now: Instant, wait: Nanos) {
-        let wait = wait.min(self.sender.rtt.rto());
-        self.deadlines.set_retransmit(Deadline::Reorder, now + wait + Nanos(1));
+        let at = self.sender.reordering_over_at(now, wait);
+        self.deadlines.set_retransmit(Deadline::Reorder, at);
     }
 
     /// Zero-window probe (RFC 9293 section 3.8.6.1; `tcp_probe_timer`).
     fn on_probe_timeout(&mut self, now: Instant) {
-        let waits = !self.sender.queue.is_empty() || self.fin == Fin::Queued;
-        if !self.sender.board.is_empty() || !waits {
-            self.probe_backoff = 0;
+        let waits = self.sender.has_unsent() || self.fin == Fin::Queued;
+        if self.sender.has_unacked() || !waits {
+            self.liveness.end_window_probes();
             return;
         }
-        let since = self.stall(now);
+        let since = self.liveness.stall(now);
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         // Each answer begins the count anew.
         let is_over = if self.options.user_timeout.is_some() || self.is_orphan {
             self.has_given_up(now, since)
         } else {
-            u32::from(self.probes_out) >= self.config.tcp_retries2
+            self.liveness.probes_out() >= self.config.tcp_retries2
         };
         if is_over {
             self.give_up();
             return;
         }
-        self.probe_backoff = self.probe_backoff.saturating_add(1);
-        self.probes_out = self.probes_out.saturating_add(1);
-        self.owed.zero_window_probe = true;
+        self.liveness.count_window_probe();
+        self.owed |= Owed::ZERO_WINDOW_PROBE;
     }
 
     /// Arms the keepalive timer, if asked for.
@@ -241,7 +189,7 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = now.since(self.last_heard);
+        let quiet = self.liveness.silence(now);
         self.deadlines.set(Deadline::Keepalive, now + idle.saturating_sub(quiet));
     }
 
@@ -251,26 +199,26 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = now.since(self.last_heard);
-        let busy = !self.sender.board.is_empty() || !self.sender.queue.is_empty();
+        let quiet = self.liveness.silence(now);
+        let busy = self.sender.has_unacked() || self.sender.has_unsent();
         if busy || quiet < idle {
-            let again = if busy { now + idle } else { self.last_heard + idle };
+            let again = if busy { now + idle } else { self.liveness.last_heard() + idle };
             self.deadlines.set(Deadline::Keepalive, again);
             return;
         }
         let limit = self.options.keepalive_count.unwrap_or(self.config.tcp_keepalive_probes);
         let by_user = self.options.user_timeout;
         let timed_out = match by_user {
-            Some(limit) => quiet >= limit && self.probes_out > 0,
-            None => u32::from(self.probes_out) >= limit,
+            Some(limit) => quiet >= limit && self.liveness.probes_out() > 0,
+            None => self.liveness.probes_out() >= limit,
         };
         if timed_out {
             self.give_up();
-            self.owed.reset = true;
+            self.owed |= Owed::RESET;
             return;
         }
-        self.probes_out = self.probes_out.saturating_add(1);
-        self.owed.keepalive = true;
+        self.liveness.count_probe();
+        self.owed |= Owed::KEEPALIVE;
         self.counters.add(Counter::KeepAlive, 1);
         let interval = self.options.keepalive_interval;
         let default = Nanos::from_secs(u64::from(self.config.tcp_keepalive_intvl));

@@ -32,18 +32,7 @@ impl Connection {
     /// on the way.
     #[inline]
     pub fn is_large_write(&self, len: usize) -> bool {
-        len > self.sender.mss as usize && len > self.size_goal() as usize
-    }
-
-    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
-    pub fn size_goal(&self) -> u32 {
-        let mss = self.sender.mss.max(1);
-        if self.gso.max_segs <= 1 {
-            return mss;
-        }
-        let header = self.path.ip_header + 60;
-        let bytes = self.half_window(self.gso.max_size.saturating_sub(header), mss);
-        (bytes / mss).clamp(1, self.gso.max_segs) * mss
+        len > self.sender.mss() as usize && len > self.size_goal() as usize
     }
 
     /// Payload bytes at which a buffer that is written now is full.
@@ -52,14 +41,14 @@ impl Connection {
         if !self.config.tso_at_write {
             return most;
         }
-        let mss = self.sender.mss.max(1);
-        let by_rate = self.sender.pacer.rate().bytes_in(HALF_A_MILLISECOND) / u64::from(mss);
+        let mss = self.sender.mss().max(1);
+        let by_rate = self.sender.pacer().rate().bytes_in(HALF_A_MILLISECOND) / u64::from(mss);
         let segments = by_rate.max(self.config.tcp_min_tso_segs.max(1).into());
         segments.saturating_mul(mss.into()).min(most.into()) as u32
     }
 
     fn may_write(&mut self) -> Result<(), WriteError> {
-        if let Some(error) = self.take_failure() {
+        if let Some(error) = self.errors.take() {
             return Err(WriteError::Failed(error));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
@@ -126,7 +115,7 @@ impl Connection {
                 return self.after_write(done, done < data.len(), flags);
             }
             // The rest completes the last segment.
-            self.sender.queue.more = More::Held;
+            self.sender.set_more(More::Held);
             may_push = self.transmit(now, egress) != TxBlocked::Yield;
         }
     }
@@ -134,7 +123,7 @@ impl Connection {
     /// Bytes of a large write after which what is queued is pushed.
     fn push_after(&self) -> usize {
         let goal = self.size_goal();
-        let half_window = if self.sender.queue.is_empty() { 0 } else { self.sender.max_wnd / 2 };
+        let half_window = if self.sender.has_unsent() { self.sender.max_wnd() / 2 } else { 0 };
         goal.max(half_window) as usize
     }
 
@@ -144,7 +133,7 @@ impl Connection {
         let goal = self.write_goal();
         let mut done = 0;
         while done < data.len() {
-            let mut room = self.sender.queue.room_in_last(goal);
+            let mut room = self.sender.room_in_last(goal);
             if room == 0 {
                 if !self.grant_buffer() {
                     break;
@@ -152,7 +141,7 @@ impl Connection {
                 room = goal;
             }
             let take = (data.len() - done).min(room as usize);
-            self.sender.queue.push(&data[done..done + take]);
+            self.sender.append(&data[done..done + take]);
             done += take;
         }
         done
@@ -183,20 +172,17 @@ impl Connection {
         while !data.is_empty() && self.grant_buffer() {
             let part = data.split_to(goal.min(data.len()));
             done += part.len();
-            self.sender.queue.push_bytes(part);
+            self.sender.append_bytes(part);
         }
         self.after_write(done, !data.is_empty(), flags)
     }
 
     fn grant_buffer(&mut self) -> bool {
-        let empty = self.sender.queue.is_empty() && self.sender.board.is_empty();
-        if !empty && !self.memory_is_free(false) {
+        let has_any = self.sender.has_unsent() || self.sender.has_unacked();
+        if has_any && !self.memory_is_free(false) {
             return false;
         }
-        if self.config.tso_at_write {
-            self.sender.queue.end_buffer(self.sender.nxt);
-        }
-        self.sender.queue.begin_buffer();
+        self.sender.begin_buffer(self.config.tso_at_write);
         true
     }
 
@@ -211,29 +197,24 @@ impl Connection {
         // for it in Linux. Without that its buffer would not grow.
         self.no_space |= short || !self.is_writable();
         if done == 0 && short {
-            self.sender.queue.more.end_hold();
+            self.sender.end_hold();
             return Err(WriteError::WouldBlock);
         }
         self.wrote = done > 0;
         // A full tail is no short write: the small-segment rules see the whole queue.
         self.push_override &= done == 0;
         let is_held = flags.contains(WriteFlags::MORE) && !short;
-        self.sender.queue.more = if is_held { More::Held } else { More::Unknown };
+        self.sender.set_more(if is_held { More::Held } else { More::Unknown });
         if flags.contains(WriteFlags::EOR) && !short && done > 0 {
-            self.sender.queue.end_record(self.sender.nxt);
+            self.sender.end_record();
         }
         Ok(done)
     }
 
     /// Marks the flow as limited by its application (`tcp_rate_check_app_limited`).
     fn check_app_limited(&mut self) {
-        let counts = self.sender.board.counts();
-        if self.sender.queue.len() < self.sender.mss
-            && self.account.bytes() == 0
-            && counts.in_flight() < self.sender.window.cwnd
-            && counts.lost_out <= counts.retrans_out
-        {
-            self.sender.rate.mark_app_limited(counts.in_flight());
+        if self.sender.unsent() < self.sender.mss() && self.account.bytes() == 0 {
+            self.sender.check_app_limited();
         }
     }
 }

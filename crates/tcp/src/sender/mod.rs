@@ -1,12 +1,15 @@
 //! The sending half: what was written, what is in flight, and what the peer said of it.
 
 pub mod delivery_rate;
+mod departures;
 pub mod pages;
 pub mod recovery;
 pub mod rto;
 pub mod scoreboard;
 pub mod send_queue;
 pub mod steady_rate;
+mod timeouts;
+mod written;
 
 use crate::config::Config;
 use crate::congestion::{
@@ -22,7 +25,7 @@ use delivery_rate::{Newest, RateSampler};
 use pages::Pages;
 use recovery::{AfterAck, Recovery};
 use rto::RttEstimator;
-use scoreboard::{Delivered, Scoreboard, Sent};
+use scoreboard::{Counts, Delivered, Scoreboard, Sent};
 use send_queue::SendQueue;
 use std::sync::Arc;
 use steady_rate::SteadyRate;
@@ -104,51 +107,57 @@ pub struct AckOutcome {
 #[derive(Debug)]
 pub struct Sender {
     /// Oldest unacknowledged sequence number.
-    pub una: SeqNumber,
+    una: SeqNumber,
     /// Next sequence number to send.
-    pub nxt: SeqNumber,
+    nxt: SeqNumber,
     /// The peer's window in bytes from `una`.
-    pub wnd: u32,
+    wnd: u32,
     /// Largest window the peer ever gave.
-    pub max_wnd: u32,
+    max_wnd: u32,
     wl1: SeqNumber,
     /// Payload bytes of a full segment, options of every segment subtracted (`mss_cache`).
-    pub mss: u32,
+    mss: u32,
     /// Written and not sent.
-    pub queue: SendQueue,
+    queue: SendQueue,
     /// Sent and not acknowledged.
-    pub board: Scoreboard,
+    board: Scoreboard,
     /// Congestion window.
-    pub window: Window,
+    window: Window,
     /// Controller.
-    pub controller: Box<dyn CongestionControl>,
+    controller: Box<dyn CongestionControl>,
     /// Round-trip estimate.
-    pub rtt: RttEstimator,
+    rtt: RttEstimator,
     /// Delivery-rate sampler.
-    pub rate: RateSampler,
+    rate: RateSampler,
     /// What was delivered over milliseconds.
     steady: SteadyRate,
     /// Departures.
-    pub pacer: Pacer,
+    pacer: Pacer,
     /// Loss recovery.
-    pub recovery: Recovery,
+    recovery: Recovery,
     /// What RACK waits for after the ACK being processed; [`Nanos::MAX`] for nothing.
     reorder_wait: Nanos,
     /// The peer understands SACK.
-    pub sack: bool,
+    sack: bool,
     /// ECN was agreed.
-    pub ecn: bool,
+    ecn: bool,
     /// The next data segment carries CWR.
-    pub ecn_cwr_owed: bool,
+    ecn_cwr_owed: bool,
     is_cwnd_limited: bool,
     max_packets_out: u32,
     cwnd_usage_seq: SeqNumber,
     cwnd_used: u32,
     cwnd_stamp: Instant,
     /// When data was last sent; [`Instant::ZERO`] before the first.
-    pub last_sent: Instant,
+    last_sent: Instant,
     /// When the last ACK arrived.
-    pub last_ack_at: Instant,
+    last_ack_at: Instant,
+    totals: Totals,
+}
+
+/// What was sent and acknowledged since the connection began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
     /// Data segments sent, retransmissions included (`data_segs_out`).
     pub data_segs_out: u64,
     /// Payload bytes sent, retransmissions included (`tcpi_bytes_sent`).
@@ -200,12 +209,7 @@ impl Sender {
             cwnd_stamp: Instant::ZERO,
             last_sent: Instant::ZERO,
             last_ack_at: Instant::ZERO,
-            data_segs_out: 0,
-            bytes_sent: 0,
-            bytes_retransmitted: 0,
-            bytes_acked: 0,
-            total_retransmitted: 0,
-            dsack_dups: 0,
+            totals: Totals::default(),
         }
     }
 
@@ -219,6 +223,33 @@ impl Sender {
         self.last_ack_at = now;
         self.start_controller(now, config);
         self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
+    }
+
+    /// SACK and ECN were agreed in the handshake, or were not.
+    pub fn agree(&mut self, sack: bool, ecn: bool) {
+        self.sack = sack;
+        self.ecn = ecn;
+    }
+
+    /// The peer acknowledged our SYN. It counts among the bytes acknowledged, as a FIN does; that
+    /// of a passive open was acknowledged before there was a connection.
+    pub fn on_syn_acked(&mut self) {
+        self.totals.bytes_acked += 1;
+    }
+
+    /// Payload bytes of a full segment are `mss` from now on.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+    }
+
+    /// Frames in flight that are too large for the MSS are cut anew and count as lost, which is no
+    /// congestion (`tcp_simple_retransmit`). Returns whether there were any.
+    pub fn resegment(&mut self) -> bool {
+        let were_cut = self.board.resegment(self.mss as u16);
+        if were_cut {
+            self.recovery.on_resegmented(self.nxt);
+        }
+        were_cut
     }
 
     /// Replaces the controller (`tcp_reinit_congestion_control`).
@@ -253,21 +284,135 @@ impl Sender {
         self.max_wnd = self.max_wnd.max(window);
     }
 
+    /// SND.UNA: the oldest sequence number that is not acknowledged.
+    pub fn una(&self) -> SeqNumber {
+        self.una
+    }
+
+    /// SND.NXT: the next sequence number to send.
+    pub fn nxt(&self) -> SeqNumber {
+        self.nxt
+    }
+
+    /// Sequence numbers sent and not acknowledged.
+    pub fn unacked(&self) -> u32 {
+        self.nxt.bytes_since(self.una)
+    }
+
+    /// SND.WND: the peer's window in bytes from [`una`](Self::una).
+    pub fn wnd(&self) -> u32 {
+        self.wnd
+    }
+
+    /// Largest window that the peer ever gave, bytes.
+    pub fn max_wnd(&self) -> u32 {
+        self.max_wnd
+    }
+
+    /// Payload bytes of a full segment, options of every segment subtracted (`mss_cache`).
+    pub fn mss(&self) -> u32 {
+        self.mss
+    }
+
+    /// Whether the peer understands SACK.
+    pub fn sack(&self) -> bool {
+        self.sack
+    }
+
+    /// Whether ECN was agreed.
+    pub fn ecn(&self) -> bool {
+        self.ecn
+    }
+
+    /// Whether a frame is in flight.
+    pub fn has_unacked(&self) -> bool {
+        !self.board.is_empty()
+    }
+
+    /// Frames in flight.
+    pub fn frames(&self) -> usize {
+        self.board.frames()
+    }
+
+    /// Memory of the frames in flight.
+    pub fn memory_in_flight(&self) -> u32 {
+        self.board.memory()
+    }
+
+    /// When the oldest frame in flight left last.
+    pub fn oldest_departure(&self) -> Option<Instant> {
+        self.board.front().map(|sent| sent.sent_at)
+    }
+
+    /// Segments in flight by what became of them.
+    pub fn counts(&self) -> Counts {
+        self.board.counts()
+    }
+
+    /// Segments that the network is thought to hold (`tcp_packets_in_flight`).
+    pub fn in_flight(&self) -> u32 {
+        self.board.counts().in_flight()
+    }
+
+    /// Congestion window and slow-start threshold.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Segments that the congestion window leaves.
+    pub fn cwnd_left(&self) -> u32 {
+        self.window.cwnd.saturating_sub(self.in_flight())
+    }
+
+    /// Least segments of a frame, by the controller or `tcp_min_tso_segs`.
+    pub fn min_tso_segs(&self, config: &Config) -> u32 {
+        self.controller.min_tso_segs().unwrap_or(config.tcp_min_tso_segs)
+    }
+
+    /// Congestion control.
+    pub fn controller(&self) -> &dyn CongestionControl {
+        self.controller.as_ref()
+    }
+
+    /// Round-trip time and timeout.
+    pub fn rtt(&self) -> &RttEstimator {
+        &self.rtt
+    }
+
+    /// The schedule of departures.
+    pub fn pacer(&self) -> &Pacer {
+        &self.pacer
+    }
+
+    /// What was delivered, and how fast.
+    pub fn rate(&self) -> &RateSampler {
+        &self.rate
+    }
+
+    /// What is known of an episode of loss.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// What was sent and acknowledged since the connection began.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// When data was last sent; [`Instant::ZERO`] before the first.
+    pub fn last_sent(&self) -> Instant {
+        self.last_sent
+    }
+
+    /// When the last ACK arrived.
+    pub fn last_ack_at(&self) -> Instant {
+        self.last_ack_at
+    }
+
     /// Bytes that the peer's window leaves; 0 when the peer took window back.
     pub fn window_left(&self) -> u32 {
         let edge = self.una + self.wnd;
         if edge.after(self.nxt) { edge.bytes_since(self.nxt) } else { 0 }
-    }
-
-    /// Memory of the write queue, sent and unsent (`sk_wmem_queued`).
-    pub fn memory(&self, goal: u32) -> u32 {
-        self.board.memory().saturating_add(self.queue.memory(goal))
-    }
-
-    /// Frees what a connection without data does not need.
-    pub fn release_idle_memory(&mut self) {
-        self.board.release_idle_memory();
-        self.queue.release_idle_memory();
     }
 
     /// Takes an ACK (`tcp_ack`).
@@ -305,11 +450,11 @@ impl Sender {
         let mut rtts = Rtts::default();
         self.process_sacks(now, ack, config, counters, &mut facts, &mut rtts);
         if facts.una_advanced {
-            self.bytes_acked += u64::from(ack.ack.bytes_since(self.una));
+            self.totals.bytes_acked += u64::from(ack.ack.bytes_since(self.una));
             self.una = ack.ack;
             facts.newly_acked =
                 self.process_cumulative(now, config, counters, &mut facts, &mut rtts);
-            self.recovery.retransmits = 0;
+            self.recovery.end_row_of_timeouts();
         }
         if prior.packets_out == 0 {
             if facts.dsack {
@@ -399,10 +544,10 @@ impl Sender {
         now: Instant,
         facts: &AckFacts,
         counters: &Counters,
-        prior: &scoreboard::Counts,
+        prior: &Counts,
     ) -> AfterAck {
         let counts = self.board.counts();
-        let plain = self.recovery.state == CaState::Open
+        let plain = self.recovery.state() == CaState::Open
             && !facts.ece
             && !facts.is_duplicate
             && facts.newly_sacked == 0
@@ -424,7 +569,7 @@ impl Sender {
     ) -> u32 {
         let mut board = std::mem::take(&mut self.board);
         let highest_sack = board.highest_sack();
-        let high_seq = self.recovery.high_seq;
+        let high_seq = self.recovery.high_seq();
         let mut reordered = None;
         let mut unsacked = 0;
         let acked = board.acknowledge(self.una, |part| {
@@ -474,7 +619,7 @@ impl Sender {
         if !self.sack || ack.sack.is_empty() {
             return;
         }
-        let high_seq = self.recovery.high_seq;
+        let high_seq = self.recovery.high_seq();
         let mut board = std::mem::take(&mut self.board);
         for (index, &block) in ack.sack.iter().enumerate() {
             if index == 0 && is_dsack(block, ack.ack, ack.sack.get(1)) {
@@ -527,9 +672,9 @@ impl Sender {
             return;
         }
         let segments = bytes.div_ceil(self.mss.max(1));
-        self.dsack_dups = self.dsack_dups.saturating_add(segments);
+        self.totals.dsack_dups = self.totals.dsack_dups.saturating_add(segments);
         // More duplicates than were made here: the network makes them, or the peer lies.
-        if self.dsack_dups > self.total_retransmitted {
+        if self.totals.dsack_dups > self.totals.total_retransmitted {
             counters.add(Counter::DSACKIgnoredDubious, 1);
             return;
         }
@@ -572,7 +717,7 @@ impl Sender {
         counters: &Counters,
     ) {
         sample.is_cwnd_limited = self.is_cwnd_limited();
-        sample.state = self.recovery.state;
+        sample.state = self.recovery.state();
         sample.frame_rule = config.frame_rule();
         sample.next_departure = self.pacer.next_departure();
         sample.pacing_rate = self.pacer.rate();
@@ -585,7 +730,7 @@ impl Sender {
         } else if self.recovery.in_reduction() {
             self.reduce(sample.acked_sacked, sample.losses, facts.una_advanced);
         } else {
-            let may_raise = if self.recovery.reordering > config.tcp_reordering {
+            let may_raise = if self.recovery.reordering() > config.tcp_reordering {
                 facts.una_advanced || facts.newly_sacked > 0
             } else {
                 facts.newly_acked > 0
@@ -681,7 +826,7 @@ impl Sender {
         if config.tcp_slow_start_after_idle
             && idle >= self.rtt.rto()
             && !self.controller.owns_window()
-            && self.recovery.state == CaState::Open
+            && self.recovery.state() == CaState::Open
         {
             let used = self.cwnd_used.max(INITIAL_WINDOW);
             if !no_space && used < self.window.cwnd {

@@ -10,30 +10,30 @@ use crate::time::{Instant, Nanos};
 
 /// RACK's state (RFC 8985 section 5.2).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rack {
+struct Rack {
     /// Departure of the most recently sent segment that was delivered.
     sent_at: Instant,
     end: SeqNumber,
     rtt: Nanos,
     advanced: bool,
     /// A DSACK was seen since the window was adapted.
-    pub(super) dsack_seen: bool,
+    dsack_seen: bool,
     /// Quarter-RTTs in the reordering window.
     steps: u32,
     /// Recoveries for which `steps` persists.
     persist: u8,
     last_delivered: u64,
     /// Reordering was seen at least once.
-    pub(super) reordering_seen: bool,
+    reordering_seen: bool,
 }
 
 /// What the sender knows of an episode of loss.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Congestion state.
-    pub state: CaState,
+    state: CaState,
     /// The episode ends when this is acknowledged.
-    pub high_seq: SeqNumber,
+    high_seq: SeqNumber,
     prior_cwnd: u32,
     /// Threshold before the reduction; 0 when it must not be restored.
     prior_ssthresh: u32,
@@ -43,18 +43,17 @@ pub struct Recovery {
     /// Retransmissions not yet reported as duplicates; `None` when there were none to report.
     undo_retrans: Option<u32>,
     /// Timestamp clock at the first retransmission of the episode; `None` without one.
-    pub(super) retrans_stamp: Option<u32>,
+    retrans_stamp: Option<u32>,
     frto: bool,
     /// Timeouts in a row (`icsk_retransmits`).
-    pub retransmits: u32,
+    retransmits: u32,
     /// What a tail loss probe is waiting for.
     tlp: Option<Probe>,
     /// Probes in a row that a DSACK reported as needless.
     needless_probes: u8,
     /// Reordering degree in segments.
-    pub reordering: u32,
-    /// RACK.
-    pub rack: Rack,
+    reordering: u32,
+    rack: Rack,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,17 +71,46 @@ pub enum AfterAck {
     NewDataFirst,
 }
 
-impl Rack {
-    /// Whether the network was seen to reorder.
-    pub fn has_seen_reordering(&self) -> bool {
-        self.reordering_seen
-    }
-}
-
 impl Recovery {
     /// No loss yet; `reordering` is `tcp_reordering`.
     pub(super) fn new(reordering: u32) -> Self {
         Self { reordering, ..Self::default() }
+    }
+
+    /// Congestion state.
+    pub fn state(&self) -> CaState {
+        self.state
+    }
+
+    /// The episode ends when this is acknowledged.
+    pub fn high_seq(&self) -> SeqNumber {
+        self.high_seq
+    }
+
+    /// Segments by which the network reorders at the most (`tp->reordering`).
+    pub fn reordering(&self) -> u32 {
+        self.reordering
+    }
+
+    /// Whether the network was seen to reorder.
+    pub fn has_seen_reordering(&self) -> bool {
+        self.rack.reordering_seen
+    }
+
+    /// Timeouts without an acknowledgment in between (`icsk_retransmits`).
+    pub fn timeouts_in_row(&self) -> u32 {
+        self.retransmits
+    }
+
+    /// Counts a timeout. Returns whether it is the first of a row.
+    pub(super) fn count_timeout(&mut self) -> bool {
+        self.retransmits += 1;
+        self.retransmits == 1
+    }
+
+    /// Something new was acknowledged: the row of timeouts is over.
+    pub(super) fn end_row_of_timeouts(&mut self) {
+        self.retransmits = 0;
     }
 
     /// Whether the window is being reduced by PRR.
@@ -129,8 +157,12 @@ impl Recovery {
 }
 
 impl Sender {
-    /// RACK's reordering window is over (`tcp_rack_reo_timeout`). Returns how long to wait on.
-    pub fn on_reorder_timeout(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
+    /// RACK's reordering window is over. Returns how long to wait on.
+    pub(super) fn end_reordering_window(
+        &mut self,
+        now: Instant,
+        counters: &Counters,
+    ) -> Option<Nanos> {
         self.recovery.rack.advanced = true;
         let before = self.board.counts();
         let wait = self.rack_mark_lost(now);

@@ -164,6 +164,19 @@ impl RttEstimator {
     pub fn rto_max(&self) -> Nanos {
         Nanos::from_millis(u64::from(self.rto_max_ms))
     }
+
+    /// The time from a timeout of the least length until `retries` further ones are over
+    /// (`retransmits_timed_out`).
+    pub fn time_of_retries(&self, retries: u32) -> Nanos {
+        let (first, most) = (self.rto_min(), self.rto_max());
+        let doublings = (most.0 / first.0.max(1)).max(1).ilog2();
+        if retries <= doublings {
+            first.saturating_mul((1 << (retries + 1)) - 1)
+        } else {
+            first.saturating_mul((1 << (doublings + 1)) - 1)
+                + most.saturating_mul(u64::from(retries - doublings))
+        }
+    }
 }
 
 #[cfg(test)]

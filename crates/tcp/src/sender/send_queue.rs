@@ -28,13 +28,14 @@ pub(crate) enum More {
     Held,
 }
 
-impl More {
-    /// Something else than a write asks for transmission: only the push of its own write is held.
-    pub(crate) fn end_hold(&mut self) {
-        if *self == Self::Held {
-            *self = Self::Follows;
-        }
-    }
+/// Bytes at the front of the queue that may leave in one frame: the first record, or the first
+/// buffer if buffers keep their size, or all that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Bytes.
+    pub len: u32,
+    /// The application ended a record with them (`MSG_EOR`), so they cannot grow.
+    pub is_ended: bool,
 }
 
 /// The unsent part of a socket's write queue.
@@ -51,7 +52,7 @@ pub struct SendQueue {
     /// A record ends with the last byte, so that a new buffer must be granted.
     is_record_ended: bool,
     /// Whether the last write said that more follows.
-    pub(crate) more: More,
+    more: More,
     /// Bytes in `ready`.
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
@@ -83,6 +84,23 @@ impl SendQueue {
             ready_len: 0,
             last_len: 0,
             pages,
+        }
+    }
+
+    /// What the last write said of what follows it.
+    pub(crate) fn more(&self) -> More {
+        self.more
+    }
+
+    /// A write said what follows it.
+    pub(crate) fn set_more(&mut self, more: More) {
+        self.more = more;
+    }
+
+    /// Something else than a write asks for transmission: only the push of its own write is held.
+    pub(crate) fn end_hold(&mut self) {
+        if self.more == More::Held {
+            self.more = More::Follows;
         }
     }
 
@@ -141,15 +159,14 @@ impl SendQueue {
         }
     }
 
-    /// Bytes of the first record, or of the first buffer if buffers keep their size, and whether a
-    /// record ends with them: all that waits if none does. `nxt` is the sequence number of the
-    /// first byte.
+    /// What one frame may carry at the most. `nxt` is the sequence number of the first byte.
     #[inline]
-    pub fn first_record(&self, nxt: SeqNumber) -> (u32, bool) {
-        let Some(aside) = self.aside.as_ref() else { return (self.len(), false) };
+    pub fn first_record(&self, nxt: SeqNumber) -> Record {
+        let all = Record { len: self.len(), is_ended: false };
+        let Some(aside) = self.aside.as_ref() else { return all };
         match aside.records.front() {
-            Some(end) => (end.bytes_since(nxt), !aside.are_buffers),
-            None => (self.len(), false),
+            Some(end) => Record { len: end.bytes_since(nxt), is_ended: !aside.are_buffers },
+            None => all,
         }
     }
 

@@ -1,0 +1,71 @@
+//! How a connection ends: by a FIN, by a reset, or by an error.
+
+use super::{Connection, ConnectionError, Fin, Owed};
+use crate::counters::Counter;
+use crate::state::{State, Transition};
+use crate::time::{Instant, Nanos};
+
+impl Connection {
+    /// No more will be written: what is queued is sent, then FIN (`SHUT_WR`).
+    pub fn shutdown_write(&mut self, now: Instant) {
+        match self.state {
+            State::SynSent => {
+                self.turn(Transition::Shutdown);
+                self.deadlines.clear_all();
+            }
+            // In SYN-RECEIVED the FIN waits for the handshake (RFC 9293 section 3.10.4).
+            State::SynReceived | State::Established | State::CloseWait => {
+                self.fin = Fin::Queued;
+                self.turn(Transition::Shutdown);
+            }
+            _ => {}
+        }
+        let _ = now;
+    }
+
+    /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or
+    /// a linger time of zero asks for a reset (RFC 9293 section 3.10.4, RFC 2525 section 2.17).
+    pub fn close(&mut self, now: Instant) {
+        self.is_orphan = true;
+        let lost_data = self.receiver.unread() > 0;
+        let now_or_never = self.options.linger == Some(Nanos::ZERO);
+        if self.state.is_synchronized()
+            && self.state != State::TimeWait
+            && (lost_data || now_or_never)
+        {
+            self.counters.add(Counter::AbortOnClose, 1);
+            self.abort(now);
+            return;
+        }
+        self.read_shut = true;
+        self.shutdown_write(now);
+        if self.state == State::FinWait2 {
+            self.arm_orphan(now);
+        }
+    }
+
+    /// Resets the connection; the RST leaves at the next [`transmit`](Self::transmit).
+    pub fn abort(&mut self, _now: Instant) {
+        let has_peer = self.state.is_synchronized() && self.state != State::TimeWait
+            || self.state == State::SynReceived;
+        self.owed.set(Owed::RESET, has_peer);
+        self.fail(ConnectionError::Aborted);
+    }
+
+    /// Ends the connection with `error`.
+    pub(super) fn fail(&mut self, error: ConnectionError) {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            self.counters.add(Counter::AttemptFails, 1);
+        } else if self.state != State::Closed {
+            self.counters.add(Counter::EstabResets, 1);
+        }
+        if self.state != State::Closed || !self.errors.is_set() {
+            self.errors.set(error);
+        }
+        self.turn(Transition::Abort);
+        self.deadlines.clear_all();
+        self.sender.clear();
+        self.fin = Fin::None;
+        self.owed &= Owed::RESET;
+    }
+}

@@ -1,0 +1,134 @@
+//! Why a connection failed, and what an application is told of it.
+
+use thiserror::Error;
+
+/// Why a connection failed (`SO_ERROR`).
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ConnectionError {
+    /// The peer answered the SYN with a reset (ECONNREFUSED).
+    #[error("connection refused")]
+    Refused,
+    /// The peer reset the connection (ECONNRESET).
+    #[error("connection reset by peer")]
+    Reset,
+    /// The peer reset the connection after its FIN (EPIPE).
+    #[error("broken pipe")]
+    BrokenPipe,
+    /// The peer stopped answering (ETIMEDOUT).
+    #[error("connection timed out")]
+    TimedOut,
+    /// A router said so (EHOSTUNREACH).
+    #[error("no route to host")]
+    HostUnreachable,
+    /// A router said so (ENETUNREACH).
+    #[error("network is unreachable")]
+    NetworkUnreachable,
+    /// The application or the host ended it (ECONNABORTED).
+    #[error("connection aborted")]
+    Aborted,
+    /// The far host does not know the protocol (ENOPROTOOPT).
+    #[error("protocol not available")]
+    ProtocolUnavailable,
+    /// A source route failed (EOPNOTSUPP).
+    #[error("operation not supported")]
+    NotSupported,
+    /// A router does not know the host (EHOSTDOWN).
+    #[error("host is down")]
+    HostDown,
+    /// A router says that the own host is isolated (ENONET).
+    #[error("machine is not on the network")]
+    NoNetwork,
+    /// A router forbids it (EACCES).
+    #[error("permission denied")]
+    Forbidden,
+    /// Somebody could not make sense of a header (EPROTO).
+    #[error("protocol error")]
+    Protocol,
+    /// More than a link on the way takes (EMSGSIZE): datagrams alone.
+    #[error("message too long")]
+    MessageTooLong,
+}
+
+/// Why nothing was written.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum WriteError {
+    /// No room now, or not yet connected (EAGAIN).
+    #[error("no room in the send buffer")]
+    WouldBlock,
+    /// The application shut the sending side down, or the connection is over (EPIPE).
+    #[error("broken pipe")]
+    Closed,
+    /// The connection failed.
+    #[error(transparent)]
+    Failed(ConnectionError),
+}
+
+/// Why nothing was read.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing has arrived (EAGAIN).
+    #[error("nothing to read")]
+    WouldBlock,
+    /// The connection failed.
+    #[error(transparent)]
+    Failed(ConnectionError),
+}
+
+/// What the application has not been told yet, and what ended the connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Errors {
+    /// `sk_err`; it stays known when it was told.
+    failure: Option<ConnectionError>,
+    was_told: bool,
+    /// `sk_err_soft`: what a router reported, for when the connection times out.
+    soft: Option<ConnectionError>,
+}
+
+impl Errors {
+    /// The next call is told `error`.
+    pub(super) fn set(&mut self, error: ConnectionError) {
+        (self.failure, self.was_told) = (Some(error), false);
+    }
+
+    /// No call is told what was set.
+    pub(super) fn forget(&mut self) {
+        self.was_told = true;
+    }
+
+    /// Whether an error was ever set.
+    pub(super) fn is_set(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Whether an error is to be told.
+    pub(super) fn is_pending(&self) -> bool {
+        self.failure.is_some() && !self.was_told
+    }
+
+    /// Tells what was set, once.
+    pub(super) fn take(&mut self) -> Option<ConnectionError> {
+        let error = self.failure.filter(|_| !self.was_told)?;
+        self.was_told = true;
+        Some(error)
+    }
+
+    /// Tells what was set, once, or what a router reported, once.
+    pub(super) fn take_any(&mut self) -> Option<ConnectionError> {
+        self.take().or_else(|| self.soft.take())
+    }
+
+    /// A router reported an error that may pass.
+    pub(super) fn note_soft(&mut self, error: ConnectionError) {
+        self.soft = Some(error);
+    }
+
+    /// The peer is there after all.
+    pub(super) fn forget_soft(&mut self) {
+        self.soft = None;
+    }
+
+    /// Why the peer does not answer, as far as a router said.
+    pub(super) fn why_timed_out(&self) -> ConnectionError {
+        self.soft.unwrap_or(ConnectionError::TimedOut)
+    }
+}

@@ -1,0 +1,80 @@
+//! Whether the peer is there: when it was last heard, and the probes that it did not answer.
+
+use crate::time::{Instant, Nanos};
+
+/// What is known of the peer's silence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Liveness {
+    last_heard: Instant,
+    /// First timeout of the row, for the user timeout; [`Instant::FAR_FUTURE`] while the peer
+    /// answers.
+    stalled_since: Instant,
+    /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
+    probes_out: u16,
+    /// Probes of a closed window since it was last open (`icsk_backoff`).
+    window_probes: u16,
+}
+
+impl Liveness {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            last_heard: now,
+            stalled_since: Instant::FAR_FUTURE,
+            probes_out: 0,
+            window_probes: 0,
+        }
+    }
+
+    /// An acceptable segment arrived.
+    pub(super) fn on_heard(&mut self, now: Instant) {
+        self.last_heard = now;
+        self.probes_out = 0;
+    }
+
+    /// Something new was acknowledged.
+    pub(super) fn on_progress(&mut self) {
+        self.stalled_since = Instant::FAR_FUTURE;
+    }
+
+    /// The window of the peer is open, or nothing waits for it.
+    pub(super) fn end_window_probes(&mut self) {
+        self.window_probes = 0;
+    }
+
+    /// A timeout found no answer to what was out at `since`. Returns since when that is so.
+    pub(super) fn stall(&mut self, since: Instant) -> Instant {
+        self.stalled_since = self.stalled_since.min(since);
+        self.stalled_since
+    }
+
+    /// A closed window is probed.
+    pub(super) fn count_window_probe(&mut self) {
+        self.window_probes = self.window_probes.saturating_add(1);
+        self.count_probe();
+    }
+
+    /// An idle peer is probed.
+    pub(super) fn count_probe(&mut self) {
+        self.probes_out = self.probes_out.saturating_add(1);
+    }
+
+    /// Probes without an answer.
+    pub(super) fn probes_out(&self) -> u32 {
+        self.probes_out.into()
+    }
+
+    /// Probes of a closed window since it was last open.
+    pub(super) fn window_probes(&self) -> u16 {
+        self.window_probes
+    }
+
+    /// When a segment last arrived.
+    pub(super) fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    /// For how long nothing arrived.
+    pub(super) fn silence(&self, now: Instant) -> Nanos {
+        now.since(self.last_heard)
+    }
+}

@@ -1,0 +1,199 @@
+//! How a connection opens: its SYN, what both ends agreed on, and the first state with a peer.
+
+use super::chronograph::TimeoutTally;
+use super::{Connection, Owed, Path, Setup};
+use crate::counters::Counter;
+use crate::handshake::{Accepted, Negotiated, Offer};
+use crate::options::SocketOptions;
+use crate::receiver::{self, Receiver};
+use crate::segment::{Flags, Segment};
+use crate::seq::SeqNumber;
+use crate::state::{State, Transition};
+use crate::time::{Instant, Nanos};
+
+/// The handshake and what it settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// Our initial sequence number.
+    pub(super) iss: SeqNumber,
+    /// What we add to our clock in timestamps.
+    pub(super) ts_offset: u32,
+    /// When the SYN was last sent; of an open connection, when it opened.
+    pub(super) sent_at: Instant,
+    /// How often the SYN was sent again.
+    pub(super) retransmits: u16,
+    /// The most payload and options that the peer takes in one segment, bytes.
+    pub(super) peer_mss: u16,
+    /// Shift of the peer's windows.
+    pub(super) snd_wscale: u8,
+    /// Shift of our windows.
+    pub(super) rcv_wscale: u8,
+    /// Segments carry timestamps.
+    pub(super) timestamps: bool,
+}
+
+impl Opening {
+    /// Nothing is known of the peer.
+    pub(super) fn new(now: Instant, iss: SeqNumber, ts_offset: u32) -> Self {
+        Self {
+            iss,
+            ts_offset,
+            sent_at: now,
+            retransmits: 0,
+            peer_mss: 536,
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            timestamps: false,
+        }
+    }
+
+    /// What both ends agreed on.
+    fn agree(&mut self, negotiated: &Negotiated) {
+        self.peer_mss = negotiated.mss;
+        self.snd_wscale = negotiated.snd_wscale.unwrap_or(0);
+        self.rcv_wscale = negotiated.rcv_wscale;
+        self.timestamps = negotiated.ts_recent.is_some();
+    }
+
+    /// The time from the only SYN to now; `None` if it was sent again (Karn's rule).
+    pub(super) fn rtt(&self, now: Instant) -> Option<Nanos> {
+        (self.retransmits == 0).then(|| now.since(self.sent_at))
+    }
+}
+
+impl Connection {
+    /// Opens actively: the SYN leaves at the next [`transmit`](Self::transmit).
+    pub fn connect(now: Instant, setup: Setup) -> Self {
+        let counters = setup.counters.clone();
+        counters.add(Counter::ActiveOpens, 1);
+        let receiver = receiver::Terms {
+            irs: SeqNumber(0),
+            wnd: 0,
+            wscale: 0,
+            advmss: 536,
+            mss: 536,
+            ts_recent: None,
+            sack: false,
+            ecn: false,
+            rcvbuf: setup.options.receive_buffer,
+        };
+        let mut receiver = Receiver::new(now, setup.config.clone(), counters, &receiver);
+        if setup.options.quickack == Some(false) {
+            receiver.set_quickack(0);
+        }
+        let mut connection = Self::new(now, State::SynSent, setup, receiver);
+        connection.owed |= Owed::SYN;
+        connection.arm_syn(now);
+        connection
+    }
+
+    /// Takes over a passive open whose handshake is complete. The segment that completed it is to
+    /// be given to [`on_segment`](Self::on_segment) next.
+    pub fn accept(now: Instant, setup: Setup, accepted: Accepted) -> Self {
+        setup.counters.add(Counter::PassiveOpens, 1);
+        let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
+        let advmss = advertised_mss(&setup.path, &setup.options);
+        let receiver = receiver_terms(&accepted.negotiated, accepted.irs, accepted.rcv_wnd, advmss);
+        let receiver = receiver::Terms { rcvbuf: setup.options.receive_buffer, ..receiver };
+        let receiver = Receiver::new(now, setup.config.clone(), setup.counters.clone(), &receiver);
+        let mut connection = Self::new(now, State::SynReceived, setup, receiver);
+        connection.agree(&accepted.negotiated);
+        if let Some(rtt) = accepted.synack_rtt {
+            connection.sender.on_handshake_rtt(now, rtt);
+        }
+        let (timeouts, time) = accepted.synack_timeouts;
+        if timeouts > 0 {
+            connection.rare().timeouts = TimeoutTally::after_row(timeouts, time);
+        }
+        connection.turn(Transition::SynAcked);
+        connection.established(now, accepted.snd_wnd, accepted.irs);
+        connection
+    }
+
+    /// What was agreed in the handshake.
+    fn agree(&mut self, negotiated: &Negotiated) {
+        self.opening.agree(negotiated);
+        self.sender.agree(negotiated.sack, negotiated.ecn);
+        self.refresh_mss();
+    }
+
+    /// The handshake is complete.
+    pub(super) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
+        self.opening.sent_at = now;
+        if let Some(rare) = &mut self.rare {
+            rare.timeouts.end_row(now);
+        }
+        self.sender.establish(window, seq, now, &self.config);
+        self.refresh_mss();
+        self.deadlines.clear_retransmit();
+        self.small_end = self.sender.una();
+        self.expand_sndbuf();
+        self.arm_keepalive(now);
+    }
+
+    /// The SYN, or the SYN-ACK once the peer's SYN is known (simultaneous open).
+    pub(super) fn syn_segment(&mut self, now: Instant) -> Segment {
+        let mut segment = self.offer().syn(now, self.opening.iss, self.opening.ts_offset);
+        if self.opening.retransmits > 0 && self.config.tcp_ecn_fallback {
+            segment.flags.remove(Flags::ECE | Flags::CWR);
+        }
+        if self.state == State::SynReceived {
+            segment.flags = Flags::SYN | Flags::ACK;
+            segment.ack = self.receiver.nxt();
+            if let Some(timestamps) = &mut segment.options.timestamps {
+                timestamps.echo = self.receiver.ts_recent();
+            }
+            if !self.opening.timestamps {
+                segment.options.timestamps = None;
+            }
+        }
+        segment
+    }
+
+    /// What we are ready to agree to.
+    fn offer(&self) -> Offer {
+        let mss = advertised_mss(&self.path, &self.options);
+        let locked = self.options.receive_buffer;
+        let space = locked.unwrap_or(self.config.tcp_rmem.default) / 2;
+        Offer::new(&self.config, self.path.ip_header, mss, space, locked.unwrap_or(u32::MAX))
+    }
+
+    /// Replaces the receiver by one that knows the peer's SYN.
+    pub(super) fn meet_peer(&mut self, now: Instant, syn: &Segment) -> Negotiated {
+        let offer = self.offer();
+        let negotiated = Negotiated::of(syn, &offer);
+        let advmss = advertised_mss(&self.path, &self.options);
+        let setup = receiver::Terms {
+            rcvbuf: self.options.receive_buffer,
+            ..receiver_terms(&negotiated, syn.seq, offer.rcv_wnd, advmss)
+        };
+        let acks_wait = !self.receiver.quickack();
+        self.receiver = Receiver::new(now, self.config.clone(), self.counters.clone(), &setup);
+        if acks_wait {
+            self.receiver.set_quickack(0);
+        }
+        self.agree(&negotiated);
+        negotiated
+    }
+}
+
+/// The MSS that we announce: what the path's MTU leaves, `TCP_MAXSEG` if smaller.
+fn advertised_mss(path: &Path, options: &SocketOptions) -> u16 {
+    let by_path = path.mtu.saturating_sub(path.ip_header + 20).clamp(88, 65495) as u16;
+    by_path.min(options.max_segment.unwrap_or(u16::MAX))
+}
+
+fn receiver_terms(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Terms {
+    let options = if agreed.ts_recent.is_some() { 12 } else { 0 };
+    receiver::Terms {
+        irs,
+        wnd,
+        wscale: agreed.rcv_wscale,
+        advmss: advmss.saturating_sub(options),
+        mss: agreed.mss.saturating_sub(options),
+        ts_recent: agreed.ts_recent,
+        sack: agreed.sack,
+        ecn: agreed.ecn,
+        rcvbuf: None,
+    }
+}

@@ -1,0 +1,71 @@
+//! What an application reads.
+
+use super::{Connection, ReadError};
+use crate::state::State;
+use crate::time::Instant;
+use bytes::Bytes;
+
+impl Connection {
+    fn may_read(&mut self) -> Result<(), ReadError> {
+        if self.receiver.unread() == 0
+            && let Some(error) = self.errors.take()
+        {
+            return Err(ReadError::Failed(error));
+        }
+        Ok(())
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.receiver.is_finished() || self.read_shut || self.state == State::Closed
+    }
+
+    /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream (or an empty `buf`).
+    pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.may_read()?;
+        match self.receiver.read(now, buf) {
+            0 if buf.is_empty() || self.is_at_end() => Ok(0),
+            0 => Err(ReadError::WouldBlock),
+            read => Ok(read),
+        }
+    }
+
+    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are
+    /// there than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_low_water(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
+        let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+        let target = self.options.receive_lowat.min(len);
+        if self.receiver.unread() > 0 && !self.receiver.has_enough(target) && !self.is_at_end() {
+            return Err(ReadError::WouldBlock);
+        }
+        self.read(now, buf)
+    }
+
+    /// Takes received bytes without a copy. `Ok(None)` is the end of the stream.
+    pub fn read_bytes(&mut self, now: Instant) -> Result<Option<Bytes>, ReadError> {
+        self.may_read()?;
+        match self.receiver.read_bytes(now) {
+            None if self.is_at_end() => Ok(None),
+            None => Err(ReadError::WouldBlock),
+            slice => Ok(slice),
+        }
+    }
+
+    /// Copies received bytes and leaves them (`MSG_PEEK`).
+    pub fn peek(&mut self, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.may_read()?;
+        match self.receiver.peek(buf) {
+            0 if buf.is_empty() || self.is_at_end() => Ok(0),
+            0 => Err(ReadError::WouldBlock),
+            read => Ok(read),
+        }
+    }
+
+    /// Nothing more will be read (`SHUT_RD`); what arrives is dropped unread.
+    pub fn shutdown_read(&mut self) {
+        self.read_shut = true;
+        self.receiver.discard();
+    }
+}

@@ -1,0 +1,128 @@
+//! What leaves: bytes go from the queue to the flight when the way down took them, and what was
+//! lost goes again.
+
+use super::Sender;
+use super::scoreboard::{End, Run, Sent};
+use super::send_queue::Record;
+use crate::config::Config;
+use crate::segment::{Flags, Payload};
+use crate::time::{Instant, Rate};
+use crate::transmit::pacer::Executor;
+use crate::transmit::small_queue::Ticket;
+
+impl Sender {
+    /// What the next frame of new data may carry.
+    pub fn first_record(&self) -> Record {
+        self.queue.first_record(self.nxt)
+    }
+
+    /// Takes the first `bytes` that wait. They are sent by [`on_sent`](Self::on_sent) or come back
+    /// by [`put_back`](Self::put_back).
+    pub fn take(&mut self, bytes: u32) -> Payload {
+        self.queue.take(bytes)
+    }
+
+    /// The way down did not want what [`take`](Self::take) gave.
+    pub fn put_back(&mut self, payload: Payload) {
+        self.queue.put_back(payload);
+    }
+
+    /// The way down took a frame, new or not: moves the schedule of departures and counts.
+    pub fn on_departure(&mut self, now: Instant, bytes: u32, segments: u32, config: &Config) {
+        self.totals.data_segs_out += u64::from(segments);
+        self.totals.bytes_sent += u64::from(bytes);
+        self.pacer.depart(now, bytes, self.totals.data_segs_out, config);
+        self.last_sent = now;
+        self.recovery.count_sent(segments);
+    }
+
+    /// New data of `segments` wire segments of `unit` bytes was sent, with the `marks` FIN and PSH:
+    /// it is in flight.
+    pub fn on_sent(
+        &mut self,
+        payload: Payload,
+        marks: Flags,
+        unit: u16,
+        segments: u32,
+        departure: Instant,
+        ticket: Ticket,
+    ) {
+        let in_flight = self.in_flight() + segments;
+        let snapshot = self.rate.on_transmit(departure, self.board.is_empty(), in_flight);
+        let sent = Sent::new(self.nxt, payload, marks, unit, departure, ticket, snapshot);
+        self.nxt = sent.end();
+        self.queue.pass_records(self.nxt);
+        self.board.push(sent);
+    }
+
+    /// A segment with CWR was sent (RFC 3168 section 6.1.2).
+    pub fn on_cwr_sent(&mut self) {
+        self.ecn_cwr_owed = false;
+    }
+
+    /// Whether the next data segment carries CWR.
+    pub fn owes_cwr(&self) -> bool {
+        self.ecn_cwr_owed
+    }
+
+    /// What is to be sent again first: lost segments, the oldest otherwise.
+    pub fn head_to_retransmit(&mut self) -> Option<Run> {
+        let oldest = self.board.run_at(End::First)?;
+        Some(self.board.next_lost().unwrap_or(oldest))
+    }
+
+    /// The next segments that are lost and not sent again.
+    pub fn next_lost(&mut self) -> Option<Run> {
+        self.board.next_lost()
+    }
+
+    /// The newest segment in flight.
+    pub fn tail(&self) -> Option<Run> {
+        self.board.run_at(End::Last)
+    }
+
+    /// A frame in flight.
+    pub fn frame(&self, index: usize) -> Option<&Sent> {
+        self.board.get(index)
+    }
+
+    /// Makes at most `max` segments of a run a frame of its own. Returns its index.
+    pub fn isolate(&mut self, run: Run, max: u32) -> usize {
+        self.board.isolate(run, max)
+    }
+
+    /// Whether [`isolate`](Self::isolate) would cut a frame that is neither the first nor the last.
+    pub fn must_cut_within(&self, run: Run, max: u32) -> bool {
+        run.index > 0 && run.index + 1 < self.board.frames() && self.board.must_cut(run, max)
+    }
+
+    /// A frame of `bytes` in `segments` wire segments was sent again. `clock` is the timestamp
+    /// clock.
+    pub fn on_retransmitted(
+        &mut self,
+        index: usize,
+        bytes: u32,
+        segments: u32,
+        departure: Instant,
+        ticket: Ticket,
+        clock: u32,
+    ) {
+        let in_flight = self.in_flight() + segments;
+        let snapshot = self.rate.on_transmit(departure, false, in_flight);
+        self.board.retransmitted(index, departure, ticket, snapshot);
+        self.recovery.count_retransmitted(segments, clock);
+        let totals = &mut self.totals;
+        totals.total_retransmitted = totals.total_retransmitted.saturating_add(segments);
+        totals.bytes_retransmitted += u64::from(bytes);
+    }
+
+    /// `SO_MAX_PACING_RATE`.
+    pub fn set_max_pacing_rate(&mut self, rate: Rate) {
+        self.pacer.set_max_rate(rate);
+    }
+
+    /// Who holds frames until they are due.
+    pub fn set_pacing_executor(&mut self, executor: Executor) {
+        self.pacer.set_executor(executor);
+    }
+}

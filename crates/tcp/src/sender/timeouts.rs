@@ -1,0 +1,97 @@
+//! When the timers of the sending half are due, and what a timeout does.
+
+use super::Sender;
+use crate::config::Config;
+use crate::congestion::CaState;
+use crate::counters::Counters;
+use crate::time::{Instant, Nanos};
+
+/// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
+/// HZ=250 (`TCP_TIMEOUT_MIN`). Doubled whenever a probe was for nothing.
+const PROBE_SLACK: Nanos = Nanos::from_millis(8);
+/// Wait of a tail loss probe before the first round-trip sample (`TCP_TIMEOUT_INIT`).
+const FIRST_PROBE: Nanos = Nanos::from_secs(1);
+/// The least time between two probes of a closed window (`TCP_RTO_MIN`).
+const LEAST_WINDOW_PROBE: Nanos = Nanos::from_millis(200);
+
+impl Sender {
+    /// When the retransmission timeout is due that is armed at `now` (`tcp_rearm_rto`): what pacing
+    /// still holds comes on top. `None` with nothing in flight.
+    pub fn timeout_at(&self, now: Instant) -> Option<Instant> {
+        let backlog = self.pacer.backlog(now);
+        self.has_unacked().then(|| now + self.rtt.rto() + backlog)
+    }
+
+    /// When the retransmission timeout is due after another timer that took its place and has sent
+    /// nothing: it counts from the departure of the oldest frame (`tcp_rearm_rto` with a probe
+    /// pending). `None` with nothing in flight.
+    pub fn resumed_timeout_at(&self, now: Instant) -> Option<Instant> {
+        let at = self.oldest_departure()? + self.rtt.rto();
+        Some(at.max(now + Nanos::from_millis(1)) + self.pacer.backlog(now))
+    }
+
+    /// Time from `now` until the timeout of the oldest frame (`tcp_rto_delta_us`).
+    fn time_to_timeout(&self, now: Instant) -> Nanos {
+        (self.oldest_departure().unwrap_or(now) + self.rtt.rto()).since(now)
+    }
+
+    /// When a tail loss probe is due that takes the place of the timeout, no later than that, plus
+    /// what pacing still holds (`tcp_schedule_loss_probe`). `None` if the flow is not probed.
+    pub fn loss_probe_at(&self, now: Instant) -> Option<Instant> {
+        let packets_out = self.board.counts().packets_out;
+        let state_allows = matches!(self.recovery.state(), CaState::Open | CaState::Cwr);
+        if !self.sack || packets_out == 0 || !state_allows || self.recovery.probe_is_out() {
+            return None;
+        }
+        let srtt = self.rtt.srtt();
+        let wait = if srtt == Nanos::ZERO {
+            FIRST_PROBE
+        } else if packets_out == 1 {
+            srtt.saturating_mul(2) + self.rtt.rto_min()
+        } else {
+            srtt.saturating_mul(2) + self.recovery.probe_slack(PROBE_SLACK)
+        };
+        Some(now + wait.min(self.time_to_timeout(now)) + self.pacer.backlog(now))
+    }
+
+    /// When RACK's reordering window of `wait` is over, which takes the place of the timeout, no
+    /// later than that: the round trip that the window adds to may be longer
+    /// (`tcp_rack_mark_lost`).
+    pub fn reordering_over_at(&self, now: Instant, wait: Nanos) -> Instant {
+        now + wait.min(self.rtt.rto()) + Nanos(1)
+    }
+
+    /// RACK's reordering window is over (`tcp_rack_reo_timeout`). Returns how long to wait on, if
+    /// that ends before the timeout.
+    pub fn on_reorder_timeout(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
+        let wait = self.end_reordering_window(now, counters);
+        wait.filter(|&wait| wait < self.time_to_timeout(now))
+    }
+
+    /// When a closed window is probed after so many probes without an answer; what pacing still
+    /// holds comes on top (`tcp_probe0_when`).
+    pub fn window_probe_at(&self, now: Instant, probes: u16) -> Instant {
+        let base = self.rtt.base_rto().max(LEAST_WINDOW_PROBE);
+        let wait = base.saturating_mul(1 << probes.min(16));
+        now + wait.min(self.rtt.rto_max()) + self.pacer.backlog(now)
+    }
+
+    /// A retransmission timeout: everything in flight counts as lost, and the next timeout waits
+    /// twice as long. Returns whether it is the first of a row.
+    pub fn on_timeout(&mut self, now: Instant, config: &Config, counters: &Counters) -> bool {
+        self.enter_loss(now, config.tcp_frto, config.tcp_reordering, counters);
+        self.rtt.back_off();
+        self.recovery.count_timeout()
+    }
+
+    /// The handshake was timed: the first sample.
+    pub fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
+        self.rtt.on_sample(rtt, self.una, self.nxt);
+        self.rtt.on_min_rtt(now, rtt, false);
+    }
+
+    /// The handshake could not be timed, for its SYN was sent again (RFC 6298 section 5.7).
+    pub fn on_untimed_handshake(&mut self) {
+        self.rtt.fall_back();
+    }
+}

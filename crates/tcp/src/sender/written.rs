@@ -1,0 +1,93 @@
+//! What was written: the verbs of an application, and what the sending half holds of it.
+
+use super::Sender;
+use super::send_queue::More;
+use bytes::Bytes;
+
+impl Sender {
+    /// Bytes that were written and not sent once.
+    pub fn unsent(&self) -> u32 {
+        self.queue.len()
+    }
+
+    /// Whether bytes wait that were not sent once.
+    pub fn has_unsent(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Bytes that still fit the last buffer, which is full at `goal`.
+    pub fn room_in_last(&self, goal: u32) -> u32 {
+        self.queue.room_in_last(goal)
+    }
+
+    /// A new buffer begins with the next byte. With `keeps_size` no frame carries bytes of it and
+    /// of the one before.
+    pub fn begin_buffer(&mut self, keeps_size: bool) {
+        if keeps_size {
+            self.queue.end_buffer(self.nxt);
+        }
+        self.queue.begin_buffer();
+    }
+
+    /// Copies `data` behind what is there.
+    pub fn append(&mut self, data: &[u8]) {
+        self.queue.push(data);
+    }
+
+    /// Takes `data` behind what is there, without a copy.
+    pub fn append_bytes(&mut self, data: Bytes) {
+        self.queue.push_bytes(data);
+    }
+
+    /// A record ends with the last byte (`MSG_EOR`).
+    pub fn end_record(&mut self) {
+        self.queue.end_record(self.nxt);
+    }
+
+    /// What the last write said of what follows it.
+    pub(crate) fn more(&self) -> More {
+        self.queue.more()
+    }
+
+    /// A write said what follows it.
+    pub(crate) fn set_more(&mut self, more: More) {
+        self.queue.set_more(more);
+    }
+
+    /// Something else than a write asks for transmission: only the push of its own write is held.
+    pub(crate) fn end_hold(&mut self) {
+        self.queue.end_hold();
+    }
+
+    /// What waits or is in flight is given up: the connection is over.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.board.clear();
+    }
+
+    /// Memory of the write queue, sent and unsent (`sk_wmem_queued`); a buffer is full at `goal`.
+    pub fn memory(&self, goal: u32) -> u32 {
+        self.board.memory().saturating_add(self.queue.memory(goal))
+    }
+
+    /// Frees what a connection without data does not need.
+    pub fn release_idle_memory(&mut self) {
+        self.board.release_idle_memory();
+        self.queue.release_idle_memory();
+    }
+
+    /// Segments of room that the send buffer should have (`tcp_sndbuf_expand`).
+    pub fn buffered_segments(&self) -> u32 {
+        let segments = self.window.cwnd.max(10).max(self.recovery.reordering() + 1);
+        self.controller.sndbuf_expand().saturating_mul(segments)
+    }
+
+    /// Marks the flow as limited by its application unless something else holds it back
+    /// (`tcp_rate_check_app_limited`). The caller knows that little waits and nothing is below.
+    pub fn check_app_limited(&mut self) {
+        let counts = self.board.counts();
+        if counts.in_flight() < self.window.cwnd && counts.lost_out <= counts.retrans_out {
+            self.rate.mark_app_limited(counts.in_flight());
+        }
+    }
+}
