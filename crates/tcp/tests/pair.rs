@@ -425,7 +425,7 @@ fn a_writer_that_goes_by_readiness_gets_a_larger_buffer() {
     pair.run(pair.seconds(1));
     let before = pair.ends[0].connection.info(pair.now).sndbuf;
     for _ in 0..1000 {
-        let (now, connection) = (pair.now, &mut pair.ends[0].connection);
+        let connection = &mut pair.ends[0].connection;
         while connection.readiness().contains(Readiness::WRITABLE) {
             assert_eq!(
                 connection.write(&[7; 500], WriteFlags::empty()),
