@@ -14,14 +14,14 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A program that does not outlive its test.
-struct Running {
+struct ChildGuard {
     child: Option<Child>,
     stdout: Option<BufReader<ChildStdout>>,
     /// What was read of the output already.
     seen: String,
 }
 
-impl Running {
+impl ChildGuard {
     fn start(command: &mut Command) -> Self {
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -80,7 +80,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -175,7 +175,7 @@ impl World {
     fn client(&self, command: &mut Command) -> Output {
         let begin = Instant::now();
         loop {
-            let output = Running::start(command).output();
+            let output = ChildGuard::start(command).output();
             let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
             let early = ["onnection refused", "unreachable", "No route to host"];
             let early = early.iter().any(|words| texts.iter().any(|text| text.contains(words)));
@@ -188,7 +188,7 @@ impl World {
 
     /// A test with neap as the client; its report and iperf3's.
     fn send(&self, args: &[&str]) -> (Value, Value) {
-        let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
+        let server = ChildGuard::start(&mut self.iperf3(&["-s", "-1", "-J"]));
         let kernel = self.kernel;
         let client = self.client(&mut self.neap(&[&["-c", kernel, "-J"], args].concat()));
         (report(&client), report(&server.output()))
@@ -196,14 +196,14 @@ impl World {
 
     /// A test with neap as the server; its report and iperf3's.
     fn serve(&self, args: &[&str]) -> (Value, Value) {
-        let server = Running::start(&mut self.neap(&["-s", "-1", "-J"]));
+        let server = ChildGuard::start(&mut self.neap(&["-s", "-1", "-J"]));
         let client = self.client(&mut self.iperf3(&[&["-c", self.stack, "-J"], args].concat()));
         (report(&server.output()), report(&client))
     }
 
     /// A test between two iperf3; the client's report and the server's.
     fn reference(&self, args: &[&str]) -> (Value, Value) {
-        let server = Running::start(&mut self.iperf3(&["-s", "-1", "-J"]));
+        let server = ChildGuard::start(&mut self.iperf3(&["-s", "-1", "-J"]));
         let client = self.client(&mut self.iperf3(&[&["-c", "127.0.0.1", "-J"], args].concat()));
         (report(&client), report(&server.output()))
     }
@@ -298,7 +298,7 @@ fn a_low_water_mark_bounds_what_is_unsent_and_reports_say_where_bytes_were() {
                     limited.iter().map(|one| figure(&format!("{one}_limited_us"))).sum();
                 assert!(limited <= figure("busy_us"), "{stream:#}");
             }
-            let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+            let server = ChildGuard::start(&mut world.iperf3(&["-s", "-1"]));
             let client = world.client(&mut world.neap(&["-c", world.kernel, "-t", "1", "-V"]));
             let text = String::from_utf8_lossy(&client.stdout);
             assert!(text.contains("unsent ") && text.contains("; blocked by "), "{text}");
@@ -438,7 +438,7 @@ fn json_has_the_keys_of_iperf3() {
 #[test]
 fn the_report_for_people_has_a_line_per_stream_and_sums() {
     in_namespace("the_report_for_people_has_a_line_per_stream_and_sums", |world| {
-        let server = Running::start(&mut world.iperf3(&["-s", "-1"]));
+        let server = ChildGuard::start(&mut world.iperf3(&["-s", "-1"]));
         let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
@@ -457,7 +457,7 @@ fn the_report_for_people_has_a_line_per_stream_and_sums() {
 #[test]
 fn a_server_serves_again_after_tests_it_refuses() {
     in_namespace("a_server_serves_again_after_tests_it_refuses", |world| {
-        let server = Running::start(&mut world.neap(&["-s"]));
+        let server = ChildGuard::start(&mut world.neap(&["-s"]));
         for args in [&["-u"][..], &["--bidir"], &["-R", "-b", "1M"]] {
             let output =
                 world.client(&mut world.iperf3(&[&["-c", STACK, "-t", "1"], args].concat()));
@@ -483,13 +483,13 @@ fn a_server_serves_again_after_tests_it_refuses() {
 fn a_second_client_is_told_that_the_server_is_busy() {
     in_namespace("a_second_client_is_told_that_the_server_is_busy", |world| {
         let busy = |server: &mut Command, first: &str, second: &mut Command| {
-            let server = Running::start(server);
+            let server = ChildGuard::start(server);
             let (mut command, port) = (Command::new("sh"), world.port);
             let client = format!("iperf3 -c {first} -p {port} -t 3 -i 0.1 --forceflush");
             command.args(["-c", &format!("until {client}; do sleep 0.1; done")]);
-            let mut first = Running::start(&mut command);
+            let mut first = ChildGuard::start(&mut command);
             first.shows("bits/sec");
-            let output = Running::start(second).output();
+            let output = ChildGuard::start(second).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && text.contains("busy"), "{text}");
             assert!(first.output().status.success());
@@ -503,10 +503,10 @@ fn a_second_client_is_told_that_the_server_is_busy() {
 #[test]
 fn an_interrupted_client_tells_its_server() {
     in_namespace("an_interrupted_client_tells_its_server", |world| {
-        let mut server = Running::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
+        let mut server = ChildGuard::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
         server.shows("Server listening");
         let mut client = world.neap(&["-c", KERNEL, "-t", "20", "-i", "0.1"]);
-        let mut client = Running::start(&mut client);
+        let mut client = ChildGuard::start(&mut client);
         client.shows("bits/sec");
         client.interrupt();
         let output = client.output();
@@ -521,7 +521,7 @@ fn an_interrupted_client_tells_its_server() {
 #[test]
 fn a_server_survives_clients_that_do_not_keep_the_protocol() {
     in_namespace("a_server_survives_clients_that_do_not_keep_the_protocol", |world| {
-        let server = Running::start(&mut world.neap(&["-s"]));
+        let server = ChildGuard::start(&mut world.neap(&["-s"]));
         let cookie = [&[b'a'; 36][..], &[0]].concat();
         let cases: [(&[u8], &str); 6] = [
             (b"", "closed the control connection early"),
@@ -567,7 +567,7 @@ fn a_client_survives_servers_that_do_not_keep_the_protocol() {
         for (answer, words) in cases {
             // The kernel has its address only as long as neap runs.
             let listener = TcpListener::bind(("0.0.0.0", world.port)).unwrap();
-            let client = Running::start(&mut world.neap(&["-c", KERNEL]));
+            let client = ChildGuard::start(&mut world.neap(&["-c", KERNEL]));
             let (mut socket, _) = listener.accept().unwrap();
             let mut cookie = [0; 37];
             socket.read_exact(&mut cookie).unwrap();
@@ -596,7 +596,7 @@ fn errors_of_the_command_line_say_what_to_do() {
             (&["-c", KERNEL, "--qdisc", "htb"], "there are pfifo_fast, fq"),
             (&["-c", KERNEL, "--qdisc", "fq horizon soon"], "a time, such as 5ms"),
         ] {
-            let output = Running::start(&mut world.neap(args)).output();
+            let output = ChildGuard::start(&mut world.neap(args)).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && text.contains(hint), "{args:?}: {text}");
         }

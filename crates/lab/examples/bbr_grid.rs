@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p neap-lab --example bbr_grid -- CONTROLLER...`
 
-use neap_lab::experiments::bottleneck::{Cell, GRID_HEADER};
+use neap_lab::bottleneck::{Cell, GRID_HEADER};
 use neap_tcp::congestion;
 use neap_tcp::time::Nanos;
 use std::error::Error;

@@ -1,7 +1,8 @@
-//! Applications. Each is a client or a server of connections ([`client`], [`server`]), which reads
-//! and writes a [`stream`] as its [`task`] says: traffic of a [`group`] of equal connections, or
-//! the
-//! [`session`] of a single one by a plan of its own.
+//! Applications on the hosts of a world.
+//!
+//! An application of connections is a `client` or a `server`. Both drive `stream`s, and what they
+//! do with a stream is a `task`. There are two kinds of tasks: the traffic of a [`group`] of equal
+//! connections, and one end of a [`session`], a single connection with a plan of its own.
 
 mod client;
 pub mod group;
@@ -25,14 +26,14 @@ pub struct Step {
 }
 
 impl Step {
-    /// Nothing to do until something happens.
+    /// The application did nothing, and waits for something to happen.
     pub const IDLE: Self = Self { next: Instant::FAR_FUTURE, did: false };
 }
 
 /// An application. It gets a turn after everything that happens on its host, unless it
 /// [sleeps](Self::sleeps), and must do all it can.
 pub trait App {
-    /// One turn.
+    /// Gives the application one turn.
     fn step(&mut self, stack: &Stack, now: Instant) -> Step;
 
     /// Whether it promises to call `waker` when it has something to do, or to say when in

@@ -4,7 +4,7 @@ mod attacker;
 mod connection;
 mod packet;
 
-pub(crate) use attacker::{Attacker, Orders, Target};
+pub(crate) use attacker::{AttackPlan, Attacker, SessionAddresses};
 
 use serde::Deserialize;
 

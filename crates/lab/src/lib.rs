@@ -1,19 +1,30 @@
-//! Hosts and links in virtual time, running the same stack code as the real thing.
+//! Hosts and links in virtual time, which run the same stack code as real hosts.
 //!
-//! # A tour
+//! # A tour, from the bottom to the top
 //!
-//! A [`world::World`] has hosts ([`neap_stack::stack::Stack`]), [`link`]s between them and
-//! [`app`]lications on them. It knows whose event is the earliest, sets the time, and lets that
-//! host do what is due, a little late, as real hosts are. Nothing in it reads a clock, and all its
-//! randomness ([`rng`]) comes from one seed, so a run is the same every time, to the byte.
+//! - [`rng`]: all randomness comes from one seed, forked by purpose, so a run is the same every
+//!   time, to the byte. [`histogram`]: distributions of times. [`pattern`]: the bytes of a stream
+//!   as a function of the position, so that a receiver can check them.
+//! - [`link`]: two cards, the wires between them, queues and impairments on the way.
+//! - [`app`]: applications of hosts: groups of equal connections, and sessions with a plan each.
+//! - [`world`]: hosts ([`neap_stack::stack::Stack`]), routers and links, and whose event is the
+//!   earliest. A world sets the time and gives that host its turn, a little late, as real hosts
+//!   are. Nothing in it reads a clock.
+//! - [`hostile`]: peers that speak TCP badly on purpose, in place of a host.
+//! - [`oracle`]: what must hold in every world.
+//! - [`report`]: what people see of a run: series, plots, pages, packets.
+//! - [`scenario`]: files that describe a world, what runs in it, what is measured and what must
+//!   hold; their runs, sweeps and tables. [`library`]: the scenarios that neap brings along.
+//! - [`swarm`]: scenarios drawn from a seed and run under every oracle; one that breaks is made
+//!   smaller.
+//! - [`bottleneck`]: flows of chosen congestion controllers through one queue, and their figures.
 //!
-//! [`oracle`] says what must hold in every world, and [`swarm`] draws worlds to see whether it
-//! does; [`experiments`] are worlds whose figures are worth printing ([`histogram`]). Bytes are
-//! [`pattern`]s, so a receiver knows what must come.
+//! Each of these uses only those above it in the list. Scripts in packetdrill's language are a
+//! crate of their own, `neap-script`.
 #![forbid(unsafe_code)]
 
 pub mod app;
-pub mod experiments;
+pub mod bottleneck;
 pub mod histogram;
 pub mod hostile;
 pub mod library;

@@ -3,9 +3,9 @@
 /// A scenario file.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// What it is called.
+    /// The name of the scenario.
     pub name: &'static str,
-    /// Its text.
+    /// The text of the scenario file.
     pub text: &'static str,
 }
 
@@ -15,7 +15,7 @@ macro_rules! scenarios {
     };
 }
 
-/// All of them.
+/// The scenarios that neap brings along.
 pub const SCENARIOS: &[Builtin] = scenarios![
     "small-queues",
     "autosizing",

@@ -1,4 +1,4 @@
-//! An emulated full-duplex link: two NICs, the wires between them, and what happens on the way.
+//! An emulated full-duplex link: two NICs, the wires between them, queues and impairments.
 //!
 //! The physical model: a frame waits in the NIC's ring until the doorbell, is cut into wire
 //! segments and serialised one after the other at the rate of the wire, with what Ethernet adds to
@@ -43,7 +43,7 @@ use crate::rng::{Ppm, Rng};
 #[derive(Debug)]
 struct Wires([Direction; ENDS]);
 
-/// A link, as whoever runs the experiment sees it.
+/// A link, as seen by the world and by tests.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<Mutex<Wires>>);
 
@@ -63,7 +63,7 @@ impl Link {
         let direction = |from: usize| {
             let (nic, peer) = (&config.nics[from], &config.nics[1 - from]);
             let (rng, path) = (rng.fork(from as u64), &config.paths[from]);
-            Direction::new(nic, peer, path, &rng, (start, is_router[from]))
+            Direction::new(nic, peer, path, &rng, start, is_router[from])
         };
         let link = Self(Arc::new(Mutex::new(Wires([direction(0), direction(1)]))));
         let devices = [0, 1].map(|end| link.device(end, &config.nics[end]));
@@ -82,8 +82,8 @@ impl Link {
             pacing_shift: nic.pacing_shift,
         };
         let pair = QueuePair {
-            tx: Box::new(Transmit { link: self.clone(), end }),
-            rx: Box::new(Receive { link: self.clone(), end }),
+            tx: Box::new(TransmitQueue { link: self.clone(), end }),
+            rx: Box::new(ReceiveQueue { link: self.clone(), end }),
             #[cfg(unix)]
             descriptor: None,
         };
@@ -128,12 +128,17 @@ impl Link {
         self.wires().0[end].is_sending(now)
     }
 
+    /// Whether the NIC of `end` tells its host of each completion at once.
+    pub(crate) fn completes_at_once(&self, end: usize) -> bool {
+        self.wires().0[end].completes_at_once()
+    }
+
     /// Frames in both rings and packets on their way.
     pub fn contents(&self) -> usize {
         self.wires().0.iter().map(Direction::contents).sum()
     }
 
-    /// Loses everything from `end` on, or no longer.
+    /// Cuts the direction that begins at `end`, so that it loses everything, or repairs it.
     pub fn set_down(&self, end: usize, is_down: bool) {
         self.wires().0[end].path.is_down = is_down;
     }
@@ -149,7 +154,7 @@ impl Link {
         self.wires().0[end].path.config.delay = delay;
     }
 
-    /// Another random loss from `end` on.
+    /// Sets the random loss of the path that begins at `end`.
     pub fn set_loss(&self, end: usize, loss: Ppm) {
         self.wires().0[end].path.config.loss = loss;
     }
@@ -192,12 +197,12 @@ impl Link {
 }
 
 /// The sending half of one end's NIC.
-struct Transmit {
+struct TransmitQueue {
     link: Link,
     end: usize,
 }
 
-impl TxQueue for Transmit {
+impl TxQueue for TransmitQueue {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
         self.link.wires().0[self.end].submit(frame, now)
     }
@@ -222,12 +227,12 @@ impl TxQueue for Transmit {
 }
 
 /// The receiving half of one end's NIC.
-struct Receive {
+struct ReceiveQueue {
     link: Link,
     end: usize,
 }
 
-impl RxQueue for Receive {
+impl RxQueue for ReceiveQueue {
     fn receive(&mut self, now: Instant) -> Option<Received> {
         self.link.wires().0[1 - self.end].receive(now)
     }

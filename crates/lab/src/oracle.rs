@@ -5,7 +5,6 @@ mod segment;
 pub(crate) use segment::{SegmentOracle, Sender};
 
 use crate::app::session::{SessionLog, SharedSessionLog};
-use crate::link::Link;
 use crate::world::{HostId, World};
 use core::net::SocketAddr;
 use neap_stack::socket::tcp::FlowInfo;
@@ -36,7 +35,7 @@ struct Position {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Watched {
+struct Progress {
     position: Position,
     moved: Instant,
     /// What pacing held back then, and timers count from its end.
@@ -46,37 +45,25 @@ struct Watched {
 /// Watches the flows of one world, step after step.
 #[derive(Debug, Default)]
 pub struct FlowOracle {
-    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Watched>,
+    watched: BTreeMap<(usize, SocketAddr, SocketAddr), Progress>,
 }
 
 impl FlowOracle {
-    /// Looks at all flows of the host that has just had its turn.
+    /// Looks at all flows of the host that has just had its turn. Where the wire of the host
+    /// `is_idle`, nothing may wait below a socket: that holds for a host with one interface whose
+    /// queue holds no frame back and whose card tells of completions at once.
     ///
     /// # Errors
     /// What does not hold, in words.
-    pub fn check(&mut self, world: &World, host: HostId) -> Result<(), String> {
+    pub fn check(&mut self, world: &World, host: HostId, is_idle: bool) -> Result<(), String> {
         let now = world.now();
         for flow in world.stack(host).flows(now) {
-            check_flow(&flow).map_err(|fault| describe(host, &flow, &fault))?;
-            self.check_progress(host, &flow, now).map_err(|fault| describe(host, &flow, &fault))?;
+            check_flow(&flow)
+                .and_then(|()| self.check_progress(host, &flow, now))
+                .and_then(|()| check_wire(&flow, is_idle))
+                .map_err(|fault| describe(host, &flow, &fault))?;
         }
         Ok(())
-    }
-
-    /// Nothing waits below a socket of `end` while the wire from there is idle: so it must be where
-    /// completions are told at once, and the host of that end has just had its turn.
-    ///
-    /// # Errors
-    /// What does not hold, in words.
-    pub fn check_wire(world: &World, host: HostId, link: &Link, end: usize) -> Result<(), String> {
-        let now = world.now();
-        if link.is_sending(end, now) {
-            return Ok(());
-        }
-        match world.stack(host).flows(now).iter().find(|flow| flow.info.below_bytes > 0) {
-            Some(flow) => Err(describe(host, flow, "waits below an idle wire")),
-            None => Ok(()),
-        }
     }
 
     /// A flow that has something to send or to be acknowledged does something within its timeout.
@@ -94,7 +81,7 @@ impl FlowOracle {
             state: info.state,
         };
         let key = (host.0, flow.local, flow.remote);
-        let fresh = Watched { position, moved: now, held_back: info.pacing_delay };
+        let fresh = Progress { position, moved: now, held_back: info.pacing_delay };
         let watched = self.watched.entry(key).or_insert(fresh);
         let is_idle = info.notsent_bytes == 0 && info.unacked_bytes == 0;
         // What the host's own queues hold goes when it is its turn, whatever the timeout is.
@@ -140,6 +127,11 @@ fn check_flow(flow: &FlowInfo) -> Result<(), String> {
     let is_bounded = u64::from(info.wmem_queued) <= send_memory_limit(info.sndbuf.into());
     holds(is_bounded, "send buffer beyond its bound")?;
     holds(info.sacked + info.lost <= info.unacked, "more SACKed and lost than in flight")
+}
+
+fn check_wire(flow: &FlowInfo, is_idle: bool) -> Result<(), String> {
+    let waits = is_idle && flow.info.below_bytes > 0;
+    if waits { Err("waits below an idle wire".to_owned()) } else { Ok(()) }
 }
 
 /// Memory that a socket takes to send at the most, given its send buffer: writers are held to that,
@@ -193,7 +185,7 @@ pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), Stri
 pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let (stack, now) = (world.stack(host), world.now());
     let usage = stack.usage();
-    // Whom nobody called still listens.
+    // A server to which no client came still listens.
     let names = usage.names - usage.tcp.listeners;
     if usage.tcp.connections + usage.tcp.time_wait + names != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
@@ -209,7 +201,7 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the application at the other end of this log has left.
+/// Whether the application of this log has left.
 pub fn is_over(log: &SharedSessionLog) -> bool {
     log.borrow().is_over
 }

@@ -39,24 +39,24 @@ mod units;
 mod watch;
 
 pub use figures::{Figures, Series};
-use model::{Expect, Name};
+use model::{Expectation, Name};
 pub use model::{Oracles, Scenario};
 pub use run::{Run, RunError};
-pub use source::{Files, ScenarioError, Source};
+pub use source::{Files, ScenarioError, SourceFile};
 pub use sweep::{Choice, describe, plain};
-pub use table::{Group, Row, Table, brief};
-pub use watch::{Outcome, Peaks};
+pub use table::{Table, TableGroup, TableRow, brief};
+pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::report::Watch;
 use crate::rng::mix;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
 use units::Time;
-use watch::Watched;
+use watch::WatchedRun;
 
 /// A scenario file that was read and checked.
 pub struct Experiment<'a> {
-    source: Source,
+    source: SourceFile,
     scenario: Scenario,
     choices: Vec<Choice>,
     files: &'a Files<'a>,
@@ -65,7 +65,7 @@ pub struct Experiment<'a> {
 /// What an expectation says about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// In words.
+    /// What holds or does not hold, in words.
     pub text: String,
     /// It holds.
     pub holds: bool,
@@ -78,7 +78,7 @@ impl<'a> Experiment<'a> {
     /// # Errors
     /// The first error, with its place.
     pub fn parse(file: &str, text: &str, files: &'a Files<'a>) -> Result<Self, ScenarioError> {
-        let source = Source { file: file.to_owned(), text: text.to_owned() };
+        let source = SourceFile { file: file.to_owned(), text: text.to_owned() };
         let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
         source.build(&scenario, files)?;
         let choices = source.choices(&scenario, files)?;
@@ -146,7 +146,7 @@ impl<'a> Experiment<'a> {
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let end = built.start + warm_up + scenario.duration.0;
         let oracles = scenario.oracles.unwrap_or(Oracles::Survival);
-        Watched::new(built, oracles, end).run(most, run::apply)
+        WatchedRun::new(built, oracles, end).run(most, run::apply)
     }
 
     /// What the expectations say about these runs.
@@ -184,7 +184,7 @@ impl<'a> Experiment<'a> {
     /// The value, and what it says.
     fn verdict(
         &self,
-        expect: &Expect,
+        expect: &Expectation,
         choice: &Choice,
         figures: &Figures,
         runs: &[(Choice, Figures)],
@@ -226,7 +226,7 @@ impl<'a> Experiment<'a> {
     /// The figure of the run with other values, and their description.
     fn other(
         &self,
-        expect: &Expect,
+        expect: &Expectation,
         choice: &Choice,
         values: &BTreeMap<Name, toml::Value>,
         runs: &[(Choice, Figures)],

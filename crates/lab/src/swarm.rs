@@ -7,7 +7,7 @@ mod draw;
 mod shrink;
 
 pub use attack_memory::AttackMemory;
-pub use draw::draw;
+pub use draw::{draw, draw_pair};
 pub use shrink::shrink;
 
 use crate::rng::Rng;

@@ -9,7 +9,7 @@ mod router;
 use crate::app::App;
 use crate::link::{ENDS, Link, LinkConfig, Packet};
 use crate::rng::Rng;
-use actor::Stage;
+use actor::ActorSlot;
 pub use actor::{Actor, Outbox};
 pub use cpu::{Cpu, CpuStats, Lateness};
 use events::{Agent, Events};
@@ -29,7 +29,7 @@ pub struct WorldConfig {
     /// A host notices an event up to so much late, as a real one does (timer slack, scheduling),
     /// unless [`World::set_cpu`] says more.
     pub wake_jitter: Nanos,
-    /// When the world begins.
+    /// The time at which the world begins.
     pub start: Instant,
 }
 
@@ -66,7 +66,7 @@ pub enum End<'a> {
     Host(HostId, &'a [Address]),
     /// At a router. The queue of the router's port is the bottleneck of the path that begins here.
     Router(RouterId),
-    /// At an actor, which has no card: what it sends is on its way at once.
+    /// At an actor, which has no card: what it sends leaves at once.
     Actor(ActorId),
 }
 
@@ -77,9 +77,9 @@ enum Node {
     Actor(usize),
 }
 
-/// Who sends packets of his own into a link.
+/// The end of a link that sends packets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speaker {
+pub(crate) enum PacketSource {
     Host(HostId),
     Actor(ActorId),
 }
@@ -107,7 +107,7 @@ pub struct World {
     now: Instant,
     hosts: Vec<Host>,
     routers: Vec<Router>,
-    actors: Vec<Stage>,
+    actors: Vec<ActorSlot>,
     links: Vec<Link>,
     /// Where each link ends.
     ends: Vec<[Node; ENDS]>,
@@ -163,9 +163,9 @@ impl World {
         RouterId(self.routers.len() - 1)
     }
 
-    /// Adds one who speaks in packets. It sends and receives by the first link that ends at it.
+    /// Adds an actor. It sends and receives by the first link that ends at it.
     pub fn add_actor(&mut self, actor: impl Actor + 'static) -> ActorId {
-        self.actors.push(Stage::new(Box::new(actor)));
+        self.actors.push(ActorSlot::new(Box::new(actor)));
         self.events.add_actor();
         self.is_stale = true;
         ActorId(self.actors.len() - 1)
@@ -205,7 +205,7 @@ impl World {
         });
         for (end, node) in nodes.into_iter().enumerate() {
             if let Node::Actor(actor) = node {
-                self.actors[actor].way.get_or_insert((id, end));
+                self.actors[actor].port.get_or_insert((id, end));
             }
         }
         for (end, device) in devices.into_iter().enumerate() {
@@ -273,10 +273,10 @@ impl World {
     }
 
     /// The host at an end of a link, or the actor.
-    pub(crate) fn speaker(&self, LinkId(link): LinkId, end: usize) -> Option<Speaker> {
+    pub(crate) fn packet_source(&self, LinkId(link): LinkId, end: usize) -> Option<PacketSource> {
         match self.ends[link][end] {
-            Node::Host(host) => Some(Speaker::Host(HostId(host))),
-            Node::Actor(actor) => Some(Speaker::Actor(ActorId(actor))),
+            Node::Host(host) => Some(PacketSource::Host(HostId(host))),
+            Node::Actor(actor) => Some(PacketSource::Actor(ActorId(actor))),
             Node::Router(_) => None,
         }
     }
@@ -314,7 +314,7 @@ impl World {
     /// [`Fault`].
     pub fn step(&mut self, until: Instant) -> Result<Option<HostId>, Fault> {
         if core::mem::take(&mut self.is_stale) {
-            (0..self.links.len()).for_each(|link| self.file_ways(link));
+            (0..self.links.len()).for_each(|link| self.file_directions(link));
             (0..self.hosts.len()).for_each(|host| self.plan(host));
             (0..self.actors.len()).for_each(|actor| self.file_actor(actor));
         }
@@ -325,7 +325,7 @@ impl World {
                     self.run_host(index)?;
                     return Ok(Some(HostId(index)));
                 }
-                Agent::Way(link, end) => self.run_way(link, end),
+                Agent::Direction(link, end) => self.run_direction(link, end),
                 Agent::Actor(actor) => self.run_actor(actor, None),
             }
         }
@@ -344,12 +344,12 @@ impl World {
         Ok(())
     }
 
-    fn run_way(&mut self, link: usize, end: usize) {
+    fn run_direction(&mut self, link: usize, end: usize) {
         self.links[link].advance(end, self.now);
         if let Node::Router(router) = self.ends[link][1 - end] {
             while let Some((at, packet)) = self.links[link].take_arrived(end, self.now) {
-                let way = self.routers[router].forward(at, packet, &self.links);
-                if let Some((link, _)) = way {
+                let next_hop = self.routers[router].forward(at, packet, &self.links);
+                if let Some((link, _)) = next_hop {
                     self.touch(link);
                 }
             }
@@ -365,7 +365,7 @@ impl World {
 
     /// An actor gets a packet, or the time that it asked for, and sends.
     fn run_actor(&mut self, actor: usize, packet: Option<Box<Packet>>) {
-        let Some((link, end)) = self.actors[actor].way else { return };
+        let Some((link, end)) = self.actors[actor].port else { return };
         for packet in self.actors[actor].turn(self.now, packet) {
             self.links[link].forward(end, self.now, packet);
         }
@@ -381,9 +381,9 @@ impl World {
         }
     }
 
-    /// Something may have been put on a link, on either way: a packet may be answered on its way.
+    /// Something may have been put on a link, in either direction: routers answer packets.
     fn touch(&mut self, link: usize) {
-        self.file_ways(link);
+        self.file_directions(link);
         for end in 0..ENDS {
             if let Node::Host(host) = self.ends[link][end] {
                 self.touched.push(host);
@@ -392,12 +392,12 @@ impl World {
     }
 
     /// Files the turns of a link's hops, and of the routers and actors at its ends.
-    fn file_ways(&mut self, link: usize) {
+    fn file_directions(&mut self, link: usize) {
         for end in 0..ENDS {
             let is_router = !matches!(self.ends[link][1 - end], Node::Host(_));
             let turn = self.links[link].next_turn(end, is_router);
             if turn < Instant::FAR_FUTURE {
-                self.events.file(Agent::Way(link, end), turn.max(self.now));
+                self.events.file(Agent::Direction(link, end), turn.max(self.now));
             }
         }
     }

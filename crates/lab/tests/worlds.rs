@@ -1,14 +1,15 @@
-//! Thousands of small random worlds: whatever links and applications do, every byte arrives once
-//! and in order, every credit returns, and no flow is silent while it may send.
+//! Thousands of small random worlds of two hosts at one link: whatever link and applications do,
+//! every byte arrives once and in order, every credit returns, no flow is silent while it may send,
+//! and nothing waits above an idle wire.
 //!
 //! `NEAP_SEED=n` runs only the world of that seed; `NEAP_WORLDS=n` so many worlds, `NEAP_FROM=n`
 //! from that seed on (nightly, from a seed of the day).
 
-mod world_of;
-
+use neap_lab::scenario::Outcome;
+use neap_lab::swarm::{self, Broken};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world_of::Events;
 
 const WORLDS: u64 = 4000;
 /// Failures after which the rest is not worth the time.
@@ -18,10 +19,15 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
+fn run(seed: u64) -> Result<Outcome, Broken> {
+    swarm::run(&swarm::draw_pair(seed), 20_000_000)
+}
+
 #[test]
 fn random_worlds_deliver_everything() {
     if let Some(seed) = number("NEAP_SEED") {
-        let result = world_of::run(seed);
+        println!("{}", swarm::draw_pair(seed));
+        let result = run(seed);
         println!("{result:#?}");
         assert!(result.is_ok(), "seed {seed}");
         return;
@@ -29,7 +35,7 @@ fn random_worlds_deliver_everything() {
     let first = number("NEAP_FROM").unwrap_or(0);
     let last = first + number("NEAP_WORLDS").unwrap_or(WORLDS);
     let (next, failures) = (AtomicU64::new(first), Mutex::new(Vec::new()));
-    let events = Mutex::new(Events::default());
+    let events: Mutex<BTreeMap<&str, u64>> = Mutex::default();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -39,27 +45,26 @@ fn random_worlds_deliver_everything() {
                     if seed >= last || failures.lock().expect("no panic").len() >= ENOUGH {
                         return;
                     }
-                    let result = std::panic::catch_unwind(|| world_of::run(seed));
-                    let fault = match result {
-                        Ok(Ok(outcome)) => {
-                            *events.lock().expect("no panic") += outcome.events;
-                            continue;
+                    match run(seed) {
+                        Ok(outcome) => {
+                            let mut events = events.lock().expect("no panic");
+                            for (name, count) in outcome.events.named() {
+                                *events.entry(name).or_default() += count;
+                            }
                         }
-                        Ok(Err(fault)) => fault,
-                        Err(_) => "panicked".to_owned(),
-                    };
-                    failures.lock().expect("no panic").push((seed, fault));
+                        Err(broken) => failures.lock().expect("no panic").push((seed, broken)),
+                    }
                 }
             });
         }
     });
     let failures = failures.into_inner().expect("no panic");
-    for (seed, fault) in &failures {
-        println!("seed {seed}: {fault}");
+    for (seed, broken) in &failures {
+        println!("seed {seed}: {}", broken.fault);
         println!("    NEAP_SEED={seed} cargo test -p neap-lab --test worlds -- --nocapture");
     }
     assert!(failures.is_empty(), "{} worlds failed", failures.len());
-    for (name, count) in events.into_inner().expect("no panic").named() {
+    for (name, count) in events.into_inner().expect("no panic") {
         println!("{count:>12} {name}");
         assert!(count > 0 || last - first < WORLDS, "nothing {name} in any world");
     }
@@ -67,6 +72,5 @@ fn random_worlds_deliver_everything() {
 
 #[test]
 fn a_world_runs_the_same_every_time() {
-    let run = || world_of::run(17).expect("a sound world");
-    assert_eq!(run(), run());
+    assert_eq!(run(17).expect("a sound world"), run(17).expect("a sound world"));
 }

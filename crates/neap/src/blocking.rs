@@ -29,14 +29,14 @@ const LOOK_IN: u64 = 64 << 10;
 
 /// How the calls of one socket wait.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitMode {
     nonblocking: AtomicBool,
     /// Nanoseconds; 0 waits for ever.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
 }
 
-impl Waiting {
+impl WaitMode {
     fn deadline(timeout: &AtomicU64) -> Instant {
         match timeout.load(Relaxed) {
             0 => Instant::FAR_FUTURE,
@@ -94,7 +94,7 @@ fn wait<T, E: Clone + PartialEq>(
 pub struct TcpStream {
     handle: TcpHandle,
     engine: Arc<Engine>,
-    waiting: Arc<Waiting>,
+    wait_mode: Arc<WaitMode>,
     written: Arc<AtomicU64>,
 }
 
@@ -172,7 +172,7 @@ impl TcpStream {
         Self {
             handle,
             engine,
-            waiting: Arc::new(Waiting::default()),
+            wait_mode: Arc::new(WaitMode::default()),
             written: Arc::new(AtomicU64::new(0)),
         }
     }
@@ -192,7 +192,7 @@ impl TcpStream {
         would_block: &E,
         mut attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.waiting.nonblocking.load(Relaxed) {
+        if self.wait_mode.nonblocking.load(Relaxed) {
             let done = attempt();
             if matches!(&done, Err(refused) if refused == would_block) {
                 self.engine.look_in(self.handle.shard());
@@ -200,7 +200,7 @@ impl TcpStream {
             }
             return done;
         }
-        let deadline = Waiting::deadline(timeout);
+        let deadline = WaitMode::deadline(timeout);
         wait(&self.engine, &self.handle, interest, deadline, would_block, attempt)
     }
 
@@ -219,7 +219,7 @@ impl TcpStream {
         self.handle.read(clock::now(), buf).map_err(read_error)
     }
 
-    /// ... and leaves it.
+    /// Copies what is there and leaves it; `WouldBlock` if nothing is, whatever the mode.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.handle.peek(clock::now(), buf).map_err(read_error)
@@ -242,7 +242,7 @@ impl TcpStream {
         }
         let block = &WriteError::WouldBlock;
         let written = self
-            .wait_for(WRITE_READY, &self.waiting.write_timeout, block, || {
+            .wait_for(WRITE_READY, &self.wait_mode.write_timeout, block, || {
                 self.handle.write(clock::now(), data)
             })
             .map_err(write_error)?;
@@ -288,14 +288,14 @@ impl TcpStream {
         &self,
         mut attempt: impl FnMut() -> Result<(usize, bool), WriteError>,
     ) -> io::Result<usize> {
-        let (block, timeout) = (&WriteError::WouldBlock, &self.waiting.write_timeout);
+        let (block, timeout) = (&WriteError::WouldBlock, &self.wait_mode.write_timeout);
         let mut total = 0;
         loop {
             match self.wait_for(WRITE_READY, timeout, block, &mut attempt) {
                 Ok((sent, is_all)) => {
                     total += sent;
                     self.count_written(sent);
-                    if is_all || self.waiting.nonblocking.load(Relaxed) {
+                    if is_all || self.wait_mode.nonblocking.load(Relaxed) {
                         return Ok(total);
                     }
                 }
@@ -307,8 +307,8 @@ impl TcpStream {
 
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
         use neap_tcp::connection::ReadError::WouldBlock;
-        let waits = !self.waiting.nonblocking.load(Relaxed);
-        let read = self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+        let waits = !self.wait_mode.nonblocking.load(Relaxed);
+        let read = self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
             if waits {
                 self.handle.read_low_water(clock::now(), buf)
             } else {
@@ -329,7 +329,7 @@ impl TcpStream {
     /// As [`Read::read`].
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         use neap_tcp::connection::ReadError::WouldBlock;
-        self.wait_for(READ_READY, &self.waiting.read_timeout, &WouldBlock, || {
+        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
             self.handle.peek(clock::now(), buf)
         })
         .map_err(read_error)
@@ -379,7 +379,7 @@ impl TcpStream {
     /// # Errors
     /// None; std's signature.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 
@@ -388,7 +388,7 @@ impl TcpStream {
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        Waiting::set(&self.waiting.read_timeout, timeout)
+        WaitMode::set(&self.wait_mode.read_timeout, timeout)
     }
 
     /// `SO_SNDTIMEO`.
@@ -396,7 +396,7 @@ impl TcpStream {
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        Waiting::set(&self.waiting.write_timeout, timeout)
+        WaitMode::set(&self.wait_mode.write_timeout, timeout)
     }
 
     /// `SO_RCVTIMEO`.
@@ -404,7 +404,7 @@ impl TcpStream {
     /// # Errors
     /// None; std's signature.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(Waiting::get(&self.waiting.read_timeout))
+        Ok(WaitMode::get(&self.wait_mode.read_timeout))
     }
 
     /// `SO_SNDTIMEO`.
@@ -412,7 +412,7 @@ impl TcpStream {
     /// # Errors
     /// None; std's signature.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(Waiting::get(&self.waiting.write_timeout))
+        Ok(WaitMode::get(&self.wait_mode.write_timeout))
     }
 
     /// Sets one option.
@@ -561,7 +561,7 @@ impl Write for &TcpStream {
 pub struct TcpListener {
     handle: ListenerHandle,
     engine: Arc<Engine>,
-    waiting: Arc<Waiting>,
+    wait_mode: Arc<WaitMode>,
 }
 
 impl TcpListener {
@@ -580,7 +580,7 @@ impl TcpListener {
     pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
         let engine = stack.engine().clone();
         let handle = engine.stack.listen(local, options).map_err(socket_error)?;
-        Ok(Self { handle, engine, waiting: Arc::new(Waiting::default()) })
+        Ok(Self { handle, engine, wait_mode: Arc::new(WaitMode::default()) })
     }
 
     pub(crate) fn handle(&self) -> &ListenerHandle {
@@ -597,7 +597,7 @@ impl TcpListener {
     /// `WouldBlock` in non-blocking mode; `ConnectionAborted` when the stack was dropped.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let attempt = || self.handle.accept();
-        let accepted = if self.waiting.nonblocking.load(Relaxed) {
+        let accepted = if self.wait_mode.nonblocking.load(Relaxed) {
             match attempt() {
                 Err(SocketError::WouldBlock) => {
                     self.engine.look_in(0);
@@ -606,7 +606,7 @@ impl TcpListener {
                 done => done,
             }
         } else {
-            let deadline = Waiting::deadline(&self.waiting.read_timeout);
+            let deadline = WaitMode::deadline(&self.wait_mode.read_timeout);
             let block = &SocketError::WouldBlock;
             wait(&self.engine, &self.handle, READ_READY, deadline, block, attempt)
         };
@@ -639,7 +639,7 @@ impl TcpListener {
     /// # Errors
     /// None; std's signature.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 }
@@ -649,7 +649,7 @@ impl TcpListener {
 pub struct UdpSocket {
     handle: UdpHandle,
     engine: Arc<Engine>,
-    waiting: Arc<Waiting>,
+    wait_mode: Arc<WaitMode>,
 }
 
 impl UdpSocket {
@@ -660,7 +660,7 @@ impl UdpSocket {
     pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
         let engine = stack.engine().clone();
         let handle = engine.stack.bind_udp(local, false).map_err(socket_error)?;
-        Ok(Self { handle, engine, waiting: Arc::new(Waiting::default()) })
+        Ok(Self { handle, engine, wait_mode: Arc::new(WaitMode::default()) })
     }
 
     pub(crate) fn handle(&self) -> &UdpHandle {
@@ -698,7 +698,7 @@ impl UdpSocket {
     fn send_some(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
         let datagram = Bytes::copy_from_slice(data);
         let attempt = || self.handle.send_to(clock::now(), datagram.clone(), remote);
-        let timeout = &self.waiting.write_timeout;
+        let timeout = &self.wait_mode.write_timeout;
         self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)?;
         Ok(data.len())
     }
@@ -709,7 +709,7 @@ impl UdpSocket {
         timeout: &AtomicU64,
         mut attempt: impl FnMut() -> Result<T, SocketError>,
     ) -> Result<T, SocketError> {
-        if self.waiting.nonblocking.load(Relaxed) {
+        if self.wait_mode.nonblocking.load(Relaxed) {
             return match attempt() {
                 Err(SocketError::WouldBlock) => {
                     self.engine.look_in(0);
@@ -718,7 +718,7 @@ impl UdpSocket {
                 done => done,
             };
         }
-        let deadline = Waiting::deadline(timeout);
+        let deadline = WaitMode::deadline(timeout);
         let block = &SocketError::WouldBlock;
         wait(&self.engine, &self.handle, interest, deadline, block, attempt)
     }
@@ -746,7 +746,7 @@ impl UdpSocket {
     /// `WouldBlock` in non-blocking mode or after the read timeout.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let attempt = || self.handle.recv_from();
-        let timeout = &self.waiting.read_timeout;
+        let timeout = &self.wait_mode.read_timeout;
         let datagram = self.wait_for(READ_READY, timeout, attempt).map_err(socket_error)?;
         let len = datagram.data.len().min(buf.len());
         buf[..len].copy_from_slice(&datagram.data[..len]);
@@ -774,7 +774,7 @@ impl UdpSocket {
     /// # Errors
     /// None; std's signature.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.waiting.nonblocking.store(nonblocking, Relaxed);
+        self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 
@@ -783,7 +783,7 @@ impl UdpSocket {
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        Waiting::set(&self.waiting.read_timeout, timeout)
+        WaitMode::set(&self.wait_mode.read_timeout, timeout)
     }
 
     /// `SO_SNDTIMEO`.
@@ -791,7 +791,7 @@ impl UdpSocket {
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        Waiting::set(&self.waiting.write_timeout, timeout)
+        WaitMode::set(&self.wait_mode.write_timeout, timeout)
     }
 
     /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc,

@@ -428,7 +428,7 @@ impl Driver {
     }
 }
 
-/// For the task of a runtime that drives.
+/// What the task of a runtime needs to drive.
 #[cfg(feature = "tokio")]
 impl Driver {
     pub(crate) fn has_task(&self) -> bool {

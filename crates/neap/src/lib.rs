@@ -7,6 +7,8 @@
 //! your own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as
 //! their first argument; [`Poller`] waits for many of them in one thread.
 //!
+//! [`Stack::posix`] has the sockets as a C library has them: descriptors, `poll`, epoll.
+//!
 //! A thread that waits in one of these calls drives the stack meanwhile; a worker thread does it
 //! while nobody waits. So a bulk transfer needs one thread, and no hop between threads.
 //!

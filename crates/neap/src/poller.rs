@@ -401,7 +401,7 @@ impl Poller {
             }
             if arrangement.is_none() {
                 arrangement = Some(Arrangement::new(self, &shards, &leads));
-                // Who leads a shard may have left before this thread followed him.
+                // Who leads a shard may have left before this thread followed.
                 let is_free = |(shard, lead): (&Sleep, &Option<LeaderGuard<'_>>)| {
                     lead.is_none() && !shard.engine.driver(shard.index).is_held()
                 };

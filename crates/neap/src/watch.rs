@@ -25,12 +25,12 @@ mod sealed {
 
 pub(crate) use sealed::Watch;
 
-/// Where a [`Pollable`] is to be waited for.
+/// The place where a [`Pollable`] is to be waited for.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// In a stack.
+    /// A socket of a stack.
     Socket(WeakSocket, Arc<Engine>),
-    /// In the kernel.
+    /// A descriptor of the kernel.
     File(BorrowedFd<'a>),
 }
 

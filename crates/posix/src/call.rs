@@ -82,9 +82,9 @@ impl Watching {
 #[derive(Debug, Default)]
 pub struct Call {
     since: Option<Instant>,
-    /// Bytes that were transferred; of `connect` 1 if this call began it.
+    /// Bytes that were transferred. In a `connect` it is 1 if this call began the connection.
     pub(crate) done: usize,
-    /// Of `close`: the connection that lingers, its descriptor gone already.
+    /// The connection that a `close` waits for (`SO_LINGER`). Its descriptor is gone already.
     pub(crate) lingers: Option<TcpHandle>,
     files: SmallVec<[Watching; 1]>,
 }

@@ -19,10 +19,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 
-/// Events that are told whether asked for or not.
+/// Events that are reported whether asked for or not.
 const UNASKED: u32 = POLLERR | POLLHUP;
-/// How, not what.
-const MANNERS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+/// Flags of a request that say how to report, not what.
+const FLAGS: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
 /// What may go with `EPOLLEXCLUSIVE` (`EPOLLEXCLUSIVE_OK_BITS`).
 const WITH_EXCLUSIVE: u32 =
     POLLIN | POLLOUT | POLLERR | POLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
@@ -289,7 +289,7 @@ fn nests_above(file: &Arc<dyn Watched>, seen: &mut Depths) -> u32 {
 /// What a watched file is ready for, of what was asked; its next change puts the mark back on the
 /// queue, unless it is level-triggered and looked at again anyway.
 fn look(mark: &Arc<Mark>, file: &dyn Watched, asked: u32) -> u32 {
-    let wants = (asked & !MANNERS) | UNASKED;
+    let wants = (asked & !FLAGS) | UNASKED;
     let waker = Waker::from(mark.clone());
     loop {
         let seen = file.words();

@@ -181,7 +181,7 @@ impl Drop for PipeEnd {
 }
 
 impl Watch for PipeEnd {
-    /// As `pipe_poll` has it.
+    /// What the end is ready for (`pipe_poll`).
     fn events(&self) -> u32 {
         let contents = self.lock();
         let mut events = 0;

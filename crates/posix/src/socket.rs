@@ -63,7 +63,7 @@ pub(crate) struct Socket {
     /// `bind` was asked for this port (`SOCK_BINDPORT_LOCK`).
     pub(crate) holds_port: bool,
     pub(crate) common: Common,
-    /// Of a socket that has no connection.
+    /// Options for the next connection or listener. A connection has its own.
     pub(crate) options: SocketOptions,
     /// Receiving and sending were shut down: of UDP, and of TCP without a connection, which hands
     /// it on to the next one (`sk_shutdown`).

@@ -96,7 +96,7 @@ fn silent(state: u8, config: &Config, max_pacing_rate: Rate) -> Writer {
     out
 }
 
-/// Of a socket without a connection.
+/// The structure of a socket without a connection.
 pub(super) fn fresh(config: &Config, max_pacing_rate: Rate) -> [u8; SIZE] {
     let mut out = silent(TCP_CLOSE, config, max_pacing_rate);
     out.u8(7, 1);
@@ -108,7 +108,8 @@ pub(super) fn fresh(config: &Config, max_pacing_rate: Rate) -> [u8; SIZE] {
     out.0
 }
 
-/// Of a listener: its queue and that queue's bound where a connection has its flight.
+/// The structure of a listener. `queued` connections wait to be accepted, `most` may; these two are
+/// where a connection has its flight.
 pub(super) fn listener(
     config: &Config,
     max_pacing_rate: Rate,
@@ -121,8 +122,8 @@ pub(super) fn listener(
     out.0
 }
 
-/// Of a connection (`tcp_get_info`). What neap does not count is 0: fields for Fast Open, rehashing
-/// and accurate ECN.
+/// The structure of a connection (`tcp_get_info`). What neap does not count is 0: fields for Fast
+/// Open, rehashing and accurate ECN.
 pub(super) fn connection(info: &TcpInfo) -> [u8; SIZE] {
     let mut out = Writer([0; SIZE]);
     head(&mut out, info);

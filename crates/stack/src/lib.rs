@@ -26,7 +26,8 @@
 //! that got segments transmits once. If an application's thread owns the connection at that
 //! moment, the segments are its debt, and it settles them before it leaves.
 //!
-//! [`drop_reason`] counts what nobody wanted, and [`stats`] what happened.
+//! How applications wait for sockets is in [`wait`]. [`drop_reason`] counts what nobody wanted, and
+//! [`stats`] what happened.
 #![forbid(unsafe_code)]
 
 pub mod device;

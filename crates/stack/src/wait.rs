@@ -68,8 +68,8 @@ pub trait Condition {
     fn arm(&mut self, waker: &Waker) -> bool;
 }
 
-/// A running stack, as the threads that wait on it see it. Whoever waits drives a shard meanwhile:
-/// he polls it and sleeps on its devices, if nobody else does.
+/// A running stack, as the threads that wait on it see it. A thread that waits drives a shard:
+/// it polls the shard and sleeps on its devices, if nobody else does.
 pub trait Drive: Debug + Send + Sync {
     /// The time by the clock of this stack.
     fn now(&self) -> Instant;

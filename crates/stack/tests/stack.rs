@@ -317,6 +317,33 @@ fn errors_of_binding_and_routing_are_told() {
 }
 
 #[test]
+fn a_bound_port_is_kept_from_all_others_until_it_is_given_back() {
+    let world = World::new(&WireConfig::default());
+    let bind = |text: &str, is_dual, reuse| world.a.bind_tcp(address(text), is_dual, reuse);
+    let listen = |text: &str, reuse_address| {
+        let options = ListenOptions { reuse_address, ..ListenOptions::default() };
+        world.a.listen(address(text), options)
+    };
+    let taken = SocketError::AddressInUse;
+    let bound = bind("10.0.0.1:80", false, false).unwrap();
+    assert_eq!(bind("0.0.0.0:80", false, true).unwrap_err(), taken, "both must share");
+    assert_eq!(bind("[::]:80", true, false).unwrap_err(), taken, "it is 0.0.0.0 too");
+    assert_eq!(listen("10.0.0.1:80", true).unwrap_err(), taken);
+    bind("[::]:80", false, false).unwrap();
+    bound.set_reuse(true);
+    let second = bind("10.0.0.1:80", false, true).unwrap();
+    let listener = bound.listen(bound.local_addr(), ListenOptions::default()).unwrap();
+    let again = second.listen(second.local_addr(), ListenOptions::default());
+    assert_eq!(again.unwrap_err(), taken, "one listens");
+    listener.close(world.now);
+    drop((bound, second));
+    listen("10.0.0.1:80", false).unwrap();
+    let chosen = bind("10.0.0.1:0", false, false).unwrap().local_addr();
+    assert_ne!(chosen.port(), 0);
+    assert_eq!(bind("10.0.0.9:81", false, false).unwrap_err(), SocketError::AddressNotAvailable);
+}
+
+#[test]
 fn a_full_accept_queue_holds_handshakes_back() {
     let mut world = World::new(&WireConfig::default());
     let options = ListenOptions { backlog: 2, ..ListenOptions::default() };

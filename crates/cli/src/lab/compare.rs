@@ -53,7 +53,7 @@ fn link(text: &str) -> Result<Link, String> {
     found.ok_or_else(|| "there are 100 and 1000".to_owned())
 }
 
-/// Who sends.
+/// The stack that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Sender {
@@ -134,7 +134,8 @@ impl Comparison {
         link: Link,
         sender: Sender,
         predicted: Outcome,
-        (measured, lateness): (Outcome, Lateness),
+        measured: Outcome,
+        lateness: Lateness,
     ) -> Self {
         let near = |of: fn(&Outcome) -> f64| {
             (of(&predicted) - of(&measured)).abs() <= TOLERANCE * of(&measured)
@@ -211,7 +212,7 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
         for sender in [Sender::Neap, Sender::Kernel] {
             let (measured, late) = measure::measure(link, sender, args.seconds, &interrupt)?;
             let predicted = predict::predict(link, sender, args.seconds, &late)?;
-            let comparison = Comparison::new(link, sender, predicted, (measured, late));
+            let comparison = Comparison::new(link, sender, predicted, measured, late);
             if !args.json {
                 comparison.print(out)?;
                 out.flush()?;
@@ -246,8 +247,8 @@ mod tests {
             (12_500.0, 1.0, 2.0)
         );
         let agrees = |predicted| {
-            let measured = (measured, Lateness::default());
-            Comparison::new(LINKS[0], Sender::Neap, predicted, measured).agrees
+            let lateness = Lateness::default();
+            Comparison::new(LINKS[0], Sender::Neap, predicted, measured, lateness).agrees
         };
         assert!(agrees(outcome(94.0, &[14_900.0])));
         assert!(!agrees(outcome(94.0, &[15_100.0])));

@@ -3,7 +3,7 @@
 use super::report::{self, Packets, Section};
 use neap_lab::library::{self, Builtin};
 use neap_lab::report::{Observed, Watch};
-use neap_lab::scenario::{Choice, Experiment, Group, Run, Table, Verdict, brief, describe};
+use neap_lab::scenario::{Choice, Experiment, Run, Table, TableGroup, Verdict, brief, describe};
 use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -273,7 +273,7 @@ fn cells(table: &Table) -> (Vec<String>, Vec<Vec<String>>) {
     head.extend(table.published.iter().map(|name| format!("published: {name}")));
     head.extend(table.columns.iter().cloned());
     let mut rows = Vec::new();
-    for Group { what, digits, rows: cases } in &table.groups {
+    for TableGroup { what, digits, rows: cases } in &table.groups {
         let is_alone = cases.iter().all(|row| row.case.is_empty());
         if !is_alone {
             rows.push(vec![what.clone()]);

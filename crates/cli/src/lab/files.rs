@@ -4,18 +4,18 @@ use neap_lab::library;
 use std::path::{Path, PathBuf};
 
 /// A scenario's text, what it is called, and where its files are.
-pub(super) struct Found {
+pub(super) struct ScenarioFile {
     pub(super) name: String,
     pub(super) text: String,
     folder: Option<PathBuf>,
 }
 
 /// Finds a scenario: a file, or one that neap brings along.
-pub(super) fn find(name: &str) -> Result<Found, String> {
+pub(super) fn find(name: &str) -> Result<ScenarioFile, String> {
     match std::fs::read_to_string(name) {
         Ok(text) => {
             let folder = Path::new(name).parent().map(Path::to_path_buf);
-            Ok(Found { name: name.to_owned(), text, folder })
+            Ok(ScenarioFile { name: name.to_owned(), text, folder })
         }
         Err(error) => {
             let builtin = library::SCENARIOS.iter().find(|scenario| scenario.name == name);
@@ -23,12 +23,12 @@ pub(super) fn find(name: &str) -> Result<Found, String> {
                 return Err(format!("{name}: {error}; for those that neap brings: neap lab list"));
             };
             let text = scenario.text.to_owned();
-            Ok(Found { name: name.to_owned(), text, folder: None })
+            Ok(ScenarioFile { name: name.to_owned(), text, folder: None })
         }
     }
 }
 
-impl Found {
+impl ScenarioFile {
     /// The text of a file that the scenario names.
     pub(super) fn read(&self, file: &str) -> Result<String, String> {
         match &self.folder {

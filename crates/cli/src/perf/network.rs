@@ -69,7 +69,7 @@ pub(crate) enum NetworkError {
 
 /// The device under the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum DeviceChoice {
     Tun { name: String, host: Cidr },
     Packet { name: String, gateway: Option<IpAddr> },
 }
@@ -77,7 +77,7 @@ pub(crate) enum Way {
 /// A way out whose parts fit together.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    pub way: Way,
+    pub device: DeviceChoice,
     pub address: Cidr,
     pub profile: Profile,
     pub sysctls: Vec<Sysctl>,
@@ -96,23 +96,23 @@ impl Network {
             return Err(NetworkError::NoDevice);
         }
         let address = args.address.ok_or(NetworkError::NoAddress)?;
-        let way = match (&args.tun, &args.packet) {
+        let device = match (&args.tun, &args.packet) {
             (Some(name), _) => {
                 let host = args.host_address.ok_or(NetworkError::NoHostAddress)?;
                 address.check_neighbor("--host-address", host.address)?;
-                Way::Tun { name: name.clone(), host }
+                DeviceChoice::Tun { name: name.clone(), host }
             }
             (None, Some(name)) => {
                 if let Some(gateway) = args.gateway {
                     address.check_neighbor("--gateway", gateway)?;
                 }
-                Way::Packet { name: name.clone(), gateway: args.gateway }
+                DeviceChoice::Packet { name: name.clone(), gateway: args.gateway }
             }
             (None, None) => return Err(NetworkError::NoDevice),
         };
         let profile = args.profile.unwrap_or(Profile::Neap);
         let (sysctls, qdisc) = (args.sysctls.clone(), args.qdisc.clone());
-        Ok(Self { way, address, profile, sysctls, qdisc, gso_max: args.gso_max })
+        Ok(Self { device, address, profile, sysctls, qdisc, gso_max: args.gso_max })
     }
 
     /// Opens the device and starts the stack on it.
@@ -128,13 +128,13 @@ impl Network {
         if let Some(qdisc) = &self.qdisc {
             builder = builder.qdisc(&qdisc.to_string());
         }
-        match &self.way {
-            Way::Tun { name, host } => {
+        match &self.device {
+            DeviceChoice::Tun { name, host } => {
                 let mut config = TunConfig { name: Some(name.clone()), ..TunConfig::default() };
                 config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
                 builder.tun_with(config, &host.to_string()).build()
             }
-            Way::Packet { name, gateway } => {
+            DeviceChoice::Packet { name, gateway } => {
                 let mut config = PacketConfig::new(name);
                 config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
                 let device = Packet::open(&config)?.into_device();
@@ -285,8 +285,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            tun.way,
-            Way::Tun { name: "t0".to_owned(), host: "10.9.0.1/24".parse().unwrap() }
+            tun.device,
+            DeviceChoice::Tun { name: "t0".to_owned(), host: "10.9.0.1/24".parse().unwrap() }
         );
         assert_eq!(tun.sysctls[0], Sysctl { name: "a.b".to_owned(), value: "3".to_owned() });
         assert_eq!((tun.version(), tun.profile), (IpVersion::V4, Profile::Linux2014));

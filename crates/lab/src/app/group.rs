@@ -1,23 +1,23 @@
 //! Groups of equal connections: what their clients write and when, and what is measured.
 
+mod client;
 mod datagrams;
 mod messages;
-mod receiver;
-mod sender;
+mod server;
 
 use super::App;
-use super::client::Client;
 use super::page;
-use super::server::Server;
+use crate::app::client::Client;
+use crate::app::server::Server;
 use crate::histogram::Times;
 use crate::rng::Rng;
+use client::GroupClient;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::time::{Instant, Nanos, Rate};
-use receiver::ReceiverService;
-use sender::Sender;
+use server::GroupAcceptor;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -30,13 +30,13 @@ const LONGEST_WRITE: u64 = page::PERIOD as u64;
 pub enum Traffic {
     /// As much as is taken, for ever or so many bytes, then the end.
     Bulk {
-        /// How much.
+        /// Bytes of the stream; `None` for ever.
         bytes: Option<u64>,
-        /// Bytes of one write.
+        /// Bytes of one write at most.
         write: u64,
     },
-    /// Bytes that come into being while time passes: at a rate, in equal parts every 10 ms, and
-    /// none in a pause.
+    /// Bytes that are produced while time passes: at a rate, in parts every 10 ms, and none in a
+    /// pause.
     Produced {
         /// Bytes of one write at most.
         write: u64,
@@ -51,21 +51,21 @@ pub enum Traffic {
         request: u64,
         /// Bytes of a response.
         response: u64,
-        /// From the response to the next request.
+        /// Time from the response to the next request.
         think: Nanos,
     },
     /// Bursts of bytes with pauses, both uniform around their mean.
     OnOff {
         /// Mean bytes of a burst.
         burst: u64,
-        /// Mean pause after it was written.
+        /// Mean time from the writing of a burst to the next.
         off: Nanos,
     },
     /// A message of so many bytes in every interval, whether the last one has left or not.
     Paced {
         /// Bytes of a message.
         message: u64,
-        /// From one to the next.
+        /// Time from one message to the next.
         interval: Nanos,
     },
     /// One connection that carries a bulk stream in frames, and small urgent messages which go
@@ -73,7 +73,7 @@ pub enum Traffic {
     Mixed {
         /// Bytes of an urgent message.
         urgent: u64,
-        /// From one to the next.
+        /// Time from one urgent message to the next.
         interval: Nanos,
         /// Bytes of a frame of the bulk stream.
         frame: u64,
@@ -101,24 +101,24 @@ pub struct GroupConfig {
 pub struct EndLog {
     /// The connection, while it is open.
     pub handle: Option<TcpHandle>,
-    /// Bytes written.
+    /// Bytes that this end has written.
     pub written: u64,
-    /// Bytes read.
+    /// Bytes that this end has read.
     pub read: u64,
-    /// When it began.
+    /// When this end began: the call of `connect`, or the acceptance.
     pub begun: Option<Instant>,
     /// When the end of the stream was read.
     pub finished: Option<Instant>,
-    /// Datagrams that found no room below.
+    /// Datagrams that were not sent, since there was no room for them.
     pub refused: u64,
-    /// It was refused, reset or given up.
+    /// The connection was refused, reset or given up.
     pub has_failed: bool,
 }
 
 /// What a group has come to.
 #[derive(Debug, Default)]
 pub struct GroupLog {
-    /// The clients, in the order of their making.
+    /// The logs of the clients, in the order in which they were made.
     pub clients: Vec<EndLog>,
     /// The servers, in the order of their acceptance.
     pub servers: Vec<EndLog>,
@@ -138,8 +138,8 @@ impl GroupLog {
 /// A log that both ends and the experiment share.
 pub type SharedGroupLog = Rc<RefCell<GroupLog>>;
 
-/// When the messages on their way were due, by the address of their client. Sender and receiver are
-/// in the same world, so it does not travel.
+/// When the messages on their way were due, by the address of their client. Both ends share it, so
+/// that a message need not carry the time.
 type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
 
 /// A group of equal connections, which both of their ends share.
@@ -157,7 +157,7 @@ impl Group {
         Self { config, log: SharedGroupLog::default(), births: Births::default() }
     }
 
-    /// What it comes to.
+    /// What the group comes to.
     pub fn log(&self) -> SharedGroupLog {
         self.log.clone()
     }
@@ -172,7 +172,7 @@ impl Group {
         local: SocketAddr,
     ) -> Result<impl App + use<>, SocketError> {
         let listener = stack.listen(local, self.config.server.clone())?;
-        Ok(Server::new(listener, ReceiverService { group: self.clone() }))
+        Ok(Server::new(listener, GroupAcceptor { group: self.clone() }))
     }
 
     /// One more client, which connects to `remote` at `start` and writes until `end`.
@@ -183,7 +183,7 @@ impl Group {
         end: Instant,
         rng: Rng,
     ) -> impl App + use<> {
-        let task = Sender::new(self.clone(), start, end, rng);
+        let task = GroupClient::new(self.clone(), start, end, rng);
         Client::new(remote, self.config.client.clone(), start, task)
     }
 

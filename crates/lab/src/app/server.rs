@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 /// What a server does with the connections that it accepts.
-pub(super) trait Service {
-    /// What it does on one of them.
+pub(super) trait Acceptor {
+    /// What it does on one connection.
     type Task: Task;
 
     /// As [`Task::sleeps`], for the server and all its tasks.
@@ -32,12 +32,12 @@ pub(super) trait Service {
 }
 
 /// Connections that were woken, in that order.
-type Woken = Arc<Mutex<Vec<usize>>>;
+type WokenConnections = Arc<Mutex<Vec<usize>>>;
 
 /// Wakes the server for one of its connections.
 struct ConnectionWaker {
     index: usize,
-    woken: Woken,
+    woken: WokenConnections,
     is_queued: AtomicBool,
     server: Waker,
 }
@@ -64,24 +64,24 @@ struct Accepted<T> {
 
 /// Accepts connections and does on each what its task is. Cost of a turn: the connections that were
 /// woken; all of them where tasks do not sleep, or at a tick.
-pub(super) struct Server<S: Service> {
+pub(super) struct Server<S: Acceptor> {
     listener: Option<ListenerHandle>,
-    service: S,
+    acceptor: S,
     waker: Waker,
-    woken: Woken,
+    woken: WokenConnections,
     open: Vec<Option<Box<Accepted<S::Task>>>>,
     /// Connections that have a turn in this one of the server.
     turn: Vec<usize>,
     next_tick: Instant,
 }
 
-impl<S: Service> Server<S> {
-    pub(super) fn new(listener: ListenerHandle, service: S) -> Self {
+impl<S: Acceptor> Server<S> {
+    pub(super) fn new(listener: ListenerHandle, acceptor: S) -> Self {
         Self {
             listener: Some(listener),
-            service,
+            acceptor,
             waker: Waker::noop().clone(),
-            woken: Woken::default(),
+            woken: WokenConnections::default(),
             open: Vec::new(),
             turn: Vec::new(),
             next_tick: Instant::FAR_FUTURE,
@@ -93,7 +93,7 @@ impl<S: Service> Server<S> {
         let before = self.open.len();
         while let Some(listener) = &self.listener {
             let seen = listener.readiness();
-            while !self.service.is_full()
+            while !self.acceptor.is_full()
                 && let Ok((handle, from)) = listener.accept()
             {
                 let index = self.open.len();
@@ -102,16 +102,16 @@ impl<S: Service> Server<S> {
                 let connection_waker =
                     Arc::new(ConnectionWaker { index, woken, is_queued, server });
                 let waker = Waker::from(connection_waker.clone());
-                let mut task = self.service.accept(now, from);
+                let mut task = self.acceptor.accept(now, from);
                 task.begin(now, &handle);
                 let stream = Stream::new(handle);
                 let accepted = Accepted { stream, task, connection_waker, waker };
                 self.open.push(Some(Box::new(accepted)));
                 self.turn.push(index);
             }
-            if self.service.is_full() {
+            if self.acceptor.is_full() {
                 self.listener.take().into_iter().for_each(|listener| listener.close(now));
-            } else if !self.service.sleeps()
+            } else if !self.acceptor.sleeps()
                 || listener.register(seen, Ready::READABLE, &self.waker)
             {
                 break;
@@ -125,8 +125,8 @@ impl<S: Service> Server<S> {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         self.turn.append(&mut woken);
         drop(woken);
-        let is_tick = self.service.tick().is_some() && now >= self.next_tick;
-        if is_tick || !self.service.sleeps() {
+        let is_tick = self.acceptor.tick().is_some() && now >= self.next_tick;
+        if is_tick || !self.acceptor.sleeps() {
             self.turn = (0..self.open.len()).collect();
         }
     }
@@ -138,7 +138,7 @@ impl<S: Service> Server<S> {
             accepted.connection_waker.is_queued.store(false, Ordering::Relaxed);
             let turn = run(&mut accepted.task, &mut accepted.stream, now, &accepted.waker);
             step.did |= turn.did;
-            if !self.service.sleeps() {
+            if !self.acceptor.sleeps() {
                 step.next = step.next.min(turn.next);
             }
             if turn.is_over {
@@ -149,13 +149,13 @@ impl<S: Service> Server<S> {
     }
 }
 
-impl<S: Service> App for Server<S> {
+impl<S: Acceptor> App for Server<S> {
     fn step(&mut self, _: &Stack, now: Instant) -> Step {
         let has_accepted = self.accept(now);
         self.collect(now);
         let mut step = self.serve(now);
         step.did |= has_accepted;
-        if let Some(tick) = self.service.tick() {
+        if let Some(tick) = self.acceptor.tick() {
             if self.next_tick <= now || self.next_tick == Instant::FAR_FUTURE {
                 self.next_tick = now + tick;
             }
@@ -168,6 +168,6 @@ impl<S: Service> App for Server<S> {
 
     fn sleeps(&mut self, waker: &Waker) -> bool {
         self.waker = waker.clone();
-        self.service.sleeps()
+        self.acceptor.sleeps()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::App;
 use super::client::Client;
-use super::server::{Server, Service};
+use super::server::{Acceptor, Server};
 use super::stream::{Failed, Stream};
 use super::task::{Task, Turn};
 use crate::pattern::Pattern;
@@ -21,19 +21,19 @@ use std::rc::Rc;
 /// How an application writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writing {
-    /// What.
+    /// The bytes that it writes.
     pub pattern: Pattern,
     /// How much; `u64::MAX` for ever.
     pub bytes: u64,
     /// Least and most bytes of one write.
     pub chunk: (u64, u64),
-    /// Writes of `Bytes` instead of copies.
+    /// Share of the writes that give `Bytes` instead of a copy.
     pub zero_copy: Ppm,
-    /// Writes after which the application rests.
+    /// Share of the writes after which the application rests.
     pub pause: Ppm,
-    /// For how long at the most.
+    /// The longest rest.
     pub rest: Nanos,
-    /// Writes only in answer to what was read.
+    /// It writes only in answer to what it has read.
     pub turns: Option<Turns>,
 }
 
@@ -51,17 +51,17 @@ pub struct Turns {
 /// How an application reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What must come.
+    /// The bytes that must come.
     pub pattern: Pattern,
     /// Least and most bytes of one read.
     pub chunk: (u64, u64),
-    /// Reads of `Bytes` instead of copies.
+    /// Share of the reads that take `Bytes` instead of a copy.
     pub zero_copy: Ppm,
-    /// Reads after which the application rests.
+    /// Share of the reads after which the application rests.
     pub pause: Ppm,
-    /// For how long at the most.
+    /// The longest rest.
     pub rest: Nanos,
-    /// Nothing is read for so long at first.
+    /// It reads nothing for so long after the start.
     pub late: Nanos,
 }
 
@@ -74,18 +74,18 @@ pub enum Ending {
     Close,
     /// Reset once so many bytes were written and read, together.
     Abort(u64),
-    /// Not at all.
+    /// It does not leave.
     Stay,
 }
 
 /// What one end of a connection does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Its writes.
+    /// How this end writes.
     pub writing: Writing,
-    /// Its reads.
+    /// How this end reads.
     pub reading: Reading,
-    /// Its end.
+    /// How this end leaves.
     pub ending: Ending,
 }
 
@@ -96,13 +96,13 @@ pub struct SessionLog {
     pub handle: Option<TcpHandle>,
     /// Bytes that the stack took.
     pub written: u64,
-    /// Bytes that came.
+    /// Bytes that this end has read.
     pub read: u64,
     /// The first byte that was not what the pattern says.
     pub wrong_at: Option<u64>,
-    /// The peer's end was read.
+    /// The end of the peer's stream was read.
     pub at_end: bool,
-    /// Why it failed.
+    /// Why the connection failed.
     pub error: Option<ConnectionError>,
     /// The application has left.
     pub is_over: bool,
@@ -138,16 +138,16 @@ pub fn server(
 ) -> Result<(impl App + use<>, SharedSessionLog), SocketError> {
     let listener = stack.listen(local, options)?;
     let log = SharedSessionLog::default();
-    let service = OneSession { end: Some(SessionEnd::new(plan, log.clone(), rng)) };
-    Ok((Server::new(listener, service), log))
+    let acceptor = OneSession { end: Some(SessionEnd::new(plan, log.clone(), rng)) };
+    Ok((Server::new(listener, acceptor), log))
 }
 
-/// The service that accepts one connection.
+/// The acceptor of one connection.
 struct OneSession {
     end: Option<SessionEnd>,
 }
 
-impl Service for OneSession {
+impl Acceptor for OneSession {
     type Task = SessionEnd;
 
     fn sleeps(&self) -> bool {
@@ -159,7 +159,7 @@ impl Service for OneSession {
     }
 
     fn accept(&mut self, _: Instant, _: SocketAddr) -> SessionEnd {
-        self.end.take().expect("a service that is full accepts nothing")
+        self.end.take().expect("an acceptor that is full accepts nothing")
     }
 
     fn is_full(&self) -> bool {

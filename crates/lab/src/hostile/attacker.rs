@@ -23,17 +23,18 @@ const PATIENCE: Nanos = Nanos::from_millis(500);
 const PARTS: u32 = 32;
 
 /// The sessions whose packets are forged: from and to.
-pub(crate) type Target = Rc<dyn Fn() -> Option<(SocketAddr, SocketAddr)>>;
+pub(crate) type SessionAddresses = Rc<dyn Fn() -> Option<(SocketAddr, SocketAddr)>>;
 
 /// What an attacker is to do.
 #[derive(Clone)]
-pub(crate) struct Orders {
+pub(crate) struct AttackPlan {
     pub(crate) attack: Attack,
     /// Its own address, and the victim's.
     pub(crate) own: IpAddr,
     pub(crate) victim: SocketAddr,
-    /// From when until when.
-    pub(crate) span: (Instant, Instant),
+    /// When the attack begins and when it ends.
+    pub(crate) start: Instant,
+    pub(crate) stop: Instant,
     /// Between two turns, and what is sent in one.
     pub(crate) interval: Nanos,
     pub(crate) burst: u32,
@@ -41,29 +42,29 @@ pub(crate) struct Orders {
     pub(crate) count: u32,
     /// Bytes that each of them sends.
     pub(crate) bytes: u32,
-    /// A connection of somebody else.
-    pub(crate) target: Option<Target>,
+    /// The connection of somebody else that is attacked.
+    pub(crate) target: Option<SessionAddresses>,
 }
 
-/// One who attacks a host, once it has orders.
+/// One who attacks a host, once it has plan.
 pub(crate) struct Attacker {
-    orders: Rc<RefCell<Option<Orders>>>,
+    plan: Rc<RefCell<Option<AttackPlan>>>,
     rng: Rng,
     /// By their own address and the victim's.
     connections: BTreeMap<(SocketAddr, SocketAddr), AttackConnection>,
     is_begun: bool,
-    /// MSS that the attacker asks for if it asks for little.
+    /// That it asks for if it asks for little.
     mss: u16,
     next: Instant,
     again: Instant,
 }
 
 impl Attacker {
-    /// It waits for orders, which must come before the world begins.
-    pub(crate) fn new(mut rng: Rng) -> (Self, Rc<RefCell<Option<Orders>>>) {
-        let orders = Rc::default();
+    /// It waits for plan, which must come before the world begins.
+    pub(crate) fn new(mut rng: Rng) -> (Self, Rc<RefCell<Option<AttackPlan>>>) {
+        let plan = Rc::default();
         let attacker = Self {
-            orders: Rc::clone(&orders),
+            plan: Rc::clone(&plan),
             mss: rng.pick(&[1, 8, 48, 64, 88]),
             rng,
             connections: BTreeMap::new(),
@@ -71,51 +72,53 @@ impl Attacker {
             next: Instant::ZERO,
             again: Instant::ZERO,
         };
-        (attacker, orders)
+        (attacker, plan)
     }
 
     /// Calls the victim with all connections.
-    fn begin(&mut self, now: Instant, orders: &Orders, out: &mut Outbox) {
-        let opens = !orders.attack.is_called()
-            && !matches!(orders.attack, Attack::Blind | Attack::SynFlood);
-        for index in 0..if opens { orders.count } else { 0 } {
-            let own = SocketAddr::new(orders.own, 20_000 + index as u16);
-            let connection = AttackConnection::new(own, orders.victim, &mut self.rng);
-            send(&connection, connection.syn(now, self.mss(orders), false), out);
-            self.connections.insert((own, orders.victim), connection);
+    fn begin(&mut self, now: Instant, plan: &AttackPlan, out: &mut Outbox) {
+        let opens =
+            !plan.attack.is_called() && !matches!(plan.attack, Attack::Blind | Attack::SynFlood);
+        for index in 0..if opens { plan.count } else { 0 } {
+            let own = SocketAddr::new(plan.own, 20_000 + index as u16);
+            let connection = AttackConnection::new(own, plan.victim, &mut self.rng);
+            send(&connection, connection.syn(now, self.mss(plan), false), out);
+            self.connections.insert((own, plan.victim), connection);
         }
     }
 
-    fn mss(&self, orders: &Orders) -> u16 {
-        if orders.attack == Attack::TinyMss { self.mss } else { MSS }
+    fn mss(&self, plan: &AttackPlan) -> u16 {
+        if plan.attack == Attack::TinyMss { self.mss } else { MSS }
     }
 
     /// A segment of the victim.
     fn answer(
         &mut self,
         now: Instant,
-        orders: &Orders,
-        (from, to, segment): (SocketAddr, SocketAddr, Segment),
+        plan: &AttackPlan,
+        from: SocketAddr,
+        to: SocketAddr,
+        segment: &Segment,
         out: &mut Outbox,
     ) {
         let key = (to, from);
         let is_syn = segment.flags & (Flags::SYN | Flags::ACK) == Flags::SYN;
         let is_new = is_syn && !self.connections.contains_key(&key);
-        if is_new && orders.attack.is_called() && orders.attack != Attack::DiesInSynSent {
+        if is_new && plan.attack.is_called() && plan.attack != Attack::DiesInSynSent {
             let connection = AttackConnection::new(to, from, &mut self.rng);
             self.connections.insert(key, connection);
         }
-        let mss = self.mss(orders);
+        let mss = self.mss(plan);
         let Some(connection) = self.connections.get_mut(&key) else { return };
         // Some of what arrives in order is as if it were lost, so that there are holes to lie
         // about.
-        let drops = matches!(orders.attack, Attack::Reneging | Attack::SackLies)
+        let drops = matches!(plan.attack, Attack::Reneging | Attack::SackLies)
             && self.rng.chance(Ppm::percent(8));
         if connection.phase == Phase::Silent || drops && !segment.payload.is_empty() {
             return;
         }
-        let wants_ack = connection.hear(&segment);
-        match (connection.phase, orders.attack) {
+        let wants_ack = connection.hear(segment);
+        match (connection.phase, plan.attack) {
             (Phase::Silent, _) => return,
             (Phase::Opening, _) if is_syn => {
                 send(connection, connection.syn(now, mss, true), out);
@@ -128,39 +131,39 @@ impl Attacker {
             (Phase::Opening, _) => connection.phase = Phase::Open,
             (Phase::Open, _) => {}
         }
-        if dies(orders.attack, now, connection, &segment, out) {
+        if dies(plan.attack, now, connection, segment, out) {
             connection.phase = Phase::Silent;
             return;
         }
         if wants_ack {
-            acknowledge(&mut self.rng, orders.attack, now, connection, &segment, out);
+            acknowledge(&mut self.rng, plan.attack, now, connection, segment, out);
         }
-        while let Some(segment) = connection.next(now, orders.bytes) {
-            push(&mut self.rng, orders.attack, now, connection, segment, out);
+        while let Some(segment) = connection.next(now, plan.bytes) {
+            push(&mut self.rng, plan.attack, now, connection, segment, out);
         }
     }
 
     /// A turn of its own.
-    fn attack(&mut self, now: Instant, orders: &Orders, out: &mut Outbox) {
-        match orders.attack {
+    fn attack(&mut self, now: Instant, plan: &AttackPlan, out: &mut Outbox) {
+        match plan.attack {
             Attack::SynFlood => {
-                for _ in 0..orders.burst {
-                    let own = forged(orders.own, &mut self.rng);
-                    let connection = AttackConnection::new(own, orders.victim, &mut self.rng);
+                for _ in 0..plan.burst {
+                    let own = forged(plan.own, &mut self.rng);
+                    let connection = AttackConnection::new(own, plan.victim, &mut self.rng);
                     send(&connection, connection.syn(now, MSS, false), out);
                 }
             }
             Attack::Blind => {
-                let target = orders.target.as_ref().and_then(|target| target());
-                for _ in 0..orders.burst {
-                    if let Some(ends) = target {
-                        forge(now, ends, &mut self.rng, out);
+                let target = plan.target.as_ref().and_then(|target| target());
+                for _ in 0..plan.burst {
+                    if let Some((from, to)) = target {
+                        forge(now, from, to, &mut self.rng, out);
                     }
                 }
             }
             _ => {
                 for connection in self.connections.values_mut() {
-                    harass(&mut self.rng, orders, now, connection, out);
+                    harass(&mut self.rng, plan, now, connection, out);
                 }
             }
         }
@@ -168,10 +171,10 @@ impl Attacker {
             return;
         }
         self.again = now + PATIENCE;
-        let mss = self.mss(orders);
+        let mss = self.mss(plan);
         for connection in self.connections.values() {
             match connection.phase {
-                Phase::Opening if !orders.attack.is_called() => {
+                Phase::Opening if !plan.attack.is_called() => {
                     send(connection, connection.syn(now, mss, false), out);
                 }
                 _ => {
@@ -186,28 +189,29 @@ impl Attacker {
 
 impl Actor for Attacker {
     fn receive(&mut self, now: Instant, packet: &Bytes, out: &mut Outbox) {
-        let Some(orders) = self.orders.borrow().clone() else { return };
-        if let Some(heard) = packet::parse(packet).filter(|_| now < orders.span.1) {
-            self.answer(now, &orders, heard, out);
+        let Some(plan) = self.plan.borrow().clone() else { return };
+        let heard = packet::parse(packet).filter(|_| now < plan.stop);
+        if let Some((from, to, segment)) = heard {
+            self.answer(now, &plan, from, to, &segment, out);
         }
     }
 
     fn next(&self) -> Instant {
-        match &*self.orders.borrow() {
-            Some(orders) if self.next < orders.span.1 => self.next.max(orders.span.0),
+        match &*self.plan.borrow() {
+            Some(plan) if self.next < plan.stop => self.next.max(plan.start),
             _ => Instant::FAR_FUTURE,
         }
     }
 
     fn wake(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(orders) = self.orders.borrow().clone() else { return };
-        self.next = now + orders.interval;
+        let Some(plan) = self.plan.borrow().clone() else { return };
+        self.next = now + plan.interval;
         if !self.is_begun {
             self.is_begun = true;
             self.again = now + PATIENCE;
-            self.begin(now, &orders, out);
+            self.begin(now, &plan, out);
         }
-        self.attack(now, &orders, out);
+        self.attack(now, &plan, out);
     }
 }
 
@@ -233,8 +237,8 @@ fn forged(own: IpAddr, rng: &mut Rng) -> SocketAddr {
     SocketAddr::new(ip, rng.range(1024, 65_535) as u16)
 }
 
-/// A guess at what one end of somebody's connection might say.
-fn forge(now: Instant, (from, to): (SocketAddr, SocketAddr), rng: &mut Rng, out: &mut Outbox) {
+/// Sends a guess at what one end of the attacked connection might send.
+fn forge(now: Instant, from: SocketAddr, to: SocketAddr, rng: &mut Rng, out: &mut Outbox) {
     let (from, to) = if rng.chance(Ppm::percent(50)) { (from, to) } else { (to, from) };
     let mut connection = AttackConnection::new(from, to, rng);
     connection.got = SeqNumber(rng.next_u64() as u32);
@@ -393,7 +397,7 @@ fn push(
 /// What it sends without being asked.
 fn harass(
     rng: &mut Rng,
-    orders: &Orders,
+    plan: &AttackPlan,
     now: Instant,
     connection: &mut AttackConnection,
     out: &mut Outbox,
@@ -401,7 +405,7 @@ fn harass(
     if connection.phase != Phase::Open {
         return;
     }
-    match orders.attack {
+    match plan.attack {
         Attack::Reneging => connection.held.clear(),
         Attack::OptimisticAck if connection.has_heard => {
             connection.got += rng.below(3000) as u32;
@@ -409,13 +413,13 @@ fn harass(
             send(connection, connection.segment(now, connection.nxt, Flags::ACK), out);
         }
         Attack::TinySegments => {
-            for _ in 0..orders.burst {
+            for _ in 0..plan.burst {
                 let seq = connection.nxt + 1 + 2 * rng.below(30_000) as u32;
                 send(connection, connection.data(now, seq, 1), out);
             }
         }
         Attack::SegmentFlood => {
-            for _ in 0..orders.burst {
+            for _ in 0..plan.burst {
                 let seq = match rng.below(3) {
                     0 => connection.nxt + rng.below(60_000) as u32,
                     1 => connection.una + (rng.below(60_000) as u32).wrapping_neg(),

@@ -1,4 +1,5 @@
-//! What a link is told to be: the cards at its ends, the paths between them, the queues on the way.
+//! The configuration of a link: the cards at its ends, the paths between them, their queues and
+//! impairments.
 
 use super::service::Trace;
 use crate::rng::Ppm;
@@ -10,9 +11,9 @@ pub const ENDS: usize = 2;
 /// A whole link: the NIC of each end, and the path that leaves from there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// By end.
+    /// The card of each end.
     pub nics: [NicConfig; ENDS],
-    /// By the end where they begin.
+    /// The path that begins at each end.
     pub paths: [PathConfig; ENDS],
 }
 
@@ -52,9 +53,9 @@ pub struct NicConfig {
     pub pacing_shift: u8,
     /// From a frame's last bit on the wire to its completion.
     pub completion_delay: Nanos,
-    /// Coalescing of transmit completions.
+    /// Moderation of the interrupts for transmit completions.
     pub tx_coalescing: Coalescing,
-    /// Coalescing of receptions.
+    /// Moderation of the interrupts for received packets.
     pub rx_coalescing: Coalescing,
 }
 
@@ -76,12 +77,12 @@ impl Default for NicConfig {
     }
 }
 
-/// The way from one end to the other.
+/// The path from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathConfig {
-    /// Rate of the NIC's wire.
+    /// Rate of the NIC's wire, in bytes per second.
     pub rate: Rate,
-    /// Propagation delay.
+    /// Propagation delay, in one direction.
     pub delay: Nanos,
     /// A slower hop.
     pub bottleneck: Option<Bottleneck>,
@@ -95,19 +96,19 @@ pub struct PathConfig {
     pub policer: Option<Policer>,
     /// Largest packet of a hop on the way, where a router says so by ICMP.
     pub mtu: Option<u16>,
-    /// Segments that vanish.
+    /// Share of the segments that are lost at random.
     pub loss: Ppm,
-    /// Segments that vanish in bursts.
+    /// Loss in bursts.
     pub bursts: Option<GilbertElliott>,
-    /// Segments that vanish as written down.
+    /// Loss of chosen segments, and at chosen times.
     pub scripted: ScriptedLoss,
-    /// Segments of which one bit is flipped.
+    /// Share of the segments of which one bit is flipped.
     pub corruption: Ppm,
     /// Segments that arrive twice, the second time up to `reorder_delay` later.
     pub duplication: Ppm,
     /// Segments that are delayed by up to `reorder_delay` while others pass.
     pub reordering: Ppm,
-    /// See `reordering`.
+    /// The longest delay of a packet that is duplicated or that others overtake.
     pub reorder_delay: Nanos,
     /// Up to so much more delay for each segment, order kept.
     pub jitter: Nanos,
@@ -145,9 +146,9 @@ impl PathConfig {
 pub struct Bottleneck {
     /// Bytes per second on the wire.
     pub rate: Rate,
-    /// Packets that may wait.
+    /// Packets that may wait in the queue.
     pub packets: usize,
-    /// Bytes that may wait.
+    /// Bytes that may wait in the queue.
     pub bytes: u64,
 }
 
@@ -204,9 +205,9 @@ impl Default for CoDel {
 pub struct Wifi {
     /// Contention, preamble and block ACK of one aggregate.
     pub overhead: Nanos,
-    /// Frames of one aggregate at the most.
+    /// Most frames of one aggregate.
     pub frames: u32,
-    /// Airtime of its payload at the most.
+    /// Longest airtime of its payload.
     pub airtime: Nanos,
 }
 
@@ -215,7 +216,7 @@ pub struct Wifi {
 pub struct Policer {
     /// Tokens per second, in bytes.
     pub rate: Rate,
-    /// Tokens at the most, bytes.
+    /// Tokens that the bucket holds, in bytes.
     pub burst: u64,
 }
 
@@ -233,7 +234,7 @@ pub struct GilbertElliott {
     pub loss_in_good: Ppm,
 }
 
-/// Loss that is written down.
+/// Loss of chosen packets, and at chosen times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptedLoss {
     /// Packets that vanish, counted from 0 in the order of their departure; ascending.

@@ -30,19 +30,19 @@ pub(super) struct Direction {
     completion_delay: Nanos,
     tx_coalescing: Coalescing,
     rx_coalescing: Coalescing,
-    receiver: offload::Receiver,
-    /// Taken, and waiting for the doorbell.
+    receive_offload: offload::ReceiveOffload,
+    /// Frames that the NIC took and that wait for the doorbell.
     posted: Vec<(Instant, Frame)>,
-    /// In the order of their completion.
+    /// Frames that the NIC sends, in the order of their completion.
     ring: VecDeque<InRing>,
     wire: Serializer,
     pub(super) path: Path,
     /// Handed over by the interrupt and not yet taken by the host.
     received: VecDeque<Received>,
     pub(super) stats: LinkStats,
-    /// What left since somebody began to take notes.
+    /// Frames that left since [`Link::trace`](super::Link::trace) was first called.
     pub(super) trace: Option<Vec<Departed>>,
-    /// Packets that left since somebody began to listen.
+    /// Packets that left since [`Link::capture`](super::Link::capture) was first called.
     pub(super) capture: Option<Vec<Captured>>,
 }
 
@@ -52,7 +52,8 @@ impl Direction {
         peer: &NicConfig,
         path: &PathConfig,
         rng: &Rng,
-        (start, is_router): (Instant, bool),
+        start: Instant,
+        is_router: bool,
     ) -> Self {
         Self {
             descriptors: nic.descriptors.max(1),
@@ -60,7 +61,7 @@ impl Direction {
             completion_delay: nic.completion_delay,
             tx_coalescing: nic.tx_coalescing,
             rx_coalescing: peer.rx_coalescing,
-            receiver: offload::Receiver { verifies: peer.checksums, joins: peer.gro },
+            receive_offload: offload::ReceiveOffload { verifies: peer.checksums, joins: peer.gro },
             posted: Vec::new(),
             ring: VecDeque::new(),
             wire: Serializer::new(path.rate),
@@ -81,7 +82,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends what was posted; routers answer on the way `back`.
+    /// Sends what was posted. Answers of routers go to `back`, the opposite direction.
     pub(super) fn ring_doorbell(&mut self, now: Instant, back: &mut Self) {
         let mut posted = core::mem::take(&mut self.posted);
         for (posted, frame) in posted.drain(..) {
@@ -149,6 +150,10 @@ impl Direction {
         self.carry(packet, now, on_wire, back);
     }
 
+    pub(super) fn completes_at_once(&self) -> bool {
+        self.completion_delay == Nanos::ZERO && self.tx_coalescing == Coalescing::NONE
+    }
+
     /// When the NIC tells its host of completions. O(1).
     pub(super) fn completion_interrupt(&self) -> Instant {
         let at = |index: usize| self.ring.get(index).map(|frame| frame.done);
@@ -181,7 +186,7 @@ impl Direction {
             let count = arrivals.iter().take_while(|&&(at, _)| at <= now).count();
             let kept = count.min(self.rx_descriptors);
             let arrived = arrivals.range(..kept).map(|(_, packet)| &**packet);
-            self.receiver.hand_over(arrived, &mut self.received);
+            self.receive_offload.hand_over(arrived, &mut self.received);
             arrivals.drain(..count);
             self.stats.ring_drops += (count - kept) as u64;
             self.stats.delivered += kept as u64;

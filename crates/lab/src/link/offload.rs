@@ -22,7 +22,7 @@ const FLAGS_AT: usize = 13;
 
 /// What a NIC does with what arrives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receiver {
+pub(super) struct ReceiveOffload {
     /// Verifies checksums, so that the host need not.
     pub(super) verifies: bool,
     /// Joins segments; only those that it has verified.
@@ -30,11 +30,11 @@ pub(super) struct Receiver {
 }
 
 /// Segments of one flow that follow each other.
-struct Run<'a> {
+struct SegmentRun<'a> {
     first: &'a Frame,
-    /// Where the TCP header begins.
+    /// Where the TCP header begins in the headers.
     tcp: usize,
-    /// Payload of each but the last.
+    /// Bytes of payload of each segment but the last.
     size: usize,
     count: usize,
     payload_len: usize,
@@ -42,7 +42,7 @@ struct Run<'a> {
     last: u8,
 }
 
-impl Receiver {
+impl ReceiveOffload {
     /// Turns packets into what the host receives, in order. Copies each byte once.
     pub(super) fn hand_over<'a>(
         self,
@@ -52,7 +52,7 @@ impl Receiver {
         let mut rest = packets;
         while let Some(Packet { frame, flipped }) = rest.next() {
             let may_join = self.verifies && self.joins && flipped.is_none();
-            let Some(mut run) = may_join.then(|| Run::begin(frame)).flatten() else {
+            let Some(mut run) = may_join.then(|| SegmentRun::begin(frame)).flatten() else {
                 out.push_back(self.single(frame, *flipped));
                 continue;
             };
@@ -107,7 +107,7 @@ fn sequence(headers: &[u8], tcp: usize) -> u32 {
     u32::from_be_bytes([headers[at], headers[at + 1], headers[at + 2], headers[at + 3]])
 }
 
-impl<'a> Run<'a> {
+impl<'a> SegmentRun<'a> {
     /// Begins with a TCP segment that has payload and may be followed.
     fn begin(first: &'a Frame) -> Option<Self> {
         let headers = first.headers.as_slice();

@@ -4,14 +4,14 @@ use core::net::{IpAddr, SocketAddr};
 use neap_stack::frame::Frame;
 use neap_stack::wire::Protocol;
 
-/// Ethernet's header.
+/// Bytes of Ethernet's header.
 const ETHERNET_HEADER: u64 = 14;
 /// Shortest Ethernet frame without its check sequence.
 const ETHERNET_MIN: u64 = 60;
-/// Preamble 8, frame check sequence 4, gap 12.
+/// Bytes that Ethernet adds on the wire: preamble 8, frame check sequence 4, gap 12.
 const ETHERNET_WIRE: u64 = 24;
 
-/// A packet on its way. It moves from queue to queue, and so is boxed.
+/// A packet on a link. It moves from queue to queue, and so is boxed.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) frame: Frame,

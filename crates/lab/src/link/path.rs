@@ -1,4 +1,4 @@
-//! The way of a packet from the wire of one end to the other end: hops, accidents, time.
+//! The path of a packet from the wire of one end to the other end: hop, impairments, delay.
 
 use super::config::PathConfig;
 use super::forward;
@@ -20,9 +20,9 @@ pub(super) struct Path {
     loss_model: LossModel,
     rngs: ImpairmentRngs,
     last_arrival: Instant,
-    /// In the order of arrival.
+    /// Packets that are on their way to the end, in the order of their arrival.
     pub(super) arrivals: VecDeque<(Instant, Box<Packet>)>,
-    /// Let out by the hop and not yet on the wire.
+    /// Packets that the hop has let out in this turn.
     leaving: Vec<(Instant, Box<Packet>)>,
     pub(super) is_down: bool,
 }
@@ -44,7 +44,8 @@ impl Path {
     }
 
     /// A packet comes from the wire or from a router at `at`. What is too big is answered: the
-    /// packet that a router sends back, and when it arrives if `back` is the delay of the way back.
+    /// packet that a router sends back, and when it arrives, if `back` is the delay of the opposite
+    /// direction.
     pub(super) fn enter(
         &mut self,
         at: Instant,

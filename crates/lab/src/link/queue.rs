@@ -158,7 +158,7 @@ impl Hop {
         match self {
             Self::AtArrival(hop) => hop.enter(at, packet, on_wire, early, stats),
             Self::AtDeparture(hop) => {
-                hop.incoming.push_back(Waiting { at, packet, on_wire });
+                hop.incoming.push_back(Queued { at, packet, on_wire });
                 None
             }
         }
@@ -184,7 +184,7 @@ impl Hop {
         }
     }
 
-    /// Packets and bytes that wait at `now`.
+    /// Packets and bytes that wait in the queue at `now`.
     pub(super) fn backlog(&mut self, now: Instant) -> (usize, u64) {
         match self {
             Self::AtArrival(hop) => {
@@ -195,7 +195,7 @@ impl Hop {
         }
     }
 
-    /// Packets that it keeps.
+    /// Packets that the hop keeps.
     pub(super) fn contents(&self) -> usize {
         match self {
             Self::AtArrival(_) => 0,
@@ -277,7 +277,7 @@ impl AtArrival {
 
 /// A packet in a queue.
 #[derive(Debug)]
-struct Waiting {
+struct Queued {
     at: Instant,
     packet: Box<Packet>,
     on_wire: u64,
@@ -290,9 +290,9 @@ pub(super) struct AtDeparture {
     service: Service,
     codel: Option<CoDelState>,
     wifi: Option<Wifi>,
-    /// Not there yet.
-    incoming: VecDeque<Waiting>,
-    queue: VecDeque<Waiting>,
+    /// Packets that arrive later than the last event.
+    incoming: VecDeque<Queued>,
+    queue: VecDeque<Queued>,
     bytes: u64,
     free: Instant,
 }
@@ -326,7 +326,7 @@ impl AtDeparture {
         }
     }
 
-    fn admit(&mut self, next: Waiting, stats: &mut LinkStats) {
+    fn admit(&mut self, next: Queued, stats: &mut LinkStats) {
         let has_room = self.queue.len() < self.limits.packets
             && self.bytes + next.on_wire <= self.limits.bytes;
         if !has_room && !self.queue.is_empty() {
@@ -373,13 +373,13 @@ impl AtDeparture {
         }
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<Queued> {
         let next = self.queue.pop_front()?;
         self.bytes -= next.on_wire;
         Some(next)
     }
 
-    fn dequeue(&mut self, now: Instant, stats: &mut LinkStats) -> Option<Waiting> {
+    fn dequeue(&mut self, now: Instant, stats: &mut LinkStats) -> Option<Queued> {
         let Some(mut codel) = self.codel.take() else { return self.pop() };
         let next = codel.dequeue(now, self, stats);
         self.codel = Some(codel);
@@ -421,7 +421,7 @@ impl CoDelState {
     }
 
     /// The next packet, and whether its delay has been too long for an interval.
-    fn take(&mut self, now: Instant, queue: &mut AtDeparture) -> Option<(Waiting, bool)> {
+    fn take(&mut self, now: Instant, queue: &mut AtDeparture) -> Option<(Queued, bool)> {
         let Some(next) = queue.pop() else {
             self.first_above = None;
             return None;
@@ -435,7 +435,7 @@ impl CoDelState {
     }
 
     /// Marks the packet, or gives it up; whether it is still there.
-    fn hit(&self, next: &mut Waiting, stats: &mut LinkStats) -> bool {
+    fn hit(&self, next: &mut Queued, stats: &mut LinkStats) -> bool {
         let is_marked = self.config.ecn && forward::mark(&mut next.packet.frame);
         stats.marked += u64::from(is_marked);
         stats.early_drops += u64::from(!is_marked);
@@ -447,7 +447,7 @@ impl CoDelState {
         now: Instant,
         queue: &mut AtDeparture,
         stats: &mut LinkStats,
-    ) -> Option<Waiting> {
+    ) -> Option<Queued> {
         let Some((mut next, mut is_late)) = self.take(now, queue) else {
             self.is_dropping = false;
             return None;

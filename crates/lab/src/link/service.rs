@@ -48,13 +48,13 @@ impl Serializer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 
-/// Why a trace is none.
+/// Why a text is no trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A line that is not a number of milliseconds.
     #[error("line {0}: not a number of milliseconds")]
     Number(usize),
-    /// Time goes back.
+    /// The times do not ascend.
     #[error("line {0}: earlier than the line before")]
     Order(usize),
     /// No opportunity, or all at time zero: it would never end or never begin.

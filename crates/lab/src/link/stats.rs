@@ -1,46 +1,46 @@
-//! What is told of one direction of a link: counters, frames that left, packets that left.
+//! What can be observed of one direction of a link: counters, frames and packets that left.
 
 use crate::histogram::Times;
 use neap_tcp::time::{Instant, Nanos};
 
-/// What has left in one direction.
+/// Counters of one direction of a link.
 #[derive(Clone, Debug, Default)]
 pub struct LinkStats {
     /// Frames that a socket accounts for, super-frames counted once.
     pub frames: u64,
-    /// Frames with data that were super-frames.
+    /// The frames that were super-frames.
     pub super_frames: u64,
-    /// Wire segments of these frames.
+    /// Wire segments that those frames became.
     pub segments: u64,
     /// All wire segments, pure ACKs included.
     pub packets: u64,
-    /// Bytes on the wire, with what Ethernet adds.
+    /// Bytes on the wire, with the headers and gaps that Ethernet adds.
     pub wire_bytes: u64,
     /// Time in which the wire carried something.
     pub busy: Nanos,
     /// Lost at random, by script, or on a link that is down.
     pub lost: u64,
-    /// Dropped at the tail of the hop's queue.
+    /// Packets dropped at the tail of the hop's queue.
     pub dropped: u64,
-    /// Dropped by its management (RED, CoDel).
+    /// Packets dropped by the management of that queue (RED, CoDel).
     pub early_drops: u64,
-    /// Dropped by a policer.
+    /// Packets dropped by a policer.
     pub policed: u64,
-    /// Too big for a hop.
+    /// Packets dropped because they are larger than the MTU of a hop.
     pub too_big: u64,
-    /// With a flipped bit.
+    /// Packets of which one bit was flipped.
     pub corrupted: u64,
-    /// Delivered twice.
+    /// Packets delivered twice.
     pub duplicated: u64,
-    /// Delayed while others passed.
+    /// Packets delayed while others passed.
     pub reordered: u64,
-    /// Marked CE.
+    /// Packets marked CE.
     pub marked: u64,
-    /// Dropped because the receive ring was full.
+    /// Packets dropped because the receive ring was full.
     pub ring_drops: u64,
     /// Handed over to the host, the router or the actor at the other end.
     pub delivered: u64,
-    /// ICMP errors of hops on the other way, which arrive by this one.
+    /// ICMP errors that hops of the opposite direction have sent, which arrive by this one.
     pub answered: u64,
     /// Interrupts of the sending NIC for completions.
     pub tx_interrupts: u64,
@@ -48,11 +48,11 @@ pub struct LinkStats {
     pub rx_interrupts: u64,
     /// Delay below the socket: from a frame's departure from TCP to its last bit on the wire.
     pub below: Times,
-    /// The part of it in the NIC's ring.
+    /// Time of those frames in the NIC's ring.
     pub in_ring: Times,
-    /// Time in the hop, transmission included.
+    /// Time of packets in the hop, transmission included.
     pub queued: Times,
-    /// The most bytes that waited there.
+    /// The most bytes that waited in the hop.
     pub most_queued: u64,
     /// Hash of when each frame left and how long it was.
     pub digest: u64,
@@ -67,9 +67,9 @@ impl LinkStats {
 /// A frame with data of a socket, as the NIC got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departed {
-    /// When.
+    /// When the NIC got it.
     pub at: Instant,
-    /// The socket's flow.
+    /// The flow of the socket, see [`neap_stack::frame::Frame`].
     pub flow: u64,
     /// Bytes of payload.
     pub bytes: u32,

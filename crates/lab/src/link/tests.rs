@@ -186,7 +186,7 @@ fn interrupts_wait_for_time_or_frames() {
 }
 
 #[test]
-fn accidents_happen_as_often_as_asked_and_jitter_keeps_the_order() {
+fn impairments_happen_as_often_as_asked_and_jitter_keeps_the_order() {
     let tenth = Ppm::percent(10);
     let bad = PathConfig { loss: tenth, duplication: tenth, jitter: DELAY, ..path() };
     let (link, [mut a, mut b]) = link(NicConfig { descriptors: 5000, ..no_gro() }, bad);

@@ -16,29 +16,30 @@ const DEFAULT_MSS_V6: u32 = 1220;
 /// `tcp_min_snd_mss` is 48.
 const LEAST_MSS: u32 = 88;
 
-/// Where no queue of the host has dropped anything.
+/// A fault only if no queue of the host has dropped a packet.
 const HOLE: &str = "a hole in what was sent";
 
-/// Where nothing overtakes: `fq` lets pure ACKs pass data whose time has not come, as in Linux.
+/// A fault only if no packet overtakes another. `fq` lets pure ACKs pass data whose time has not
+/// come, as in Linux.
 const BACK: &str = "an ACK goes back";
 const SHRINKS: &str = "a window is taken back";
 
-/// Where a SYN-ACK says the same when it comes again.
+/// A fault only if a SYN-ACK says the same when it comes again.
 const BEFORE: &str = "before the stream";
 
-/// Where nothing overtakes, and nobody forges segments.
+/// A fault only if no packet overtakes another, and nobody forges segments.
 const AFTER_RESET: &str = "data after a reset";
 
-/// Where nobody forges the SYN that is answered.
+/// A fault only if nobody forges the SYN that is answered.
 const NEVER_SENT: &str = "acknowledges what was never sent";
 const UNOPENED: &str = "a segment before both SYNs";
 
-/// Who sends a packet.
+/// The sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A host: it must keep to the rules.
     Host {
-        /// MTU of the card that it left.
+        /// MTU of the card that the packet left.
         mtu: u16,
         /// Its queues keep the order of a connection's packets and of resets that no socket sends,
         /// and connections are made of its own memory, not of cookies that may come twice.
@@ -69,7 +70,7 @@ struct Side {
     has_reset: bool,
     /// It may say anything.
     is_actor: bool,
-    /// It has answered one SYN in two ways: which of them counts, only the peer knows.
+    /// It has answered one SYN in two different ways. Only the peer knows which of them counts.
     is_vague: bool,
 }
 

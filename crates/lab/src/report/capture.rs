@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 pub struct Observed<'a> {
     /// The link.
     pub link: &'a str,
-    /// Which end.
+    /// The end of the link that it left.
     pub end: usize,
     /// When its last bit left.
     pub at: Instant,
@@ -29,30 +29,30 @@ pub struct Observed<'a> {
 
 /// Packets that a NIC has and that have not left it, earliest first: when, link, end, how many came
 /// before.
-type Waiting = BinaryHeap<Reverse<(Instant, usize, usize, u64, Packet)>>;
+type WaitingPackets = BinaryHeap<Reverse<(Instant, usize, usize, u64, WaitingPacket)>>;
 
 /// Compares equal to all others: the order is that of times and numbers.
-struct Packet {
+struct WaitingPacket {
     headers: Box<[u8]>,
     len: u32,
     comment: String,
 }
 
-impl PartialEq for Packet {
+impl PartialEq for WaitingPacket {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Packet {}
+impl Eq for WaitingPacket {}
 
-impl PartialOrd for Packet {
+impl PartialOrd for WaitingPacket {
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Packet {
+impl Ord for WaitingPacket {
     fn cmp(&self, _: &Self) -> core::cmp::Ordering {
         core::cmp::Ordering::Equal
     }
@@ -67,7 +67,7 @@ pub(crate) struct Capture<'a> {
     flows: BTreeMap<FourTuple, WeakTcpHandle>,
     /// How many clients and servers of each group were looked at.
     seen: Vec<[usize; ENDS]>,
-    waiting: Waiting,
+    waiting: WaitingPackets,
     count: u64,
     listener: &'a mut dyn FnMut(&Observed<'_>),
 }
@@ -87,7 +87,7 @@ impl<'a> Capture<'a> {
             groups,
             flows: BTreeMap::new(),
             seen: vec![[0; ENDS]; groups.len()],
-            waiting: Waiting::new(),
+            waiting: WaitingPackets::new(),
             count: 0,
             listener,
         }
@@ -101,7 +101,7 @@ impl<'a> Capture<'a> {
                 for packet in world.link(*id).capture(end) {
                     let comment = self.comment(&packet, world.now());
                     let Captured { at, headers, len, .. } = packet;
-                    let packet = Packet { headers, len, comment };
+                    let packet = WaitingPacket { headers, len, comment };
                     self.waiting.push(Reverse((at, index, end, self.count, packet)));
                     self.count += 1;
                 }
@@ -119,7 +119,7 @@ impl<'a> Capture<'a> {
     fn tell(&mut self, until: Instant) {
         while self.waiting.peek().is_some_and(|first| first.0.0 <= until) {
             let Some(Reverse((at, index, end, _, packet))) = self.waiting.pop() else { break };
-            let Packet { headers, len, comment } = &packet;
+            let WaitingPacket { headers, len, comment } = &packet;
             let link = &self.links[index].0;
             (self.listener)(&Observed { link, end, at, headers, len: *len, comment });
         }

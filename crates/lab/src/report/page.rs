@@ -39,7 +39,7 @@ print-color-adjust:exact;-webkit-print-color-adjust:exact}\
 pub struct Case<'a> {
     /// What makes it differ from the others; empty if it is the only one.
     pub name: String,
-    /// Its series.
+    /// The series that are drawn.
     pub recording: &'a Recording,
 }
 

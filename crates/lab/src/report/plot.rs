@@ -20,7 +20,7 @@ pub(super) const COLOURS: usize = 8;
 /// A line or a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// In the legend.
+    /// Its name in the legend.
     pub name: String,
     /// Ascending in `x`.
     pub points: Vec<(f64, f64)>,
@@ -42,15 +42,15 @@ pub enum Shape {
 /// One plot. Lines beyond the eighth are drawn in the colours of the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// What it shows.
+    /// The title of the plot.
     pub title: String,
-    /// Label of the horizontal axis, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub x: &'static str,
-    /// Unit of the vertical axis. Bytes get a prefix.
+    /// The label of the vertical axis. Bytes get a prefix.
     pub y: &'static str,
-    /// How.
+    /// How the lines are drawn.
     pub shape: Shape,
-    /// What.
+    /// The lines, in the order of the legend.
     pub lines: Vec<Line>,
 }
 

@@ -26,7 +26,7 @@ pub enum Quantity {
     Cwnd,
     /// Payload that an application's receivers read, Mbit/s.
     Goodput,
-    /// The longest time that a frame took from TCP to the wire of a link, milliseconds.
+    /// The longest time of a frame from TCP to the wire of a link, milliseconds.
     Below,
     /// Frames with data per second in one direction of a link, super-frames counted once.
     Frames,
@@ -45,9 +45,9 @@ pub enum Quantity {
 /// One value per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// The application, the host or the direction of a link that is described.
+    /// The application, host, or direction of a link that the track is about.
     pub subject: String,
-    /// What.
+    /// What its values are.
     pub quantity: Quantity,
     /// At the times of the recording.
     pub values: Vec<f64>,
@@ -56,7 +56,7 @@ pub struct Track {
 /// What share of all times is how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// The application, the host or the direction of a link that is described.
+    /// The application, the host or the link that the times are of.
     pub subject: String,
     /// Milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,
@@ -67,7 +67,7 @@ pub struct Distribution {
 pub struct Recording {
     /// When the samples were taken, milliseconds from the end of the warm-up.
     pub ms: Vec<f64>,
-    /// What was seen then.
+    /// The tracks, with one value for each of these times.
     pub tracks: Vec<Track>,
     /// Over the whole run.
     pub distributions: Vec<Distribution>,
@@ -92,7 +92,7 @@ pub(crate) struct Recorder<'a> {
     /// Wake-ups of each host and bytes that each application had delivered at the last sample.
     wakeups: Vec<u64>,
     delivered: Vec<u64>,
-    /// Times below TCP, of both directions of each link.
+    /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
     /// The next track of this sample.

@@ -4,15 +4,18 @@ mod hostile;
 mod link;
 mod session;
 
-use super::model::{App, COLUMN, Event, Host, Kind, Late, Link, Name, Scenario, Writer};
-use super::source::{Files, ScenarioError, Source};
+use super::model::{
+    AppKind, AppSpec, COLUMN, EventSpec, HostSpec, LatenessSpec, LinkSpec, Name, Scenario,
+    WriterKind,
+};
+use super::source::{Files, ScenarioError, SourceFile};
 use super::units::{Share, Size, Speed, Time};
 use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
 use crate::link::{ENDS, LinkConfig, NicConfig};
 use crate::rng::{Ppm, Rng};
 use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World, WorldConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use link::{Reader, nic};
+use link::{LinkReader, nic};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Entry, Prefix, Route};
@@ -27,7 +30,7 @@ use toml::Spanned;
 /// The first port of applications; each group has its own.
 const FIRST_PORT: u16 = 5001;
 
-/// Bytes of a write if nothing is said, as iperf3's.
+/// Bytes of one write where the scenario says nothing: iperf3's.
 const WRITE: u64 = 131_072;
 
 /// The thread of a host's event loop, and of its executor.
@@ -36,51 +39,51 @@ const ASYNC_THREAD: u32 = 2;
 
 /// What a link may end at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Node {
+enum NodeId {
     Host(HostId),
     Router(RouterId),
     Actor(ActorId),
 }
 
 /// What happens to a link, when, and from which of its ends on.
-pub(crate) struct Change {
+pub(crate) struct LinkChange {
     pub(crate) at: Instant,
     pub(crate) link: LinkId,
     pub(crate) from: Vec<usize>,
-    pub(crate) event: Event,
+    pub(crate) event: EventSpec,
 }
 
 /// A world as a scenario describes it, before its first event.
-pub(crate) struct Built {
+pub(crate) struct ScenarioWorld {
     pub(crate) world: World,
     pub(crate) start: Instant,
     pub(crate) hosts: Vec<(String, HostId)>,
     pub(crate) links: Vec<(String, LinkId)>,
-    pub(crate) groups: Vec<(String, Kind, SharedGroupLog)>,
-    pub(crate) sessions: Vec<session::Running>,
-    pub(crate) hostiles: Vec<hostile::Running>,
-    /// What happens when: in order.
-    pub(crate) events: Vec<Change>,
+    pub(crate) groups: Vec<(String, AppKind, SharedGroupLog)>,
+    pub(crate) sessions: Vec<session::RunningSession>,
+    pub(crate) hostiles: Vec<hostile::HostilePeer>,
+    /// Changes of links, in the order of their times.
+    pub(crate) events: Vec<LinkChange>,
 }
 
 struct Builder<'a> {
-    source: &'a Source,
+    source: &'a SourceFile,
     scenario: &'a Scenario,
     files: &'a Files<'a>,
     world: World,
-    nodes: BTreeMap<&'a str, Node>,
-    /// Addresses of each host and actor, by link.
-    addresses: BTreeMap<Node, Vec<(LinkId, IpAddr)>>,
-    links: BTreeMap<&'a str, (LinkId, [Node; ENDS])>,
+    nodes: BTreeMap<&'a str, NodeId>,
+    /// The addresses of each host and actor, by link.
+    addresses: BTreeMap<NodeId, Vec<(LinkId, IpAddr)>>,
+    links: BTreeMap<&'a str, (LinkId, [NodeId; ENDS])>,
 }
 
-impl Source {
+impl SourceFile {
     /// Builds the world of a scenario.
     pub(super) fn build(
         &self,
         scenario: &Scenario,
         files: &Files<'_>,
-    ) -> Result<Built, ScenarioError> {
+    ) -> Result<ScenarioWorld, ScenarioError> {
         let config = WorldConfig { seed: scenario.seed, ..WorldConfig::default() };
         let start = config.start;
         let mut builder = Builder {
@@ -105,7 +108,7 @@ impl Source {
         builder.publications()?;
         let links = builder.links.iter().map(|(name, (id, _))| ((*name).to_owned(), *id)).collect();
         let world = builder.world;
-        Ok(Built { world, start, hosts, links, groups, sessions, hostiles, events })
+        Ok(ScenarioWorld { world, start, hosts, links, groups, sessions, hostiles, events })
     }
 }
 
@@ -129,12 +132,12 @@ impl<'a> Builder<'a> {
             let id = self.world.add_host(config).map_err(|error| self.at_host(name, "", error))?;
             let cpu = self.cpu(name, host)?;
             self.world.set_cpu(id, cpu);
-            self.nodes.insert(name, Node::Host(id));
+            self.nodes.insert(name, NodeId::Host(id));
             hosts.push((name.clone(), id));
         }
         for name in self.scenario.router.keys() {
             let id = self.world.add_router();
-            if self.nodes.insert(name, Node::Router(id)).is_some() {
+            if self.nodes.insert(name, NodeId::Router(id)).is_some() {
                 let what = "is a host already";
                 return Err(self.source.error_in(0..0, &format!("[router.{name}"), what));
             }
@@ -150,7 +153,7 @@ impl<'a> Builder<'a> {
         self.source.error_in(table..table, key, what)
     }
 
-    fn config(&self, host: &Host) -> Result<Config, ScenarioError> {
+    fn config(&self, host: &HostSpec) -> Result<Config, ScenarioError> {
         let mut config = Config::default();
         if let Some(name) = &host.profile {
             let unknown = || {
@@ -171,11 +174,11 @@ impl<'a> Builder<'a> {
         Ok(config)
     }
 
-    fn cpu(&self, name: &str, host: &Host) -> Result<Cpu, ScenarioError> {
+    fn cpu(&self, name: &str, host: &HostSpec) -> Result<Cpu, ScenarioError> {
         let lateness = match &host.lateness {
             None => Lateness::UpTo(WorldConfig::default().wake_jitter),
-            Some(Late::UpTo(Time(most))) => Lateness::UpTo(*most),
-            Some(Late::Quantiles(quantiles)) => {
+            Some(LatenessSpec::UpTo(Time(most))) => Lateness::UpTo(*most),
+            Some(LatenessSpec::Quantiles(quantiles)) => {
                 let quantiles: Vec<(Ppm, Nanos)> =
                     quantiles.iter().map(|&(Share(share), Time(time))| (share, time)).collect();
                 let ascend =
@@ -195,23 +198,23 @@ impl<'a> Builder<'a> {
 
     /// Gives an actor its name.
     pub(super) fn name_actor(&mut self, name: &'a str, actor: ActorId) -> bool {
-        self.nodes.insert(name, Node::Actor(actor)).is_none()
+        self.nodes.insert(name, NodeId::Actor(actor)).is_none()
     }
 
     /// The address of an actor on its first link.
     pub(super) fn address_of(&self, actor: ActorId) -> Option<IpAddr> {
-        Some(self.addresses.get(&Node::Actor(actor))?.first()?.1)
+        Some(self.addresses.get(&NodeId::Actor(actor))?.first()?.1)
     }
 
-    fn node(&self, name: &Name) -> Result<Node, ScenarioError> {
+    fn node(&self, name: &Name) -> Result<NodeId, ScenarioError> {
         let unknown = || self.source.error(name, format_args!("there is no {:?}", name.get_ref()));
         self.nodes.get(name.get_ref().as_str()).copied().ok_or_else(unknown)
     }
 
     pub(super) fn host(&self, name: &Name) -> Result<HostId, ScenarioError> {
         match self.node(name)? {
-            Node::Host(host) => Ok(host),
-            Node::Router(_) | Node::Actor(_) => Err(self.source.error(name, "must be a host")),
+            NodeId::Host(host) => Ok(host),
+            NodeId::Router(_) | NodeId::Actor(_) => Err(self.source.error(name, "must be a host")),
         }
     }
 
@@ -233,11 +236,11 @@ impl<'a> Builder<'a> {
                 return Err(self.source.error(&ends[1], "a link needs two different ends"));
             }
             let path = |from: usize| {
-                let is_router = matches!(nodes[from], Node::Router(_));
+                let is_router = matches!(nodes[from], NodeId::Router(_));
                 let (source, files) = (self.source, self.files);
-                Reader { source, link, from, is_router, files }.path()
+                LinkReader { source, link, from, is_router, files }.path()
             };
-            let has_port = nodes.iter().any(|node| matches!(node, Node::Router(_)));
+            let has_port = nodes.iter().any(|node| matches!(node, NodeId::Router(_)));
             self.check_buffer(link, has_port)?;
             let config = LinkConfig {
                 nics: [self.nic(&ends[0])?, self.nic(&ends[1])?],
@@ -245,14 +248,14 @@ impl<'a> Builder<'a> {
             };
             let own = [0, 1].map(|end| [self.address(index, end)]);
             let end = |end: usize| match nodes[end] {
-                Node::Host(host) => End::Host(host, &own[end]),
-                Node::Router(router) => End::Router(router),
-                Node::Actor(actor) => End::Actor(actor),
+                NodeId::Host(host) => End::Host(host, &own[end]),
+                NodeId::Router(router) => End::Router(router),
+                NodeId::Actor(actor) => End::Actor(actor),
             };
             let id = self.world.connect(&config, [end(0), end(1)]);
             let id = id.map_err(|error| self.source.error(link, error))?;
             for end in 0..ENDS {
-                if !matches!(nodes[end], Node::Router(_)) {
+                if !matches!(nodes[end], NodeId::Router(_)) {
                     self.addresses.entry(nodes[end]).or_default().push((id, own[end][0].ip));
                 }
             }
@@ -262,7 +265,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Only routers' ports have a buffer; one that is said of both ways must have one.
-    fn check_buffer(&self, link: &Spanned<Link>, has_port: bool) -> Result<(), ScenarioError> {
+    fn check_buffer(&self, link: &Spanned<LinkSpec>, has_port: bool) -> Result<(), ScenarioError> {
         let said = link.get_ref();
         let is_special = said.codel.is_some() || said.red.is_some() || said.mark_above.is_some();
         let has_queue = has_port || is_special || said.wifi.is_some() || said.trace.is_some();
@@ -276,7 +279,7 @@ impl<'a> Builder<'a> {
     fn configure_interfaces(&mut self) -> Result<(), ScenarioError> {
         let now = self.world.now();
         for (name, host) in &self.scenario.host {
-            let Some(&Node::Host(id)) = self.nodes.get(name.as_str()) else { continue };
+            let Some(&NodeId::Host(id)) = self.nodes.get(name.as_str()) else { continue };
             let interfaces: Vec<_> = self.world.interfaces(id).map(|(one, ..)| one).collect();
             if interfaces.is_empty() {
                 return Err(self.at_host(name, "", "no link ends at this host"));
@@ -311,18 +314,18 @@ impl<'a> Builder<'a> {
     /// Every router learns the way to every host, by the fewest hops; every host the way to what is
     /// not on its links.
     fn route(&mut self) {
-        let links: Vec<(LinkId, [Node; ENDS])> = self.links.values().copied().collect();
+        let links: Vec<(LinkId, [NodeId; ENDS])> = self.links.values().copied().collect();
         let hosts: Vec<_> = self.addresses.iter().map(|(host, at)| (*host, at.clone())).collect();
         for (host, addresses) in &hosts {
             for &(own, address) in addresses {
                 let mut seen = vec![*host];
-                let mut queue: VecDeque<Node> = VecDeque::new();
+                let mut queue: VecDeque<NodeId> = VecDeque::new();
                 let first = links.iter().find(|(id, _)| *id == own).map(|(_, ends)| *ends);
                 let Some(ends) = first else { continue };
                 queue.extend(ends.into_iter().filter(|node| node != host));
                 seen.extend(queue.iter().copied());
                 while let Some(node) = queue.pop_front() {
-                    let Node::Router(_) = node else { continue };
+                    let NodeId::Router(_) = node else { continue };
                     for (id, ends) in links.iter().filter(|(_, ends)| ends.contains(&node)) {
                         let other = if ends[0] == node { ends[1] } else { ends[0] };
                         if seen.contains(&other) {
@@ -337,13 +340,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn learn(&mut self, node: Node, address: IpAddr, link: LinkId) {
+    fn learn(&mut self, node: NodeId, address: IpAddr, link: LinkId) {
         let len = if address.is_ipv4() { 32 } else { 128 };
         let Ok(prefix) = Prefix::new(address, len) else { return };
         match node {
-            Node::Router(router) => self.world.add_route(router, prefix, link),
-            Node::Actor(_) => {}
-            Node::Host(host) => {
+            NodeId::Router(router) => self.world.add_route(router, prefix, link),
+            NodeId::Actor(_) => {}
+            NodeId::Host(host) => {
                 let interface = self.world.interfaces(host).find(|&(_, id, _)| id == link);
                 let Some((interface, ..)) = interface else { return };
                 let interface = interface.0;
@@ -361,7 +364,7 @@ impl<'a> Builder<'a> {
         to: HostId,
         name: &Name,
     ) -> Result<IpAddr, ScenarioError> {
-        let addresses = self.addresses.get(&Node::Host(to)).map_or(&[][..], Vec::as_slice);
+        let addresses = self.addresses.get(&NodeId::Host(to)).map_or(&[][..], Vec::as_slice);
         let routes = self.world.stack(from).routes();
         let reached = addresses
             .iter()
@@ -373,7 +376,7 @@ impl<'a> Builder<'a> {
     fn apps(
         &mut self,
         start: Instant,
-    ) -> Result<Vec<(String, Kind, SharedGroupLog)>, ScenarioError> {
+    ) -> Result<Vec<(String, AppKind, SharedGroupLog)>, ScenarioError> {
         let mut groups = Vec::new();
         let end = start + self.warm_up() + self.scenario.duration.0;
         for (index, (name, spanned)) in self.scenario.app.iter().enumerate() {
@@ -388,7 +391,7 @@ impl<'a> Builder<'a> {
             groups.push((name.clone(), app.kind, group.log()));
             let remote = SocketAddr::new(self.reach(from, to, &app.to)?, FIRST_PORT + index as u16);
             let rng = Rng::new(self.scenario.seed).fork(4).fork(index as u64);
-            let plan = Plan { from, to, remote, begin, stop, rng };
+            let plan = GroupStart { from, to, remote, begin, stop, rng };
             plan.start(&mut self.world, app, &group).map_err(|e| self.source.error(spanned, e))?;
         }
         Ok(groups)
@@ -401,7 +404,7 @@ impl<'a> Builder<'a> {
     /// When an application begins and stops.
     fn span(
         &self,
-        spanned: &Spanned<App>,
+        spanned: &Spanned<AppSpec>,
         start: Instant,
         end: Instant,
     ) -> Result<(Instant, Instant), ScenarioError> {
@@ -421,7 +424,7 @@ impl<'a> Builder<'a> {
         Ok((begin, stop))
     }
 
-    fn group(&self, spanned: &Spanned<App>) -> Result<GroupConfig, ScenarioError> {
+    fn group(&self, spanned: &Spanned<AppSpec>) -> Result<GroupConfig, ScenarioError> {
         let app = spanned.get_ref();
         let error = |key: &str, what: &str| self.source.error_in(spanned.span(), key, what);
         if let Some(key) = app.misplaced() {
@@ -440,18 +443,20 @@ impl<'a> Builder<'a> {
         let write = app.write.map_or(WRITE, |Size(size)| size);
         let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
         let traffic = match app.kind {
-            Kind::Bulk => Traffic::Bulk { bytes: None, write },
-            Kind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
-            Kind::RequestResponse => Traffic::RequestResponse {
+            AppKind::Bulk => Traffic::Bulk { bytes: None, write },
+            AppKind::Transfer => Traffic::Bulk { bytes: Some(need(app.bytes, "bytes")?), write },
+            AppKind::RequestResponse => Traffic::RequestResponse {
                 request: need(app.request, "request")?,
                 response: need(app.response, "response")?,
                 think: time(app.think),
             },
-            Kind::OnOff => Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) },
-            Kind::Paced | Kind::Udp => {
+            AppKind::OnOff => {
+                Traffic::OnOff { burst: need(app.burst, "burst")?, off: time(app.off) }
+            }
+            AppKind::Paced | AppKind::Udp => {
                 Traffic::Paced { message: need(app.message, "message")?, interval: interval()? }
             }
-            Kind::Mixed => Traffic::Mixed {
+            AppKind::Mixed => Traffic::Mixed {
                 urgent: need(app.urgent, "urgent")?,
                 interval: interval()?,
                 frame: need(app.frame, "frame")?,
@@ -487,7 +492,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn events(&self, start: Instant) -> Result<Vec<Change>, ScenarioError> {
+    fn events(&self, start: Instant) -> Result<Vec<LinkChange>, ScenarioError> {
         let end = self.warm_up() + self.scenario.duration.0;
         let mut events = Vec::new();
         for event in &self.scenario.event {
@@ -514,7 +519,12 @@ impl<'a> Builder<'a> {
                     vec![at.ok_or_else(|| self.source.error(from, "is no end of this link"))?]
                 }
             };
-            events.push(Change { at: start + event.at.0, link: *id, from, event: event.clone() });
+            events.push(LinkChange {
+                at: start + event.at.0,
+                link: *id,
+                from,
+                event: event.clone(),
+            });
         }
         events.sort_by_key(|change| change.at);
         Ok(events)
@@ -573,7 +583,7 @@ impl<'a> Builder<'a> {
 }
 
 /// A group that is about to start.
-struct Plan {
+struct GroupStart {
     from: HostId,
     to: HostId,
     remote: SocketAddr,
@@ -582,11 +592,11 @@ struct Plan {
     rng: Rng,
 }
 
-impl Plan {
+impl GroupStart {
     fn start(
         mut self,
         world: &mut World,
-        app: &App,
+        app: &AppSpec,
         group: &Group,
     ) -> Result<(), neap_stack::socket::SocketError> {
         let any = match self.remote.ip() {
@@ -594,7 +604,7 @@ impl Plan {
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let local = SocketAddr::new(any, self.remote.port());
-        let is_udp = app.kind == Kind::Udp;
+        let is_udp = app.kind == AppKind::Udp;
         if is_udp {
             let receiver = group.datagram_receiver(world.stack(self.to), local)?;
             world.add_app(self.to, receiver);
@@ -616,9 +626,9 @@ impl Plan {
             let rng = self.rng.fork(index.into());
             let client = group.client(self.remote, begin, stop, rng);
             match app.writer.unwrap_or_default() {
-                Writer::Blocking => world.add_app(self.from, client),
-                Writer::Edge => world.add_app_on(self.from, EDGE_THREAD, client),
-                Writer::Async => world.add_app_on(self.from, ASYNC_THREAD, client),
+                WriterKind::Blocking => world.add_app(self.from, client),
+                WriterKind::Edge => world.add_app_on(self.from, EDGE_THREAD, client),
+                WriterKind::Async => world.add_app_on(self.from, ASYNC_THREAD, client),
             }
         }
         Ok(())

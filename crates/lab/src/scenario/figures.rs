@@ -1,7 +1,7 @@
 //! What is measured, by name: `app.NAME.…`, `host.NAME.…`, `link.NAME.there.…` and `….back.…`.
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
-use super::model::Kind;
+use super::model::AppKind;
 use crate::app::group::{GroupLog, SharedGroupLog};
 use crate::histogram::Times;
 use crate::link::{ENDS, Link, LinkStats};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// All figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
 
-/// What is looked at from time to time.
+/// Figures over time.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     /// What the columns are; the first is the time since the start, in milliseconds.
@@ -28,7 +28,7 @@ fn millis(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
 
-/// Counters and processor of a host.
+/// The counters of a host by name, and what its processor did.
 fn counters(world: &World, host: HostId) -> (Vec<(&'static str, u64)>, CpuStats) {
     let stack = world.stack(host);
     let tcp = stack.tcp_counters().into_iter().map(|(counter, n)| (Counter::name(counter), n));
@@ -58,7 +58,7 @@ struct AppProbe {
 pub(super) struct Probes<'a> {
     hosts: &'a [(String, HostId)],
     links: &'a [(String, LinkId)],
-    groups: &'a [(String, Kind, SharedGroupLog)],
+    groups: &'a [(String, AppKind, SharedGroupLog)],
     host: Vec<HostProbe>,
     app: Vec<AppProbe>,
     begun: Instant,
@@ -67,18 +67,18 @@ pub(super) struct Probes<'a> {
 }
 
 impl<'a> Probes<'a> {
-    /// From now on everything counts.
+    /// Begins: from here on everything counts.
     pub(super) fn begin(
         world: &World,
         hosts: &'a [(String, HostId)],
         links: &'a [(String, LinkId)],
-        groups: &'a [(String, Kind, SharedGroupLog)],
+        groups: &'a [(String, AppKind, SharedGroupLog)],
     ) -> Self {
         let host = |(_, id): &(String, HostId)| {
             let (before, cpu) = counters(world, *id);
             HostProbe { before, cpu, ..HostProbe::default() }
         };
-        let app = |(_, _, log): &(String, Kind, SharedGroupLog)| {
+        let app = |(_, _, log): &(String, AppKind, SharedGroupLog)| {
             let mut log = log.borrow_mut();
             log.latency.clear();
             let received = log.servers.iter().map(|server| server.read).collect();
@@ -97,7 +97,7 @@ impl<'a> Probes<'a> {
         }
     }
 
-    /// One look.
+    /// Takes one sample.
     pub(super) fn sample(&mut self, world: &World) {
         let now = world.now();
         let mut row = vec![("ms".to_owned(), millis(now.since(self.begun)))];
@@ -151,7 +151,7 @@ impl<'a> Probes<'a> {
         self.series.rows.push(values);
     }
 
-    /// What it all came to.
+    /// The figures of the whole time, and the series.
     pub(super) fn finish(self, world: &World) -> (Figures, Series) {
         let seconds = world.now().since(self.begun).as_secs_f64();
         let mut figures = Figures::new();
@@ -264,7 +264,7 @@ fn link_figures(stats: &LinkStats, seconds: f64, out: &mut impl FnMut(&str, f64)
 }
 
 impl AppProbe {
-    fn finish(&self, kind: Kind, log: &GroupLog, seconds: f64, out: &mut impl FnMut(&str, f64)) {
+    fn finish(&self, kind: AppKind, log: &GroupLog, seconds: f64, out: &mut impl FnMut(&str, f64)) {
         let delivered = log.delivered() - self.delivered;
         out("delivered_bytes", delivered as f64);
         out("goodput_mbit", delivered as f64 * 8e-6 / seconds);
@@ -293,7 +293,7 @@ impl AppProbe {
         out("messages", log.latency.count() as f64);
         quantiles("latency", &log.latency, out);
         quantiles("srtt", &self.srtt, out);
-        if kind == Kind::Transfer {
+        if kind == AppKind::Transfer {
             let begun = log.clients.iter().filter_map(|client| client.begun).min();
             let done: Vec<Instant> = log.servers.iter().filter_map(|end| end.finished).collect();
             out("finished", done.len() as f64);

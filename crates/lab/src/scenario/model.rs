@@ -3,8 +3,8 @@
 mod hostile;
 mod session;
 
-pub(super) use hostile::Hostile;
-pub(super) use session::{Leave, Session};
+pub(super) use hostile::HostileSpec;
+pub(super) use session::{EndingSpec, SessionSpec};
 
 use super::units::{Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
@@ -22,50 +22,50 @@ pub(super) type Name = Spanned<String>;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// One line: what it shows.
+    /// One line that says what the scenario shows.
     pub about: String,
     /// What to look at in its figures.
     #[serde(default)]
     pub look_at: Option<String>,
-    /// Seed of all randomness.
+    /// The seed of all randomness.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Before anything is measured.
+    /// Time before anything is measured.
     #[serde(default)]
     pub warm_up: Option<Time>,
-    /// Over which is measured.
+    /// Time over which figures are measured.
     pub duration: Time,
     /// Between two looks at sockets and queues; a thousandth of the duration by default.
     #[serde(default)]
     pub sample: Option<Time>,
-    /// Addresses are of IPv6.
+    /// All addresses are of IPv6.
     #[serde(default)]
     pub ipv6: bool,
     /// Hosts by name.
-    pub host: BTreeMap<String, Host>,
+    pub host: BTreeMap<String, HostSpec>,
     /// Routers by name.
     #[serde(default)]
-    pub router: BTreeMap<String, Router>,
+    pub router: BTreeMap<String, RouterSpec>,
     /// Links by name.
-    pub link: BTreeMap<String, Spanned<Link>>,
+    pub link: BTreeMap<String, Spanned<LinkSpec>>,
     /// Applications by name.
     #[serde(default)]
-    pub app: BTreeMap<String, Spanned<App>>,
+    pub app: BTreeMap<String, Spanned<AppSpec>>,
     /// Single connections by name.
     #[serde(default)]
-    pub session: BTreeMap<String, Spanned<Session>>,
+    pub session: BTreeMap<String, Spanned<SessionSpec>>,
     /// Hostile peers by name.
     #[serde(default)]
-    pub hostile: BTreeMap<String, Spanned<Hostile>>,
+    pub hostile: BTreeMap<String, Spanned<HostileSpec>>,
     /// What is watched beside the figures: a run in which it does not hold fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
-    /// What happens to links, in any order.
+    /// Changes of links, in any order.
     #[serde(default)]
-    pub event: Vec<Event>,
+    pub event: Vec<EventSpec>,
     /// Figures that must hold.
     #[serde(default)]
-    pub expect: Vec<Spanned<Expect>>,
+    pub expect: Vec<Spanned<Expectation>>,
     /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
     #[serde(default)]
     pub column: Vec<Column>,
@@ -74,13 +74,13 @@ pub struct Scenario {
     pub published: Vec<Name>,
     /// Figures that are shown for each column.
     #[serde(default)]
-    pub row: Vec<Row>,
+    pub row: Vec<RowSpec>,
     /// Parameters with the values that they take.
     #[serde(default)]
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
 }
 
-/// What is watched.
+/// Which oracles watch a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Oracles {
@@ -97,11 +97,11 @@ const fn one() -> u64 {
 /// A host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
-    /// Rules of a year, or neap's own.
+pub struct HostSpec {
+    /// The name of a profile of settings: Linux of a year, or neap's own.
     #[serde(default)]
     pub profile: Option<Name>,
-    /// Settings by their names, over the profile.
+    /// Sysctls by their names. They come after the profile.
     #[serde(default)]
     pub sysctl: BTreeMap<Name, toml::Value>,
     /// Queueing discipline of all its interfaces, as `tc` would be told.
@@ -109,7 +109,7 @@ pub struct Host {
     pub qdisc: Option<Name>,
     /// How late it notices an event at the most; or quantiles: `[["50%", "43us"], ...]`.
     #[serde(default)]
-    pub lateness: Option<Late>,
+    pub lateness: Option<LatenessSpec>,
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
@@ -122,26 +122,26 @@ pub struct Host {
     pub per_switch: Option<Time>,
     /// Its network cards.
     #[serde(default)]
-    pub nic: Nic,
+    pub nic: NicSpec,
 }
 
 /// How late a host is.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Late {
-    /// Up to so much.
+pub enum LatenessSpec {
+    /// Equally likely up to this.
     UpTo(Time),
-    /// By quantiles.
+    /// Quantiles of the lateness.
     Quantiles(Vec<(Share, Time)>),
 }
 
 /// The network cards of a host, by `ethtool`'s names.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nic {
+pub struct NicSpec {
     /// Largest IP packet.
     pub mtu: Option<u16>,
-    /// Segmentation offload.
+    /// The card cuts super-frames (TSO).
     pub tso: Option<bool>,
     /// Super-frames at all: those that the stack would cut, too.
     pub gso: Option<bool>,
@@ -153,17 +153,19 @@ pub struct Nic {
     pub ring: Option<usize>,
     /// Receive descriptors.
     pub rx_ring: Option<usize>,
-    /// Largest super-frame.
+    /// Bytes of the largest super-frame.
     pub gso_max_size: Option<Size>,
-    /// From a frame's last bit to its completion.
+    /// Most segments of a super-frame.
+    pub gso_max_segs: Option<u32>,
+    /// Time from a frame's last bit to its completion.
     pub completion_delay: Option<Time>,
-    /// `tx-usecs` and `tx-frames`.
+    /// `tx-usecs`, microseconds.
     pub tx_usecs: Option<u32>,
-    /// See `tx_usecs`.
+    /// `tx-frames`.
     pub tx_frames: Option<u32>,
-    /// `rx-usecs` and `rx-frames`.
+    /// `rx-usecs`, microseconds.
     pub rx_usecs: Option<u32>,
-    /// See `rx_usecs`.
+    /// `rx-frames`.
     pub rx_frames: Option<u32>,
     /// Byte queue limits; on unless said otherwise.
     pub bql: Option<bool>,
@@ -174,20 +176,20 @@ pub struct Nic {
 /// A router. All about its queues is said at its links.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Router {}
+pub struct RouterSpec {}
 
-/// Loss in bursts.
+/// Loss in bursts, see [`crate::link::GilbertElliott`].
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bursts {
-    /// Per packet, from good to bad.
+pub struct BurstsSpec {
+    /// Share of the packets that change the state from good to bad.
     pub to_bad: Share,
-    /// Per packet, from bad to good.
+    /// Share of the packets that change the state from bad to good.
     pub to_good: Share,
-    /// Loss in the bad state.
+    /// Loss in the bad state; all by default.
     #[serde(default = "certain")]
     pub loss_in_bad: Share,
-    /// Loss in the good state.
+    /// Loss in the good state; none by default.
     #[serde(default)]
     pub loss_in_good: Option<Share>,
 }
@@ -196,169 +198,169 @@ const fn certain() -> Share {
     Share(crate::rng::Ppm::percent(100))
 }
 
-/// CoDel.
+/// CoDel at a queue, see [`crate::link::CoDel`].
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Codel {
-    /// 5 ms by default.
+pub struct CodelSpec {
+    /// Acceptable standing delay; 5 ms by default.
     pub target: Option<Time>,
-    /// 100 ms by default.
+    /// Time for which it must be exceeded; 100 ms by default.
     pub interval: Option<Time>,
-    /// On by default.
+    /// Marks instead of drops; on by default.
     pub ecn: Option<bool>,
 }
 
-/// RED.
+/// RED at a queue, see [`crate::link::Red`].
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Red {
-    /// Bytes.
+pub struct RedSpec {
+    /// Mean backlog in bytes below which nothing is dropped.
     pub min: Size,
-    /// Bytes.
+    /// Mean backlog in bytes above which everything is dropped.
     pub max: Size,
-    /// At `max`.
+    /// Share of the packets that is dropped where the mean backlog is `max`.
     pub probability: Share,
-    /// Marks instead of drops.
+    /// Marks instead of drops where the sender allows it.
     #[serde(default)]
     pub ecn: bool,
 }
 
-/// Aggregation.
+/// Aggregation at a queue, see [`crate::link::Wifi`].
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wifi {
-    /// Time that each aggregate takes beside its frames.
+pub struct WifiSpec {
+    /// Time that each aggregate costs beside its payload.
     pub overhead: Time,
-    /// Frames at the most.
+    /// Most frames of an aggregate.
     pub frames: u32,
-    /// Airtime at the most.
+    /// Longest airtime of an aggregate's payload.
     pub airtime: Time,
 }
 
-/// Policer.
+/// A policer, see [`crate::link::Policer`].
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Policer {
-    /// Tokens.
+pub struct PolicerSpec {
+    /// Tokens per second.
     pub rate: Speed,
-    /// Bucket.
+    /// Tokens that the bucket holds.
     pub burst: Size,
 }
 
 /// A slower hop behind the card.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hop {
-    /// Its rate.
+pub struct BottleneckSpec {
+    /// The rate of the hop.
     pub rate: Speed,
-    /// Its buffer, 1000 packets by default.
+    /// The room in its queue; 1000 packets by default.
     pub buffer: Option<Room>,
 }
 
-/// Makes [`Link`] and [`Way`], which share what can be said of one direction.
-macro_rules! ways {
+/// Makes [`LinkSpec`] and [`DirectionSpec`], which share what can be said of one direction.
+macro_rules! directions {
     ($($(#[$doc:meta])* $field:ident: $kind:ty,)+) => {
-        /// A link: what is said here holds both ways.
+        /// A link: what is said here holds in both directions.
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct Link {
+        pub struct LinkSpec {
             /// Names of two hosts or routers.
             pub ends: [Name; 2],
             /// What differs from the first end to the second.
             #[serde(default)]
-            pub there: Way,
+            pub there: DirectionSpec,
             /// What differs from the second end to the first.
             #[serde(default)]
-            pub back: Way,
+            pub back: DirectionSpec,
             $($(#[$doc])* #[serde(default)] pub $field: Option<$kind>,)+
         }
 
         /// One direction of a link.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct Way {
+        pub struct DirectionSpec {
             $($(#[$doc])* #[serde(default)] pub $field: Option<$kind>,)+
         }
 
-        impl Link {
+        impl LinkSpec {
             /// All that is said of one direction.
-            pub fn way(&self, from: usize) -> Way {
+            pub fn direction(&self, from: usize) -> DirectionSpec {
                 let own = if from == 0 { &self.there } else { &self.back };
-                Way { $($field: own.$field.clone().or_else(|| self.$field.clone()),)+ }
+                DirectionSpec { $($field: own.$field.clone().or_else(|| self.$field.clone()),)+ }
             }
         }
     };
 }
 
-ways! {
+directions! {
     /// Rate of the wire.
     rate: Speed,
-    /// Propagation.
+    /// Propagation delay.
     delay: Time,
     /// Room in the router's port that sends into this link.
     buffer: Room,
     /// A slower hop behind the card of a host.
-    bottleneck: Hop,
-    /// Manages the queue of port or hop.
-    codel: Codel,
-    /// Likewise.
-    red: Red,
-    /// Likewise: marks above so many bytes.
+    bottleneck: BottleneckSpec,
+    /// CoDel manages the queue of port or hop.
+    codel: CodelSpec,
+    /// Random early detection manages the queue of port or hop.
+    red: RedSpec,
+    /// The queue of port or hop marks what finds more bytes waiting.
     mark_above: Size,
     /// Aggregation at port or hop.
-    wifi: Wifi,
+    wifi: WifiSpec,
     /// A recorded rate at port or hop: a file in mahimahi's format beside the scenario.
     trace: Name,
-    /// In front of port or hop.
-    policer: Policer,
+    /// A policer in front of port or hop.
+    policer: PolicerSpec,
     /// Largest packet of a hop that says so by ICMP.
     mtu: u16,
-    /// Probability that a packet is lost.
+    /// Share of the packets that are lost at random.
     loss: Share,
-    /// In bursts.
-    bursts: Bursts,
-    /// These packets, counted from 0.
+    /// Loss in bursts.
+    bursts: BurstsSpec,
+    /// These packets are lost, counted from 0.
     drop: Vec<u64>,
     /// All packets, from the start of the world: begin and end.
     outages: Vec<(Time, Time)>,
-    /// One bit of the packet flips.
+    /// Share of the packets of which one bit is flipped.
     corrupt: Share,
-    /// Arrives twice.
+    /// Share of the packets that arrive twice.
     duplicate: Share,
-    /// Is overtaken.
+    /// Share of the packets that others overtake.
     reorder: Share,
-    /// By so much at the most.
+    /// How late a packet is at most that others overtake, or that comes again.
     reorder_delay: Time,
-    /// More delay, order kept, at the most.
+    /// Most delay that each packet may have beside `delay`; order is kept.
     jitter: Time,
-    /// Marked as congested.
+    /// Share of the packets that are marked as by a congested router.
     mark: Share,
 }
 
-/// What an application does.
+/// The kind of an application's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum AppKind {
     /// Writes for ever.
     Bulk,
     /// Writes `bytes` and closes.
     Transfer,
-    /// Asks and waits.
+    /// Writes a request, waits for the response, and again.
     RequestResponse,
-    /// Bursts and pauses.
+    /// Writes bursts with pauses between them.
     OnOff,
     /// A message in every interval.
     Paced,
-    /// The same by UDP.
+    /// UDP datagrams, one in every interval.
     Udp,
     /// Bulk and urgent messages on one connection.
     Mixed,
 }
 
-/// Who writes.
+/// How the clients of a host wait for their sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Writer {
+pub enum WriterKind {
     /// A thread per connection.
     #[default]
     Blocking,
@@ -368,20 +370,20 @@ pub enum Writer {
     Async,
 }
 
-/// Makes [`App`], and the table of its optional keys.
+/// Makes [`AppSpec`], and the table of its optional keys.
 macro_rules! apps {
     ($($(#[$doc:meta])* $field:ident: $type:ty, for $($kind:ident)|+;)+) => {
         /// A group of equal applications.
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct App {
-            /// What they do.
-            pub kind: Kind,
+        pub struct AppSpec {
+            /// The kind of their traffic.
+            pub kind: AppKind,
             /// The host that connects and sends.
             pub from: Name,
             /// The host that listens.
             pub to: Name,
-            /// How many.
+            /// Number of connections.
             #[serde(default = "one_flow")]
             pub count: u32,
             /// When the first begins, from the start of the world.
@@ -396,10 +398,10 @@ macro_rules! apps {
             $($(#[$doc])* #[serde(default)] pub $field: Option<$type>,)+
         }
 
-        impl App {
+        impl AppSpec {
             /// The first key that is given and means nothing for this kind.
             pub(super) fn misplaced(&self) -> Option<&'static str> {
-                $(if self.$field.is_some() && !matches!(self.kind, $(Kind::$kind)|+) {
+                $(if self.$field.is_some() && !matches!(self.kind, $(AppKind::$kind)|+) {
                     return Some(stringify!($field));
                 })+
                 None
@@ -413,31 +415,31 @@ const fn one_flow() -> u32 {
 }
 
 apps! {
-    /// In all.
+    /// Bytes of the whole transfer.
     bytes: Size, for Transfer;
-    /// Bytes of one write.
+    /// Bytes of one write at most.
     write: Size, for Bulk | Transfer;
     /// Bytes of a request.
     request: Size, for RequestResponse;
     /// Bytes of a response.
     response: Size, for RequestResponse;
-    /// Between response and request.
+    /// Time from a response to the next request.
     think: Time, for RequestResponse;
     /// Mean bytes of a burst.
     burst: Size, for OnOff;
-    /// Mean pause.
+    /// Mean pause between two bursts.
     off: Time, for OnOff;
     /// Bytes of one message.
     message: Size, for Paced | Udp;
-    /// Between two messages.
+    /// Time between two messages.
     interval: Time, for Paced | Udp | Mixed;
     /// Bytes of an urgent message.
     urgent: Size, for Mixed;
     /// Bytes of a bulk frame.
     frame: Size, for Mixed;
-    /// Who writes.
-    writer: Writer, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
-    /// The other end reads no faster.
+    /// How the clients wait for their sockets.
+    writer: WriterKind, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
+    /// The servers read no faster than this.
     read_rate: Speed, for Bulk | Transfer | OnOff | Paced | Mixed;
     /// `TCP_NODELAY`.
     nodelay: bool, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
@@ -457,23 +459,23 @@ apps! {
     priority: u8, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
 }
 
-/// Something that happens to a link.
+/// A change of a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
-    /// From the start of the world.
+pub struct EventSpec {
+    /// When it happens, from the start of the world.
     pub at: Time,
-    /// To which link.
+    /// The link that changes.
     pub link: Name,
-    /// Only from this end on.
+    /// The end from which on the link changes; both by default.
     pub from: Option<Name>,
-    /// Another rate.
+    /// The new rate.
     pub rate: Option<Speed>,
-    /// Another delay.
+    /// The new propagation delay.
     pub delay: Option<Time>,
-    /// Another loss.
+    /// The new share of packets lost at random.
     pub loss: Option<Share>,
-    /// Cut, or whole again.
+    /// Whether the link loses everything.
     pub down: Option<bool>,
 }
 
@@ -481,7 +483,7 @@ pub struct Event {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// What it is called.
+    /// The name of the column.
     pub name: Name,
     /// Parameters and their values, as in a sweep.
     #[serde(default)]
@@ -491,23 +493,23 @@ pub struct Column {
 /// A figure that is shown for each column.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
-    /// In words, with its unit.
+pub struct RowSpec {
+    /// What the figure is, in words, with its unit.
     pub what: String,
-    /// Its name.
+    /// The name of the figure.
     pub figure: Name,
-    /// It is shown multiplied by this.
+    /// The figure is shown multiplied by this.
     #[serde(default)]
     pub scale: Option<f64>,
     /// Digits behind the point.
     #[serde(default)]
     pub digits: usize,
-    /// What others have measured.
+    /// Measurements of others.
     #[serde(default)]
     pub published: Vec<Published>,
 }
 
-impl Row {
+impl RowSpec {
     pub(super) fn scale(&self) -> f64 {
         self.scale.unwrap_or(1.0)
     }
@@ -517,7 +519,7 @@ impl Row {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// With these values of the sweep only.
+    /// Values of the sweep for which it holds.
     #[serde(default)]
     pub when: BTreeMap<Name, toml::Value>,
     /// By the columns named as published; empty where nothing was measured.
@@ -530,21 +532,21 @@ pub struct Published {
 /// A figure that must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Expect {
+pub struct Expectation {
     /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
     /// With words an expectation needs no bounds: then it only tells.
     #[serde(default)]
     pub says: Option<String>,
-    /// The value is said multiplied by this.
+    /// The figure is told multiplied by this.
     #[serde(default)]
     pub scale: Option<f64>,
-    /// Its name.
+    /// The name of the figure.
     pub figure: Name,
-    /// No less.
+    /// The figure must not be below this.
     pub at_least: Option<f64>,
-    /// No more.
+    /// The figure must not be above this.
     pub at_most: Option<f64>,
-    /// Only in runs with these values of the sweep.
+    /// Values of the sweep for which it must hold; all runs by default.
     #[serde(default)]
     pub when: BTreeMap<Name, toml::Value>,
     /// Divided by the figure of the run with these values in place of its own.
@@ -556,7 +558,7 @@ pub struct Expect {
 }
 
 impl Scenario {
-    /// Between two samples.
+    /// The time between two samples.
     pub fn sample(&self) -> Nanos {
         let default = Nanos((self.duration.0.0 / 1000).max(1));
         self.sample.map_or(default, |Time(sample)| sample)

@@ -1,6 +1,6 @@
 //! One run of a scenario, from the first event to its figures.
 
-use super::build::{Built, Change};
+use super::build::{LinkChange, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::units::{Share, Speed, Time};
@@ -13,7 +13,7 @@ use neap_tcp::time::{Instant, Nanos};
 /// What a run has come to.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// All figures.
+    /// All figures by name.
     pub figures: Figures,
     /// What was looked at over time.
     pub series: Series,
@@ -35,14 +35,14 @@ pub enum RunError {
     /// The receiver of an application got other bytes than were sent.
     #[error("app {app}: byte {at} of a stream is wrong")]
     WrongByte {
-        /// Which application.
+        /// The name of the application.
         app: String,
         /// Where in its stream.
         at: u64,
     },
 }
 
-impl Built {
+impl ScenarioWorld {
     pub(super) fn run(
         self,
         scenario: &Scenario,
@@ -102,7 +102,7 @@ impl Built {
     }
 }
 
-pub(super) fn apply(world: &World, Change { link, from, event, .. }: &Change) {
+pub(super) fn apply(world: &World, LinkChange { link, from, event, .. }: &LinkChange) {
     let target = world.link(*link);
     for &end in from {
         if let Some(Speed(rate)) = event.rate {

@@ -12,7 +12,7 @@ pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + Sync + 'a;
 pub struct ScenarioError {
     /// The file's name as it was given.
     pub file: String,
-    /// Its line, from 1 on.
+    /// Its line; the first is 1.
     pub line: usize,
     /// The key or table on that line.
     pub key: String,
@@ -31,14 +31,14 @@ impl core::error::Error for ScenarioError {}
 
 /// A scenario file as text.
 #[derive(Clone, Debug)]
-pub struct Source {
-    /// Its name, for messages.
+pub struct SourceFile {
+    /// The file's name, for messages.
     pub file: String,
-    /// Its text.
+    /// The file's text.
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     /// An error at an offset of the text.
     pub(in crate::scenario) fn error_at(
         &self,

@@ -1,7 +1,7 @@
 //! All combinations of the values that a scenario's parameters take.
 
 use super::model::{COLUMN, Column, Scenario};
-use super::source::{Files, ScenarioError, Source};
+use super::source::{Files, ScenarioError, SourceFile};
 use core::fmt::Write;
 use core::ops::Range;
 use toml::{Table, Value};
@@ -27,7 +27,7 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Sets the parameter at `path`; what stands in the way.
+/// Sets the parameter at `path`, or says why there cannot be one.
 fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     // A sysctl's own name has dots: it is the rest of the path.
     let (head, rest) = match path.split_once('.') {
@@ -49,7 +49,7 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     set(inner, rest, value)
 }
 
-/// What the column of this name sets.
+/// The parameters that the column of this name sets, with their values.
 fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
     let columns = table.get(COLUMN).and_then(Value::as_array);
     let own = columns.and_then(|all| all.iter().find(|one| one.get("name") == Some(name)));
@@ -57,7 +57,7 @@ fn column(table: &Table, name: &Value) -> Vec<(String, Value)> {
     values.into_iter().flatten().map(|(path, value)| (path.clone(), value.clone())).collect()
 }
 
-impl Source {
+impl SourceFile {
     /// The scenario with other values of some parameters. An error in what results is one of the
     /// parameter at `blame`, where that is known.
     fn with(

@@ -19,30 +19,30 @@ pub struct Table {
     /// All columns.
     pub columns: Vec<String>,
     /// One per figure that is shown.
-    pub groups: Vec<Group>,
+    pub groups: Vec<TableGroup>,
     /// In words, where the runs differ from what was published by more than a tenth, and why.
     pub unmatched: Vec<String>,
 }
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Group {
+pub struct TableGroup {
     /// In words, with its unit.
     pub what: String,
     /// Digits behind the point that mean something.
     pub digits: usize,
     /// One per combination of the sweep.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
 }
 
 /// One figure in all columns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct TableRow {
     /// The combination; empty without a sweep.
     pub case: String,
     /// By published column; empty where nothing was.
     pub published: Vec<String>,
-    /// By column.
+    /// The values that the runs came to, by column.
     pub values: Vec<f64>,
 }
 
@@ -79,13 +79,14 @@ impl Experiment<'_> {
             unmatched: Vec::new(),
         };
         for row in &self.scenario.row {
-            let mut group = Group { what: row.what.clone(), digits: row.digits, rows: Vec::new() };
+            let mut group =
+                TableGroup { what: row.what.clone(), digits: row.digits, rows: Vec::new() };
             for (choice, columns) in &cases {
                 let value =
                     |figures: &&Figures| Ok(self.figure(figures, &row.figure)? * row.scale());
                 let values = columns.iter().map(value).collect::<Result<Vec<f64>, ScenarioError>>();
                 let published = row.published.iter().find(|own| matches(choice, &own.when));
-                let mut shown = Row {
+                let mut shown = TableRow {
                     case: brief(choice),
                     published: vec![String::new(); table.published.len()],
                     values: values?,
@@ -106,9 +107,9 @@ impl Table {
     /// In words, if a figure is not what was published.
     fn misses(
         &self,
-        row: &model::Row,
+        row: &model::RowSpec,
         published: &model::Published,
-        shown: &Row,
+        shown: &TableRow,
     ) -> Option<String> {
         let mut misses = Vec::new();
         for (column, said) in self.published.iter().zip(&published.values) {

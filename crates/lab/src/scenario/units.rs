@@ -74,9 +74,9 @@ fn share(text: &str) -> Option<Ppm> {
 /// Room in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Packets at the most.
+    /// Packets at most.
     pub packets: usize,
-    /// Bytes at the most.
+    /// Bytes at most.
     pub bytes: u64,
 }
 

@@ -1,14 +1,16 @@
 //! A world of a scenario with every oracle on.
 
-use super::build::{Built, Change};
-use super::model::{Kind, Oracles};
+use super::build::{LinkChange, ScenarioWorld};
+use super::model::{AppKind, Oracles};
 use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
 use crate::oracle::{self, FlowOracle, SegmentOracle, Sender};
 use crate::rng::mix;
-use crate::world::{HostId, LinkId, Speaker, World};
+use crate::world::{HostId, LinkId, PacketSource, World};
+use neap_stack::drop_reason::DropReason;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::Report;
+use neap_tcp::counters::Counter;
 use neap_tcp::time::{Instant, Nanos};
 
 /// After the end of a scenario all connections must be gone by then: keepalive of two hours, and
@@ -23,17 +25,17 @@ const PATIENCE: u64 = 64;
 pub struct Peaks {
     /// Bytes of what was received and not read, of all sockets (`skmem r`).
     pub received: u64,
-    /// Most bytes that one socket received and did not read.
+    /// Bytes of what was received and not read, of the socket that had most.
     pub received_by_one: u64,
     /// Bytes of what is to be sent, of all sockets (`skmem w`).
     pub sending: u64,
-    /// Most bytes that one socket has to send.
+    /// Bytes of what is to be sent, of the socket that had most.
     pub sending_by_one: u64,
     /// Connections with state of their own.
     pub connections: u64,
     /// Half-open connections and those that wait to be accepted, of all listeners.
     pub half_open: u64,
-    /// In TIME_WAIT.
+    /// Connections in TIME_WAIT.
     pub time_wait: u64,
 }
 
@@ -68,18 +70,112 @@ pub struct Outcome {
     pub segments: u64,
     /// Hash of when each frame left and how long it was.
     pub hash: u64,
-    /// By host.
+    /// The most that each host held, by the host's name.
     pub peaks: Vec<(String, Peaks)>,
+    /// What happened on all links and hosts, so that a test can tell whether its worlds are worth
+    /// anything.
+    pub events: EventCounts,
+}
+
+/// How often what happened, on all links and hosts of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Bytes that sessions and applications have read.
+    pub bytes: u64,
+    /// Packets lost on the way, at the tail of a queue or of a ring.
+    pub lost: u64,
+    /// Packets dropped by the management of a queue.
+    pub early_drops: u64,
+    /// Segments whose checksum a host found wrong.
+    pub bad_checksums: u64,
+    /// Packets that arrived twice.
+    pub duplicated: u64,
+    /// Packets that others have passed.
+    pub reordered: u64,
+    /// Packets too big for a hop.
+    pub too_big: u64,
+    /// Packets marked CE.
+    pub marked: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Recoveries that were undone, since nothing was lost.
+    pub spurious: u64,
+    /// Visits that a pacer ended.
+    pub paced: u64,
+    /// Visits that the account of bytes below the socket ended.
+    pub throttled: u64,
+    /// Resets sent.
+    pub resets: u64,
+}
+
+impl EventCounts {
+    fn of(built: &ScenarioWorld) -> Self {
+        let mut events = Self::default();
+        for session in &built.sessions {
+            events.bytes += session.client.borrow().read + session.server.borrow().read;
+        }
+        for (_, _, log) in &built.groups {
+            events.bytes += log.borrow().delivered();
+        }
+        for link in built.world.links() {
+            for stats in [0, 1].map(|end| link.stats(end)) {
+                events.lost += stats.lost + stats.dropped + stats.ring_drops;
+                events.early_drops += stats.early_drops;
+                events.duplicated += stats.duplicated;
+                events.reordered += stats.reordered;
+                events.too_big += stats.too_big;
+                events.marked += stats.marked;
+            }
+        }
+        for (_, host) in &built.hosts {
+            let stack = built.world.stack(*host);
+            let count = |counter| stack.tcp_counter(counter);
+            events.bad_checksums += stack.drops().get(DropReason::TcpChecksum);
+            events.retransmitted += count(Counter::RetransSegs);
+            events.timeouts += count(Counter::Timeouts);
+            events.spurious += count(Counter::DSACKUndo) + count(Counter::LossUndo);
+            events.paced += count(Counter::PacingBlocked);
+            events.throttled += count(Counter::SmallQueueThrottled);
+            events.resets += count(Counter::OutRsts);
+        }
+        events
+    }
+
+    /// Every count with its name.
+    pub fn named(&self) -> [(&'static str, u64); 14] {
+        [
+            ("bytes", self.bytes),
+            ("lost", self.lost),
+            ("early drops", self.early_drops),
+            ("bad checksums", self.bad_checksums),
+            ("duplicated", self.duplicated),
+            ("reordered", self.reordered),
+            ("too big", self.too_big),
+            ("marked", self.marked),
+            ("retransmitted", self.retransmitted),
+            ("timeouts", self.timeouts),
+            ("spurious", self.spurious),
+            ("paced", self.paced),
+            ("throttled", self.throttled),
+            ("resets", self.resets),
+        ]
+    }
 }
 
 /// One run under watch.
-pub(crate) struct Watched {
-    built: Built,
+pub(crate) struct WatchedRun {
+    built: ScenarioWorld,
     oracles: Oracles,
     end: Instant,
     oracle: FlowOracle,
     segment_oracle: SegmentOracle,
-    /// Ends of links at which somebody speaks: actors first, since hosts answer them.
+    /// Hosts with one interface, its link and end, where nothing may wait below a socket while the
+    /// wire is idle.
+    prompt: Vec<(HostId, usize, usize)>,
+    /// The ends of links at which hosts and actors send. Actors come first, since hosts answer
+    /// them.
     listened: Vec<(usize, usize, Sender)>,
     peaks: Vec<Peaks>,
     steps: u64,
@@ -87,16 +183,16 @@ pub(crate) struct Watched {
     last: Instant,
 }
 
-impl Watched {
-    pub(crate) fn new(built: Built, oracles: Oracles, end: Instant) -> Self {
+impl WatchedRun {
+    pub(crate) fn new(built: ScenarioWorld, oracles: Oracles, end: Instant) -> Self {
         let blind = built.hostiles.iter().filter(|one| one.attack == Attack::Blind);
         let blind: Vec<_> = blind.map(|one| one.actor).collect();
         let mut listened = Vec::new();
         for link in 0..built.world.links().len() {
             for end in 0..ENDS {
-                let sender = match built.world.speaker(LinkId(link), end) {
-                    Some(Speaker::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
-                    Some(Speaker::Host(host)) => sender(&built.world, host, link),
+                let sender = match built.world.packet_source(LinkId(link), end) {
+                    Some(PacketSource::Actor(actor)) if !blind.contains(&actor) => Sender::Actor,
+                    Some(PacketSource::Host(host)) => sender(&built.world, host, link),
                     _ => continue,
                 };
                 listened.push((link, end, sender));
@@ -107,17 +203,30 @@ impl Watched {
             drop(built.world.links()[link].capture(end));
         }
         let peaks = vec![Peaks::default(); built.hosts.len()];
+        let prompt = built.hosts.iter().filter_map(|(_, host)| prompt_wire(&built.world, *host));
+        let prompt = prompt.collect();
         let (oracle, segment_oracle) =
             (FlowOracle::default(), SegmentOracle::new(blind.is_empty()));
         let last = built.start;
-        Self { built, oracles, end, oracle, segment_oracle, listened, peaks, steps: 0, last }
+        Self {
+            built,
+            oracles,
+            end,
+            oracle,
+            segment_oracle,
+            prompt,
+            listened,
+            peaks,
+            steps: 0,
+            last,
+        }
     }
 
     /// Runs it until everything is over; not if that takes more than so many turns of hosts.
     pub(crate) fn run(
         mut self,
         most: u64,
-        apply: impl Fn(&World, &Change),
+        apply: impl Fn(&World, &LinkChange),
     ) -> Result<Outcome, String> {
         let start = self.built.start;
         let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();
@@ -149,12 +258,14 @@ impl Watched {
         let simulated = self.last.since(start);
         let names = self.built.hosts.iter().map(|(name, _)| name.clone());
         let peaks = names.zip(self.peaks).collect();
+        let events = EventCounts::of(&self.built);
         Ok(Outcome {
             simulated,
             steps: self.steps,
             segments: self.segment_oracle.segments,
             hash,
             peaks,
+            events,
         })
     }
 
@@ -162,9 +273,14 @@ impl Watched {
     fn look(&mut self, host: HostId) -> Result<(), String> {
         let world = &self.built.world;
         self.last = world.now();
-        self.oracle.check(world, host).map_err(|fault| format!("flow: {fault}"))?;
+        let links = world.links();
+        let is_idle = self
+            .prompt
+            .iter()
+            .any(|&(of, link, end)| of == host && !links[link].is_sending(end, self.last));
+        self.oracle.check(world, host, is_idle).map_err(|fault| format!("flow: {fault}"))?;
         for &(link, end, sender) in &self.listened {
-            for packet in world.links()[link].capture(end) {
+            for packet in links[link].capture(end) {
                 self.segment_oracle.look(&packet, sender, &|| has_dropped(world, host))?;
             }
         }
@@ -174,9 +290,10 @@ impl Watched {
         Ok(())
     }
 
-    /// Whether nothing is left to happen: all have left, and nobody is remembered.
+    /// Whether nothing is left to happen: all applications have left, and no host remembers a
+    /// connection.
     fn is_over(&self) -> bool {
-        let Built { world, hosts, groups, sessions, .. } = &self.built;
+        let ScenarioWorld { world, hosts, groups, sessions, .. } = &self.built;
         let over = sessions.iter().all(|one| oracle::is_over(&one.client));
         over && world.now() >= self.end
             && groups
@@ -188,7 +305,7 @@ impl Watched {
 
     /// What must hold in the end.
     fn finish(&self) -> Result<(), String> {
-        let Built { world, hosts, links, .. } = &self.built;
+        let ScenarioWorld { world, hosts, links, .. } = &self.built;
         self.check_streams()?;
         for (_, host) in hosts {
             oracle::check_empty(world, *host).map_err(|fault| format!("left: {fault}"))?;
@@ -231,7 +348,7 @@ impl Watched {
             }
             let has_failed = log.clients.iter().chain(&log.servers).any(|end| end.has_failed);
             let written: u64 = log.clients.iter().map(|client| client.written).sum();
-            let is_datagrams = *kind == Kind::Udp;
+            let is_datagrams = *kind == AppKind::Udp;
             if must_arrive && !is_datagrams && (has_failed || written != log.delivered()) {
                 return fault(format!("written {written}, read {}: {log:?}", log.delivered()));
             }
@@ -248,6 +365,20 @@ impl Watched {
         }
         Ok(())
     }
+}
+
+/// The wire of a host that has one, if a frame may wait below a socket only while that is busy: no
+/// queue holds frames until their time, and completions are told at once.
+fn prompt_wire(world: &World, host: HostId) -> Option<(HostId, usize, usize)> {
+    let mut interfaces = world.interfaces(host);
+    let (interface, LinkId(link), end) = interfaces.next()?;
+    let holds = |report: &Report| {
+        matches!(report.config, QdiscConfig::Fq(_) | QdiscConfig::Tbf(_) | QdiscConfig::Mq(_))
+    };
+    let is_prompt = interfaces.next().is_none()
+        && world.links()[link].completes_at_once(end)
+        && !world.stack(host).qdiscs(world.now(), interface).iter().any(holds);
+    is_prompt.then_some((host, link, end))
 }
 
 /// Whether a queue of the host has dropped anything.

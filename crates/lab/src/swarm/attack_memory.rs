@@ -24,13 +24,13 @@ const RECEIVE_SLACK: u64 = 2;
 /// What an attack came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttackMemory {
-    /// Which one.
+    /// The attack.
     pub attack: Attack,
     /// The most that the host held.
     pub peaks: Peaks,
     /// What one socket may hold to be read, by its settings.
     pub receive_limit: u64,
-    /// To be sent.
+    /// Bytes that one socket may hold to be sent, by its settings.
     pub send_limit: u64,
     /// Half-open connections of a listener.
     pub backlog_limit: u64,

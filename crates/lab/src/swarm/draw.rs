@@ -1,7 +1,7 @@
 //! From a seed to a scenario.
 
+mod network;
 mod traffic;
-mod wires;
 
 use crate::hostile::Attack;
 use crate::rng::{Ppm, Rng};
@@ -22,9 +22,9 @@ const COPIES: u64 = 16;
 const LARGEST_FRAME: u64 = 1_538;
 
 /// What the parts of a world have in common.
-struct Draw {
+struct Drawer {
     rng: Rng,
-    kind: Kind,
+    theme: Theme,
     is_v6: bool,
     /// Everything must arrive: there is patience enough for all faults.
     delivers: bool,
@@ -41,40 +41,66 @@ struct Draw {
 }
 
 /// What a world is about.
+///
+/// [`Transfers`](Self::Transfers), [`Slow`](Self::Slow) and [`Hostile`](Self::Hostile) worlds are
+/// those of [`draw`]; their seeds are known, so what is drawn for them may not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Theme {
     /// Transfers, over links of any speed.
     Transfers,
     /// Much silence: slow links, applications that write now and then, for up to two hours.
     Slow,
     /// Hostile peers.
     Hostile,
+    /// Two hosts at one link, where everything must arrive: most of it by sessions, which keep
+    /// nothing alive.
+    Pair,
 }
 
-/// The scenario of a seed, as text.
+/// The scenario of a seed, as text: transfers, silence or hostile peers, in networks of any shape.
 pub fn draw(seed: u64) -> String {
     let mut rng = Rng::new(seed).fork(200);
-    let kind = match rng.below(20) {
-        0..11 => Kind::Transfers,
-        11..16 => Kind::Slow,
-        _ => Kind::Hostile,
+    let theme = match rng.below(20) {
+        0..11 => Theme::Transfers,
+        11..16 => Theme::Slow,
+        _ => Theme::Hostile,
     };
-    let (rate, duration) = match kind {
-        Kind::Transfers => (rng.log_range(5_000, 1_250_000_000), rng.range(5, 60)),
-        Kind::Slow => (rng.log_range(1_250, 125_000), rng.log_range(300, 7200)),
-        Kind::Hostile => (rng.log_range(100_000, 12_500_000), rng.range(5, 60)),
+    draw_theme(seed, theme, rng)
+}
+
+/// The scenario of a seed, as text: two hosts at one link, where everything must arrive. It is not
+/// that of [`draw`] for the same seed.
+pub fn draw_pair(seed: u64) -> String {
+    draw_theme(seed, Theme::Pair, Rng::new(seed).fork(201))
+}
+
+fn draw_theme(seed: u64, theme: Theme, mut rng: Rng) -> String {
+    let (rate, duration) = match theme {
+        Theme::Transfers => (rng.log_range(5_000, 1_250_000_000), rng.range(5, 60)),
+        Theme::Slow => (rng.log_range(1_250, 125_000), rng.log_range(300, 7200)),
+        Theme::Hostile => (rng.log_range(100_000, 12_500_000), rng.range(5, 60)),
+        Theme::Pair => (rng.log_range(20_000, 1_250_000_000), rng.range(5, 60)),
     };
-    let delay = match kind {
-        Kind::Hostile => rng.log_range(1_000, 50_000_000),
+    let delay = match theme {
+        Theme::Hostile => rng.log_range(1_000, 50_000_000),
+        Theme::Pair => rng.log_range(1_000, 200_000_000),
         _ => rng.log_range(1_000, 300_000_000),
     };
     // Few worlds are large.
-    let most = if rng.chance(Ppm::percent(5)) { 2_000_000 } else { 150_000 };
-    let mut draw = Draw {
-        kind,
+    let most = match theme {
+        Theme::Pair => 1_500_000,
+        _ if rng.chance(Ppm::percent(5)) => 2_000_000,
+        _ => 150_000,
+    };
+    let mut draw = Drawer {
+        theme,
         is_v6: rng.chance(Ppm::percent(30)),
-        delivers: kind != Kind::Hostile && rng.chance(Ppm::percent(60)),
-        is_lossy: rng.chance(Ppm::percent(60)),
+        delivers: match theme {
+            Theme::Hostile => false,
+            Theme::Pair => true,
+            _ => rng.chance(Ppm::percent(60)),
+        },
+        is_lossy: rng.chance(Ppm::percent(if theme == Theme::Pair { 75 } else { 60 })),
         rate,
         delay: Nanos(delay),
         duration: Nanos::from_secs(duration),
@@ -118,7 +144,7 @@ fn within<'a>(table: &'a mut Table, key: &str) -> &'a mut Table {
     }
 }
 
-impl Draw {
+impl Drawer {
     fn often(&mut self, percent: u32) -> bool {
         self.rng.chance(Ppm::percent(percent))
     }
@@ -143,12 +169,26 @@ impl Draw {
             within(&mut self.table, "host").insert(host.clone(), Value::Table(own));
         }
         self.applications();
-        if self.kind == Kind::Hostile {
+        if self.theme == Theme::Hostile {
             self.enemies();
         }
         if self.often(20) {
             self.events();
         }
+        if self.theme == Theme::Pair && self.is_clean() && self.often(50) {
+            for host in &hosts {
+                let host = within(within(&mut self.table, "host"), host);
+                put(within(host, "sysctl"), [("net.ipv4.tcp_syncookies", size(2))]);
+            }
+        }
+    }
+
+    /// Whether the links lose nothing. The ACK that carries a SYN cookie is sent once: if it is
+    /// lost, what follows is answered by a reset, as in Linux.
+    fn is_clean(&mut self) -> bool {
+        let has_events = self.table.contains_key("event");
+        let mut links = within(&mut self.table, "link").values().filter_map(Value::as_table);
+        !has_events && links.all(|link| !link.contains_key("there") && !link.contains_key("back"))
     }
 
     fn host(&mut self) -> Table {
@@ -170,6 +210,9 @@ impl Draw {
         }
         if self.often(10) {
             put(&mut host, [("per_switch", time(Nanos(self.rng.log_range(1_000, 200_000))))]);
+        }
+        if self.theme == Theme::Pair && self.often(20) {
+            put(&mut host, [("lateness", time(Nanos::ZERO))]);
         }
         let mut nic = self.nic();
         if is_shaped {

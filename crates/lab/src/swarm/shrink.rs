@@ -15,7 +15,7 @@ const SIZES: [&str; 5] = ["bytes", "answer", "count", "burst", "request"];
 
 /// One step into a table, or into an array.
 #[derive(Clone, Debug)]
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
@@ -45,7 +45,7 @@ impl Shrinking<'_> {
         let mut paths = Vec::new();
         walk(&Value::Table(self.table.clone()), &mut Vec::new(), &mut paths);
         // `neap lab run` has no oracles without it.
-        paths.retain(|path| !matches!(&path[..], [Step::Key(key)] if key == "oracles"));
+        paths.retain(|path| !matches!(&path[..], [PathStep::Key(key)] if key == "oracles"));
         paths.sort_by_key(Vec::len);
         // From behind, so that indices into arrays stay.
         paths.reverse();
@@ -55,7 +55,7 @@ impl Shrinking<'_> {
         }
         for path in &paths {
             let is_size =
-                matches!(path.last(), Some(Step::Key(key)) if SIZES.contains(&key.as_str()));
+                matches!(path.last(), Some(PathStep::Key(key)) if SIZES.contains(&key.as_str()));
             while is_size && self.attempt(|table| halve(table, path)) {
                 has_shrunk = true;
             }
@@ -84,13 +84,13 @@ impl Shrinking<'_> {
 }
 
 /// All places of a value, outer ones first.
-fn walk(value: &Value, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
-    let steps: Vec<(Step, &Value)> = match value {
+fn walk(value: &Value, path: &mut Vec<PathStep>, paths: &mut Vec<Vec<PathStep>>) {
+    let steps: Vec<(PathStep, &Value)> = match value {
         Value::Table(table) => {
-            table.iter().map(|(key, value)| (Step::Key(key.clone()), value)).collect()
+            table.iter().map(|(key, value)| (PathStep::Key(key.clone()), value)).collect()
         }
         Value::Array(array) => {
-            array.iter().enumerate().map(|(at, value)| (Step::Index(at), value)).collect()
+            array.iter().enumerate().map(|(at, value)| (PathStep::Index(at), value)).collect()
         }
         _ => return,
     };
@@ -102,20 +102,20 @@ fn walk(value: &Value, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
     }
 }
 
-fn find<'a>(value: &'a mut Value, path: &[Step]) -> Option<&'a mut Value> {
+fn find<'a>(value: &'a mut Value, path: &[PathStep]) -> Option<&'a mut Value> {
     path.iter().try_fold(value, |value, step| match (step, value) {
-        (Step::Key(key), Value::Table(table)) => table.get_mut(key),
-        (Step::Index(at), Value::Array(array)) => array.get_mut(*at),
+        (PathStep::Key(key), Value::Table(table)) => table.get_mut(key),
+        (PathStep::Index(at), Value::Array(array)) => array.get_mut(*at),
         _ => None,
     })
 }
 
 /// Whether it was there.
-fn remove(value: &mut Value, path: &[Step]) -> bool {
+fn remove(value: &mut Value, path: &[PathStep]) -> bool {
     let Some((last, outer)) = path.split_last() else { return false };
     match (last, find(value, outer)) {
-        (Step::Key(key), Some(Value::Table(table))) => table.remove(key).is_some(),
-        (Step::Index(at), Some(Value::Array(array))) if *at < array.len() => {
+        (PathStep::Key(key), Some(Value::Table(table))) => table.remove(key).is_some(),
+        (PathStep::Index(at), Some(Value::Array(array))) if *at < array.len() => {
             array.remove(*at);
             true
         }
@@ -124,7 +124,7 @@ fn remove(value: &mut Value, path: &[Step]) -> bool {
 }
 
 /// Whether it could be halved.
-fn halve(value: &mut Value, path: &[Step]) -> bool {
+fn halve(value: &mut Value, path: &[PathStep]) -> bool {
     match find(value, path) {
         Some(Value::Integer(number)) if *number > 1 => {
             *number /= 2;

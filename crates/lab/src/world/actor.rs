@@ -1,4 +1,4 @@
-//! Those who speak in packets, not through a stack: scripted and hostile peers.
+//! Actors: peers that send and receive packets themselves, without a stack.
 
 use crate::link::Packet;
 use bytes::Bytes;
@@ -8,8 +8,8 @@ use neap_tcp::time::Instant;
 /// What an actor sends in one turn, in order.
 pub type Outbox = Vec<Frame>;
 
-/// One who speaks in packets. It has no card and no lateness: it answers at the instant of an
-/// arrival.
+/// A peer that sends and receives packets itself. It has no card and no lateness: it answers at the
+/// instant of an arrival.
 pub trait Actor {
     /// An IP packet has arrived.
     fn receive(&mut self, now: Instant, packet: &Bytes, out: &mut Outbox);
@@ -21,16 +21,16 @@ pub trait Actor {
     fn wake(&mut self, now: Instant, out: &mut Outbox);
 }
 
-/// An actor in its place.
-pub(super) struct Stage {
+/// An actor of a world, and the link by which it sends.
+pub(super) struct ActorSlot {
     actor: Box<dyn Actor>,
     /// The link and end by which it sends.
-    pub(super) way: Option<(usize, usize)>,
+    pub(super) port: Option<(usize, usize)>,
 }
 
-impl Stage {
+impl ActorSlot {
     pub(super) fn new(actor: Box<dyn Actor>) -> Self {
-        Self { actor, way: None }
+        Self { actor, port: None }
     }
 
     pub(super) fn next(&self) -> Instant {

@@ -70,12 +70,12 @@ pub struct CpuStats {
 
 /// Counts who runs.
 #[derive(Debug, Default)]
-pub(super) struct Running {
+pub(super) struct SwitchCounter {
     thread: Option<u64>,
     pub(super) stats: CpuStats,
 }
 
-impl Running {
+impl SwitchCounter {
     /// `thread` was asleep and runs now.
     pub(super) fn wake(&mut self, thread: u64) {
         self.stats.wakeups += 1;
@@ -113,16 +113,16 @@ mod tests {
 
     #[test]
     fn one_that_wakes_alone_costs_two_switches_and_ten_at_once_eleven() {
-        let mut running = Running::default();
-        running.wake(1);
-        running.idle();
-        assert_eq!(running.stats.context_switches, 2);
-        (0..10).for_each(|thread| running.wake(thread));
-        running.idle();
-        running.idle();
-        assert_eq!(running.stats.context_switches, 13);
-        (0..10).for_each(|_| running.wake(7));
-        running.idle();
-        assert_eq!((running.stats.context_switches, running.stats.wakeups), (15, 21));
+        let mut switches = SwitchCounter::default();
+        switches.wake(1);
+        switches.idle();
+        assert_eq!(switches.stats.context_switches, 2);
+        (0..10).for_each(|thread| switches.wake(thread));
+        switches.idle();
+        switches.idle();
+        assert_eq!(switches.stats.context_switches, 13);
+        (0..10).for_each(|_| switches.wake(7));
+        switches.idle();
+        assert_eq!((switches.stats.context_switches, switches.stats.wakeups), (15, 21));
     }
 }

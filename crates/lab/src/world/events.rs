@@ -4,14 +4,14 @@ use neap_tcp::time::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Who may have something to do.
+/// A part of a world that has turns of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Agent {
     /// A host.
     Host(usize),
     /// The hop of a link from one of its ends on, or the router that it leads to.
-    Way(usize, usize),
-    /// One who speaks in packets.
+    Direction(usize, usize),
+    /// An actor.
     Actor(usize),
 }
 
@@ -22,7 +22,7 @@ pub(super) enum Agent {
 pub(super) struct Events {
     heap: BinaryHeap<Reverse<(Instant, Agent)>>,
     hosts: Vec<Instant>,
-    ways: Vec<[Instant; 2]>,
+    directions: Vec<[Instant; 2]>,
     actors: Vec<Instant>,
 }
 
@@ -32,7 +32,7 @@ impl Events {
     }
 
     pub(super) fn add_link(&mut self) {
-        self.ways.push([Instant::FAR_FUTURE; 2]);
+        self.directions.push([Instant::FAR_FUTURE; 2]);
     }
 
     pub(super) fn add_actor(&mut self) {
@@ -42,7 +42,7 @@ impl Events {
     fn turn(&mut self, agent: Agent) -> &mut Instant {
         match agent {
             Agent::Host(host) => &mut self.hosts[host],
-            Agent::Way(link, end) => &mut self.ways[link][end],
+            Agent::Direction(link, end) => &mut self.directions[link][end],
             Agent::Actor(actor) => &mut self.actors[actor],
         }
     }
@@ -84,7 +84,7 @@ mod tests {
         events.add_host();
         events.add_host();
         events.add_link();
-        let (a, b, way) = (Agent::Host(0), Agent::Host(1), Agent::Way(0, 1));
+        let (a, b, way) = (Agent::Host(0), Agent::Host(1), Agent::Direction(0, 1));
         events.file(b, at(5));
         events.file(a, at(5));
         events.file(way, at(9));

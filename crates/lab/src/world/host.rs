@@ -1,6 +1,6 @@
 //! One host of a world: its stack, its applications, and when it has its turn.
 
-use super::cpu::{Cpu, CpuStats, Running};
+use super::cpu::{Cpu, CpuStats, SwitchCounter};
 use super::{Fault, HostId};
 use crate::app::App;
 use crate::link::Link;
@@ -19,7 +19,7 @@ use std::task::{Wake, Waker};
 /// Calls of [`Stack::poll`] at one instant after which a host is thought to spin.
 const MAX_POLLS: u32 = 20_000;
 
-/// Rounds of applications and host at one instant, likewise.
+/// Rounds of applications and stack at one instant after which a host is thought to spin.
 const MAX_ROUNDS: u32 = 2_000;
 
 /// Applications that were woken, in that order.
@@ -72,7 +72,7 @@ pub(super) struct Host {
     timers: BinaryHeap<Reverse<(Instant, usize)>>,
     woken: Woken,
     turn: Vec<usize>,
-    running: Running,
+    switches: SwitchCounter,
     /// What the last poll answered, and what the applications want.
     due: Instant,
     /// The stack's own part of it is a timer.
@@ -94,7 +94,7 @@ impl Host {
             timers: BinaryHeap::new(),
             woken: Woken::default(),
             turn: Vec::new(),
-            running: Running::default(),
+            switches: SwitchCounter::default(),
             due: Instant::FAR_FUTURE,
             stack_timer: Instant::FAR_FUTURE,
             aim: Instant::FAR_FUTURE,
@@ -142,8 +142,8 @@ impl Host {
     /// Does all that is due.
     pub(super) fn run(&mut self, id: HostId, now: Instant) -> Result<(), Fault> {
         (self.aim, self.wake) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        self.running.stats.turns += 1;
-        self.running.stats.timer_interrupts += u64::from(self.stack_timer <= now);
+        self.switches.stats.turns += 1;
+        self.switches.stats.timer_interrupts += u64::from(self.stack_timer <= now);
         self.busy_until = now + self.cpu.per_wakeup;
         for _ in 0..MAX_ROUNDS {
             let stack_due = self.poll(id, now)?;
@@ -157,7 +157,7 @@ impl Host {
             if !did {
                 let timer = self.timers.peek().map_or(Instant::FAR_FUTURE, |first| first.0.0);
                 self.due = due.min(stack_due).min(timer);
-                self.running.idle();
+                self.switches.idle();
                 return Ok(());
             }
         }
@@ -186,7 +186,7 @@ impl Host {
             sleeper.next = Instant::FAR_FUTURE;
             // What wakes it from here on is seen by its turn or after it.
             sleeper.waker.is_queued.store(false, Ordering::Relaxed);
-            self.running.wake(sleeper.thread);
+            self.switches.wake(sleeper.thread);
             let step = sleeper.app.step(&self.stack, now);
             did |= step.did;
             if step.next < Instant::FAR_FUTURE {
@@ -198,8 +198,8 @@ impl Host {
         did
     }
 
-    /// Those who have their turn now: whose time has come, and who were woken if that costs
-    /// nothing.
+    /// Finds the applications that have their turn now: their time has come, or they were woken and
+    /// a switch costs no time.
     fn collect(&mut self, now: Instant) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         for index in woken.drain(..) {
@@ -229,7 +229,7 @@ impl Host {
     }
 
     pub(super) fn cpu_stats(&self) -> CpuStats {
-        let mut stats = self.running.stats;
+        let mut stats = self.switches.stats;
         if self.cpu.timer_per_flow {
             stats.timer_interrupts = self.stack.ip_counters().get(IpCounter::IpOutRequests);
         }

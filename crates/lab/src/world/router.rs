@@ -18,25 +18,25 @@ pub struct RouterStats {
 }
 
 /// The link and end that lead to each network.
-type Table = BTreeMap<IpAddr, (usize, usize)>;
+type NextHops = BTreeMap<IpAddr, (usize, usize)>;
 
 /// A router. Its queues are those of the paths that begin at it. Cost of a packet: a look into a
 /// tree for each length of prefix that the table has.
 #[derive(Debug, Default)]
 pub(super) struct Router {
     /// By length of the prefix, longest first.
-    tables: Vec<(u8, Table)>,
+    tables: Vec<(u8, NextHops)>,
     pub(super) stats: RouterStats,
 }
 
 impl Router {
-    pub(super) fn add_route(&mut self, prefix: Prefix, way: (usize, usize)) {
+    pub(super) fn add_route(&mut self, prefix: Prefix, next_hop: (usize, usize)) {
         let len = prefix.len();
         let at = self.tables.partition_point(|&(other, _)| other > len);
         if self.tables.get(at).is_none_or(|&(other, _)| other != len) {
             self.tables.insert(at, (len, BTreeMap::new()));
         }
-        self.tables[at].1.insert(prefix.network(), way);
+        self.tables[at].1.insert(prefix.network(), next_hop);
     }
 
     fn lookup(&self, destination: IpAddr) -> Option<(usize, usize)> {
@@ -46,7 +46,7 @@ impl Router {
         })
     }
 
-    /// Sends a packet on; the way that it took.
+    /// Sends a packet on; the next_hop that it took.
     pub(super) fn forward(
         &mut self,
         at: Instant,

@@ -2,7 +2,7 @@
 
 use crate::check_snapshot;
 use core::fmt::Write;
-use neap_lab::experiments::bottleneck::{Experiment, Figures, Flow, Path};
+use neap_lab::bottleneck::{BottleneckPath, BottleneckRun, Flow, FlowFigures};
 use neap_lab::link::Policer;
 use neap_lab::rng::Ppm;
 use neap_tcp::info::TcpInfo;
@@ -15,16 +15,16 @@ fn ms(n: u64) -> Nanos {
 }
 
 /// 20 Mbit/s, 40 ms, a buffer of two products.
-fn path() -> Path {
-    Path::new(Rate::from_bits(20_000_000), ms(40))
+fn path() -> BottleneckPath {
+    BottleneckPath::new(Rate::from_bits(20_000_000), ms(40))
 }
 
-fn experiment(path: &Path, flows: &[Flow]) -> Experiment {
-    Experiment::new(path, flows, 1).expect("a world")
+fn experiment(path: &BottleneckPath, flows: &[Flow]) -> BottleneckRun {
+    BottleneckRun::new(path, flows, 1).expect("a world")
 }
 
 /// Rate, window and round-trip time in units of the path.
-fn state(path: &Path, info: &TcpInfo) -> [f64; 3] {
+fn state(path: &BottleneckPath, info: &TcpInfo) -> [f64; 3] {
     let product = path.payload_rate() * path.rtt.as_secs_f64();
     [
         info.pacing_rate.0 as f64 / path.payload_rate(),
@@ -77,7 +77,7 @@ fn probe_rtt(controller: &'static str) -> String {
     format!("PROBE_RTT in 23 s: {visits} visits of {each} ms, least window {least:.2}\n")
 }
 
-fn measure(path: &Path, flows: &[Flow], from: u64, to: u64) -> Vec<Figures> {
+fn measure(path: &BottleneckPath, flows: &[Flow], from: u64, to: u64) -> Vec<FlowFigures> {
     experiment(path, flows).measure(ms(from), ms(to)).expect("a run")
 }
 
@@ -107,10 +107,10 @@ fn application(controller: &'static str) -> String {
 }
 
 fn loss_and_marks(controller: &'static str) -> String {
-    let lossy = Path { loss: Ppm(10_000), ..path() };
+    let lossy = BottleneckPath { loss: Ppm(10_000), ..path() };
     let loss = measure(&lossy, &[Flow::bulk(controller)], 1000, 11_000)[0];
     assert!(loss.share > 0.75, "{loss:?}");
-    let marked = Path { marks: Ppm(1000), ..path() };
+    let marked = BottleneckPath { marks: Ppm(1000), ..path() };
     let marks = measure(&marked, &[Flow::bulk(controller)], 1000, 11_000)[0];
     // Version 1 does not answer; version 3 gives way.
     let bounds = if controller == "bbr" { 0.95..1.01 } else { 0.3..0.95 };
@@ -127,7 +127,7 @@ fn loss_and_marks(controller: &'static str) -> String {
 fn policer(controller: &'static str) -> String {
     let path = path();
     let policed = Policer { rate: Rate(path.rate.0 / 2), burst: path.rate.bytes_in(ms(20)) };
-    let path = Path { policer: Some(policed), ..path };
+    let path = BottleneckPath { policer: Some(policed), ..path };
     let figures = measure(&path, &[Flow::bulk(controller)], 2000, 22_000)[0];
     let share = figures.share * 2.0;
     assert!(share > 0.8, "{figures:?}");
@@ -149,7 +149,7 @@ fn sharing(controller: &'static str) -> String {
     );
     // In a deep buffer CUBIC takes half a minute to forget its slow start.
     for (buffer_permille, from, to) in [(1000, 10, 30), (2000, 10, 30), (4000, 30, 55)] {
-        let path = Path { buffer_permille, ..path.clone() };
+        let path = BottleneckPath { buffer_permille, ..path.clone() };
         let flows = [Flow::bulk(controller), Flow::bulk("cubic")];
         let beside = measure(&path, &flows, from * 1000, to * 1000);
         let ratio = beside[0].share / beside[1].share;

@@ -1,7 +1,7 @@
 //! One flow over a grid of paths: goodput, round-trip time, what was sent again.
 
 use crate::check_snapshot;
-use neap_lab::experiments::bottleneck::{Cell, Figures, GRID_HEADER};
+use neap_lab::bottleneck::{Cell, FlowFigures, GRID_HEADER};
 
 const CONTROLLERS: [&str; 2] = ["bbr", "bbr3"];
 
@@ -36,7 +36,7 @@ fn cells(controller: &'static str) -> Vec<Cell> {
 }
 
 /// What must hold, whatever the table says.
-fn check(cell: &Cell, figures: &Figures) {
+fn check(cell: &Cell, figures: &FlowFigures) {
     let row = cell.row(cell.affordable(), figures);
     let is_deep = cell.buffer_permille >= 1000;
     if cell.loss > 0 {

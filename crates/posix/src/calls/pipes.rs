@@ -9,6 +9,7 @@ use crate::file::{File, Object};
 use crate::pipe::{Contents, PAGE, PIPE_BUF, PipeEnd, pipe};
 use crate::socket::SharedSocket;
 use crate::{Fd, Posix};
+use bytes::Bytes;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_tcp::connection::WriteFlags;
 use neap_tcp::connection::{ReadError, WriteError};
@@ -69,7 +70,8 @@ impl PipeEnd {
     }
 }
 
-/// Waits for the other end of the pipe at this place of the call, or ends with what is done.
+/// Waits for the other end of the pipe at this place of the call. Without a wait the answer is what
+/// was done.
 fn wait(
     now: Instant,
     call: &mut Call,
@@ -83,7 +85,7 @@ fn wait(
     all_or_again(call.done)
 }
 
-/// What was done, or that nothing could be.
+/// The bytes that were moved; `EAGAIN` if there are none.
 fn all_or_again(done: usize) -> Result<Outcome<usize>, Errno> {
     if done > 0 { Ok(Outcome::Done(done)) } else { Err(Errno::EAGAIN) }
 }
@@ -145,7 +147,8 @@ impl Splice {
         wait(self.now, call, may_wait, OUTPUT, POLLOUT).map(Some)
     }
 
-    fn between_pipes(
+    /// Moves the contents of one pipe into another (`splice_pipe_to_pipe`).
+    fn pipe_to_pipe(
         self,
         call: &mut Call,
         from: &PipeEnd,
@@ -178,8 +181,8 @@ impl Splice {
         Ok(Outcome::Done(done))
     }
 
-    /// From a connection (`tcp_splice_read`).
-    fn from_socket(
+    /// Moves received bytes of a connection into a pipe (`tcp_splice_read`).
+    fn socket_to_pipe(
         self,
         call: &mut Call,
         from: &SharedSocket,
@@ -212,8 +215,8 @@ impl Splice {
         }
     }
 
-    /// To a connection (`splice_to_socket`).
-    fn to_socket(
+    /// Sends the contents of a pipe on a connection (`splice_to_socket`).
+    fn pipe_to_socket(
         self,
         call: &mut Call,
         from: &PipeEnd,
@@ -235,7 +238,7 @@ impl Splice {
                     false => Ok(Outcome::Done(call.done)),
                 };
             };
-            match self.send(handle.as_ref(), &input, front, call.done) {
+            match self.send(handle.as_ref(), &input, &front, call.done) {
                 Ok(sent) => {
                     input.drop_front(sent);
                     call.done += sent;
@@ -260,7 +263,7 @@ impl Splice {
         self,
         handle: Option<&TcpHandle>,
         input: &Contents,
-        front: bytes::Bytes,
+        front: &Bytes,
         done: usize,
     ) -> Result<usize, WriteError> {
         let left = self.len - done;
@@ -322,9 +325,9 @@ impl Posix {
         match (from, to) {
             (End::Socket(_), End::Socket(_)) => Err(Errno::EINVAL),
             (End::Pipe(from), End::Pipe(to)) if from.is_same_pipe(to) => Err(Errno::EINVAL),
-            (End::Pipe(from), End::Pipe(to)) => splice.between_pipes(call, from, to),
-            (End::Socket(from), End::Pipe(to)) => splice.from_socket(call, from, to),
-            (End::Pipe(from), End::Socket(to)) => splice.to_socket(call, from, to),
+            (End::Pipe(from), End::Pipe(to)) => splice.pipe_to_pipe(call, from, to),
+            (End::Socket(from), End::Pipe(to)) => splice.socket_to_pipe(call, from, to),
+            (End::Pipe(from), End::Socket(to)) => splice.pipe_to_socket(call, from, to),
         }
     }
 }

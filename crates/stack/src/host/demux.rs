@@ -371,7 +371,8 @@ impl Tables {
         let is_used = !reuse && self.uses.is_used(port);
         let is_bound = bound.any(|other| {
             let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
-            !is_own && !(reuse && other.reuse()) && wanted.meets_bound(other)
+            let is_shared = reuse && other.reuse();
+            !is_own && !is_shared && wanted.meets_bound(other)
         });
         if is_listened || is_used || is_bound {
             return Err(SocketError::AddressInUse);

@@ -129,7 +129,7 @@ impl UdpHandle {
         self.0.socket.set_max_pacing_rate(rate);
     }
 
-    /// As it was set.
+    /// `SO_MAX_PACING_RATE` as it was set.
     pub fn max_pacing_rate(&self) -> Rate {
         self.0.socket.max_pacing_rate()
     }

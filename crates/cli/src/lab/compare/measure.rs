@@ -1,7 +1,7 @@
 //! One flow over real devices.
 
 use super::lateness::Lateness;
-use super::network::{DEVICE, Network, RECEIVER, Running, SENDER, run};
+use super::network::{ChildGuard, DEVICE, Network, RECEIVER, SENDER, run};
 use super::{Link, Outcome, Samples, Sender, WARM_UP};
 use crate::perf::interrupt::Interrupt;
 use serde_json::Value;
@@ -37,7 +37,7 @@ pub(super) fn measure(
     let stop = AtomicBool::new(false);
     let (queue, lateness) = thread::scope(|scope| {
         let lateness = scope.spawn(|| Lateness::watch(&stop));
-        let queue = watch_queue(&network, &mut flow, (from, until), interrupt);
+        let queue = watch_queue(&network, &mut flow, from, until, interrupt);
         stop.store(true, Ordering::Relaxed);
         (queue, lateness.join())
     });
@@ -53,8 +53,9 @@ pub(super) fn measure(
 /// Bytes in the queue over and over, until the flow has ended.
 fn watch_queue(
     network: &Network,
-    flow: &mut Running,
-    (from, until): (Instant, Instant),
+    flow: &mut ChildGuard,
+    from: Instant,
+    until: Instant,
     interrupt: &Interrupt,
 ) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut queue = Vec::new();
@@ -83,7 +84,7 @@ fn read(mut from: impl Read) -> String {
 }
 
 /// Waits until the server listens.
-fn listening(mut server: Running) -> Result<Running, Box<dyn Error>> {
+fn listening(mut server: ChildGuard) -> Result<ChildGuard, Box<dyn Error>> {
     let stdout = server.0.stdout.take().ok_or("a program without output")?;
     let mut lines = BufReader::new(stdout);
     let mut line = String::new();

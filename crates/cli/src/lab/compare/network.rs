@@ -67,9 +67,9 @@ pub(super) fn run<S: AsRef<OsStr>>(
 }
 
 /// A program that does not outlive its measurement.
-pub(super) struct Running(pub(super) Child);
+pub(super) struct ChildGuard(pub(super) Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // It may be gone already.
         let _ = self.0.kill();
@@ -134,10 +134,10 @@ impl Network {
     pub(super) fn start<S: AsRef<OsStr>>(
         name: &str,
         words: impl IntoIterator<Item = S>,
-    ) -> std::io::Result<Running> {
+    ) -> std::io::Result<ChildGuard> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", name]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(Running(command.spawn()?))
+        Ok(ChildGuard(command.spawn()?))
     }
 }

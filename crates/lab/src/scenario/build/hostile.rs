@@ -1,11 +1,11 @@
-//! Hostile peers of a scenario: where they are and whom they attack.
+//! Hostile peers of a scenario: where they are and which host they attack.
 
 use super::Builder;
 use super::session;
 use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
-use crate::hostile::{Attack, Attacker, Orders, Target};
+use crate::hostile::{Attack, AttackPlan, Attacker, SessionAddresses};
 use crate::rng::Rng;
-use crate::scenario::model::Hostile;
+use crate::scenario::model::HostileSpec;
 use crate::scenario::source::ScenarioError;
 use crate::scenario::units::Time;
 use crate::world::{ActorId, HostId};
@@ -25,13 +25,13 @@ const IDLE: Nanos = Nanos::from_secs(30);
 const PROBE: Nanos = Nanos::from_secs(5);
 
 /// A hostile peer at work.
-pub(crate) struct Running {
+pub(crate) struct HostilePeer {
     pub(crate) name: String,
     pub(crate) attack: Attack,
     /// The host that it attacks.
     pub(crate) target: HostId,
     pub(crate) actor: ActorId,
-    orders: Rc<RefCell<Option<Orders>>>,
+    plan: Rc<RefCell<Option<AttackPlan>>>,
     /// What the victim's application comes to.
     pub(crate) log: Option<SharedGroupLog>,
 }
@@ -69,12 +69,12 @@ const fn bytes(attack: Attack) -> u32 {
 
 impl<'a> Builder<'a> {
     /// Hostile peers get their names; what they do they are told later.
-    pub(super) fn actors(&mut self) -> Result<Vec<Running>, ScenarioError> {
+    pub(super) fn actors(&mut self) -> Result<Vec<HostilePeer>, ScenarioError> {
         let mut all = Vec::new();
         let scenario = self.scenario;
         for (index, (name, spanned)) in scenario.hostile.iter().enumerate() {
             let rng = Rng::new(scenario.seed).fork(6).fork(index as u64);
-            let (attacker, orders) = Attacker::new(rng);
+            let (attacker, plan) = Attacker::new(rng);
             let actor = self.world.add_actor(attacker);
             if !self.name_actor(name, actor) {
                 return Err(self.source.error(spanned, "is a host or a router already"));
@@ -82,7 +82,7 @@ impl<'a> Builder<'a> {
             let attack = spanned.get_ref().attack;
             let target = self.host(&spanned.get_ref().target)?;
             let name = name.clone();
-            all.push(Running { name, attack, target, actor, orders, log: None });
+            all.push(HostilePeer { name, attack, target, actor, plan, log: None });
         }
         Ok(all)
     }
@@ -91,14 +91,14 @@ impl<'a> Builder<'a> {
     pub(super) fn unleash(
         &mut self,
         start: Instant,
-        sessions: &[session::Running],
-        hostiles: &mut [Running],
+        sessions: &[session::RunningSession],
+        hostiles: &mut [HostilePeer],
     ) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
         for (index, (spanned, running)) in
             scenario.hostile.values().zip(hostiles.iter_mut()).enumerate()
         {
-            let hostile: &Hostile = spanned.get_ref();
+            let hostile: &HostileSpec = spanned.get_ref();
             let host = self.host(&hostile.target)?;
             let Some(own) = self.address_of(running.actor) else {
                 return Err(self.source.error(spanned, "no link ends at this peer"));
@@ -112,11 +112,12 @@ impl<'a> Builder<'a> {
                 let log = self.victim(spanned, host, victim, caller, begin)?;
                 running.log = Some(log);
             }
-            *running.orders.borrow_mut() = Some(Orders {
+            *running.plan.borrow_mut() = Some(AttackPlan {
                 attack: hostile.attack,
                 own,
                 victim,
-                span: (begin, start + hostile.stop.0),
+                start: begin,
+                stop: start + hostile.stop.0,
                 interval: hostile.interval.map_or(Nanos::from_millis(100), |Time(time)| time),
                 burst: hostile.burst.unwrap_or(10),
                 count: hostile.count.unwrap_or(1),
@@ -127,12 +128,12 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The session that somebody off the path attacks.
+    /// The session that a peer off the path attacks.
     fn target(
         &self,
-        hostile: &Hostile,
-        sessions: &[session::Running],
-    ) -> Result<Option<Target>, ScenarioError> {
+        hostile: &HostileSpec,
+        sessions: &[session::RunningSession],
+    ) -> Result<Option<SessionAddresses>, ScenarioError> {
         match (&hostile.session, hostile.attack) {
             (Some(name), Attack::Blind) => {
                 let session = sessions.iter().find(|session| session.name == *name.get_ref());
@@ -157,7 +158,7 @@ impl<'a> Builder<'a> {
     /// The application that is attacked.
     fn victim(
         &mut self,
-        spanned: &Spanned<Hostile>,
+        spanned: &Spanned<HostileSpec>,
         host: HostId,
         local: SocketAddr,
         caller: SocketAddr,

@@ -5,8 +5,8 @@ use crate::link::{
     ScriptedLoss, Trace, Wifi,
 };
 use crate::rng::Ppm;
-use crate::scenario::model::{Host, Link, Way};
-use crate::scenario::source::{Files, ScenarioError, Source};
+use crate::scenario::model::{DirectionSpec, HostSpec, LinkSpec};
+use crate::scenario::source::{Files, ScenarioError, SourceFile};
 use crate::scenario::units::{Buffer, Room, Share, Size, Speed, Time};
 use neap_tcp::time::Nanos;
 use toml::Spanned;
@@ -18,45 +18,45 @@ const DEFAULT_BUFFER: Buffer = Buffer { packets: 1000, bytes: u64::MAX };
 const RED_WEIGHT_LOG: u32 = 9;
 
 /// Reads one direction.
-pub(super) struct Reader<'a> {
-    pub(super) source: &'a Source,
-    pub(super) link: &'a Spanned<Link>,
+pub(super) struct LinkReader<'a> {
+    pub(super) source: &'a SourceFile,
+    pub(super) link: &'a Spanned<LinkSpec>,
     pub(super) from: usize,
     pub(super) is_router: bool,
     pub(super) files: &'a Files<'a>,
 }
 
-impl Reader<'_> {
+impl LinkReader<'_> {
     fn error(&self, key: &str, what: &str) -> ScenarioError {
         self.source.error_in(self.link.span(), key, what)
     }
 
     /// The path, and the largest packet that the other end says it takes.
     pub(super) fn path(&self) -> Result<PathConfig, ScenarioError> {
-        let way = self.link.get_ref().way(self.from);
-        let Some(Speed(rate)) = way.rate else {
+        let direction = self.link.get_ref().direction(self.from);
+        let Some(Speed(rate)) = direction.rate else {
             return Err(self.error("rate", "a link needs a rate"));
         };
-        let delay = time(way.delay);
+        let delay = time(direction.delay);
         let mut path = PathConfig::clean(rate, delay);
-        self.queue(&way, &mut path)?;
-        self.accidents(&way, &mut path)?;
-        if way.mtu.is_some_and(|mtu| mtu < 68) {
+        self.queue(&direction, &mut path)?;
+        self.impairments(&direction, &mut path)?;
+        if direction.mtu.is_some_and(|mtu| mtu < 68) {
             return Err(self.error("mtu", "no link carries less than 68 bytes"));
         }
-        path.mtu = way.mtu;
+        path.mtu = direction.mtu;
         Ok(path)
     }
 
-    fn queue(&self, way: &Way, path: &mut PathConfig) -> Result<(), ScenarioError> {
+    fn queue(&self, direction: &DirectionSpec, path: &mut PathConfig) -> Result<(), ScenarioError> {
         let limits = |Buffer { packets, bytes }, rate| Bottleneck { rate, packets, bytes };
-        let room = way.buffer.map(|Room(buffer)| buffer);
-        let is_special = way.codel.is_some()
-            || way.red.is_some()
-            || way.mark_above.is_some()
-            || way.wifi.is_some()
-            || way.trace.is_some();
-        if let Some(hop) = way.bottleneck {
+        let room = direction.buffer.map(|Room(buffer)| buffer);
+        let is_special = direction.codel.is_some()
+            || direction.red.is_some()
+            || direction.mark_above.is_some()
+            || direction.wifi.is_some()
+            || direction.trace.is_some();
+        if let Some(hop) = direction.bottleneck {
             if self.is_router {
                 let what = "a router's port is the bottleneck itself: use rate and buffer";
                 return Err(self.error("bottleneck", what));
@@ -65,15 +65,15 @@ impl Reader<'_> {
             path.bottleneck = Some(limits(buffer, hop.rate.0));
         } else if self.is_router || is_special {
             path.bottleneck = Some(limits(room.unwrap_or(DEFAULT_BUFFER), path.rate));
-        } else if room.is_some() && self.own_way().buffer.is_some() {
+        } else if room.is_some() && self.own_direction().buffer.is_some() {
             let what = "a host's card has a ring, not a buffer: use a bottleneck, or nic.ring";
             return Err(self.error("buffer", what));
         }
-        path.discipline = self.discipline(way)?;
-        if way.wifi.is_some() && way.trace.is_some() {
+        path.discipline = self.discipline(direction)?;
+        if direction.wifi.is_some() && direction.trace.is_some() {
             return Err(self.error("wifi", "excludes trace: both say when packets leave"));
         }
-        path.wifi = way.wifi.map(|wifi| Wifi {
+        path.wifi = direction.wifi.map(|wifi| Wifi {
             overhead: wifi.overhead.0,
             frames: wifi.frames,
             airtime: wifi.airtime.0,
@@ -81,11 +81,11 @@ impl Reader<'_> {
         if path.wifi.is_some_and(|wifi| wifi.frames == 0) {
             return Err(self.error("wifi", "an aggregate has at least one frame"));
         }
-        path.policer = way.policer.map(|p| Policer { rate: p.rate.0, burst: p.burst.0 });
+        path.policer = direction.policer.map(|p| Policer { rate: p.rate.0, burst: p.burst.0 });
         if path.policer.is_some_and(|policer| policer.burst < 1538) {
             return Err(self.error("policer", "a burst below 1538 bytes passes no full packet"));
         }
-        if let Some(name) = &way.trace {
+        if let Some(name) = &direction.trace {
             let text = (self.files)(name.get_ref()).map_err(|e| self.source.error(name, e))?;
             let trace = Trace::parse(&text)
                 .map_err(|e| self.source.error(name, format_args!("{}: {e}", name.get_ref())))?;
@@ -94,13 +94,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn own_way(&self) -> &Way {
+    fn own_direction(&self) -> &DirectionSpec {
         let link = self.link.get_ref();
         if self.from == 0 { &link.there } else { &link.back }
     }
 
-    fn discipline(&self, way: &Way) -> Result<Discipline, ScenarioError> {
-        let codel = way.codel.map(|codel| {
+    fn discipline(&self, direction: &DirectionSpec) -> Result<Discipline, ScenarioError> {
+        let codel = direction.codel.map(|codel| {
             let default = CoDel::default();
             Discipline::CoDel(CoDel {
                 target: codel.target.map_or(default.target, |Time(target)| target),
@@ -108,7 +108,7 @@ impl Reader<'_> {
                 ecn: codel.ecn.unwrap_or(default.ecn),
             })
         });
-        let red = way.red.map(|red| {
+        let red = direction.red.map(|red| {
             Discipline::Red(Red {
                 min: red.min.0,
                 max: red.max.0,
@@ -117,10 +117,10 @@ impl Reader<'_> {
                 ecn: red.ecn,
             })
         });
-        if way.red.is_some_and(|red| red.min.0 >= red.max.0) {
+        if direction.red.is_some_and(|red| red.min.0 >= red.max.0) {
             return Err(self.error("red", "min must be below max"));
         }
-        let mark = way.mark_above.map(|Size(bytes)| Discipline::MarkAbove(bytes));
+        let mark = direction.mark_above.map(|Size(bytes)| Discipline::MarkAbove(bytes));
         let mut said = [("codel", codel), ("red", red), ("mark_above", mark)]
             .into_iter()
             .filter_map(|(name, discipline)| discipline.map(|discipline| (name, discipline)));
@@ -133,29 +133,33 @@ impl Reader<'_> {
         }
     }
 
-    fn accidents(&self, way: &Way, path: &mut PathConfig) -> Result<(), ScenarioError> {
+    fn impairments(
+        &self,
+        direction: &DirectionSpec,
+        path: &mut PathConfig,
+    ) -> Result<(), ScenarioError> {
         let share = |share: Option<Share>| share.map_or(Ppm::NEVER, |share| share.0);
-        path.loss = share(way.loss);
-        path.corruption = share(way.corrupt);
-        path.duplication = share(way.duplicate);
-        path.reordering = share(way.reorder);
-        path.congestion_marks = share(way.mark);
-        path.reorder_delay = time(way.reorder_delay);
-        path.jitter = time(way.jitter);
+        path.loss = share(direction.loss);
+        path.corruption = share(direction.corrupt);
+        path.duplication = share(direction.duplicate);
+        path.reordering = share(direction.reorder);
+        path.congestion_marks = share(direction.mark);
+        path.reorder_delay = time(direction.reorder_delay);
+        path.jitter = time(direction.jitter);
         if path.reordering > Ppm::NEVER && path.reorder_delay == Nanos::ZERO {
             return Err(self.error("reorder", "needs reorder_delay: how late they are"));
         }
-        path.bursts = way.bursts.map(|bursts| GilbertElliott {
+        path.bursts = direction.bursts.map(|bursts| GilbertElliott {
             to_bad: bursts.to_bad.0,
             to_good: bursts.to_good.0,
             loss_in_bad: bursts.loss_in_bad.0,
             loss_in_good: share(bursts.loss_in_good),
         });
-        let packets = way.drop.clone().unwrap_or_default();
+        let packets = direction.drop.clone().unwrap_or_default();
         if !packets.is_sorted_by(|a, b| a < b) {
             return Err(self.error("drop", "the packets must be in ascending order"));
         }
-        let outages = way.outages.iter().flatten().map(|&(Time(from), Time(to))| (from, to));
+        let outages = direction.outages.iter().flatten().map(|&(Time(from), Time(to))| (from, to));
         let outages: Vec<(Nanos, Nanos)> = outages.collect();
         let in_order = outages.iter().all(|(from, to)| from < to)
             && outages.windows(2).all(|pair| pair[0].1 <= pair[1].0);
@@ -172,7 +176,7 @@ fn time(time: Option<Time>) -> Nanos {
 }
 
 /// The card of a host.
-pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)> {
+pub(super) fn nic(host: &HostSpec) -> Result<NicConfig, (&'static str, &'static str)> {
     let (said, default) = (&host.nic, NicConfig::default());
     let coalescing = |usecs: Option<u32>, frames: Option<u32>| Coalescing {
         delay: Nanos::from_micros(usecs.unwrap_or(0).into()),
@@ -199,6 +203,13 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
     if !(2048..=65_536).contains(&gso_max_size) {
         return Err(("gso_max_size", "must be from 2048 to 65536"));
     }
+    if !has_super_frames && said.gso_max_segs.is_some() {
+        return Err(("gso_max_segs", "means nothing without gso"));
+    }
+    let gso_max_segs = said.gso_max_segs.unwrap_or(default.gso_max_segs);
+    if gso_max_segs == 0 {
+        return Err(("gso_max_segs", "must be at least 1"));
+    }
     if said.ring == Some(0) || said.rx_ring == Some(0) {
         let key = if said.ring == Some(0) { "ring" } else { "rx_ring" };
         return Err((key, "a ring has at least one descriptor"));
@@ -207,7 +218,7 @@ pub(super) fn nic(host: &Host) -> Result<NicConfig, (&'static str, &'static str)
         mtu,
         descriptors: said.ring.unwrap_or(default.descriptors),
         gso_max_size: if tso { gso_max_size as u32 } else { mtu.into() },
-        gso_max_segs: if has_super_frames { default.gso_max_segs } else { 0 },
+        gso_max_segs: if has_super_frames { gso_max_segs } else { 0 },
         checksums,
         gro,
         rx_descriptors: said.rx_ring.unwrap_or(default.rx_descriptors),

@@ -5,7 +5,7 @@ use super::Builder;
 use crate::app::session::{self, Ending, Plan, Reading, SharedSessionLog, Writing};
 use crate::pattern::Pattern;
 use crate::rng::{Ppm, Rng};
-use crate::scenario::model::{Leave, Session};
+use crate::scenario::model::{EndingSpec, SessionSpec};
 use crate::scenario::source::ScenarioError;
 use crate::scenario::units::{Share, Size, Speed, Time};
 use core::net::SocketAddr;
@@ -18,20 +18,20 @@ use neap_tcp::time::{Instant, Nanos};
 const FIRST_PORT: u16 = 7001;
 
 /// A session at work.
-pub(crate) struct Running {
-    /// Its name.
+pub(crate) struct RunningSession {
+    /// Its name in the scenario.
     pub(crate) name: String,
-    /// Who connected.
+    /// The log of the end that connects.
     pub(crate) client: SharedSessionLog,
-    /// Who listened.
+    /// The log of the end that listens.
     pub(crate) server: SharedSessionLog,
-    /// Bytes that each end writes.
+    /// Bytes that client and server write.
     pub(crate) bytes: [u64; 2],
     /// One end leaves without having read all.
     pub(crate) is_cut: bool,
 }
 
-impl Session {
+impl SessionSpec {
     fn plans(&self, rng: &mut Rng) -> [Plan; 2] {
         let size = |size: Option<Size>, or: u64| size.map_or(or, |Size(size)| size);
         let share = |share: Option<Share>| share.map_or(Ppm::NEVER, |Share(share)| share);
@@ -43,8 +43,8 @@ impl Session {
             let (write, read) = (size(self.write, 16_384).max(1), size(self.read, 65_536).max(1));
             let (zero_copy, pause) = (share(self.zero_copy), share(self.pause));
             let ending = match self.ending {
-                Leave::Close if end == leaver => Ending::Close,
-                Leave::Abort if end == leaver => Ending::Abort(size(self.after, 0)),
+                EndingSpec::Close if end == leaver => Ending::Close,
+                EndingSpec::Abort if end == leaver => Ending::Abort(size(self.after, 0)),
                 _ => Ending::HalfClose,
             };
             Plan {
@@ -74,9 +74,9 @@ impl Session {
     fn is_cut(&self) -> bool {
         let unread = if self.ended_by_server { self.bytes } else { self.answer };
         match self.ending {
-            Leave::HalfClose => false,
-            Leave::Close => unread.is_some_and(|Size(size)| size > 0),
-            Leave::Abort => true,
+            EndingSpec::HalfClose => false,
+            EndingSpec::Close => unread.is_some_and(|Size(size)| size > 0),
+            EndingSpec::Abort => true,
         }
     }
 
@@ -107,10 +107,13 @@ impl Session {
 
 impl Builder<'_> {
     /// Starts all sessions.
-    pub(super) fn sessions(&mut self, start: Instant) -> Result<Vec<Running>, ScenarioError> {
+    pub(super) fn sessions(
+        &mut self,
+        start: Instant,
+    ) -> Result<Vec<RunningSession>, ScenarioError> {
         let mut all = Vec::new();
         for (index, (name, spanned)) in self.scenario.session.iter().enumerate() {
-            let session: &Session = spanned.get_ref();
+            let session: &SessionSpec = spanned.get_ref();
             let (from, to) = (self.host(&session.from)?, self.host(&session.to)?);
             if from == to {
                 return Err(self.source.error(&session.to, "a session needs two hosts"));
@@ -133,7 +136,7 @@ impl Builder<'_> {
             let (app, client) = session::client(remote, connect, at, client, rng.fork(2));
             self.world.add_app(from, app);
             let is_cut = session.is_cut();
-            all.push(Running { name: name.clone(), client, server, bytes, is_cut });
+            all.push(RunningSession { name: name.clone(), client, server, bytes, is_cut });
         }
         Ok(all)
     }

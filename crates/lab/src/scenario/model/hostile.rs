@@ -8,18 +8,18 @@ use serde::Deserialize;
 /// A hostile peer at the end of a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hostile {
-    /// What it does.
+pub struct HostileSpec {
+    /// The attack.
     pub attack: Attack,
-    /// To which host.
+    /// The host that is attacked.
     pub target: Name,
     /// The session of which somebody off the path knows addresses and ports.
     #[serde(default)]
     pub session: Option<Name>,
-    /// From the start of the world.
+    /// When the attack begins, from the start of the world.
     #[serde(default)]
     pub start: Option<Time>,
-    /// Then it says nothing any more.
+    /// When the attack ends, from the start of the world.
     pub stop: Time,
     /// Between two bursts of a flood; 100 ms by default.
     #[serde(default)]
@@ -27,7 +27,7 @@ pub struct Hostile {
     /// Segments of a burst; 10 by default.
     #[serde(default)]
     pub burst: Option<u32>,
-    /// Connections; 1 by default.
+    /// Number of connections; 1 by default.
     #[serde(default)]
     pub count: Option<u32>,
 }

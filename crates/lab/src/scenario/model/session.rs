@@ -7,12 +7,12 @@ use serde::Deserialize;
 /// A connection and what its ends do. What is said of reading, writing and options holds for both.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Session {
+pub struct SessionSpec {
     /// The host that connects.
     pub from: Name,
     /// The host that listens.
     pub to: Name,
-    /// From the start of the world.
+    /// When it begins, from the start of the world.
     #[serde(default)]
     pub start: Option<Time>,
     /// Bytes that `from` writes.
@@ -21,28 +21,28 @@ pub struct Session {
     /// Bytes that `to` writes.
     #[serde(default)]
     pub answer: Option<Size>,
-    /// Bytes of one write at the most.
+    /// Bytes of one write at most.
     #[serde(default)]
     pub write: Option<Size>,
-    /// Bytes of one read at the most.
+    /// Bytes of one read at most.
     #[serde(default)]
     pub read: Option<Size>,
-    /// Reads and writes that copy nothing.
+    /// Share of the reads and writes that copy nothing.
     #[serde(default)]
     pub zero_copy: Option<Share>,
-    /// Reads and writes after which it rests.
+    /// Share of the reads and writes after which an end rests.
     #[serde(default)]
     pub pause: Option<Share>,
-    /// For so long at the most.
+    /// The longest rest.
     #[serde(default)]
     pub rest: Option<Time>,
     /// `to` reads nothing for so long.
     #[serde(default)]
     pub late: Option<Time>,
-    /// How it ends.
+    /// How the session ends.
     #[serde(default)]
-    pub ending: Leave,
-    /// `to` is who ends it so.
+    pub ending: EndingSpec,
+    /// The ending is that of `to`, not of `from`.
     #[serde(default)]
     pub ended_by_server: bool,
     /// It is aborted once so many bytes were read and written.
@@ -80,12 +80,12 @@ pub struct Session {
 /// How an end leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Leave {
+pub enum EndingSpec {
     /// Shuts down after its last byte, closes after the peer's.
     #[default]
     HalfClose,
     /// Closes after its last byte, whatever comes.
     Close,
-    /// Resets.
+    /// Resets the connection.
     Abort,
 }

@@ -1,6 +1,6 @@
 //! Applications and sessions.
 
-use super::{Draw, FQ_ROUND, Kind, put, share, size, speed, time, within};
+use super::{Drawer, FQ_ROUND, Theme, put, share, size, speed, time, within};
 use crate::rng::Ppm;
 use neap_tcp::time::Nanos;
 use toml::{Table, Value};
@@ -8,11 +8,11 @@ use toml::{Table, Value};
 /// Messages of one application that writes now and then.
 const MESSAGES: u64 = 200;
 
-impl Draw {
+impl Drawer {
     pub(super) fn applications(&mut self) {
         let count = self.rng.pick(&[1, 1, 1, 2, 2, 3, 4]);
         for index in 0..count {
-            let now_and_then = if self.kind == Kind::Slow { 75 } else { 25 };
+            let now_and_then = if self.theme == Theme::Slow { 75 } else { 25 };
             if self.often(now_and_then) {
                 let app = self.app();
                 within(&mut self.table, "app").insert(format!("app{index}"), Value::Table(app));
@@ -38,9 +38,9 @@ impl Draw {
         );
     }
 
-    /// Silence after which a socket asks whether anybody is there.
+    /// Silence after which a socket probes whether its peer is there.
     fn keepalive(&mut self) -> Value {
-        let most = if self.kind == Kind::Slow { 1800 } else { 60 };
+        let most = if self.theme == Theme::Slow { 1800 } else { 60 };
         let idle = Nanos::from_secs(self.rng.log_range(5, most));
         time(if self.delivers { idle.max(self.longest_silence()) } else { idle })
     }
@@ -163,12 +163,17 @@ impl Draw {
             put(&mut one, [("late", time(Nanos::from_secs(self.rng.range(1, 20))))]);
         }
         self.ending(&mut one, bytes + answer);
+        if self.theme == Theme::Pair && !one.contains_key("ending") {
+            // A probe would hide that a connection sleeps too long. Only an end that is reset or
+            // left needs probes.
+            one.remove("keepalive");
+        }
         self.options(&mut one);
         one
     }
 
     fn rest(&mut self) -> Nanos {
-        let most = if self.kind == Kind::Slow { 20_000_000_000 } else { 300_000_000 };
+        let most = if self.theme == Theme::Slow { 20_000_000_000 } else { 300_000_000 };
         Nanos(self.rng.log_range(1_000, most))
     }
 
@@ -196,7 +201,7 @@ impl Draw {
             put(one, [("mss", size(self.rng.range(88, 1460)))]);
         }
         if self.often(10) {
-            let least = if self.kind == Kind::Slow { 2_000 } else { 50_000 };
+            let least = if self.theme == Theme::Slow { 2_000 } else { 50_000 };
             put(one, [("pacing_rate", speed(self.rng.log_range(least, 100_000_000)))]);
         }
         if self.often(15) {

@@ -3,6 +3,7 @@
 mod blocking;
 mod epoll;
 mod pipes;
+mod stress;
 mod threads;
 
 use crate::common::{Family, eventually};

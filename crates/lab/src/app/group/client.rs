@@ -14,14 +14,14 @@ use neap_tcp::time::{Instant, Nanos, Rate};
 const TICK: Nanos = Nanos::from_millis(10);
 
 /// Writes as the traffic of its group says, and leaves.
-pub(super) struct Sender {
+pub(super) struct GroupClient {
     group: Group,
     /// Its place in the log.
     index: usize,
     start: Instant,
     end: Instant,
     rng: Rng,
-    /// Something is due then.
+    /// When something is due.
     next: Instant,
     /// The stream may be written up to this position.
     allowed: u64,
@@ -38,7 +38,7 @@ fn around(rng: &mut Rng, mean: u64) -> u64 {
     rng.range(mean / 2, mean.saturating_add(mean / 2))
 }
 
-impl Sender {
+impl GroupClient {
     pub(super) fn new(group: Group, start: Instant, end: Instant, rng: Rng) -> Self {
         Self {
             index: group.add_client(),
@@ -172,7 +172,7 @@ impl Sender {
     }
 }
 
-impl Task for Sender {
+impl Task for GroupClient {
     fn sleeps(&self) -> bool {
         !self.group.config.polls
     }

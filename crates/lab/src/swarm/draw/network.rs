@@ -1,19 +1,21 @@
 //! Topologies, links and cards.
 
-use super::{Draw, put, share, size, speed, time, within};
+use super::{Drawer, Theme, put, share, size, speed, time, within};
 use crate::rng::Ppm;
 use neap_tcp::time::Nanos;
 use toml::{Table, Value};
 
-impl Draw {
+impl Drawer {
     /// Two hosts at a link, behind one or two routers, or more at a star.
     pub(super) fn network(&mut self) {
-        let hosts = match self.rng.below(8) {
+        let is_pair = self.theme == Theme::Pair;
+        let hosts = match if is_pair { 0 } else { self.rng.below(8) } {
             0..7 => 2,
             _ => self.rng.range(3, 5) as usize,
         };
         self.hosts = ["a", "b", "c", "d", "e"][..hosts].iter().map(|&name| name.into()).collect();
         let routers = match hosts {
+            2 if is_pair => 0,
             2 => self.rng.pick(&[0, 0, 0, 1, 1, 2]),
             _ => 1,
         };
@@ -32,7 +34,7 @@ impl Draw {
         };
         let is_lossy = self.is_lossy;
         for (index, ends) in ends.into_iter().enumerate() {
-            // One link of a way is the bad one; now and then all are.
+            // The first link has impairments; now and then others have them too.
             let is_bad = is_lossy && (index == 0 || self.often(20));
             let mut link = self.link(routers > 0, is_bad);
             put(&mut link, [("ends", ends.map(Value::from).to_vec().into())]);
@@ -50,7 +52,7 @@ impl Draw {
             put(&mut link, [("buffer", buffer.into())]);
         }
         for way in ["there", "back"] {
-            if self.often(70) {
+            if self.often(if self.theme == Theme::Pair { 90 } else { 70 }) {
                 let way_table = self.way(has_port, is_bad);
                 link.insert(way.into(), Value::Table(way_table));
             }
@@ -68,8 +70,11 @@ impl Draw {
         if !has_port && self.often(25) {
             let mut hop = Table::new();
             let rate = (self.rate / self.rng.range(1, 10)).max(1_250);
-            let buffer = format!("{} packets", self.rng.log_range(4, 500));
-            put(&mut hop, [("rate", speed(rate)), ("buffer", buffer.into())]);
+            let mut buffer: Value = format!("{} packets", self.rng.log_range(4, 500)).into();
+            if self.theme == Theme::Pair && self.often(50) {
+                buffer = size(self.rng.log_range(20_000, 2_000_000));
+            }
+            put(&mut hop, [("rate", speed(rate)), ("buffer", buffer)]);
             put(&mut way, [("bottleneck", Value::Table(hop))]);
         }
         if self.often(15) {
@@ -77,14 +82,16 @@ impl Draw {
         }
         self.management(&mut way);
         if is_bad {
-            self.accidents(&mut way);
+            self.impairments(&mut way);
         }
         way
     }
 
     fn management(&mut self, way: &mut Table) {
+        // Each kind of queue is one of so many.
+        let kinds = if self.theme == Theme::Pair { 8 } else { 20 };
         let ecn = self.often(50);
-        match self.rng.below(20) {
+        match self.rng.below(kinds) {
             0 => {
                 let mut codel = Table::new();
                 put(&mut codel, [("ecn", ecn.into())]);
@@ -107,7 +114,7 @@ impl Draw {
             2 => put(way, [("mark_above", size(self.rng.log_range(3_000, 60_000)))]),
             _ => {}
         }
-        match self.rng.below(20) {
+        match self.rng.below(kinds) {
             0 => {
                 let mut wifi = Table::new();
                 put(
@@ -132,12 +139,13 @@ impl Draw {
     }
 
     /// Loss, corruption, duplicates, overtaking, jitter.
-    fn accidents(&mut self, way: &mut Table) {
+    fn impairments(&mut self, way: &mut Table) {
         let worst = if self.delivers { 1 } else { 4 };
+        let how_often = if self.theme == Theme::Pair { 75 } else { 60 };
         for (key, most) in
             [("loss", 40_000), ("corrupt", 20_000), ("duplicate", 50_000), ("reorder", 100_000)]
         {
-            if self.often(60) {
+            if self.often(how_often) {
                 let value = share(Ppm(self.rng.log_range(100, most * worst) as u32));
                 put(way, [(key, value)]);
             }
@@ -196,6 +204,9 @@ impl Draw {
         }
         if self.often(15) {
             put(&mut nic, [("bql", false.into())]);
+        }
+        if self.theme == Theme::Pair && self.often(50) {
+            put(&mut nic, [("gso_max_segs", size(self.rng.pick(&[2, 16])))]);
         }
         nic
     }

@@ -3,7 +3,7 @@
 use super::messages::Parser;
 use super::{EndLog, Group, GroupLog, LONGEST_WRITE, Traffic};
 use crate::app::page;
-use crate::app::server::Service;
+use crate::app::server::Acceptor;
 use crate::app::stream::{Failed, Stream};
 use crate::app::task::{Task, Turn};
 use core::net::SocketAddr;
@@ -15,12 +15,12 @@ use neap_tcp::time::{Instant, Nanos};
 const TICK: Nanos = Nanos::from_millis(5);
 
 /// Gives each connection of a group its receiver.
-pub(super) struct ReceiverService {
+pub(super) struct GroupAcceptor {
     pub(super) group: Group,
 }
 
-impl Service for ReceiverService {
-    type Task = Receiver;
+impl Acceptor for GroupAcceptor {
+    type Task = GroupServer;
 
     fn sleeps(&self) -> bool {
         !self.group.config.polls
@@ -30,12 +30,12 @@ impl Service for ReceiverService {
         self.group.config.read_rate.map(|_| TICK)
     }
 
-    fn accept(&mut self, now: Instant, from: SocketAddr) -> Receiver {
+    fn accept(&mut self, now: Instant, from: SocketAddr) -> GroupServer {
         let servers = &mut self.group.log.borrow_mut().servers;
         let index = servers.len();
         servers.push(EndLog::default());
         let group = self.group.clone();
-        Receiver { group, index, from, since: now, parser: Parser::default(), counted: 0 }
+        GroupServer { group, index, from, since: now, parser: Parser::default(), counted: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -44,7 +44,7 @@ impl Service for ReceiverService {
 }
 
 /// Reads, checks and answers what one client writes.
-pub(super) struct Receiver {
+pub(super) struct GroupServer {
     group: Group,
     /// Its place in the log.
     index: usize,
@@ -55,7 +55,7 @@ pub(super) struct Receiver {
     counted: u64,
 }
 
-impl Task for Receiver {
+impl Task for GroupServer {
     fn sleeps(&self) -> bool {
         !self.group.config.polls
     }

@@ -18,14 +18,14 @@ pub type Failure = Box<dyn core::error::Error>;
 
 /// What Ethernet adds to each IP packet on the wire, bytes.
 const ETHERNET: u64 = 38;
-/// Bytes of one write.
+/// Bytes of one write at most.
 const WRITE: u64 = 256 << 10;
 /// Lateness of the hosts: that of a real one with high-resolution timers.
 const LATENESS: Nanos = Nanos::from_micros(10);
 
-/// The way through the bottleneck.
+/// The path through the bottleneck.
 #[derive(Clone, Debug)]
-pub struct Path {
+pub struct BottleneckPath {
     /// Rate of the bottleneck, on the wire.
     pub rate: Rate,
     /// Round-trip time without any queue.
@@ -42,7 +42,7 @@ pub struct Path {
     pub mtu: u16,
 }
 
-impl Path {
+impl BottleneckPath {
     /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
     /// a round trip holds about a thousand, where they may be that large: the MSS is at most half
     /// of the first window, which is 64 KB.
@@ -86,7 +86,7 @@ impl Path {
 pub struct Flow {
     /// Its congestion controller.
     pub controller: &'static str,
-    /// When it begins.
+    /// When it begins, from the start of the run.
     pub begins: Nanos,
     /// Its application writes no faster than this, every 10 ms.
     pub at_most: Option<Rate>,
@@ -116,7 +116,7 @@ fn group(traffic: Traffic, options: SocketOptions) -> Group {
 
 /// What one flow came to, over the measured time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct FlowFigures {
     /// Payload acknowledged, of what the bottleneck carries.
     pub share: f64,
     /// Mean smoothed round-trip time over that of a single segment.
@@ -126,21 +126,21 @@ pub struct Figures {
 }
 
 /// A world with flows through a bottleneck, which the caller runs.
-pub struct Experiment {
+pub struct BottleneckRun {
     world: World,
     link: Link,
-    path: Path,
+    path: BottleneckPath,
     start: Instant,
-    /// Log of each flow.
+    /// The log of each flow's group.
     logs: Vec<SharedGroupLog>,
 }
 
-impl Experiment {
+impl BottleneckRun {
     /// Sets it up; nothing has run.
     ///
     /// # Errors
     /// [`Failure`]: a configuration that the stack refuses.
-    pub fn new(path: &Path, flows: &[Flow], seed: u64) -> Result<Self, Failure> {
+    pub fn new(path: &BottleneckPath, flows: &[Flow], seed: u64) -> Result<Self, Failure> {
         let mut world =
             World::new(WorldConfig { seed, wake_jitter: LATENESS, ..WorldConfig::default() });
         let config = host_config(path);
@@ -191,7 +191,7 @@ impl Experiment {
     ///
     /// # Errors
     /// [`Failure`]: a host that spins.
-    pub fn measure(&mut self, from: Nanos, to: Nanos) -> Result<Vec<Figures>, Failure> {
+    pub fn measure(&mut self, from: Nanos, to: Nanos) -> Result<Vec<FlowFigures>, Failure> {
         /// Readings of the round-trip time.
         const READINGS: u64 = 500;
         self.run_until(from)?;
@@ -206,12 +206,12 @@ impl Experiment {
         }
         let (seconds, base) = (Nanos(to.0 - from.0).as_secs_f64(), self.path.base_rtt().0 as f64);
         let figures = flows.map(|flow| {
-            let Some(after) = self.info(flow) else { return Figures::default() };
+            let Some(after) = self.info(flow) else { return FlowFigures::default() };
             let (acked, sent, resent) = before[flow]
                 .as_ref()
                 .map_or((0, 0, 0), |info| (info.bytes_acked, info.bytes_sent, info.bytes_retrans));
             let acked = (after.bytes_acked - acked) as f64;
-            Figures {
+            FlowFigures {
                 share: acked / seconds / self.path.payload_rate(),
                 rtt: rtts[flow] / READINGS as f64 / base,
                 resent: (after.bytes_retrans - resent) as f64
@@ -223,7 +223,7 @@ impl Experiment {
 }
 
 /// Buffers that never limit a flow.
-fn host_config(path: &Path) -> Config {
+fn host_config(path: &BottleneckPath) -> Config {
     let needed = 8 * path.rate.bytes_in(path.rtt) + (16 << 20);
     let max = u32::try_from(needed).unwrap_or(u32::MAX).min(i32::MAX as u32);
     let buffers = BufferSizes { min: 4096, default: 1 << 20, max };
@@ -254,10 +254,10 @@ pub const GRID_HEADER: &str = "\
 const AFFORDABLE_PACKETS: u64 = 24_000;
 
 impl Cell {
-    fn path(&self) -> Path {
+    fn path(&self) -> BottleneckPath {
         let rate = Rate::from_bits(self.mbit * 1_000_000);
-        let path = Path::new(rate, Nanos::from_millis(self.rtt_ms));
-        Path { buffer_permille: self.buffer_permille, loss: Ppm(self.loss), ..path }
+        let path = BottleneckPath::new(rate, Nanos::from_millis(self.rtt_ms));
+        BottleneckPath { buffer_permille: self.buffer_permille, loss: Ppm(self.loss), ..path }
     }
 
     /// How long to measure so that it costs little: at most 11 s, which is one PROBE_RTT of version
@@ -290,16 +290,16 @@ impl Cell {
     ///
     /// # Errors
     /// [`Failure`]: a host that spins.
-    pub fn run(&self, measured: Nanos, seed: u64) -> Result<Figures, Failure> {
+    pub fn run(&self, measured: Nanos, seed: u64) -> Result<FlowFigures, Failure> {
         let path = self.path();
         let from = path.rtt.saturating_mul(30).max(Nanos::from_millis(100));
-        let mut experiment = Experiment::new(&path, &[Flow::bulk(self.controller)], seed)?;
+        let mut experiment = BottleneckRun::new(&path, &[Flow::bulk(self.controller)], seed)?;
         let figures = experiment.measure(from, from + measured)?;
         figures.first().copied().ok_or_else(|| "no flow".into())
     }
 
     /// The figures as a line of a table.
-    pub fn row(&self, measured: Nanos, figures: &Figures) -> String {
+    pub fn row(&self, measured: Nanos, figures: &FlowFigures) -> String {
         format!(
             "{:>7} {:>7} {:>7.1} {:>5.1} {:>10.2} {:>8.1} {:>6.2} {:>7.2}",
             self.mbit,

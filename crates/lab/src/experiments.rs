@@ -1,3 +1,0 @@
-//! Experiments: worlds whose figures are worth printing.
-
-pub mod bottleneck;
