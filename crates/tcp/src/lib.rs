@@ -2,16 +2,17 @@
 //!
 //! # A tour
 //!
-//! Read [`connection::Connection`] first: it joins the parts and lists their verbs. What arrives
-//! (`input`), what time brings (`timers`) and what the application asks only note what is owed;
-//! [`transmit`] is the one exit, with its gates in Linux's order. It hands
-//! [`segment::Segment`]s to an [`Egress`](transmit::egress::Egress), each with the
+//! Read [`connection::Connection`] first: it joins the parts and lists their verbs. Segments that
+//! arrive, timers and calls of the application only note what is owed;
+//! [`transmit`](connection::Connection::transmit) is the one exit, with its gates in Linux's order.
+//! It hands [`segment::Segment`]s to an [`Egress`](transmit::egress::Egress), each with the
 //! [`TxCredit`](transmit::small_queue::TxCredit) whose drop says that the wire has it.
 //!
-//! Below that are the two halves. The [`sender`]: bytes not yet sent
-//! ([`send_queue`](sender::send_queue)), frames in flight ([`scoreboard`](sender::scoreboard)),
-//! loss ([`recovery`](sender::recovery)), round-trip time and delivery rate; [`congestion`] moves
-//! its window. The [`receiver`]: order, window, and which ACK is due when.
+//! Below a connection, and without knowledge of it, are its parts. The [`sender`]: bytes not yet
+//! sent ([`send_queue`](sender::send_queue)), frames in flight
+//! ([`scoreboard`](sender::scoreboard)), loss ([`recovery`](sender::recovery)), round-trip time and
+//! delivery rate; [`congestion`] moves its window. The [`receiver`]: order, window, and which ACK
+//! is due when. [`transmit`]: how large a frame is, how much may be below, when it departs.
 //!
 //! Before a connection there is a [`Request`](handshake::Request) or a SYN cookie, after it a
 //! [`TimeWait`](time_wait::TimeWait); both are small. [`config`] has every setting by the name of

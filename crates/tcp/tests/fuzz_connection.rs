@@ -435,7 +435,7 @@ impl World {
                 self.connection.on_path_change(now, self.wire.path);
             }
             _ => match source.byte() % 64 {
-                0 => self.connection.shutdown_write(now),
+                0 => self.connection.shutdown_write(),
                 1 => {
                     self.connection.shutdown_read();
                     self.is_deaf = true;
@@ -444,7 +444,7 @@ impl World {
                     self.connection.close(now);
                     self.is_deaf = true;
                 }
-                3 => self.connection.abort(now),
+                3 => self.connection.abort(),
                 4 => self.connection.on_unreachable(ConnectionError::HostUnreachable),
                 5 => drop(self.connection.take_time_wait()),
                 6 => drop(self.connection.take_error()),
@@ -462,8 +462,8 @@ impl World {
         let flags = WriteFlags::from_bits_truncate(source.byte() >> 4);
         let (len, now) = (data.len(), self.now);
         let wrote = match source.byte() % 3 {
-            0 => self.connection.write_with(now, &data, flags),
-            1 => self.connection.write_bytes_with(now, &mut Bytes::from(data), flags),
+            0 => self.connection.write(&data, flags),
+            1 => self.connection.write_bytes(&mut Bytes::from(data), flags),
             _ => {
                 // It sends any number of times; what leaves at one time is counted elsewhere.
                 let sent = self.wire.sent;
@@ -590,7 +590,7 @@ fn run(bytes: &[u8]) {
     }
     world.settle();
     world.check();
-    world.connection.abort(world.now);
+    world.connection.abort();
     world.settle();
     world.wire.credits.clear();
     assert_eq!(world.account.bytes(), 0);

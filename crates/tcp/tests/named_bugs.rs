@@ -189,7 +189,7 @@ fn a_refused_frame_advances_nothing() {
     }
     assert_eq!(peer.info().bytes_acked, 30_001);
     // A FIN too.
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.wire.verdict = Verdict::Dropped;
     peer.transmit();
     peer.nothing();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use neap_tcp::config::Config;
 use neap_tcp::congestion;
-use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError};
+use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError, WriteFlags};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::segment::{Flags, Segment};
@@ -170,7 +170,7 @@ impl Pair {
         let end = &mut self.ends[side];
         while !end.to_write.is_empty() {
             let chunk = end.to_write.slice(..end.to_write.len().min(50_000));
-            match end.connection.write(now, &chunk) {
+            match end.connection.write(&chunk, WriteFlags::empty()) {
                 Ok(wrote) => {
                     let _ = end.to_write.split_to(wrote);
                 }
@@ -179,10 +179,10 @@ impl Pair {
             }
         }
         if end.closes && end.to_write.is_empty() && end.connection.state() == State::Established {
-            end.connection.shutdown_write(now);
+            end.connection.shutdown_write();
         }
         if end.closes && end.to_write.is_empty() && end.connection.state() == State::CloseWait {
-            end.connection.shutdown_write(now);
+            end.connection.shutdown_write();
         }
         let mut buf = [0; 10_000];
         while end.reads && !end.eof {
@@ -425,9 +425,13 @@ fn a_writer_that_goes_by_readiness_gets_a_larger_buffer() {
     pair.run(pair.seconds(1));
     let before = pair.ends[0].connection.info(pair.now).sndbuf;
     for _ in 0..1000 {
-        let (now, connection) = (pair.now, &mut pair.ends[0].connection);
+        let connection = &mut pair.ends[0].connection;
         while connection.readiness().contains(Readiness::WRITABLE) {
-            assert_eq!(connection.write(now, &[7; 500]), Ok(500), "it is never refused");
+            assert_eq!(
+                connection.write(&[7; 500], WriteFlags::empty()),
+                Ok(500),
+                "it is never refused"
+            );
         }
         pair.now += Nanos::from_millis(1);
         pair.run(pair.now);

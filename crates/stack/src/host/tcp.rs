@@ -84,7 +84,7 @@ impl Settle for TcpState {
             self.on_icmp_error(cx, seq, report);
         }
         if debt.work.contains(Work::ABORT) {
-            self.connection.abort(cx.now);
+            self.connection.abort();
         }
         if debt.work.contains(Work::CLOSE) {
             self.connection.close(cx.now);
@@ -149,7 +149,7 @@ impl TcpState {
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
         if !self.connection.is_large_write(data.len()) {
-            return self.connection.write_with(cx.now, data, flags);
+            return self.connection.write(data, flags);
         }
         self.with_egress(cx, |connection, now, egress| connection.send(now, data, flags, egress))
     }

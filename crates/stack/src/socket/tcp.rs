@@ -103,7 +103,7 @@ impl TcpHandle {
         data: &mut Bytes,
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
-        self.with(now, |connection| connection.write_bytes_with(now, data, flags))
+        self.with(now, |connection| connection.write_bytes(data, flags))
     }
 
     /// Copies received bytes; `Ok(0)` is the end of the stream.
@@ -140,7 +140,7 @@ impl TcpHandle {
 
     /// No more data will be written: FIN follows what is queued.
     pub fn shutdown_write(&self, now: Instant) {
-        self.with(now, |connection| connection.shutdown_write(now));
+        self.with(now, Connection::shutdown_write);
     }
 
     /// No more data will be read: reads return the end of the stream.
@@ -157,7 +157,7 @@ impl TcpHandle {
 
     /// Resets the connection.
     pub fn abort(&self, now: Instant) {
-        self.with(now, |connection| connection.abort(now));
+        self.with(now, Connection::abort);
     }
 
     /// What the socket is ready for, and the generation to register with.

@@ -81,17 +81,17 @@ impl Running {
 /// What a chronograph has measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
-    /// All but idle time.
+    /// Time that was not idle.
     pub(super) busy: Nanos,
-    /// Limited by the peer's window.
+    /// Time limited by the peer's window.
     pub(super) rwnd: Nanos,
-    /// Limited by the send buffer.
+    /// Time limited by the send buffer.
     pub(super) sndbuf: Nanos,
-    /// Held back by the small-queue limit.
+    /// Time held back by the small-queue limit.
     pub(super) small_queue: Nanos,
-    /// Held back by pacing.
+    /// Time held back by pacing.
     pub(super) pacing: Nanos,
-    /// Limited by the congestion window.
+    /// Time limited by the congestion window.
     pub(super) cwnd: Nanos,
 }
 

@@ -7,7 +7,7 @@ use crate::time::{Instant, Nanos};
 
 impl Connection {
     /// No more will be written: what is queued is sent, then FIN (`SHUT_WR`).
-    pub fn shutdown_write(&mut self, now: Instant) {
+    pub fn shutdown_write(&mut self) {
         match self.state {
             State::SynSent => {
                 self.turn(Transition::Shutdown);
@@ -20,7 +20,6 @@ impl Connection {
             }
             _ => {}
         }
-        let _ = now;
     }
 
     /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or
@@ -34,18 +33,18 @@ impl Connection {
             && (lost_data || now_or_never)
         {
             self.counters.add(Counter::AbortOnClose, 1);
-            self.abort(now);
+            self.abort();
             return;
         }
         self.read_shut = true;
-        self.shutdown_write(now);
+        self.shutdown_write();
         if self.state == State::FinWait2 {
             self.arm_orphan(now);
         }
     }
 
     /// Resets the connection; the RST leaves at the next [`transmit`](Self::transmit).
-    pub fn abort(&mut self, _now: Instant) {
+    pub fn abort(&mut self) {
         let has_peer = self.state.is_synchronized() && self.state != State::TimeWait
             || self.state == State::SynReceived;
         self.owed.set(Owed::RESET, has_peer);

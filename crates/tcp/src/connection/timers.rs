@@ -10,6 +10,7 @@ use crate::time::{Instant, Nanos};
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
 pub(super) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
+
 impl Connection {
     /// Does what is due at `now`. What it asks to be sent leaves at the next `transmit`.
     pub fn on_deadline(&mut self, now: Instant) {

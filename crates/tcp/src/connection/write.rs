@@ -62,33 +62,21 @@ impl Connection {
     }
 
     /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
-    /// low-water mark is full, and [`Readiness::WRITABLE`] will return.
+    /// low-water mark is full, and [`Readiness::WRITABLE`] will return. The flags are those of
+    /// `send(2)`.
     ///
     /// # Errors
     /// [`WriteError`].
     ///
     /// [`Readiness::WRITABLE`]: crate::connection::Readiness::WRITABLE
-    pub fn write(&mut self, now: Instant, data: &[u8]) -> Result<usize, WriteError> {
-        self.write_with(now, data, WriteFlags::empty())
-    }
-
-    /// As [`write`](Self::write), with what `send(2)` takes as flags.
-    ///
-    /// # Errors
-    /// [`WriteError`].
-    pub fn write_with(
-        &mut self,
-        _now: Instant,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize, WriteError> {
+    pub fn write(&mut self, data: &[u8], flags: WriteFlags) -> Result<usize, WriteError> {
         self.may_write()?;
         self.check_app_limited();
         let done = self.append(data);
         self.after_write(done, done < data.len(), flags)
     }
 
-    /// As [`write_with`](Self::write_with), and a write of more than one buffer leaves as it is
+    /// As [`write`](Self::write), and a write of more than one buffer leaves as it is
     /// copied: the first buffer where nothing waits, later what half the peer's largest window
     /// holds (`forced_push`, `tcp_push_one`). The caller still calls
     /// [`transmit`](Self::transmit) for the end.
@@ -151,17 +139,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`WriteError`].
-    pub fn write_bytes(&mut self, now: Instant, data: &mut Bytes) -> Result<usize, WriteError> {
-        self.write_bytes_with(now, data, WriteFlags::empty())
-    }
-
-    /// As [`write_bytes`](Self::write_bytes), with what `send(2)` takes as flags.
-    ///
-    /// # Errors
-    /// [`WriteError`].
-    pub fn write_bytes_with(
+    pub fn write_bytes(
         &mut self,
-        _now: Instant,
         data: &mut Bytes,
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {

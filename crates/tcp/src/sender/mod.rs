@@ -72,7 +72,7 @@ pub(crate) struct AckFacts {
     pub original_delivered: bool,
     pub is_duplicate: bool,
     pub dsack: bool,
-    /// ... and it ends where the tail loss probe that is out does.
+    /// A DSACK block ends where the tail loss probe that is out does.
     pub dsack_of_probe: bool,
     pub ece: bool,
     pub ts_echo: Option<u32>,

@@ -429,7 +429,13 @@ impl Sender {
     }
 
     /// A retransmission timeout: everything in flight counts as lost (`tcp_enter_loss`).
-    pub fn enter_loss(&mut self, now: Instant, frto: bool, reordering: u32, counters: &Counters) {
+    pub(super) fn enter_loss(
+        &mut self,
+        now: Instant,
+        frto: bool,
+        reordering: u32,
+        counters: &Counters,
+    ) {
         counters.add(Counter::Timeouts, 1);
         let is_new = self.recovery.state < CaState::Recovery;
         let reneged = self.board.front().is_some_and(Sent::is_sacked);

@@ -236,11 +236,6 @@ impl Scoreboard {
         self.sent.front()
     }
 
-    /// The newest frame.
-    pub fn back(&self) -> Option<&Sent> {
-        self.sent.back()
-    }
-
     /// Sequence number behind the highest SACKed segment.
     pub fn highest_sack(&self) -> Option<SeqNumber> {
         self.highest_sack
@@ -536,11 +531,6 @@ impl Scoreboard {
         self.counts.retrans_out += sent.retransmitted.count_ones();
         self.memory = self.memory.saturating_add(sent.memory());
         self.sent.push_back(sent);
-    }
-
-    /// Iterates in sequence order.
-    pub fn iter(&self) -> impl Iterator<Item = &Sent> {
-        self.sent.iter()
     }
 
     /// Counts anew from the frames, to check the running counts.

@@ -350,7 +350,8 @@ impl Peer {
 
     /// Writes what fits of `len` bytes; does not transmit.
     pub(crate) fn try_write(&mut self, len: usize) -> usize {
-        let wrote = self.connection.write(self.now, &pattern(self.written, len)).unwrap_or(0);
+        let wrote =
+            self.connection.write(&pattern(self.written, len), WriteFlags::empty()).unwrap_or(0);
         self.written += wrote;
         wrote
     }
@@ -358,7 +359,7 @@ impl Peer {
     /// Writes `len` bytes with `flags`, and transmits.
     pub(crate) fn write_with(&mut self, len: usize, flags: WriteFlags) -> TxBlocked {
         let data = pattern(self.written, len);
-        assert_eq!(self.connection.write_with(self.now, &data, flags), Ok(len));
+        assert_eq!(self.connection.write(&data, flags), Ok(len));
         self.written += len;
         self.transmit()
     }

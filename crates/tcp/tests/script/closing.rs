@@ -2,7 +2,7 @@
 
 use crate::peer::{Hello, IRS, ISS, Peer, at};
 use neap_tcp::config::Config;
-use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError};
+use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::Flags;
@@ -20,12 +20,12 @@ fn fin(peer: &mut Peer) {
 fn half_close_still_receives() {
     let mut peer = Peer::plain();
     peer.write(100);
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     let out = peer.take();
     assert_eq!((out[0].len(), out[1].len(), out[1].seq()), (100, 0, 100));
     assert!(out[1].has(Flags::FIN));
-    assert_eq!(peer.connection.write(peer.now, b"x"), Err(WriteError::Closed));
+    assert_eq!(peer.connection.write(b"x", WriteFlags::empty()), Err(WriteError::Closed));
     peer.ack(101);
     assert_eq!(peer.connection.state(), State::FinWait2);
     // The application may wait as long as it likes.
@@ -44,7 +44,7 @@ fn a_fin_rides_on_the_last_data() {
     peer.set(SocketOption::Cork(true));
     peer.write(100);
     peer.nothing();
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     let out = peer.one();
     assert!(out.has(Flags::FIN) && out.len() == 100);
@@ -54,7 +54,7 @@ fn a_fin_rides_on_the_last_data() {
 fn a_lost_fin_is_probed_and_repeated() {
     let mut peer = Peer::plain();
     let start = peer.now;
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     assert!(peer.one().has(Flags::FIN));
     peer.advance_ms(3000);
@@ -79,7 +79,7 @@ fn time_wait_answers_with_the_right_numbers() {
     );
     peer.write(100);
     peer.data(50);
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     peer.take();
     peer.advance_ms(10);
@@ -108,7 +108,7 @@ fn time_wait_answers_with_the_right_numbers() {
 #[test]
 fn simultaneous_close() {
     let mut peer = Peer::plain();
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     peer.take();
     fin(&mut peer);
@@ -136,7 +136,7 @@ fn passive_close() {
     let again = peer.segment(10, Flags::ACK | Flags::FIN);
     peer.inject(again);
     assert_eq!(peer.one().ack(), 11);
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     assert_eq!(peer.connection.state(), State::LastAck);
     peer.transmit();
     assert!(peer.one().has(Flags::FIN));
@@ -167,7 +167,7 @@ fn data_after_both_directions_were_shut_is_reset() {
     peer.connection.shutdown_read();
     peer.data(10);
     assert_eq!(peer.connection.state(), State::Established, "shut for reading alone it is dropped");
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     peer.take();
     peer.data(10);
@@ -238,11 +238,11 @@ fn a_reset_in_any_state_ends_everything() {
         peer.write(20_000);
         match state {
             0 => {}
-            1 => peer.connection.shutdown_write(peer.now),
+            1 => peer.connection.shutdown_write(),
             2 => fin(&mut peer),
             _ => {
                 fin(&mut peer);
-                peer.connection.shutdown_write(peer.now);
+                peer.connection.shutdown_write();
             }
         }
         peer.transmit();

@@ -2,7 +2,7 @@
 
 use crate::peer::{Hello, ISS, Peer, RTT};
 use neap_tcp::config::Config;
-use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError};
+use neap_tcp::connection::{ConnectionError, ReadError, Readiness, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::segment::{Ecn, Flags, Timestamps};
@@ -182,7 +182,7 @@ fn a_close_in_syn_received_sends_the_fin_after_the_handshake() {
     let syn = peer.syn(Flags::SYN);
     peer.inject(syn);
     peer.take();
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     peer.transmit();
     peer.nothing();
     // The SYN-ACK is still what is repeated.
@@ -213,8 +213,8 @@ fn a_refused_open_fails_at_once() {
     peer.inject(right);
     assert_eq!(peer.connection.state(), State::Closed);
     let error = ConnectionError::Refused;
-    assert_eq!(peer.connection.write(peer.now, b"x"), Err(WriteError::Failed(error)));
-    assert_eq!(peer.connection.write(peer.now, b"x"), Err(WriteError::Closed));
+    assert_eq!(peer.connection.write(b"x", WriteFlags::empty()), Err(WriteError::Failed(error)));
+    assert_eq!(peer.connection.write(b"x", WriteFlags::empty()), Err(WriteError::Closed));
     assert_eq!(peer.connection.read(peer.now, &mut [0]), Ok(0));
     peer.nothing();
 }
@@ -325,11 +325,14 @@ fn an_unreachable_report_that_was_asked_for_is_told_once_and_ends_nothing() {
     assert!(!peer.connection.readiness().contains(Readiness::ERROR));
     assert_eq!(peer.connection.read(now, &mut [0; 10]), Err(ReadError::WouldBlock));
     peer.connection.on_unreachable(unreachable);
-    assert_eq!(peer.connection.write(now, b"x"), Err(WriteError::Failed(unreachable)));
-    assert_eq!(peer.connection.write(now, b"x"), Ok(1));
+    assert_eq!(
+        peer.connection.write(b"x", WriteFlags::empty()),
+        Err(WriteError::Failed(unreachable))
+    );
+    assert_eq!(peer.connection.write(b"x", WriteFlags::empty()), Ok(1));
     // What ends the connection takes the place of what is not told yet.
     peer.connection.on_unreachable(unreachable);
-    peer.connection.abort(now);
+    peer.connection.abort();
     assert_eq!(peer.connection.take_error(), Some(ConnectionError::Aborted));
     assert_eq!(peer.connection.take_error(), None);
 }

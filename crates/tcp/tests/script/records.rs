@@ -27,9 +27,9 @@ fn a_record_ends_its_frame() {
     // Linux's tcp_eor_no-coalesce-small: of what waits, 400 + 400 bytes leave together and the
     // next write does not join them.
     let mut peer = sender();
-    assert_eq!(peer.connection.write(peer.now, &[0; 10_400]), Ok(10_400));
-    assert_eq!(peer.connection.write_with(peer.now, &[0; 400], EOR), Ok(400));
-    assert_eq!(peer.connection.write(peer.now, &[0; 10_000]), Ok(10_000));
+    assert_eq!(peer.connection.write(&[0; 10_400], WriteFlags::empty()), Ok(10_400));
+    assert_eq!(peer.connection.write(&[0; 400], EOR), Ok(400));
+    assert_eq!(peer.connection.write(&[0; 10_000], WriteFlags::empty()), Ok(10_000));
     peer.transmit();
     assert_eq!(peer.sent(), [(0, 10_000)]);
     peer.advance_ms(10);
@@ -46,9 +46,9 @@ fn a_record_ends_its_frame() {
 fn a_record_is_kept_when_it_is_refused_cut_and_sent_again() {
     let mut peer = sender();
     peer.wire.verdict = Verdict::Dropped;
-    assert_eq!(peer.connection.write_with(peer.now, &[0; 2500], EOR), Ok(2500));
-    assert_eq!(peer.connection.write_with(peer.now, &[0; 300], EOR), Ok(300));
-    assert_eq!(peer.connection.write(peer.now, &[0; 2000]), Ok(2000));
+    assert_eq!(peer.connection.write(&[0; 2500], EOR), Ok(2500));
+    assert_eq!(peer.connection.write(&[0; 300], EOR), Ok(300));
+    assert_eq!(peer.connection.write(&[0; 2000], WriteFlags::empty()), Ok(2000));
     peer.transmit();
     peer.wire.verdict = Verdict::Queued;
     peer.transmit();
@@ -73,20 +73,20 @@ fn a_short_write_ends_no_record_and_each_record_costs_a_buffer() {
     let options = SocketOptions { send_buffer: Some(20_000), ..SocketOptions::default() };
     let mut peer = Peer::established(Config::default(), options, Hello::default());
     let mut taken = 0;
-    while peer.connection.write_with(peer.now, &[0; 10], EOR).is_ok() {
+    while peer.connection.write(&[0; 10], EOR).is_ok() {
         taken += 1;
     }
     assert!(taken <= 20_000 / 896 + 1, "{taken} records of ten bytes");
     let mut peer = sender();
     peer.set(SocketOption::SendBuffer(4608));
-    let took = peer.connection.write_with(peer.now, &[0; 60_000], EOR);
+    let took = peer.connection.write(&[0; 60_000], EOR);
     assert_eq!(took, Ok(16_000), "one buffer");
     peer.transmit();
     assert_eq!(peer.sent_bytes(), 10_000);
     peer.wire.verdict = Verdict::Dropped;
     peer.advance_ms(10);
     peer.ack(10_000);
-    assert_eq!(peer.connection.write(peer.now, &[0; 100]), Ok(100));
+    assert_eq!(peer.connection.write(&[0; 100], WriteFlags::empty()), Ok(100));
     peer.wire.verdict = Verdict::Queued;
     peer.transmit();
     assert_eq!(peer.sent().last(), Some(&(10_000, 6100)));

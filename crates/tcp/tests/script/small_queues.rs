@@ -223,7 +223,7 @@ fn credits_return_to_zero_when_the_connection_dies() {
     let mut peer = wide(Config::default());
     while peer.try_write(60_000) > 0 {}
     peer.transmit();
-    peer.connection.abort(peer.now);
+    peer.connection.abort();
     peer.transmit();
     assert!(peer.account.bytes() > 0, "still below");
     peer.wire.credits.clear();

@@ -2,7 +2,7 @@
 
 use crate::peer::{Hello, Peer};
 use neap_tcp::config::Config;
-use neap_tcp::connection::{Readiness, WriteError};
+use neap_tcp::connection::{Readiness, WriteError, WriteFlags};
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Nanos, Rate};
 use neap_tcp::transmit::egress::GsoLimits;
@@ -145,7 +145,7 @@ fn a_third_of_the_buffer_must_be_free() {
     while peer.try_write(1000) > 0 {}
     peer.transmit();
     assert_eq!(
-        peer.connection.write(peer.now, &[0; 1000]),
+        peer.connection.write(&[0; 1000], WriteFlags::empty()),
         Err(WriteError::WouldBlock),
         "memory is at its limit"
     );
@@ -214,7 +214,7 @@ fn outq_counts_what_is_not_acknowledged_and_nsd_what_was_never_sent() {
     peer.ack(5000);
     let sent = peer.info().bytes_sent as u32;
     assert_eq!((peer.connection.outq(), peer.connection.outq_nsd()), (25_000, 30_000 - sent));
-    peer.connection.shutdown_write(peer.now);
+    peer.connection.shutdown_write();
     assert_eq!(peer.connection.outq(), 25_001, "the FIN counts");
 }
 
@@ -255,7 +255,7 @@ fn small_writes_count_as_buffers_of_the_size_goal() {
     }
     for part in 1..=40u32 {
         let mut bytes = bytes::Bytes::from_static(&[0; 1000]);
-        assert_eq!(peer.connection.write_bytes(peer.now, &mut bytes), Ok(1000));
+        assert_eq!(peer.connection.write_bytes(&mut bytes, WriteFlags::empty()), Ok(1000));
         assert_eq!(peer.info().wmem_queued, memory(900 + part * 1000));
     }
 }
