@@ -123,7 +123,7 @@ impl SlotRing {
         unsafe { AtomicU32::from_ptr(place.cast()) }
     }
 
-    /// Whose the slot is.
+    /// Whether the kernel or the program has the slot.
     pub(crate) fn status(&self, slot: usize) -> u32 {
         self.status_word(slot).load(Ordering::Acquire)
     }

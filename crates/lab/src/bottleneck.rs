@@ -26,11 +26,11 @@ const LATENESS: Nanos = Nanos::from_micros(10);
 /// The path through the bottleneck.
 #[derive(Clone, Debug)]
 pub struct BottleneckPath {
-    /// Of the bottleneck, on the wire.
+    /// Rate of the bottleneck, on the wire.
     pub rate: Rate,
     /// Round-trip time without any queue.
     pub rtt: Nanos,
-    /// Of the queue in front of it, in thousandths of bandwidth times round-trip time.
+    /// Queue in front of the bottleneck, thousandths of bandwidth times round-trip time.
     pub buffer_permille: u64,
     /// Segments lost at random.
     pub loss: Ppm,

@@ -122,8 +122,8 @@ pub(super) fn listener(
     out.0
 }
 
-/// The structure of a connection (`tcp_get_info`). What neap does not count is 0: fields for Fast Open, rehashing
-/// and accurate ECN.
+/// The structure of a connection (`tcp_get_info`). What neap does not count is 0: fields for Fast
+/// Open, rehashing and accurate ECN.
 pub(super) fn connection(info: &TcpInfo) -> [u8; SIZE] {
     let mut out = Writer([0; SIZE]);
     head(&mut out, info);

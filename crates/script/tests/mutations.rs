@@ -279,6 +279,21 @@ fn copy(folder: &str, to: &Path) {
     }
 }
 
+/// Removes files of the copy that the folder below `crates/` lacks: a build would find them.
+fn prune(folder: &str, copied: &Path) {
+    for entry in fs::read_dir(copied.join("crates").join(folder)).expect("a copied folder") {
+        let entry = entry.expect("an entry");
+        let name = format!("{folder}/{}", entry.file_name().to_str().expect("a name"));
+        let source = root().join("crates").join(&name);
+        match (source.exists(), entry.path().is_dir()) {
+            (true, true) => prune(&name, copied),
+            (true, false) => {}
+            (false, true) => fs::remove_dir_all(entry.path()).expect("a folder"),
+            (false, false) => fs::remove_file(entry.path()).expect("a file"),
+        }
+    }
+}
+
 /// The workspace of the copy: the crates that the runner needs.
 fn workspace() -> String {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace");
@@ -297,6 +312,7 @@ fn every_broken_rule_fails_a_script() {
     let copied = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations");
     for crate_name in ["tcp", "stack", "posix", "device", "script"] {
         copy(&format!("{crate_name}/src"), &copied);
+        prune(&format!("{crate_name}/src"), &copied);
         let manifest = format!("crates/{crate_name}/Cargo.toml");
         let text = fs::read_to_string(root().join(&manifest)).expect("a manifest");
         write(&copied.join(manifest), &text);

@@ -16,9 +16,9 @@ pub(crate) const DEFAULT_TIME: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Time(Duration),
-    /// Of all streams together.
+    /// Bytes of all streams together.
     Bytes(u64),
-    /// Of all streams together, in blocks of [`Plan::block`].
+    /// Blocks of all streams together, each of [`Plan::block`] bytes.
     Blocks(u64),
 }
 

@@ -12,33 +12,33 @@ const QUANTILES: u32 = 200;
 /// What a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
-    /// Of an application: payload bytes written and not sent.
+    /// Payload that an application has written and not sent, bytes.
     Unsent,
-    /// Of an application: memory of frames in qdiscs, bytes.
+    /// Memory of an application's frames in qdiscs, bytes.
     Qdisc,
-    /// Of an application: memory of frames in devices, bytes.
+    /// Memory of an application's frames in devices, bytes.
     Device,
-    /// Of an application: bytes that are not acknowledged, less those below.
+    /// Bytes of an application that are not acknowledged, less those below TCP.
     InFlight,
-    /// Of an application: the mean of its smoothed round-trip times, milliseconds.
+    /// The mean of an application's smoothed round-trip times, milliseconds.
     Srtt,
-    /// Of an application: the sum of its congestion windows, segments.
+    /// The sum of an application's congestion windows, segments.
     Cwnd,
-    /// Of an application: payload that its receivers read, Mbit/s.
+    /// Payload that an application's receivers read, Mbit/s.
     Goodput,
-    /// Of one direction of a link: the longest time of a frame from TCP to the wire, milliseconds.
+    /// The longest time of a frame from TCP to the wire of a link, milliseconds.
     Below,
-    /// Of one direction of a link: frames with data per second, super-frames counted once.
+    /// Frames with data per second in one direction of a link, super-frames counted once.
     Frames,
-    /// Of one direction of a link: bytes that have not yet left the NIC.
+    /// Bytes that have not yet left the NIC of a link.
     Ring,
-    /// Of one direction of a link: bytes in the queue of its hop.
+    /// Bytes in the queue of a link's hop.
     Backlog,
-    /// Of a host: wake-ups of applications per second.
+    /// Wake-ups of a host's applications per second.
     Wakeups,
-    /// Of a host: memory of its sockets, bytes.
+    /// Memory of a host's sockets, bytes.
     Memory,
-    /// Of a host: bytes in its qdiscs.
+    /// Bytes in a host's qdiscs.
     QdiscBacklog,
 }
 
@@ -56,7 +56,7 @@ pub struct Track {
 /// What share of all times is how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Whose times these are.
+    /// The application, the host or the link that the times are of.
     pub subject: String,
     /// Milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,

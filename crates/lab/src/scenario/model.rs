@@ -297,7 +297,7 @@ directions! {
     rate: Speed,
     /// Propagation delay.
     delay: Time,
-    /// Of the router's port that sends into this link.
+    /// Room in the router's port that sends into this link.
     buffer: Room,
     /// A slower hop behind the card of a host.
     bottleneck: BottleneckSpec,

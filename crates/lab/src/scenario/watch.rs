@@ -68,7 +68,7 @@ pub struct Outcome {
     pub steps: u64,
     /// Segments that were judged.
     pub segments: u64,
-    /// Of when each frame left and how long it was.
+    /// Hash of when each frame left and how long it was.
     pub hash: u64,
     /// The most that each host held, by the host's name.
     pub peaks: Vec<(String, Peaks)>,

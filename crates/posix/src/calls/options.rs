@@ -253,7 +253,7 @@ impl Socket {
         level == if self.is_stream() { SOL_TCP } else { SOL_UDP }
     }
 
-    /// Whom it is or was connected to.
+    /// The peer that it is or was connected to.
     fn peer(&self) -> Option<SocketAddr> {
         match &self.kind {
             Kind::Stream { handle, .. } => Some(handle.remote_addr()),
