@@ -20,8 +20,8 @@ pub(super) trait Acceptor {
     /// As [`Task::sleeps`], for the server and all its tasks.
     fn sleeps(&self) -> bool;
 
-    /// Between two turns of all connections, whether they have changed or not. `None` if no task
-    /// wants that. [`Turn::next`](super::task::Turn::next) counts only where tasks do not sleep.
+    /// How often all connections have a turn, whether they have changed or not; `None` if never. A
+    /// server asks no task that sleeps for [`Turn::next`](super::task::Turn::next).
     fn tick(&self) -> Option<Nanos>;
 
     /// The task of a connection that was accepted; its client is at `from`.

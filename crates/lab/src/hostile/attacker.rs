@@ -22,7 +22,7 @@ const PATIENCE: Nanos = Nanos::from_millis(500);
 /// The parts into which an ACK is divided.
 const PARTS: u32 = 32;
 
-/// The sessions whose packets are forged: from and to.
+/// Tells the addresses of the session that is attacked, client first, while it is open.
 pub(crate) type SessionAddresses = Rc<dyn Fn() -> Option<(SocketAddr, SocketAddr)>>;
 
 /// What an attacker is to do.
@@ -35,32 +35,33 @@ pub(crate) struct AttackPlan {
     /// When the attack begins and when it ends.
     pub(crate) start: Instant,
     pub(crate) stop: Instant,
-    /// Between two turns, and what is sent in one.
+    /// Time between two turns.
     pub(crate) interval: Nanos,
+    /// Segments that are sent in one turn of a flood.
     pub(crate) burst: u32,
-    /// Connections.
+    /// Number of connections.
     pub(crate) count: u32,
-    /// Bytes that each of them sends.
+    /// Bytes that each connection sends.
     pub(crate) bytes: u32,
     /// The connection of somebody else that is attacked.
     pub(crate) target: Option<SessionAddresses>,
 }
 
-/// One who attacks a host, once it has plan.
+/// An actor that attacks a host, once it has a plan.
 pub(crate) struct Attacker {
     plan: Rc<RefCell<Option<AttackPlan>>>,
     rng: Rng,
     /// By their own address and the victim's.
     connections: BTreeMap<(SocketAddr, SocketAddr), AttackConnection>,
     is_begun: bool,
-    /// That it asks for if it asks for little.
+    /// The MSS of its SYN where the attack is a tiny MSS.
     mss: u16,
     next: Instant,
     again: Instant,
 }
 
 impl Attacker {
-    /// It waits for plan, which must come before the world begins.
+    /// An attacker without a plan. The plan must come before the world begins.
     pub(crate) fn new(mut rng: Rng) -> (Self, Rc<RefCell<Option<AttackPlan>>>) {
         let plan = Rc::default();
         let attacker = Self {

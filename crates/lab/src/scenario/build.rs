@@ -45,7 +45,7 @@ enum NodeId {
     Actor(ActorId),
 }
 
-/// What happens to a link, when, and from which of its ends on.
+/// A change of a link: when, of which link, and from which of its ends on.
 pub(crate) struct LinkChange {
     pub(crate) at: Instant,
     pub(crate) link: LinkId,
