@@ -10,7 +10,7 @@ impl Connection {
     /// Sets one option.
     ///
     /// # Errors
-    /// As [`SocketOptions::set`].
+    /// As [`SocketOptions::set`](crate::options::SocketOptions::set).
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
         let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);
