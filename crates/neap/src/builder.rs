@@ -10,7 +10,7 @@ use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
-use neap_stack::route::{Entry, Prefix, Route};
+use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Builder {
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
             let route =
                 Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
-            let entry = Entry { prefix, metric: 0, route };
+            let entry = RouteEntry { prefix, metric: 0, route };
             if !stack.add_route(entry) {
                 return Err(BuildError::Route(any.to_string()));
             }

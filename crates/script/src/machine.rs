@@ -13,7 +13,7 @@ use core::net::IpAddr;
 use neap_posix::{Fd, Posix};
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::qdisc::config::QdiscConfig;
-use neap_stack::route::{Entry, Prefix, Route};
+use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{Stack, StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use wire::Wire;
@@ -124,7 +124,7 @@ impl Machine {
         let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
         let InterfaceId(interface) = interface;
         let route = Route { interface, gateway: None, mtu: None, pref_src: Some(source) };
-        let is_there = self.stack().add_route(Entry { prefix, metric: 0, route });
+        let is_there = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
         debug_assert!(is_there, "no interface is ever removed");
     }
 

@@ -8,7 +8,7 @@ use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo};
 use crate::net::port::Port;
 use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
-use crate::net::route::{Entry, Prefix};
+use crate::net::route::{Prefix, RouteEntry};
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
 use crate::socket::listener::ListenerHandle;
@@ -120,7 +120,7 @@ impl Stack {
 
     /// Adds a route (`ip route add`); false if it names no interface.
     #[must_use = "false means that there is no such interface"]
-    pub fn add_route(&self, entry: Entry) -> bool {
+    pub fn add_route(&self, entry: RouteEntry) -> bool {
         self.host.net.topology.add_route(entry)
     }
 
@@ -130,7 +130,7 @@ impl Stack {
     }
 
     /// All routes.
-    pub fn routes(&self) -> Vec<Entry> {
+    pub fn routes(&self) -> Vec<RouteEntry> {
         self.host.net.topology.routes()
     }
 

@@ -207,7 +207,7 @@ fn reassembly_of_arbitrary_fragments() {
     bolero::check!().with_test_time(SECOND).with_max_len(2000).for_each(|bytes: &[u8]| {
         let mut source = Source(bytes);
         let config = Config { high_thresh: 40_000, time: Nanos::from_secs(30) };
-        let mut reassembler = Reassembler::new(config, (1, 2));
+        let mut reassembler = Reassembler::new(config, 1);
         let mut now = Instant::from_nanos(1);
         while !source.0.is_empty() {
             now += Nanos::from_millis(u64::from(source.byte()) * 20);

@@ -545,9 +545,9 @@ fn pings_are_answered() {
 
 #[test]
 fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
-    use neap_stack::route::{Entry, Route};
+    use neap_stack::route::{Route, RouteEntry};
     let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
-    let entry = Entry {
+    let entry = RouteEntry {
         prefix: "0.0.0.0/0".parse().unwrap(),
         metric: 0,
         route: Route {
@@ -558,7 +558,7 @@ fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
         },
     };
     assert!(world.a.add_route(entry));
-    let nowhere = Entry { route: Route { interface: 7, ..entry.route }, ..entry };
+    let nowhere = RouteEntry { route: Route { interface: 7, ..entry.route }, ..entry };
     assert!(!world.a.add_route(nowhere));
     let qdisc = "pfifo_fast limit 10".parse().unwrap();
     assert!(world.a.set_qdisc(world.now, world.a_interface, &qdisc));

@@ -18,7 +18,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use link::{LinkReader, nic};
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
-use neap_stack::route::{Entry, Prefix, Route};
+use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
 use neap_tcp::config::Config;
 use neap_tcp::options::SocketOptions;
@@ -351,7 +351,8 @@ impl<'a> Builder<'a> {
                 let Some((interface, ..)) = interface else { return };
                 let interface = interface.0;
                 let route = Route { interface, gateway: None, mtu: None, pref_src: None };
-                let added = self.world.stack(host).add_route(Entry { prefix, metric: 0, route });
+                let added =
+                    self.world.stack(host).add_route(RouteEntry { prefix, metric: 0, route });
                 debug_assert!(added, "the interface is there");
             }
         }

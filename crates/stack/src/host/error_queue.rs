@@ -59,7 +59,7 @@ impl ErrorRecord {
 
 /// An ICMP error about a packet of a socket.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct ErrorReport {
     pub(crate) record: ErrorRecord,
     /// Believed without being asked for (`icmp_err_convert`'s `fatal`).
     pub(crate) is_hard: bool,

@@ -1,7 +1,7 @@
 //! ICMP errors, and packets that no neighbour takes, to the sockets that they concern.
 
 use super::Host;
-use super::error_queue::{ErrorOrigin, ErrorRecord, Report};
+use super::error_queue::{ErrorOrigin, ErrorRecord, ErrorReport};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
@@ -58,7 +58,7 @@ impl Host {
 
 /// What a socket is told. Its record has what is quoted from `offset` bytes behind the start of the
 /// transport header.
-fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> Report {
+fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> ErrorReport {
     let origin = match error.offender {
         IpAddr::V4(_) => ErrorOrigin::Icmp,
         IpAddr::V6(_) => ErrorOrigin::Icmp6,
@@ -74,5 +74,5 @@ fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> Report {
         // A copy: what came may share its memory with much more.
         data: Bytes::copy_from_slice(error.transport(offset)),
     };
-    Report { record, is_hard: error.is_hard, is_too_big: error.is_too_big }
+    ErrorReport { record, is_hard: error.is_hard, is_too_big: error.is_too_big }
 }

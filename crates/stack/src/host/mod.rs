@@ -118,11 +118,8 @@ impl Host {
         let slack = Nanos(config.config.timer_slack_ns.into());
         let shards: Box<[Shard]> =
             (0..config.shards).map(|index| Shard::new(index, slack)).collect();
-        let seeds = Seeds {
-            topology: seed(7),
-            reassembly: (seed(8), seed(9)),
-            identification: seed(10) as u32,
-        };
+        let seeds =
+            Seeds { topology: seed(7), reassembly: seed(8), identification: seed(10) as u32 };
         let net = Net::new(seeds, flow_key, config.reassembly, shards[0].list.bell().clone());
         Self {
             net,

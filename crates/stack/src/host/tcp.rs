@@ -1,7 +1,7 @@
 //! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
 
 use super::Host;
-use super::error_queue::{ErrorQueue, ErrorRecord, Report};
+use super::error_queue::{ErrorQueue, ErrorRecord, ErrorReport};
 use super::readiness::{Readiness, Ready};
 use super::run_list::{RunCell, Work};
 use super::tcp_egress::TcpEgress;
@@ -32,7 +32,7 @@ pub(crate) struct Debt {
     backlog: Vec<Segment>,
     backlog_bytes: u32,
     /// The latest ICMP error and the sequence number that it quotes.
-    icmp_error: Option<Box<(SeqNumber, Report)>>,
+    icmp_error: Option<Box<(SeqNumber, ErrorReport)>>,
 }
 
 impl Debt {
@@ -177,7 +177,7 @@ impl TcpState {
         &mut self,
         cx: &Context<'_>,
         seq: SeqNumber,
-        Report { record, is_too_big, .. }: Report,
+        ErrorReport { record, is_too_big, .. }: ErrorReport,
     ) {
         if !self.connection.is_in_flight(seq) {
             cx.host.net.counters.drops.count(DropReason::Icmp);
@@ -374,7 +374,7 @@ impl TcpSocket {
         host: &Host,
         now: Instant,
         seq: SeqNumber,
-        report: Report,
+        report: ErrorReport,
     ) {
         let mut cx = Context { now, host, socket: self };
         let error = Some(Box::new((seq, report)));

@@ -2,14 +2,14 @@
 
 use super::Host;
 use super::error::SocketError;
-use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, Report};
+use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
 use super::ports::Ephemeral;
 use super::readiness::{Readiness, Ready};
 use crate::drop_reason::DropReason;
 use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
-use crate::net::egress::{CachedRoute, Datagram};
+use crate::net::egress::{CachedRoute, OutgoingDatagram};
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
@@ -161,7 +161,7 @@ impl UdpSocket {
 
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
     /// not ask for errors hears of hard ones alone, and only where the socket is connected.
-    pub(crate) fn on_report(&self, host: &Host, Report { record, is_hard, .. }: Report) {
+    pub(crate) fn on_report(&self, host: &Host, ErrorReport { record, is_hard, .. }: ErrorReport) {
         let mut state = lock(&self.state);
         let error = record.error;
         if state.receives_errors_of(record.destination.ip()) {
@@ -553,7 +553,7 @@ impl UdpSocket {
             let own = SocketAddr::new(local, self.local.port());
             host.net.orphan_flow(&FourTuple::new(own, remote))
         };
-        let datagram = Datagram {
+        let datagram = OutgoingDatagram {
             local,
             remote: remote.ip(),
             protocol: Protocol::UDP,

@@ -36,7 +36,7 @@ struct Snapshot {
 }
 
 /// What a completion round found, from the totals before it.
-struct Round {
+struct CompletionRound {
     completed: u64,
     now_completed: u64,
     overlimit: u64,
@@ -109,7 +109,7 @@ impl ByteQueueLimits {
             return;
         }
         let completed = self.completed + now_completed;
-        let round = Round {
+        let round = CompletionRound {
             completed,
             now_completed,
             overlimit: self.in_flight().saturating_sub(self.limit),
@@ -126,7 +126,7 @@ impl ByteQueueLimits {
         self.previous = Snapshot { queued: self.queued, overlimit, last_object: self.last_object };
     }
 
-    fn adapted_limit(&mut self, now: Instant, round: &Round) -> u64 {
+    fn adapted_limit(&mut self, now: Instant, round: &CompletionRound) -> u64 {
         let previous = self.previous;
         // Starved: the limit held frames back, and the device ran out of work or may have.
         let starved = (round.overlimit > 0 && round.in_progress == 0)

@@ -214,7 +214,7 @@ pub(crate) struct Stamp {
 }
 
 /// A packet of any protocol but TCP, its transport header written and summed.
-pub(crate) struct Datagram {
+pub(crate) struct OutgoingDatagram {
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
     pub(crate) protocol: Protocol,
@@ -228,7 +228,7 @@ pub(crate) struct Datagram {
     pub(crate) credit: Option<TxCredit>,
 }
 
-impl Datagram {
+impl OutgoingDatagram {
     /// The packet with its IP header.
     fn frame(mut self, identification: u16, mtu: u32) -> Frame {
         let transport_len = self.headers.len() as u32 + self.payload.len();
@@ -329,7 +329,7 @@ impl Net {
         &self,
         visit: Visit,
         cached: &mut CachedRoute,
-        datagram: Datagram,
+        datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
         let Some(route) = cached.refresh(self, visit.now, datagram.remote) else {
             self.count_no_route();

@@ -182,7 +182,7 @@ mod tests {
         let account = account();
         frame.credit = Some(TxCredit::charge(&account, len as u32 + 300));
         let fits = frame.len() - 14 <= mtu;
-        let mut reassembler = Reassembler::new(Config::default(), (1, 2));
+        let mut reassembler = Reassembler::new(Config::default(), 1);
         let mut whole = None;
         for piece in fragment(frame, mtu, 99) {
             assert!(whole.is_none() && piece.len() - 14 <= mtu);

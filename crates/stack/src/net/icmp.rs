@@ -2,7 +2,7 @@
 //!
 //! An error that arrives is returned as an [`IcmpError`]: whom it concerns is not known here.
 
-use super::egress::{CachedRoute, Datagram};
+use super::egress::{CachedRoute, OutgoingDatagram};
 use super::interface::{ALL_NODES, Interface, Output, Station};
 use super::{Net, Visit};
 use crate::drop_reason::DropReason;
@@ -346,7 +346,7 @@ impl Net {
         payload: Payload,
     ) {
         let tuple = FourTuple { local, remote, local_port: 0, remote_port: 0 };
-        let datagram = Datagram {
+        let datagram = OutgoingDatagram {
             local,
             remote,
             protocol,

@@ -50,8 +50,8 @@ pub(crate) struct Visit {
 pub(crate) struct Seeds {
     /// For what spreads the times of path MTUs.
     pub(crate) topology: u64,
-    /// The keys of reassembly.
-    pub(crate) reassembly: (u64, u64),
+    /// The key of reassembly.
+    pub(crate) reassembly: u64,
     /// The first identification of a datagram.
     pub(crate) identification: u32,
 }
@@ -181,7 +181,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     fn net() -> Net {
-        let seeds = Seeds { topology: 1, reassembly: (2, 3), identification: 4 };
+        let seeds = Seeds { topology: 1, reassembly: 2, identification: 4 };
         Net::new(seeds, FlowKey::new(5, 6), reassembly::Config::default(), Arc::default())
     }
 

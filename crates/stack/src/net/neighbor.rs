@@ -41,7 +41,7 @@ const LOCKTIME: Nanos = Nanos::from_secs(1);
 
 /// What is known of a neighbour, by the names `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NeighborState {
     /// No link address yet; requests are under way and frames wait.
     Incomplete,
     /// Known to answer.
@@ -86,14 +86,14 @@ pub struct Neighbor {
     /// Link address, if one is known.
     pub link: Option<LinkAddress>,
     /// State as of the asking.
-    pub state: State,
+    pub state: NeighborState,
 }
 
 #[derive(Debug)]
 struct Entry {
     address: IpAddr,
     link: LinkAddress,
-    state: State,
+    state: NeighborState,
     probes: u8,
     /// When the timer of the state is due; [`Instant::FAR_FUTURE`] in states without one.
     deadline: Instant,
@@ -114,7 +114,7 @@ impl Entry {
         Self {
             address,
             link: [0; 6],
-            state: State::Failed,
+            state: NeighborState::Failed,
             probes: 0,
             deadline: Instant::FAR_FUTURE,
             reachable_until: Instant::ZERO,
@@ -126,29 +126,29 @@ impl Entry {
         }
     }
 
-    fn state_at(&self, now: Instant) -> State {
+    fn state_at(&self, now: Instant) -> NeighborState {
         match self.state {
-            State::Reachable if now >= self.reachable_until => State::Stale,
+            NeighborState::Reachable if now >= self.reachable_until => NeighborState::Stale,
             state => state,
         }
     }
 
     fn has_link(&self) -> bool {
-        !matches!(self.state, State::Incomplete | State::Failed)
+        !matches!(self.state, NeighborState::Incomplete | NeighborState::Failed)
     }
 
     /// Which entry is given up first for a new one: the least; `None` for those at work.
     fn worth(&self, now: Instant) -> Option<(u8, Instant)> {
         match self.state_at(now) {
-            State::Failed => Some((0, self.used)),
-            State::Stale => Some((1, self.used)),
-            State::Reachable => Some((2, self.used)),
-            State::Incomplete | State::Delay | State::Probe => None,
+            NeighborState::Failed => Some((0, self.used)),
+            NeighborState::Stale => Some((1, self.used)),
+            NeighborState::Reachable => Some((2, self.used)),
+            NeighborState::Incomplete | NeighborState::Delay | NeighborState::Probe => None,
         }
     }
 
     fn solicit(&mut self, now: Instant, out: &mut Outcome) {
-        let to = (self.state == State::Probe).then_some(self.link);
+        let to = (self.state == NeighborState::Probe).then_some(self.link);
         out.solicit.push(Solicit { target: self.address, to });
         self.probes += 1;
         self.deadline = now + RETRANS_TIME;
@@ -203,8 +203,8 @@ impl Neighbors {
         if !entry.has_link() {
             return None;
         }
-        if entry.state_at(now) == State::Stale {
-            entry.state = State::Delay;
+        if entry.state_at(now) == NeighborState::Stale {
+            entry.state = NeighborState::Delay;
             entry.deadline = now + DELAY_FIRST_PROBE_TIME;
             self.wheel.insert(entry.deadline, key as u64);
         }
@@ -226,8 +226,8 @@ impl Neighbors {
             return;
         }
         entry.hold(frame, out);
-        if entry.state == State::Failed {
-            entry.state = State::Incomplete;
+        if entry.state == NeighborState::Failed {
+            entry.state = NeighborState::Incomplete;
             entry.probes = 0;
             entry.solicit(now, out);
             self.wheel.insert(entry.deadline, key as u64);
@@ -252,7 +252,7 @@ impl Neighbors {
         let changes = entry.has_link() && entry.link != link;
         if changes && !replace {
             // RFC 4861 section 7.2.5: a doubt, no knowledge.
-            if entry.state == State::Reachable {
+            if entry.state == NeighborState::Reachable {
                 self.entries[key].reachable_until = now;
             }
             return;
@@ -261,9 +261,9 @@ impl Neighbors {
             return;
         }
         if solicited {
-            self.learn(now, key, link, State::Reachable, out);
+            self.learn(now, key, link, NeighborState::Reachable, out);
         } else if changes || !entry.has_link() {
-            self.learn(now, key, link, State::Stale, out);
+            self.learn(now, key, link, NeighborState::Stale, out);
         }
     }
 
@@ -284,7 +284,7 @@ impl Neighbors {
         let changes = entry.has_link() && entry.link != link;
         let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
         if !entry.has_link() || (changes && !locked) {
-            self.learn(now, key, link, State::Stale, out);
+            self.learn(now, key, link, NeighborState::Stale, out);
         }
     }
 
@@ -294,7 +294,7 @@ impl Neighbors {
             let reachable_until = now + self.reachable_time();
             let entry = &mut self.entries[key];
             entry.confirmed_until = now + DELAY_FIRST_PROBE_TIME;
-            if entry.state == State::Reachable {
+            if entry.state == NeighborState::Reachable {
                 entry.reachable_until = reachable_until;
             }
         }
@@ -338,24 +338,26 @@ impl Neighbors {
         let reachable_until = now + self.reachable_time();
         let entry = &mut self.entries[key];
         match entry.state {
-            State::Delay if now <= entry.confirmed_until => {
-                entry.state = State::Reachable;
+            NeighborState::Delay if now <= entry.confirmed_until => {
+                entry.state = NeighborState::Reachable;
                 entry.reachable_until = reachable_until;
                 entry.deadline = Instant::FAR_FUTURE;
             }
-            State::Delay => {
-                entry.state = State::Probe;
+            NeighborState::Delay => {
+                entry.state = NeighborState::Probe;
                 entry.probes = 0;
                 entry.solicit(now, out);
             }
-            State::Incomplete | State::Probe if entry.probes < PROBES => entry.solicit(now, out),
-            State::Incomplete | State::Probe => {
-                entry.state = State::Failed;
+            NeighborState::Incomplete | NeighborState::Probe if entry.probes < PROBES => {
+                entry.solicit(now, out);
+            }
+            NeighborState::Incomplete | NeighborState::Probe => {
+                entry.state = NeighborState::Failed;
                 entry.deadline = Instant::FAR_FUTURE;
                 let address = entry.address;
                 out.failed.extend(entry.take_held().into_iter().map(|frame| (address, frame)));
             }
-            State::Reachable | State::Stale | State::Failed => {}
+            NeighborState::Reachable | NeighborState::Stale | NeighborState::Failed => {}
         }
     }
 
@@ -364,7 +366,7 @@ impl Neighbors {
         now: Instant,
         key: usize,
         link: LinkAddress,
-        state: State,
+        state: NeighborState,
         out: &mut Outcome,
     ) {
         let reachable_until = now + self.reachable_time();
@@ -373,7 +375,7 @@ impl Neighbors {
         entry.state = state;
         entry.updated = now;
         entry.deadline = Instant::FAR_FUTURE;
-        if state == State::Reachable {
+        if state == NeighborState::Reachable {
             entry.reachable_until = reachable_until;
         }
         let held = entry.take_held();
@@ -442,7 +444,7 @@ mod tests {
         Frame { flow, ..test_frame(100) }
     }
 
-    fn state(table: &Neighbors, now: Instant, address: IpAddr) -> Option<State> {
+    fn state(table: &Neighbors, now: Instant, address: IpAddr) -> Option<NeighborState> {
         table.iter(now).find(|n| n.address == address).map(|n| n.state)
     }
 
@@ -481,8 +483,8 @@ mod tests {
         assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
         let out = run(&mut table, at(1000));
         assert!(out.solicit.is_empty(), "an idle neighbour is left alone");
-        assert_eq!(state(&table, at(14), host(1)), Some(State::Reachable));
-        assert_eq!(state(&table, at(45), host(1)), Some(State::Stale));
+        assert_eq!(state(&table, at(14), host(1)), Some(NeighborState::Reachable));
+        assert_eq!(state(&table, at(45), host(1)), Some(NeighborState::Stale));
     }
 
     #[test]
@@ -492,7 +494,7 @@ mod tests {
         table.hold(at(0), host(1), frame(7), &mut out);
         assert!(run(&mut table, at(3) - Nanos(1)).failed.is_empty());
         let mut out = run(&mut table, at(3));
-        assert_eq!(state(&table, at(3), host(1)), Some(State::Failed));
+        assert_eq!(state(&table, at(3), host(1)), Some(NeighborState::Failed));
         assert_eq!((out.failed.len(), out.failed[0].0, out.failed[0].1.flow), (1, host(1), 7));
         assert_eq!(table.deadline(), Instant::FAR_FUTURE);
         table.hold(at(4), host(1), frame(8), &mut out);
@@ -520,10 +522,10 @@ mod tests {
     fn a_stale_neighbour_in_use_is_probed_unless_the_transport_confirms_it() {
         let mut table = resolved();
         assert_eq!(table.resolve(at(60), host(1)), Some(MAC));
-        assert_eq!(state(&table, at(60), host(1)), Some(State::Delay));
+        assert_eq!(state(&table, at(60), host(1)), Some(NeighborState::Delay));
         table.confirm(at(64), host(1));
         assert!(run(&mut table, at(70)).solicit.is_empty());
-        assert_eq!(state(&table, at(70), host(1)), Some(State::Reachable));
+        assert_eq!(state(&table, at(70), host(1)), Some(NeighborState::Reachable));
 
         assert_eq!(table.resolve(at(200), host(1)), Some(MAC));
         let out = run(&mut table, at(206));
@@ -531,7 +533,7 @@ mod tests {
         assert_eq!(table.resolve(at(206), host(1)), Some(MAC), "in use meanwhile");
         let mut out = Outcome::default();
         table.on_advertisement(at(206), host(1), MAC, true, false, &mut out);
-        assert_eq!(state(&table, at(206), host(1)), Some(State::Reachable));
+        assert_eq!(state(&table, at(206), host(1)), Some(NeighborState::Reachable));
 
         table.resolve(at(300), host(1));
         let out = run(&mut table, at(400));
@@ -546,7 +548,11 @@ mod tests {
         table.on_advertisement(at(1), host(1), OTHER, true, true, &mut out);
         assert_eq!(table.resolve(at(1), host(1)), Some(MAC), "the first answer counts");
         table.on_advertisement(at(3), host(1), OTHER, true, false, &mut out);
-        assert_eq!(table.iter(at(3)).next().map(|n| n.state), Some(State::Stale), "a doubt");
+        assert_eq!(
+            table.iter(at(3)).next().map(|n| n.state),
+            Some(NeighborState::Stale),
+            "a doubt"
+        );
         table.on_advertisement(at(3), host(1), OTHER, false, true, &mut out);
         assert_eq!(table.resolve(at(3), host(1)), Some(OTHER));
         table.on_solicited_by(at(5), host(1), MAC, &mut out);
@@ -560,12 +566,12 @@ mod tests {
         let mut table = Neighbors::new(1);
         let mut out = Outcome::default();
         table.on_solicited_by(at(0), host(1), MAC, &mut out);
-        assert_eq!(state(&table, at(0), host(1)), Some(State::Stale));
+        assert_eq!(state(&table, at(0), host(1)), Some(NeighborState::Stale));
         assert_eq!(table.resolve(at(0), host(1)), Some(MAC));
         table.hold(at(0), host(2), frame(1), &mut out);
         table.on_solicited_by(at(0), host(2), OTHER, &mut out);
         assert_eq!(out.send.len(), 1);
-        assert_eq!(state(&table, at(0), host(2)), Some(State::Delay));
+        assert_eq!(state(&table, at(0), host(2)), Some(NeighborState::Delay));
         assert_eq!(table.deadline(), at(1), "the old timer finds nothing to do");
         let out = run(&mut table, at(4));
         assert!(out.solicit.is_empty());

@@ -166,7 +166,7 @@ struct Debt {
 }
 
 /// One call's part of the draining.
-struct Round<'a> {
+struct Drain<'a> {
     port: &'a Port,
     now: Instant,
     quota: u32,
@@ -250,7 +250,7 @@ impl Port {
             });
             return verdict;
         };
-        let mut round = Round::new(self, now, false);
+        let mut round = Drain::new(self, now, false);
         let may_bypass = self.can_bypass.load(Acquire)
             && self.backlog.load(Acquire) == 0
             && device.pieces.is_empty()
@@ -276,16 +276,16 @@ impl Port {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
-        self.post(Round::new(self, now, true), |debt| debt.reap = true)
+        self.post(Drain::new(self, now, true), |debt| debt.reap = true)
     }
 
     fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
-        self.post(Round::new(self, now, false), add);
+        self.post(Drain::new(self, now, false), add);
     }
 
     /// Has the owner of the device do what `add` asks for: this thread, if nobody owns it. Whether
     /// the device had completed frames.
-    fn post(&self, mut round: Round<'_>, add: impl FnOnce(&mut Debt)) -> bool {
+    fn post(&self, mut round: Drain<'_>, add: impl FnOnce(&mut Debt)) -> bool {
         let posted = self.device.post(add, &mut round);
         let had_completed = round.had_completed;
         round.end(posted == Posted::DebtLeft);
@@ -409,7 +409,7 @@ impl core::fmt::Debug for Port {
     }
 }
 
-impl<'a> Round<'a> {
+impl<'a> Drain<'a> {
     fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
         Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
     }
@@ -441,13 +441,13 @@ impl<'a> Round<'a> {
 
 impl Settle for Transmitter {
     type Debt = Debt;
-    type Cx<'a> = Round<'a>;
+    type Cx<'a> = Drain<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
         !debt.run && !debt.reap
     }
 
-    fn settle(&mut self, debt: Debt, round: &mut Round<'_>) {
+    fn settle(&mut self, debt: Debt, round: &mut Drain<'_>) {
         self.stats.deferred += debt.deferred;
         if debt.reap {
             round.had_completed |= self.reap(round.now);
@@ -484,7 +484,7 @@ impl Transmitter {
     }
 
     /// Sends what may go, then tells the driver what is left to wait for.
-    fn drain(&mut self, round: &mut Round<'_>) {
+    fn drain(&mut self, round: &mut Drain<'_>) {
         let next = self.send_all(round);
         if core::mem::take(&mut self.needs_flush) {
             self.tx.flush(round.now);
@@ -498,7 +498,7 @@ impl Transmitter {
     }
 
     /// Returns when the queue wants to be looked at again, other than by an event of the device.
-    fn send_all(&mut self, round: &mut Round<'_>) -> Instant {
+    fn send_all(&mut self, round: &mut Drain<'_>) -> Instant {
         while self.has_room() {
             if round.quota == 0 {
                 if self.pieces.is_empty() && round.port.backlog.load(Acquire) == 0 {
@@ -525,7 +525,7 @@ impl Transmitter {
 
     /// Does in software what the device cannot (`validate_xmit_skb`), and submits; pieces are left
     /// to the caller's loop.
-    fn send(&mut self, mut frame: Frame, round: &mut Round<'_>) {
+    fn send(&mut self, mut frame: Frame, round: &mut Drain<'_>) {
         let has_checksum = self.capabilities.checksum_tx;
         if self.must_cut(&frame) {
             self.stats.segmented += 1;

@@ -6,15 +6,15 @@
 //! [`Config::high_thresh`], fragments and bytes of a datagram by constants, its life by
 //! [`Config::time`].
 
+use crate::keyed::Keyed;
 use crate::wire::{Fragment, Protocol, ipv4, ipv6};
 use bytes::{Bytes, BytesMut};
-use core::hash::{BuildHasher, Hash};
+use core::hash::Hash;
 use core::net::IpAddr;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use neap_tcp::segment::Ecn;
 use neap_tcp::time::{Instant, Nanos};
-use siphasher::sip::SipHasher13;
 use std::collections::VecDeque;
 
 /// Most fragments of one datagram; enough for 64 KiB at the least MTU of IPv6.
@@ -131,22 +131,11 @@ pub enum Refusal {
     Lost,
 }
 
-/// Keys of the hash: peers choose what is hashed.
-#[derive(Clone, Debug)]
-struct Keyed(u64, u64);
-
-impl BuildHasher for Keyed {
-    type Hasher = SipHasher13;
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, self.1)
-    }
-}
-
 /// Datagrams that are not whole yet.
 #[derive(Debug)]
 pub struct Reassembler {
     config: Config,
-    table: HashMap<Key, Datagram, Keyed>,
+    table: HashMap<Key, PartialDatagram, Keyed>,
     /// Oldest first; entries of datagrams that are gone are skipped by their serial number.
     expiry: VecDeque<(Instant, Key, u64)>,
     serial: u64,
@@ -154,7 +143,7 @@ pub struct Reassembler {
 }
 
 #[derive(Debug)]
-struct Datagram {
+struct PartialDatagram {
     serial: u64,
     /// Sorted by offset, disjoint.
     parts: Vec<(u16, Box<[u8]>)>,
@@ -171,7 +160,7 @@ struct Datagram {
     is_lost: bool,
 }
 
-impl Datagram {
+impl PartialDatagram {
     fn new(serial: u64, part: &Part<'_>) -> Self {
         Self {
             serial,
@@ -251,9 +240,9 @@ impl Datagram {
 }
 
 impl Reassembler {
-    /// An empty one. `keys` are random.
-    pub fn new(config: Config, keys: (u64, u64)) -> Self {
-        let table = HashMap::with_hasher(Keyed(keys.0, keys.1));
+    /// A reassembler without fragments. `seed` is random and secret: peers choose what is hashed.
+    pub fn new(config: Config, seed: u64) -> Self {
+        let table = HashMap::with_hasher(Keyed::new(seed));
         Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
     }
 
@@ -273,7 +262,7 @@ impl Reassembler {
                 self.serial += 1;
                 self.memory += DATAGRAM_COST;
                 self.expiry.push_back((now + self.config.time, part.key, self.serial));
-                entry.insert_entry(Datagram::new(self.serial, part))
+                entry.insert_entry(PartialDatagram::new(self.serial, part))
             }
         };
         let datagram = entry.get_mut();
@@ -359,7 +348,7 @@ mod tests {
     }
 
     fn reassembler() -> Reassembler {
-        Reassembler::new(Config::default(), (3, 4))
+        Reassembler::new(Config::default(), 3)
     }
 
     const NOW: Instant = Instant::ZERO;
@@ -497,14 +486,14 @@ mod tests {
             ),
         ) {
             let config = Config { high_thresh: 4096, ..Config::default() };
-            let mut r = Reassembler::new(config, (0, 0));
+            let mut r = Reassembler::new(config, 0);
             let data = [0; 200];
             let mut now = NOW;
             for (id, offset, len, more, seconds) in parts {
                 now += Nanos::from_secs(seconds / 30);
                 let _ = r.push(now, &part(id, offset * 8, &data[..len], more));
                 prop_assert!(r.memory() <= 4096);
-                let counted: usize = r.table.values().map(Datagram::memory).sum();
+                let counted: usize = r.table.values().map(PartialDatagram::memory).sum();
                 prop_assert_eq!(r.memory(), counted);
             }
             r.expire(now + Nanos::from_secs(30));

@@ -111,7 +111,7 @@ impl FromStr for Prefix {
 
 /// One line of `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RouteEntry {
     /// Where it leads.
     pub prefix: Prefix,
     /// Among equal prefixes the least wins.
@@ -144,7 +144,7 @@ impl Route {
 #[derive(Debug)]
 pub struct Routes {
     /// Longest prefix first, then least metric.
-    entries: Vec<Entry>,
+    entries: Vec<RouteEntry>,
     generation: u64,
     path_mtus: PathMtus,
 }
@@ -156,14 +156,14 @@ impl Routes {
     }
 
     /// Adds a route; one with the same prefix and metric is replaced.
-    pub fn add(&mut self, entry: Entry) {
+    pub fn add(&mut self, entry: RouteEntry) {
         self.generation += 1;
-        let same = |old: &Entry| old.prefix == entry.prefix && old.metric == entry.metric;
+        let same = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == entry.metric;
         if let Some(old) = self.entries.iter_mut().find(|old| same(old)) {
             *old = entry;
             return;
         }
-        let comes_before = |old: &Entry| {
+        let comes_before = |old: &RouteEntry| {
             old.prefix.len > entry.prefix.len
                 || (old.prefix.len == entry.prefix.len && old.metric <= entry.metric)
         };
@@ -194,7 +194,7 @@ impl Routes {
     }
 
     /// All routes, in the order in which they are tried.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[RouteEntry] {
         &self.entries
     }
 
@@ -286,9 +286,9 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn entry(text: &str, metric: u32, interface: usize) -> Entry {
+    fn entry(text: &str, metric: u32, interface: usize) -> RouteEntry {
         let route = Route { interface, gateway: None, mtu: None, pref_src: None };
-        Entry { prefix: prefix(text), metric, route }
+        RouteEntry { prefix: prefix(text), metric, route }
     }
 
     #[test]

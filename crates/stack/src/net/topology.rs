@@ -1,7 +1,7 @@
 //! What a host is attached to: its interfaces, its addresses, and the routes between them.
 
 use super::interface::{Address, Interface, InterfaceId, InterfaceInfo};
-use super::route::{Entry, Prefix, Route, Routes};
+use super::route::{Prefix, Route, RouteEntry, Routes};
 use crate::frame::Frame;
 use crate::sync::{Mutex, lock};
 use core::net::{IpAddr, Ipv4Addr};
@@ -140,9 +140,9 @@ impl Topology {
                     mtu: None,
                     pref_src: Some(address.ip),
                 };
-                let entry = Entry { prefix: address.prefix, metric: 0, route };
+                let entry = RouteEntry { prefix: address.prefix, metric: 0, route };
                 // Of several addresses in one network the first is where packets come from.
-                let is_known = |old: &Entry| old.prefix == entry.prefix && old.metric == 0;
+                let is_known = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == 0;
                 if !tables.routes.entries().iter().any(is_known) {
                     tables.routes.add(entry);
                 }
@@ -155,7 +155,7 @@ impl Topology {
     }
 
     /// Adds a route; false if there is no such interface.
-    pub(crate) fn add_route(&self, entry: Entry) -> bool {
+    pub(crate) fn add_route(&self, entry: RouteEntry) -> bool {
         self.change(|tables| {
             let exists = entry.route.interface < tables.interfaces.len();
             if exists {
@@ -170,7 +170,7 @@ impl Topology {
         self.change(|tables| tables.routes.remove(prefix, interface.0))
     }
 
-    pub(crate) fn routes(&self) -> Vec<Entry> {
+    pub(crate) fn routes(&self) -> Vec<RouteEntry> {
         lock(&self.tables).routes.entries().to_vec()
     }
 

@@ -74,7 +74,7 @@ pub enum Error {
         /// Place in the packet, for a parameter problem.
         pointer: u32,
         /// Whether the sender asked to be told.
-        report: Report,
+        report: ReportRule,
     },
     /// A routing header with segments left; hosts do not forward. `pointer` is the place of its
     /// type.
@@ -90,7 +90,7 @@ pub enum Error {
 
 /// Whether an unknown option asks for a parameter problem (RFC 8200 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum ReportRule {
     /// Discard in silence.
     Never,
     /// Report always.
@@ -220,9 +220,9 @@ fn check_options(mut options: &[u8], mut at: usize) -> Result<(), Error> {
             let pointer = at as u32;
             let report = match kind >> 6 {
                 0 => None,
-                1 => Some(Report::Never),
-                2 => Some(Report::Always),
-                _ => Some(Report::UnlessMulticast),
+                1 => Some(ReportRule::Never),
+                2 => Some(ReportRule::Always),
+                _ => Some(ReportRule::UnlessMulticast),
             };
             if let Some(report) = report {
                 return Err(Error::Option { pointer, report });
@@ -356,9 +356,9 @@ pub(crate) mod tests {
         let with = |kind: u8| parse(&packet(HOP_BY_HOP, &[&[6, 0, 0, kind, 2, 0, 0, 0]]));
         let error = |report| Err(Error::Option { pointer: 43, report });
         assert!(with(0x3e).is_ok());
-        assert_eq!(with(0x7e), error(Report::Never));
-        assert_eq!(with(0xbe), error(Report::Always));
-        assert_eq!(with(0xfe), error(Report::UnlessMulticast));
+        assert_eq!(with(0x7e), error(ReportRule::Never));
+        assert_eq!(with(0xbe), error(ReportRule::Always));
+        assert_eq!(with(0xfe), error(ReportRule::UnlessMulticast));
         let routing = packet(ROUTING, &[&[6, 0, 0, 1, 0, 0, 0, 0]]);
         assert_eq!(parse(&routing), Err(Error::Routing { pointer: 42 }));
     }

@@ -57,17 +57,17 @@ enum Spent {
 /// Integrals over [`TxBlocked`] (Linux's chronographs, and neap's finer ones). O(1) per change; no
 /// memory before the first data.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Chronograph(Option<Box<Running>>);
+pub(super) struct Chronograph(Option<Box<Integrals>>);
 
 #[derive(Clone, Debug)]
-struct Running {
+struct Integrals {
     since: Instant,
     /// `None` while idle.
     now_on: Option<Spent>,
     totals: [Nanos; 6],
 }
 
-impl Running {
+impl Integrals {
     /// The totals at `now`.
     fn totals(&self, now: Instant) -> [Nanos; 6] {
         let mut totals = self.totals;
@@ -121,7 +121,7 @@ impl Chronograph {
         if next.is_none() && self.0.is_none() {
             return;
         }
-        let start = || Box::new(Running { since: now, now_on: next, totals: [Nanos::ZERO; 6] });
+        let start = || Box::new(Integrals { since: now, now_on: next, totals: [Nanos::ZERO; 6] });
         let running = self.0.get_or_insert_with(start);
         if next != running.now_on {
             running.totals = running.totals(now);

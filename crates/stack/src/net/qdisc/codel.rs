@@ -73,7 +73,7 @@ pub(super) struct State {
 }
 
 /// A queue as the law sees it: one of several that share a backlog.
-pub(super) trait Source {
+pub(super) trait FrameSource {
     /// The frame in front, with the time at which it came.
     fn pop(&mut self) -> Option<(Frame, Instant)>;
     /// Bytes that wait, in all queues.
@@ -120,7 +120,7 @@ impl State {
         &mut self,
         law: &Law,
         figures: &mut LawStats,
-        source: &mut impl Source,
+        source: &mut impl FrameSource,
         mtu: u64,
         now: Instant,
         dropped: &mut Dropped,
@@ -243,7 +243,7 @@ struct Queue {
     stats: QdiscStats,
 }
 
-impl Source for Queue {
+impl FrameSource for Queue {
     fn pop(&mut self) -> Option<(Frame, Instant)> {
         let waiting = self.frames.pop_front(&mut self.chain)?;
         self.stats.on_left(waiting.frame.wire_len() as u64);

@@ -7,7 +7,7 @@
 //! Cost: O(1) per frame; one look at each queue per [`Config::drop_batch`] frames dropped over the
 //! limit. A queue is 88 bytes, all are there from the start.
 
-use super::codel::{Law, LawStats, Source, State};
+use super::codel::{FrameSource, Law, LawStats, State};
 use super::config::QdiscConfig;
 use super::lists::{Chain, Frames, Linked, Links};
 use super::report::Xstats;
@@ -108,7 +108,7 @@ struct FlowQueue<'a> {
     backlog: &'a mut u64,
 }
 
-impl Source for FlowQueue<'_> {
+impl FrameSource for FlowQueue<'_> {
     fn pop(&mut self) -> Option<(Frame, Instant)> {
         self.store.pop(self.queue, self.backlog)
     }

@@ -24,7 +24,7 @@ const JOINED_MAX: Nanos = Nanos::from_millis(1);
 
 /// What ended slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum ExitSignal {
     Train,
     Delay,
 }
@@ -39,7 +39,7 @@ pub(in crate::congestion) struct HyStart {
     last_ack: Instant,
     round_min: Nanos,
     samples: u8,
-    found: Option<Found>,
+    found: Option<ExitSignal>,
 }
 
 impl HyStart {
@@ -55,7 +55,7 @@ impl HyStart {
     }
 
     pub(super) fn found_train(&self) -> bool {
-        self.found == Some(Found::Train)
+        self.found == Some(ExitSignal::Train)
     }
 
     pub(super) fn observe(
@@ -79,13 +79,13 @@ impl HyStart {
             return;
         }
         if self.is_train(sample) {
-            self.found = Some(Found::Train);
+            self.found = Some(ExitSignal::Train);
         }
         self.round_min = self.round_min.min(rtt);
         if self.samples < MIN_SAMPLES {
             self.samples += 1;
         } else if self.round_min > self.delay_min + delay_threshold(self.delay_min) {
-            self.found = Some(Found::Delay);
+            self.found = Some(ExitSignal::Delay);
         }
         if self.found.is_some() {
             window.ssthresh = window.cwnd;
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn what_was_found_once_is_not_looked_for_again() {
         let (mut hystart, mut window) = begin(40);
-        hystart.found = Some(Found::Delay);
+        hystart.found = Some(ExitSignal::Delay);
         for micros in (500..=50_000).step_by(500) {
             hystart.observe(&at(micros, 10_000, false), None, &mut window);
         }
