@@ -316,36 +316,46 @@ fn a_connection_takes_no_lock() {
     assert_none(&complaints);
 }
 
-/// Files, and the types that stand in backquotes.
+/// What separates the words of a page or a source.
+fn is_no_part(c: char) -> bool {
+    !c.is_alphanumeric() && c != '_'
+}
+
 #[test]
-fn the_page_of_the_architecture_names_what_there_is() {
-    let page = read(&root().join("ARCHITECTURE.md"));
-    let sources: Vec<(String, String)> =
-        files("crates", ".rs").iter().map(|path| (shown(path), read(path))).collect();
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    // Strings hold the names of counters.
-    let lines = sources.iter().flat_map(|(_, source)| source.lines());
-    let known: BTreeSet<&str> = lines
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .flat_map(|line| line.split(|c| !is_part(c)))
-        .collect();
+fn the_pages_name_files_that_there_are() {
+    let sources: Vec<String> = files("crates", ".rs").iter().map(|path| shown(path)).collect();
     let mut complaints = Vec::new();
-    let paths = page.split(|c: char| !is_part(c) && !"/.".contains(c));
-    for path in paths.filter(|path| path.ends_with(".rs")) {
-        if !sources.iter().any(|(source, _)| source.ends_with(&format!("/{path}"))) {
-            complaints.push(format!("there is no file {path}"));
-        }
-    }
-    for quoted in page.split('`').skip(1).step_by(2) {
-        for word in quoted.split(|c| !is_part(c)) {
-            let is_type = word.starts_with(|c: char| c.is_uppercase())
-                && word.contains(|c: char| c.is_lowercase());
-            if is_type && !known.contains(word) {
-                complaints.push(format!("there is no {word}"));
+    for page in files("", ".md") {
+        let text = read(&page);
+        let paths = text.split(|c| is_no_part(c) && !"/.".contains(c));
+        for path in paths.filter(|path| path.ends_with(".rs")) {
+            let is_named =
+                |source: &String| source == path || source.ends_with(&format!("/{path}"));
+            if !sources.iter().any(is_named) {
+                complaints.push(format!("{}: there is no file {path}", shown(&page)));
             }
         }
     }
     assert_none(&complaints);
+}
+
+/// Types are the words in backquotes that begin with a capital and have small letters.
+#[test]
+fn the_page_of_the_architecture_names_types_that_there_are() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let sources: Vec<String> = files("crates", ".rs").iter().map(|path| read(path)).collect();
+    // Strings hold the names of counters.
+    let known: BTreeSet<&str> = sources
+        .iter()
+        .flat_map(|source| source.lines())
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split(is_no_part))
+        .collect();
+    let quoted = page.split('`').skip(1).step_by(2).flat_map(|quoted| quoted.split(is_no_part));
+    let types = quoted
+        .filter(|word| word.starts_with(char::is_uppercase) && word.contains(char::is_lowercase));
+    let unknown = types.filter(|word| !known.contains(word));
+    assert_none(&unknown.map(|word| format!("there is no {word}")).collect::<Vec<_>>());
 }
 
 /// bolero replays what lies beside a target, and says nothing where there is nothing.
