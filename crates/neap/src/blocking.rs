@@ -13,7 +13,7 @@ use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
-use neap_stack::wait::{Drive, Source};
+use neap_stack::wait::{Drive, Source, WriteTally};
 use neap_tcp::connection::{WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
@@ -23,9 +23,6 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-
-/// Bytes after which a write looks for what has arrived.
-const LOOK_IN: u64 = 64 << 10;
 
 /// How the calls of one socket wait.
 #[derive(Debug, Default)]
@@ -95,7 +92,7 @@ pub struct TcpStream {
     handle: TcpHandle,
     engine: Arc<Engine>,
     wait_mode: Arc<WaitMode>,
-    written: Arc<AtomicU64>,
+    written: Arc<WriteTally>,
 }
 
 pub(crate) const WRITE_READY: Ready =
@@ -169,12 +166,7 @@ impl TcpStream {
     }
 
     fn new(handle: TcpHandle, engine: Arc<Engine>) -> Self {
-        Self {
-            handle,
-            engine,
-            wait_mode: Arc::new(WaitMode::default()),
-            written: Arc::new(AtomicU64::new(0)),
-        }
+        Self { handle, engine, wait_mode: Arc::new(WaitMode::default()), written: Arc::default() }
     }
 
     pub(crate) fn handle(&self) -> &TcpHandle {
@@ -204,13 +196,8 @@ impl TcpStream {
         wait(&self.engine, &self.handle, interest, deadline, would_block, attempt)
     }
 
-    /// Between two writes an application takes what has arrived, as Linux's `sendmsg` works off its
-    /// backlog.
     fn count_written(&self, bytes: usize) {
-        let before = self.written.fetch_add(bytes as u64, Relaxed);
-        if before / LOOK_IN != (before + bytes as u64) / LOOK_IN {
-            self.engine.look_in(self.handle.shard());
-        }
+        self.written.add(bytes, &*self.engine, self.handle.shard());
     }
 
     /// Reads what is there; `WouldBlock` if nothing is, whatever the mode.

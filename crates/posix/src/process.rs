@@ -6,15 +6,10 @@ use crate::epoll::EpollEvent;
 use crate::errno::Errno;
 use crate::{Fd, Posix};
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use neap_stack::stack::Stack;
-use neap_stack::wait::Drive;
+use neap_stack::wait::{Drive, WriteTally};
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
-
-/// Bytes after which a writer that never waits looks for what has arrived, as Linux's `sendmsg`
-/// works off its backlog.
-const LOOK_IN: u64 = 64 << 10;
 
 /// How often a `close` that lingers looks at its connection, whose end no waker tells.
 const LINGER_LOOK: Nanos = Nanos::from_millis(1);
@@ -29,15 +24,15 @@ const LINGER_LOOK: Nanos = Nanos::from_millis(1);
 pub struct Process {
     posix: Posix,
     drive: Arc<dyn Drive>,
-    /// Bytes that all its threads have sent.
-    sent: AtomicU64,
+    /// What all its threads have sent.
+    sent: WriteTally,
 }
 
 impl Process {
     /// A process without sockets on `stack`, which `drive` drives; its first descriptor is
     /// `first_fd`.
     pub fn new(stack: Arc<Stack>, drive: Arc<dyn Drive>, first_fd: Fd) -> Self {
-        Self { posix: Posix::new(stack, first_fd), drive, sent: AtomicU64::new(0) }
+        Self { posix: Posix::new(stack, first_fd), drive, sent: WriteTally::default() }
     }
 
     /// The stack, for figures.
@@ -103,10 +98,7 @@ impl Process {
     ) -> Result<usize, Errno> {
         let mut call = Call::new();
         let sent = self.run(&mut call, |_| false, make)?;
-        let before = self.sent.fetch_add(sent as u64, Relaxed);
-        if before / LOOK_IN != (before + sent as u64) / LOOK_IN {
-            self.drive.look_in(call.shard());
-        }
+        self.sent.add(sent, &*self.drive, call.shard());
         Ok(sent)
     }
 

@@ -12,6 +12,7 @@ use crate::socket::listener::ListenerHandle;
 use crate::socket::readiness::{Ready, ReadyState};
 use crate::socket::tcp::TcpHandle;
 use crate::socket::udp::UdpHandle;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use neap_tcp::time::Instant;
 use std::fmt::Debug;
 use std::task::Waker;
@@ -81,4 +82,24 @@ pub trait Drive: Debug + Send + Sync {
     /// Blocks the calling thread until `condition` is met or `deadline` passes; drives `shard`
     /// meanwhile. The condition may be met on any shard. Returns whether it is met.
     fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool;
+}
+
+/// Counts the bytes that writers have written, so that writers who never wait take what has arrived
+/// from time to time, as Linux's `sendmsg` works off its backlog.
+///
+/// Cost: one atomic addition per write.
+#[derive(Debug, Default)]
+pub struct WriteTally(AtomicU64);
+
+impl WriteTally {
+    /// Bytes between two looks at what has arrived.
+    const LOOK_IN: u64 = 64 << 10;
+
+    /// Counts `bytes` that were written, and polls `shard` of `drive` once per 64 KiB.
+    pub fn add(&self, bytes: usize, drive: &dyn Drive, shard: usize) {
+        let before = self.0.fetch_add(bytes as u64, Relaxed);
+        if before / Self::LOOK_IN != (before + bytes as u64) / Self::LOOK_IN {
+            drive.look_in(shard);
+        }
+    }
 }

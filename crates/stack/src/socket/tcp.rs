@@ -197,7 +197,7 @@ impl TcpHandle {
         self.look(now, |connection| connection.outq())
     }
 
-    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    /// `SIOCOUTQNSD`: bytes written and never sent.
     pub fn outq_nsd(&self, now: Instant) -> u32 {
         self.look(now, |connection| connection.outq_nsd())
     }

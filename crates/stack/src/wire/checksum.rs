@@ -40,11 +40,6 @@ impl Checksum {
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// Adds one 16-bit word, independent of position.
-    pub fn add_word(&mut self, word: u16) {
-        self.sum += u64::from(word);
-    }
-
     /// The sum in 16 bits, not complemented: what a partial checksum field holds.
     pub fn fold(self) -> u16 {
         fold(self.sum)
