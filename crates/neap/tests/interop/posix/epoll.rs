@@ -32,6 +32,29 @@ impl<'a> Set<'a> {
     }
 }
 
+/// Starts threads that wait for `set` and serve each descriptor that it reports, until `quit` is
+/// readable.
+fn serve<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    threads: usize,
+    set: &'scope Set<'_>,
+    quit: Fd,
+    one: impl Fn() + Copy + Send + 'scope,
+) {
+    for _ in 0..threads {
+        scope.spawn(move || {
+            loop {
+                for (ready, _) in set.wait(-1) {
+                    if ready == quit {
+                        return;
+                    }
+                    one();
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn levels_edges_and_one_shots() {
     in_namespace(|| {
@@ -114,22 +137,13 @@ fn an_edge_goes_to_one_thread_and_none_is_lost() {
         set.add(quit, EPOLLIN);
         let told = AtomicUsize::new(0);
         thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    loop {
-                        for (ready, _) in set.wait(-1) {
-                            if ready == quit {
-                                return;
-                            }
-                            told.fetch_add(1, Ordering::SeqCst);
-                            let mut buf = [0; 9];
-                            while let Ok(got) = posix.recv(fd, &mut buf, 0) {
-                                assert_eq!(posix.send(fd, &buf[..got], 0), Ok(got));
-                            }
-                        }
-                    }
-                });
-            }
+            serve(scope, THREADS, &set, quit, || {
+                told.fetch_add(1, Ordering::SeqCst);
+                let mut buf = [0; 9];
+                while let Ok(got) = posix.recv(fd, &mut buf, 0) {
+                    assert_eq!(posix.send(fd, &buf[..got], 0), Ok(got));
+                }
+            });
             for round in 0..ROUNDS {
                 // The answer is sent before the reader finds nothing more: the next byte may be
                 // read by it, and the edge by another.
@@ -157,23 +171,14 @@ fn a_one_shot_has_one_thread_at_a_time() {
         set.add(quit, EPOLLIN);
         let at_work = AtomicUsize::new(0);
         thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    loop {
-                        for (ready, _) in set.wait(-1) {
-                            if ready == quit {
-                                return;
-                            }
-                            assert_eq!(at_work.fetch_add(1, Ordering::SeqCst), 0);
-                            let mut buf = [0; 9];
-                            let got = posix.recv(fd, &mut buf, MSG_DONTWAIT).expect("data");
-                            assert_eq!(posix.send(fd, &buf[..got], 0), Ok(got));
-                            at_work.fetch_sub(1, Ordering::SeqCst);
-                            set.control(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
-                        }
-                    }
-                });
-            }
+            serve(scope, THREADS, &set, quit, || {
+                assert_eq!(at_work.fetch_add(1, Ordering::SeqCst), 0);
+                let mut buf = [0; 9];
+                let got = posix.recv(fd, &mut buf, MSG_DONTWAIT).expect("data");
+                assert_eq!(posix.send(fd, &buf[..got], 0), Ok(got));
+                at_work.fetch_sub(1, Ordering::SeqCst);
+                set.control(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+            });
             for round in 0..ROUNDS {
                 theirs.write_all(&[round as u8]).expect("room");
                 theirs.read_exact(&mut [0]).expect("an answer");
