@@ -7,8 +7,8 @@ use crate::error::{connection_error, option_error, read_error, socket_error, wri
 use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
-use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
