@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 /// What `accept` took from the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Accepted {
     /// The new socket.
     pub fd: Fd,
@@ -14,6 +15,7 @@ pub struct Accepted {
 
 /// What a receiving call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
     /// What the call returns: bytes, or with `MSG_TRUNC` the size of the datagram.
     pub len: usize,

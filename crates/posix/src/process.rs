@@ -31,6 +31,7 @@ pub struct Process {
 impl Process {
     /// A process without sockets on `stack`, which `drive` drives; its first descriptor is
     /// `first_fd`.
+    #[doc(hidden)]
     pub fn new(stack: Arc<Stack>, drive: Arc<dyn Drive>, first_fd: Fd) -> Self {
         Self { posix: Posix::new(stack, first_fd), drive, sent: WriteTally::default() }
     }

@@ -30,6 +30,7 @@ pub use crate::host::shard::Why;
 
 /// Why a stack could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
     #[error("unknown congestion control {0:?}; there are reno, cubic, bbr and bbr3")]
@@ -50,6 +51,7 @@ pub struct Stack {
 
 /// Figures of the sockets of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// TCP sockets by kind.
     pub tcp: SocketCounts,

@@ -18,6 +18,7 @@ pub struct BufferSizes {
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoBonus {
     /// None, as before it.
     Off,
@@ -29,6 +30,7 @@ pub enum TsoBonus {
 
 /// How large frames are, as far as a congestion controller reckons with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FrameRule {
     /// A millisecond at the pacing rate, two segments at the least.
     #[default]
@@ -42,6 +44,7 @@ pub enum FrameRule {
 
 /// How slow start is watched, so that it ends before losses end it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HyStartRule {
     /// Not at all.
     Off,
@@ -54,6 +57,7 @@ pub enum HyStartRule {
 
 /// What the small-queue limit is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SmallQueueRule {
     /// `tcp_limit_output_bytes`, whatever the rate (Linux 46d3ceabd8d9, 2012).
     Fixed,
@@ -63,6 +67,7 @@ pub enum SmallQueueRule {
 
 /// When the next ACK is too far away to wait for it with a frame that could grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoDefer {
     /// When it is expected later than half a round trip or a millisecond from now (Linux
     /// 295ce1eb36ae, 2025).
@@ -289,6 +294,7 @@ impl Default for Config {
 
 /// A sysctl that cannot be set.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SysctlError {
     /// No such name.
     #[error("unknown sysctl {0}")]

@@ -8,6 +8,7 @@ macro_rules! counters {
         /// One counter. Names as printed by `nstat`; neap's own start with `Neap`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum Counter { $($(#[$doc])* $variant,)+ }
 
         impl Counter {

@@ -8,6 +8,7 @@ use crate::transmit::TxBlocked;
 /// Figures of one connection, by the names of `struct tcp_info` without the prefix. Counts are wire
 /// segments, sizes bytes, times nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TcpInfo {
     /// State.
     pub state: State,
@@ -165,6 +166,7 @@ pub struct TcpInfo {
 /// Retransmission timeouts since a connection began, those of its SYN or SYN-ACK included
 /// (`tcpi_total_rto`, `tcpi_total_rto_recoveries`, `tcpi_total_rto_time`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// Timeouts.
     pub total: u32,

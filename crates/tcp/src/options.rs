@@ -144,6 +144,7 @@ impl Default for SocketOptions {
 
 /// One option with its new value, as the application gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SocketOption {
     /// `TCP_NODELAY`.
     NoDelay(bool),
@@ -190,6 +191,7 @@ pub enum SocketOption {
 
 /// Why an option was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OptionError {
     /// The value is out of range (EINVAL).
     #[error("{0} is out of range")]

@@ -8,6 +8,7 @@ use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, TsoBonus, 
 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Profile {
     /// Linux 3.6 with small queues as they came (46d3ceabd8d9): a fixed limit, frames as large as
     /// half of it, no pacing.

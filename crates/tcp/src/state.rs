@@ -30,7 +30,7 @@ pub enum State {
 
 /// What moves a connection from state to state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transition {
+pub(crate) enum Transition {
     /// SYN and the ACK of ours arrived.
     SynAckArrived,
     /// A bare SYN arrived while ours is out.
@@ -51,7 +51,7 @@ impl State {
     /// The state after `transition`; itself where the transition means nothing. In SYN-RECEIVED a
     /// shutdown waits for the handshake: it comes once more after it.
     #[must_use]
-    pub const fn after(self, transition: Transition) -> Self {
+    pub(crate) const fn after(self, transition: Transition) -> Self {
         use Transition as T;
         match (self, transition) {
             (_, T::Abort) => Self::Closed,

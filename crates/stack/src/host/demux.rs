@@ -73,6 +73,7 @@ struct Tables {
 
 /// How many sockets of each kind a host has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SocketCounts {
     /// Connections with state of their own.
     pub connections: usize,

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// Why a socket call failed, besides what the connection itself says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SocketError {
     /// `EADDRINUSE`
     #[error("address already in use")]

@@ -15,6 +15,7 @@ const OVERHEAD: u32 = 768;
 
 /// Who found the error (`SO_EE_ORIGIN_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorOrigin {
     /// This host, when the packet was to be sent.
     Local,
@@ -26,6 +27,7 @@ pub enum ErrorOrigin {
 
 /// One error (`struct sock_extended_err`, and what goes with it).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorRecord {
     /// What a call would fail with (`ee_errno`).
     pub error: ConnectionError,

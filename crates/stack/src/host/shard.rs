@@ -36,6 +36,7 @@ const TICK: Nanos = Nanos::from_micros(1);
 
 /// Why the driver should come back at the time that [`poll`](crate::stack::Stack::poll) answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Why {
     /// Another thread drives this shard; nothing was done.
     Busy,

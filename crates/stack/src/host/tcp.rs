@@ -418,6 +418,7 @@ impl TcpSocket {
 
 /// One flow of a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FlowInfo {
     /// Own address and port.
     pub local: SocketAddr,

@@ -35,6 +35,7 @@ const OVERHEAD: u32 = 640;
 
 /// A datagram that waits to be received.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReceivedDatagram {
     /// Who sent it.
     pub from: SocketAddr,

@@ -41,6 +41,7 @@ const LOCKTIME: Nanos = Nanos::from_secs(1);
 
 /// What is known of a neighbour, by the names `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NeighborState {
     /// No link address yet; requests are under way and frames wait.
     Incomplete,
@@ -80,6 +81,7 @@ pub struct Outcome {
 
 /// A line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,

@@ -21,6 +21,7 @@ pub struct Prefix {
 
 /// Why a prefix is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PrefixError {
     /// Longer than an address.
     #[error("prefix length {0} exceeds the {1} bits of the address")]

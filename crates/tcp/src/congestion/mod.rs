@@ -35,6 +35,7 @@ pub enum CaState {
 /// What one ACK told the sender: the only input of a controller besides events
 /// (Linux's `rate_sample`). All counts are wire segments.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct AckSample {
     /// When the ACK was processed.
     pub now: Instant,
@@ -149,6 +150,7 @@ impl Window {
 
 /// What happens to a window besides ACKs (Linux's `tcp_ca_event` and `set_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionEvent {
     /// First transmission after idle: nothing was in flight.
     TxStart {
@@ -171,6 +173,7 @@ pub enum CongestionEvent {
 
 /// What a controller begins with: at the end of the handshake, or when it takes over from another.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Start {
     /// Now.
     pub now: Instant,
@@ -194,6 +197,7 @@ pub struct Start {
 
 /// Segments of one frame that were just marked lost.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct LostSegments {
     /// How many.
     pub segments: u32,

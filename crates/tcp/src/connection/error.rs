@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// Why a connection failed (`SO_ERROR`).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The peer answered the SYN with a reset (ECONNREFUSED).
     #[error("connection refused")]

@@ -11,6 +11,7 @@ use crate::time::Instant;
 
 /// Why [`Connection::transmit`](crate::connection::Connection::transmit) stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TxBlocked {
     /// Everything written was sent.
     NoData,

@@ -47,6 +47,7 @@ impl Default for Law {
 
 /// What the law did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LawStats {
     /// Frames dropped by the law.
     pub drops: u64,
@@ -212,6 +213,7 @@ impl Default for Config {
 
 /// Figures of `codel` alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CodelStats {
     /// What the law did.
     pub law: LawStats,

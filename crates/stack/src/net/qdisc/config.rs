@@ -21,6 +21,7 @@ const QUANTUM: RangeInclusive<u32> = 256..=1 << 20;
 /// A queueing discipline with its parameters. [`FromStr`] reads what would follow `tc qdisc replace
 /// dev DEV root`, [`Display`](fmt::Display) prints it so.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QdiscConfig {
     /// Three bands in strict order.
     PfifoFast {
@@ -48,6 +49,7 @@ impl Default for QdiscConfig {
 
 /// Why a description of a qdisc makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum QdiscError {
     /// Nothing was said.
     #[error("no qdisc is named; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]

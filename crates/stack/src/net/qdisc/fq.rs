@@ -101,6 +101,7 @@ impl Default for Config {
 
 /// Figures of `fq` alone (`tc_fq_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqStats {
     /// Flows known.
     pub flows: u32,

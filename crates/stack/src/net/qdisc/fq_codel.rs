@@ -49,6 +49,7 @@ impl Default for Config {
 
 /// Figures of `fq_codel` alone (`tc_fq_codel_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqCodelStats {
     /// What the law did, in all queues.
     pub law: LawStats,

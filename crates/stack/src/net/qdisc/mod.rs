@@ -40,6 +40,7 @@ pub type Dropped = smallvec::SmallVec<[Frame; 1]>;
 
 /// `tc -s qdisc` figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QdiscStats {
     /// Bytes sent, headers of every wire segment included.
     pub bytes: u64,

@@ -10,6 +10,7 @@ use core::fmt;
 
 /// Figures of one kind of qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Xstats {
     /// It has none of its own.
     #[default]
@@ -24,6 +25,7 @@ pub enum Xstats {
 
 /// A qdisc with its parameters and figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// Kind and parameters.
     pub config: QdiscConfig,
