@@ -1,6 +1,6 @@
-//! Sockets, the way up to them, and who visits them: all of one host above its links.
+//! Sockets of one host, the way up to them, and the drivers that visit them.
 //!
-//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
+//! [`Host`] is above [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
 //! gets the host as an argument of each call, so sockets and tables do not own each other.
 
 pub(crate) mod bound;
@@ -42,18 +42,18 @@ use shard::Shard;
 use std::sync::Arc;
 use udp::UdpTable;
 
-/// What a host is made with.
+/// Settings with which a [`Stack`](crate::stack::Stack) is made.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Randomness of the host: every secret is derived from it. Equal seeds make equal hosts.
+    /// Random number from which every secret of the host is derived. Equal seeds make equal hosts.
     pub seed: u64,
-    /// Settings of TCP; `tcp_congestion_control` must name one that exists.
+    /// Settings of TCP. `tcp_congestion_control` must name a controller that exists.
     pub config: Config,
-    /// Drivers that may poll at the same time; at least one.
+    /// Number of drivers that may poll at the same time; at least one.
     pub shards: usize,
-    /// `net.ipv4.ip_local_port_range`.
+    /// `net.ipv4.ip_local_port_range`: ports that the stack chooses for sockets.
     pub ip_local_port_range: RangeInclusive<u16>,
-    /// `net.ipv4.tcp_max_tw_buckets`.
+    /// `net.ipv4.tcp_max_tw_buckets`: most connections in TIME_WAIT.
     pub tcp_max_tw_buckets: usize,
     /// Limits of reassembly.
     pub reassembly: reassembly::Config,

@@ -1,4 +1,4 @@
-//! What a change of a socket option does to a connection that exists.
+//! Changes of socket options on an existing connection.
 
 use super::{Connection, Readiness};
 use crate::congestion;
@@ -7,10 +7,10 @@ use crate::time::Instant;
 use std::sync::Arc;
 
 impl Connection {
-    /// Sets one option.
+    /// Sets one option of this connection.
     ///
     /// # Errors
-    /// As [`SocketOptions::set`](crate::options::SocketOptions::set).
+    /// Those of [`SocketOptions::set`](crate::options::SocketOptions::set).
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
         let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);
