@@ -321,7 +321,7 @@ impl Default for Config {
 }
 
 /// Error of reading or setting a sysctl.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SysctlError {
     /// There is no sysctl of this name.
@@ -341,3 +341,5 @@ pub enum SysctlError {
         expected: &'static str,
     },
 }
+
+crate::debug_as_display!(SysctlError);

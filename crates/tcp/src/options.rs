@@ -197,7 +197,7 @@ pub enum SocketOption {
 }
 
 /// Reason why an option was refused.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionError {
     /// The value is out of range (EINVAL). The text names the range.
@@ -207,3 +207,5 @@ pub enum OptionError {
     #[error("unknown congestion control {0:?}")]
     UnknownCongestion(String),
 }
+
+crate::debug_as_display!(OptionError);

@@ -20,7 +20,7 @@ pub struct Prefix {
 }
 
 /// Reason why a prefix was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// The length, first, exceeds the bits of an address, second.
@@ -30,6 +30,8 @@ pub enum PrefixError {
     #[error("{0:?} is not of the form ADDRESS/LENGTH")]
     Form(String),
 }
+
+neap_tcp::debug_as_display!(PrefixError);
 
 fn bits(address: IpAddr) -> u128 {
     match address {
