@@ -1,6 +1,9 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
+use crate::congestion::Controllers;
 use thiserror::Error;
+
+pub use crate::sysctl::{ActsOn, Sysctl};
 
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
@@ -14,6 +17,15 @@ pub struct BufferSizes {
     pub default: u32,
     /// Autotuning never goes beyond.
     pub max: u32,
+}
+
+/// The ports that the stack chooses from, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest.
+    pub low: u16,
+    /// The highest.
+    pub high: u16,
 }
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
@@ -71,7 +83,8 @@ pub enum TsoDefer {
     HalfRtt,
 }
 
-/// Settings of a connection: sysctls with Linux's names, units and defaults, and rule switches.
+/// Settings of a host and its connections: sysctls with Linux's names, units and defaults, and rule
+/// switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// `net.ipv4.tcp_limit_output_bytes`: hard cap of the small-queue limit, bytes. `u32::MAX` with
@@ -207,6 +220,16 @@ pub struct Config {
     /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip
     /// is 32 ms or more, only the millisecond of the pacing rate bounds frames.
     pub tso_max_usecs: u32,
+    /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
+    pub ip_local_port_range: PortRange,
+    /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
+    pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
+    pub ipfrag_high_thresh: u32,
+    /// `net.ipv4.ipfrag_time`: seconds that a datagram may stay incomplete.
+    pub ipfrag_time: u32,
+    /// The congestion controllers that connections choose from; no sysctl.
+    pub controllers: Controllers,
 }
 
 impl Config {
@@ -283,6 +306,11 @@ impl Default for Config {
             tso_at_write: false,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,
+            ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
+            tcp_max_tw_buckets: 262_144,
+            ipfrag_high_thresh: 4 << 20,
+            ipfrag_time: 30,
+            controllers: Controllers::default(),
         }
     }
 }
@@ -304,6 +332,6 @@ pub enum SysctlError {
         /// What was given.
         value: String,
         /// What it should have been.
-        expected: &'static str,
+        expected: String,
     },
 }

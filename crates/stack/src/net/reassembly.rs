@@ -246,6 +246,11 @@ impl Reassembler {
         Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
     }
 
+    /// Sets the limits, for incomplete datagrams too.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// Takes a fragment; returns the datagram if it is now whole. The caller has called
     /// [`expire`](Self::expire) before.
     pub fn push(&mut self, now: Instant, part: &Part<'_>) -> Result<Option<Whole>, Refusal> {
@@ -261,7 +266,7 @@ impl Reassembler {
             Entry::Vacant(entry) => {
                 self.serial += 1;
                 self.memory += DATAGRAM_COST;
-                self.expiry.push_back((now + self.config.time, part.key, self.serial));
+                self.expiry.push_back((now, part.key, self.serial));
                 entry.insert_entry(PartialDatagram::new(self.serial, part))
             }
         };
@@ -288,8 +293,8 @@ impl Reassembler {
     /// Gives up the datagrams whose time is over. Returns how many were incomplete until then.
     pub fn expire(&mut self, now: Instant) -> u32 {
         let mut timeouts = 0;
-        while let Some(&(due, key, serial)) = self.expiry.front()
-            && due <= now
+        while let Some(&(began, key, serial)) = self.expiry.front()
+            && began + self.config.time <= now
         {
             self.expiry.pop_front();
             let Entry::Occupied(entry) = self.table.entry(key) else {
@@ -306,7 +311,8 @@ impl Reassembler {
 
     /// When [`expire`](Self::expire) has something to do, at the earliest.
     pub fn deadline(&self) -> Instant {
-        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+        let oldest = self.expiry.front();
+        oldest.map_or(Instant::FAR_FUTURE, |&(began, ..)| began + self.config.time)
     }
 
     /// Bytes of memory that count against the limit (`FRAG: memory` of sockstat).

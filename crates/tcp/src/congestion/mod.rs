@@ -2,12 +2,15 @@
 
 pub mod bbr;
 pub mod bbr3;
+mod controllers;
 pub mod cubic;
 mod hystart;
 mod path_model;
 pub mod reno;
 #[cfg(test)]
 mod tests;
+
+pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
 
 use crate::config::{FrameRule, HyStartRule};
 use crate::time::{Instant, Nanos, Rate};
@@ -94,6 +97,8 @@ pub struct AckSample {
     pub mss: u32,
     /// How large frames are.
     pub frame_rule: FrameRule,
+    /// How slow start is watched.
+    pub hystart: HyStartRule,
 }
 
 /// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
@@ -280,19 +285,5 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// How many windows the send buffer should hold (`sndbuf_expand`).
     fn sndbuf_expand(&self) -> u32 {
         2
-    }
-}
-
-/// All controllers, as `tcp_available_congestion_control` lists them.
-pub const NAMES: [&str; 4] = ["reno", "cubic", "bbr", "bbr3"];
-
-/// A new controller by its name in `tcp_congestion_control`; `None` if there is none of that name.
-pub fn by_name(name: &str) -> Option<Box<dyn CongestionControl>> {
-    match name {
-        "bbr" => Some(Box::new(bbr::Bbr::default())),
-        "bbr3" => Some(Box::new(bbr3::Bbr3::default())),
-        "cubic" => Some(Box::new(cubic::Cubic::default())),
-        "reno" => Some(Box::new(reno::Reno)),
-        _ => None,
     }
 }

@@ -43,6 +43,8 @@ pub struct Estimates {
     pub srtt: Nanos,
     /// Retransmission timeout.
     pub rto: Nanos,
+    /// The least timeout (`tcp_rto_min_us` when the connection was made).
+    pub rto_min: Nanos,
     /// What the `TSval` of a segment sent now would be.
     pub tsval: u32,
     /// `SO_RCVLOWAT`: the reader waits for so many bytes.
