@@ -196,6 +196,8 @@ const _: () = assert!(size_of::<Connection>() <= 1200, "an idle connection would
 struct Rare {
     timeouts: TimeoutTally,
     time_wait: Option<TimeWait>,
+    /// The settings that hold once the handshake is over; see [`Connection::set_config`].
+    next_config: Option<Arc<Config>>,
     /// A reset for a segment that belongs to no connection, at this sequence number.
     stray_reset: Option<SeqNumber>,
 }
@@ -258,6 +260,7 @@ impl Connection {
         Estimates {
             srtt: self.sender.rtt().srtt(),
             rto: self.sender.rtt().rto(),
+            rto_min: self.sender.rtt().rto_min(),
             tsval: self.timestamp(now),
             lowat: self.options.receive_lowat,
         }
