@@ -5,6 +5,7 @@ use crate::clock;
 use crate::condition::{IsReady, Untold};
 use crate::engine::Engine;
 use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
+use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -33,38 +34,66 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Opens a connection and waits until it is established.
+    /// Opens a connection and waits until it is established. Several addresses, or those of a
+    /// name, are tried in turn.
     ///
     /// # Errors
-    /// What the peer or the network answered, with std's kinds.
-    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+    /// What the peer or the network answered, with std's kinds; of several addresses the error of
+    /// the last one. `Unsupported` for a name if the stack has no
+    /// [resolver](crate::Builder::resolver).
+    pub fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default(), None)
     }
 
-    /// As [`connect`](Self::connect), giving up after `timeout`.
+    /// Opens a connection as [`connect`](Self::connect) does, and gives up after `timeout`. Where
+    /// several addresses are tried, each gets an equal share of the time that is left. The look-up
+    /// of a name counts, but only its resolver can end it.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `TimedOut` when the time is over.
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over; `InvalidInput` for a
+    /// timeout of zero.
     pub fn connect_timeout(
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToAddrs,
         timeout: Duration,
     ) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default(), Some(timeout))
     }
 
-    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    /// Opens a connection as [`connect_timeout`](Self::connect_timeout) does, from a given local
+    /// address and with options that are set before the SYN leaves.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// As [`connect_timeout`](Self::connect_timeout).
     pub fn connect_with(
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToAddrs,
         options: ConnectOptions,
         timeout: Option<Duration>,
     ) -> io::Result<Self> {
-        let stream = Self::connect_nonblocking(stack, remote, options)?;
+        if timeout == Some(Duration::ZERO) {
+            let message = "a timeout of zero leaves no time to connect: give a longer one";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
+        remote.endpoint()?.try_each(&stack.engine().resolver, move |remote, left| {
+            let now = clock::now();
+            let until = match deadline {
+                Instant::FAR_FUTURE => deadline,
+                // A silent address leaves the others their share.
+                _ => now + deadline.since(now) / left as u64,
+            };
+            Self::connect_until(stack, remote, options.clone(), until)
+        })
+    }
+
+    fn connect_until(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+        deadline: Instant,
+    ) -> io::Result<Self> {
+        let stream = Self::connect_nonblocking(stack, remote, options)?;
         let handle = &stream.handle;
         let mut condition = IsReady { source: handle, interest: WRITE_READY };
         let in_time = stream.engine.wait(handle.shard(), deadline, &mut condition);
