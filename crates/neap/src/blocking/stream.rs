@@ -2,7 +2,7 @@
 
 use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
 use crate::clock;
-use crate::condition::{IsReady, Untold};
+use crate::condition::IsReady;
 use crate::engine::Engine;
 use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
 use crate::resolver::ToAddrs;
@@ -433,38 +433,35 @@ impl TcpStream {
         self.handle.info(clock::now())
     }
 
-    /// Closes and, with `SO_LINGER` set to a time, waits so long for the peer to acknowledge all
-    /// that was written.
+    /// Closes, and says how long the caller is to linger.
+    pub(crate) fn begin_close(&self) -> Nanos {
+        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        self.handle.close(clock::now());
+        linger
+    }
+
+    /// Closes the connection for this handle and for all its clones. What was written before is
+    /// still sent, and the FIN after it; but data that nobody has read resets the connection, as in
+    /// Linux. Clones read the end of the stream from now on, and their writes fail with
+    /// `BrokenPipe`. To drop a handle closes nothing as long as there is another clone.
+    ///
+    /// With [`SO_LINGER`](Self::set_linger) set to a time, the call waits until the peer has
+    /// acknowledged everything, in non-blocking mode too; with a linger time of zero it resets the
+    /// connection. Otherwise it returns at once, and so does a drop always.
     ///
     /// # Errors
-    /// `WouldBlock` when the time was over before; what is left is still sent.
+    /// Only with a linger time: `WouldBlock` when the time is over, what is left is still sent then;
+    /// otherwise why the connection failed before everything was acknowledged.
     pub fn close(self) -> io::Result<()> {
-        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        let linger = self.begin_close();
         if linger == Nanos::ZERO {
-            self.handle.close(clock::now());
             return Ok(());
         }
-        self.handle.shutdown_write(clock::now());
-        let deadline = clock::now() + linger;
-        let handle = &self.handle;
-        let acknowledged = || {
-            let info = handle.info(clock::now());
-            info.notsent_bytes + info.unacked_bytes == 0 || info.state.is_over()
-        };
-        // The end of a flow is no change of readiness, so look again every millisecond.
-        loop {
-            let now = clock::now();
-            let step = deadline.min(now + Nanos::from_millis(1));
-            if self.engine.wait(handle.shard(), step, &mut Untold(acknowledged)) {
-                break;
-            }
-            if now >= deadline {
-                handle.close(clock::now());
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+        let mut condition = IsReady { source: &self.handle, interest: Ready::ALL_ACKED };
+        if !self.engine.wait(self.handle.shard(), clock::now() + linger, &mut condition) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
-        handle.close(clock::now());
-        Ok(())
+        self.take_error()?.map_or(Ok(()), Err)
     }
 }
 

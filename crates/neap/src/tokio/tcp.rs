@@ -7,7 +7,9 @@ use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use core::net::SocketAddr;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::time::Nanos;
 use std::future::ready;
 use std::io;
 use std::net::Shutdown;
@@ -120,6 +122,27 @@ impl TcpStream {
     /// Why the connection failed.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
+    }
+
+    /// Closes the connection. What was written before is still sent; but data that nobody has read
+    /// resets the connection. With a linger time set
+    /// ([`neap::TcpStream::set_linger`](crate::TcpStream::set_linger)) the future waits until the
+    /// peer has acknowledged everything; otherwise it is ready at once, and a drop does the same.
+    ///
+    /// # Errors
+    /// As [`neap::TcpStream::close`](crate::TcpStream::close).
+    pub async fn close(self) -> io::Result<()> {
+        let linger = self.socket.begin_close();
+        if linger == Nanos::ZERO {
+            return Ok(());
+        }
+        let handle = self.socket.handle();
+        let acked = Direction::new(Ready::ALL_ACKED);
+        let wait = acked.wait(handle, || acked.is_ready(handle));
+        if ::tokio::time::timeout(linger.into(), wait).await.is_err() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 
     /// A reader and a writer that borrow the stream.

@@ -255,3 +255,26 @@ fn the_worker_drives_while_a_runtime_is_busy_and_after_it_ended() {
         assert_eq!(taken.load(Ordering::SeqCst), 1);
     });
 }
+
+#[test]
+fn close_waits_as_the_linger_time_says() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let (mut ours, mut theirs) = pair(&stack).await;
+            let hour = Some(Duration::from_secs(3600));
+            ours.get_ref().set_linger(hour).expect("an option");
+            ours.write_all(b"to the last byte").await.expect("written");
+            ours.close().await.expect("acknowledged");
+            let mut got = Vec::new();
+            theirs.read_to_end(&mut got).expect("all");
+            assert_eq!(got, b"to the last byte");
+
+            let (ours, _theirs) = pair(&stack).await;
+            ours.get_ref().set_linger(Some(Duration::from_millis(50))).expect("an option");
+            while (&mut ours.get_ref()).write(&[0; 1 << 16]).is_ok() {}
+            let late = ours.close().await.expect_err("the peer reads nothing");
+            assert_eq!(late.kind(), std::io::ErrorKind::WouldBlock);
+        });
+    });
+}
