@@ -30,6 +30,7 @@ pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
     #[error(transparent)]
@@ -50,6 +51,7 @@ pub struct Stack {
 
 /// Numbers of the sockets of a host, and of what else they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// TCP sockets by kind.
     pub tcp: SocketCounts,

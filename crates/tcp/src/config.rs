@@ -32,6 +32,7 @@ pub struct PortRange {
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoBonus {
     /// There is no bonus, as before 2022.
     Off,
@@ -44,6 +45,7 @@ pub enum TsoBonus {
 
 /// Rule for the size of frames, as a congestion controller needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FrameRule {
     /// A frame takes one millisecond at the pacing rate, and has at least two segments.
     #[default]
@@ -57,6 +59,7 @@ pub enum FrameRule {
 
 /// Method by which CUBIC leaves slow start before packets are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HyStartRule {
     /// Slow start ends only by loss.
     Off,
@@ -69,6 +72,7 @@ pub enum HyStartRule {
 
 /// Rule that computes the small-queue limit: how many bytes of one socket may be below TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SmallQueueRule {
     /// The limit is `tcp_limit_output_bytes` at every rate (Linux 46d3ceabd8d9, 2012).
     Fixed,
@@ -79,6 +83,7 @@ pub enum SmallQueueRule {
 
 /// Rule that decides whether a frame that could grow is sent now or waits for the next ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoDefer {
     /// The frame is sent if the next ACK is expected later than half a round trip or a millisecond
     /// from now (Linux 295ce1eb36ae, 2025).
@@ -341,6 +346,7 @@ impl Default for Config {
 
 /// Error of reading or setting a sysctl.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SysctlError {
     /// There is no sysctl of this name.
     #[error("unknown sysctl {0}")]

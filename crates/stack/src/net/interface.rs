@@ -84,6 +84,7 @@ impl Output {
 
 /// Figures of an interface.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct InterfaceInfo {
     /// Name of the device.
     pub name: String,

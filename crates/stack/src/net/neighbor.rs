@@ -42,6 +42,7 @@ const LOCKTIME: Nanos = Nanos::from_secs(1);
 
 /// State of a neighbour, by the names that `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NeighborState {
     /// The link address is not known yet. Requests are under way, and frames wait.
     Incomplete,
@@ -84,6 +85,7 @@ pub struct Outcome {
 
 /// Entry of the neighbour table, a line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,

@@ -42,6 +42,7 @@ pub enum CaState {
 ///
 /// All counts are wire segments.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct AckSample {
     /// Time at which the ACK was processed.
     pub now: Instant,
@@ -165,6 +166,7 @@ impl Window {
 /// Event other than an ACK that a congestion controller is told of (Linux's `tcp_ca_event` and
 /// `set_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionEvent {
     /// The first transmission after idle: nothing was in flight.
     TxStart {
@@ -188,6 +190,7 @@ pub enum CongestionEvent {
 /// State of a connection when a controller starts: at the end of the handshake, or when the
 /// controller replaces another one.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Start {
     /// Current time.
     pub now: Instant,
@@ -211,6 +214,7 @@ pub struct Start {
 
 /// Segments of one frame that were just marked lost.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct LostSegments {
     /// Number of the segments.
     pub segments: u32,
