@@ -74,6 +74,8 @@ drop_reasons! {
     QdiscDrop = "QDISC_DROP",
     /// The loopback queue is full.
     LoopbackFull = "LOOPBACK_FULL",
+    /// The link was down, or its device was taken away while the packet waited.
+    LinkDown = "DEV_READY",
     /// An answer was withheld by its rate limit.
     RateLimited = "RATE_LIMITED",
     /// The stack is shut down.

@@ -33,6 +33,7 @@
 pub mod device;
 mod doorbell;
 pub mod drop_reason;
+pub mod event;
 pub mod flow;
 pub mod frame;
 pub mod hand_off;
@@ -48,5 +49,6 @@ pub mod wheel;
 pub mod wire;
 
 pub use host::{gro, shard};
+pub use net::error;
 pub use net::{bql, fragment, gso, interface, neighbor, port, qdisc, reassembly, route, sojourn};
 pub use socket::listener;

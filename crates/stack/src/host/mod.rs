@@ -10,6 +10,7 @@ pub mod error_queue;
 pub mod gro;
 mod icmp_error;
 pub(crate) mod input;
+mod links;
 pub(crate) mod listener;
 pub(crate) mod opening;
 mod pages;
@@ -22,6 +23,7 @@ pub(crate) mod tcp;
 mod tcp_egress;
 pub(crate) mod udp;
 
+use crate::event::Subscribers;
 use crate::flow::FlowKey;
 use crate::net::rate_limit::RateLimit;
 use crate::net::reassembly;
@@ -82,6 +84,7 @@ pub(crate) struct Host {
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
     pub(crate) registry: Registry,
+    pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
     reset_limit: RateLimit,
     /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
@@ -130,6 +133,7 @@ impl Host {
             demux: Demux::new(flow_key, ports.clone(), seed(5), config.tcp_max_tw_buckets),
             udp: UdpTable::new(ports, seed(6)),
             registry: Registry::default(),
+            events: Subscribers::default(),
             shards,
             reset_limit: RateLimit::default(),
             part_seed: AtomicU64::new(seed(11)),
@@ -202,13 +206,6 @@ impl Host {
             socket.abandon(self, now);
         }
         self.udp.shut_down();
-    }
-
-    /// Removes all interfaces with their routes, and closes their devices.
-    pub(crate) fn remove_interfaces(&self) {
-        for shard in &self.shards {
-            shard.remove_queues();
-        }
-        self.net.topology.clear();
+        self.events.end();
     }
 }

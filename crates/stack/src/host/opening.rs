@@ -136,7 +136,8 @@ impl Host {
         let cell = shard.cell(self.registry.reserve());
         let id = cell.id();
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
-        let mtu = route.refresh(&self.net, now, tuple.remote).map_or(0, |route| route.mtu);
+        let way = route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mtu = way.map_or(0, |way| way.mtu);
         let setup = Setup {
             config,
             counters: shard.counters().clone(),

@@ -3,8 +3,10 @@
 //! [`Net`] knows no socket. What a socket may have to hear is returned: a packet that no neighbour
 //! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
 
+pub(crate) mod address;
 pub mod bql;
 pub(crate) mod egress;
+pub mod error;
 pub mod fragment;
 pub mod gso;
 pub(crate) mod housekeeping;
