@@ -1,7 +1,7 @@
-//! What one driver has to itself: the receive side and the timing wheel.
+//! Shard: the part of a host that one driver has to itself, the receive side and the timing wheel.
 //!
-//! Both are behind a try-lock, the *driver* role: whoever holds it polls. All others ask through
-//! the run list.
+//! Both are behind a try-lock, the *driver* role: the thread that holds it polls. All others ask
+//! through the run list.
 
 use super::Host;
 use super::input::{Batch, Input};
@@ -35,10 +35,11 @@ const RUN_ROUNDS: u32 = 4;
 /// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
 const TICK: Nanos = Nanos::from_micros(1);
 
-/// Why the driver should come back at the time that [`poll`](crate::stack::Stack::poll) answers.
+/// Reason why the driver should come back at the time that [`poll`](crate::stack::Stack::poll)
+/// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Another thread drives this shard; nothing was done.
+    /// Another thread drives this shard. The call did nothing.
     Busy,
     /// More work is there already: poll again at once.
     MoreWork,
@@ -98,7 +99,7 @@ impl core::fmt::Debug for Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize, slack: Nanos) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         let driver = Driver {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
@@ -111,7 +112,7 @@ impl Shard {
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
         };
-        let list = Arc::new(RunList::new(index, slack));
+        let list = Arc::new(RunList::new(index));
         let pages = Arc::new(PagePool::default());
         Self { list, pages, driver: Mutex::new(driver) }
     }
@@ -341,7 +342,7 @@ impl Target {
                     host.close_listener(listener, now);
                 }
                 let visit = Visit { now, shard: listener.cell.list().shard() };
-                listener.on_deadline(now, host.flow_key, |tuple, segment| {
+                listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
                     host.send_orphan(visit, tuple, 0, segment);
                 });
             }

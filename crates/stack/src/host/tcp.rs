@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Memory that a segment in the backlog counts besides its payload.
 const SEGMENT_OVERHEAD: u32 = 256;
 
-/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
+/// Work that is left for the owner of a socket: `sk_tsq_flags` and `sk_backlog`.
 #[derive(Default)]
 pub(crate) struct Debt {
     work: Work,
@@ -51,7 +51,7 @@ impl Debt {
     }
 }
 
-/// What the owner of a socket has to itself.
+/// State of a socket that only its owner sees.
 pub(crate) struct TcpState {
     connection: Connection,
     route: CachedRoute,
@@ -80,6 +80,7 @@ impl Settle for TcpState {
     }
 
     fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
+        self.begin(cx);
         for segment in debt.backlog {
             self.connection.on_segment(cx.now, segment);
         }
@@ -87,8 +88,9 @@ impl Settle for TcpState {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
         }
-        if let Some(interface) = debt.lost {
-            self.on_device_gone(cx, interface);
+        // The way was looked for above: none leads past the interface.
+        if debt.lost.is_some_and(|interface| self.route.was_lost_with(interface)) {
+            self.connection.on_network_down();
         }
         if debt.work.contains(Work::ABORT) {
             self.connection.abort();
@@ -106,6 +108,33 @@ impl Settle for TcpState {
 }
 
 impl TcpState {
+    /// Takes up what has changed around the socket since it was last visited: routes, path MTU,
+    /// settings. To be called before anything is done with the connection. Where nothing has
+    /// changed it costs a load and two comparisons.
+    fn begin(&mut self, cx: &Context<'_>) {
+        if !self.route.is_current(&cx.host.net, cx.now) {
+            self.catch_up(cx);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, cx: &Context<'_>) {
+        let tuple = &cx.socket.tuple;
+        // The route before the settings: settings that change in between are taken up at the next
+        // visit, since the route is old then.
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple.local, tuple.remote);
+        let mtu = route.map(|route| route.mtu);
+        if mtu.is_none() {
+            self.connection.on_no_route();
+        }
+        let mtu = mtu.unwrap_or(self.told_mtu);
+        self.connection.set_config(cx.host.config());
+        if mtu != self.told_mtu {
+            self.told_mtu = mtu;
+            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
+        }
+    }
+
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &Context<'_>) {
@@ -133,17 +162,6 @@ impl TcpState {
         f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
-        let mtu = match self.route.refresh(&cx.host.net, cx.now, tuple.local, tuple.remote) {
-            Some(route) => route.mtu,
-            None => {
-                self.connection.on_no_route();
-                self.told_mtu
-            }
-        };
-        if mtu != self.told_mtu {
-            self.told_mtu = mtu;
-            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
-        }
         let priority = self.connection.options().priority;
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
@@ -196,10 +214,10 @@ impl TcpState {
             return;
         }
         if is_too_big {
-            // The route learns; `finish` tells the connection.
             let (remote, topology) = (cx.socket.tuple.remote, &cx.host.net.topology);
             let current = self.route.get().map_or(0, |route| route.mtu);
             topology.on_packet_too_big(cx.now, remote, record.info, current);
+            self.begin(cx);
             return;
         }
         let error = record.error;
@@ -218,16 +236,6 @@ impl TcpState {
         self.connection.on_unreachable(error);
         if self.connection.readiness().contains(Ready::ERROR) {
             cx.socket.readiness.signal(Ready::ERROR);
-        }
-    }
-
-    /// The device of an interface is gone: ends the connection if its way led there, and no other
-    /// does.
-    fn on_device_gone(&mut self, cx: &Context<'_>, interface: InterfaceId) {
-        let FourTuple { local, remote, .. } = cx.socket.tuple;
-        self.route.refresh(&cx.host.net, cx.now, local, remote);
-        if self.route.was_lost_with(interface) {
-            self.connection.on_network_down();
         }
     }
 
@@ -304,6 +312,7 @@ impl TcpSocket {
     ) -> R {
         let mut cx = Context { now, host, socket: self };
         let mut owner = self.state.own();
+        owner.begin(&cx);
         let answer = f(&mut owner, &cx);
         owner.finish(&cx);
         self.release(owner, &mut cx);
@@ -333,6 +342,7 @@ impl TcpSocket {
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
+            owner.begin(&cx);
             for segment in segments.drain(..) {
                 owner.connection.on_segment(now, segment);
             }
@@ -450,16 +460,16 @@ impl TcpSocket {
     }
 }
 
-/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
+/// Figures of one flow in a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
 pub struct FlowInfo {
-    /// Own address and port.
+    /// Address and port of this end.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// State.
+    /// State of the connection.
     pub state: State,
-    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
+    /// `TCP_INFO`, with the unsent, in-flight and unread bytes and the memory below TCP.
     pub info: TcpInfo,
 }
 

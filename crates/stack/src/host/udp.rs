@@ -28,20 +28,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Wake;
 
-/// `net.core.rmem_default` and `wmem_default`.
+/// Default receive and send buffer of a UDP socket, in bytes (`net.core.rmem_default`,
+/// `wmem_default`).
 pub const DEFAULT_BUFFER: u32 = 212_992;
 
 /// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
 const OVERHEAD: u32 = 640;
 
-/// A datagram that waits to be received.
+/// Received datagram.
 #[derive(Clone, Debug)]
 pub struct ReceivedDatagram {
-    /// Who sent it.
+    /// Address and port of the sender.
     pub from: SocketAddr,
-    /// Own address that it was sent to.
+    /// Address of this host that the datagram was sent to.
     pub to: IpAddr,
-    /// Data.
+    /// Data of the datagram.
     pub data: Bytes,
 }
 
@@ -268,13 +269,19 @@ fn hash(port: u16) -> u64 {
 }
 
 impl UdpTable {
-    pub(crate) fn new(ports: RangeInclusive<u16>, seed: u64) -> Self {
+    /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(UdpSockets {
             by_port: HashTable::new(),
-            ephemeral: Ephemeral::new(ports, seed),
+            ephemeral: Ephemeral::new(seed),
             bound: 0,
             is_shut_down: false,
         }))
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
+    pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
+        lock(&self.0).ephemeral.set_range(ports);
     }
 
     /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.

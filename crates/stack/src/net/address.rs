@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 use thiserror::Error;
 
-/// Names an interface of one host. Interfaces are counted from 0 in the order in which they were
+/// Name of an interface of one host. Interfaces are counted from 0 in the order in which they were
 /// added; the number of one that was removed is never given to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub(crate) u32);
@@ -16,20 +16,20 @@ impl fmt::Display for InterfaceId {
     }
 }
 
-/// An address of this host and the network that it is in.
+/// Address of this host, and the network that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Bits of the network's prefix.
+    /// Prefix of the network.
     pub prefix: Prefix,
 }
 
 impl Address {
-    /// `ip` in a network of `len` bits.
+    /// Returns the address `ip` in a network with a prefix of `len` bits.
     ///
     /// # Errors
-    /// As [`Prefix::new`].
+    /// [`Prefix::new`] names them.
     pub fn new(ip: IpAddr, len: u8) -> Result<Self, PrefixError> {
         Ok(Self { ip, prefix: Prefix::new(ip, len)? })
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Address {
 
 impl FromStr for Address {
     type Err = PrefixError;
-    /// `ADDRESS/LENGTH`, the host's bits kept.
+    /// Parses `ADDRESS/LENGTH`. The bits of the host are kept.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let prefix: Prefix = text.parse()?;
         let ip = text.split_once('/').and_then(|(ip, _)| ip.parse().ok());
@@ -88,20 +88,20 @@ pub enum AddressFault {
     Network,
 }
 
-/// The first `len` bits of an address; all others are zero.
+/// Prefix of addresses: the first `len` bits. All other bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     network: IpAddr,
     len: u8,
 }
 
-/// Why a prefix is none.
+/// Reason why a prefix was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PrefixError {
-    /// Longer than an address.
+    /// The length, first, exceeds the bits of an address, second.
     #[error("prefix length {0} exceeds the {1} bits of the address")]
     Length(u8, u8),
-    /// Not of the form ADDRESS/LENGTH.
+    /// The text is not of the form ADDRESS/LENGTH.
     #[error("{0:?} is not of the form ADDRESS/LENGTH")]
     Form(String),
 }
@@ -118,10 +118,10 @@ fn mask(len: u8) -> u128 {
 }
 
 impl Prefix {
-    /// The network of `address` with `len` bits.
+    /// Returns the prefix of `address` with `len` bits.
     ///
     /// # Errors
-    /// `len` exceeds the bits of the address.
+    /// [`PrefixError::Length`] if `len` exceeds the bits of the address.
     pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let max = if address.is_ipv4() { 32 } else { 128 };
         if len > max {
@@ -136,22 +136,22 @@ impl Prefix {
         Ok(Self { network, len })
     }
 
-    /// The first address.
+    /// Returns the first address of the prefix.
     pub fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// Bits of the prefix.
+    /// Returns the number of bits.
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// Whether this is the prefix of all addresses (`default`).
+    /// Returns whether this is the prefix of all addresses (`default`).
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of all hosts of an IPv4 network, where it has room for hosts.
+    /// Returns the broadcast address of an IPv4 network; `None` if the network has no room for one.
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.network {
             IpAddr::V4(network) if self.len < 31 => {
@@ -161,7 +161,7 @@ impl Prefix {
         }
     }
 
-    /// Whether `address` lies in it.
+    /// Returns whether `address` is in the prefix.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.network.is_ipv4() == address.is_ipv4()
             && (bits(self.network) ^ bits(address)) & mask(self.len) == 0
@@ -176,7 +176,7 @@ impl fmt::Display for Prefix {
 
 impl FromStr for Prefix {
     type Err = PrefixError;
-    /// `ADDRESS/LENGTH`; bits behind the prefix are cleared.
+    /// Parses `ADDRESS/LENGTH`. Bits behind the prefix are cleared.
     fn from_str(text: &str) -> Result<Self, PrefixError> {
         let form = || PrefixError::Form(text.to_owned());
         let (address, len) = text.split_once('/').ok_or_else(form)?;

@@ -115,7 +115,7 @@ impl Output {
     }
 }
 
-/// An interface in a listing.
+/// Figures of an interface.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InterfaceInfo {
@@ -131,7 +131,7 @@ pub struct InterfaceInfo {
     pub addresses: Vec<Address>,
     /// Figures of each queue's way out.
     pub ports: Vec<PortStats>,
-    /// `ip neighbour`.
+    /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
 }
 

@@ -1,8 +1,8 @@
-//! Routes and what is known about the MTU of paths.
+//! Routes and path MTUs.
 //!
 //! A host has few routes: the table is a sorted list, and a lookup reads it from the longest prefix
-//! down, O(routes). Sockets keep what they looked up together with the table's generation and look
-//! again when that has changed. The path MTU cache is one keyed hash per question.
+//! down, O(routes). Sockets keep the route that they found together with the table's generation and
+//! look again when that has changed. The path MTU cache is one keyed hash per question.
 
 use super::address::InterfaceId;
 use crate::keyed::Keyed;
@@ -13,38 +13,38 @@ use std::collections::VecDeque;
 
 pub use super::address::{Prefix, PrefixError};
 
-/// One line of `ip route`.
+/// Entry of the routing table, one line of `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Where it leads.
+    /// Destinations of the route.
     pub prefix: Prefix,
-    /// Among equal prefixes the least wins.
+    /// Metric. Among routes with equal prefixes the lowest wins.
     pub metric: u32,
-    /// How to get there.
+    /// Way to the destinations.
     pub route: Route,
 }
 
-/// How to reach a destination.
+/// Way to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The interface that packets leave by.
+    /// Interface that packets leave by.
     pub interface: InterfaceId,
-    /// The router; `None` when the destination is on the link.
+    /// Router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// MTU of the route (`mtu`), if it is below that of the interface.
     pub mtu: Option<u32>,
-    /// Source address for sockets that have none (`src`).
+    /// Source address for sockets that are bound to none (`src`).
     pub pref_src: Option<IpAddr>,
 }
 
 impl Route {
-    /// The neighbour that a packet to `destination` is given to.
+    /// Returns the neighbour that gets a packet to `destination`.
     pub fn next_hop(&self, destination: IpAddr) -> IpAddr {
         self.gateway.unwrap_or(destination)
     }
 }
 
-/// The routes of a host and the path MTU of destinations.
+/// Routes of a host, and the path MTUs of destinations.
 #[derive(Debug)]
 pub struct Routes {
     /// Longest prefix first, then least metric.
@@ -54,12 +54,12 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// No routes. `seed` is random: it keys the hash of destinations.
+    /// Returns an empty table. `seed` is random: it keys the hash of destinations.
     pub fn new(seed: u64) -> Self {
         Self { entries: Vec::new(), generation: 1, path_mtus: PathMtus::new(seed) }
     }
 
-    /// Adds a route; one with the same prefix and metric is replaced.
+    /// Adds a route. It replaces one with the same prefix and metric.
     pub fn add(&mut self, entry: RouteEntry) {
         self.generation += 1;
         let same = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == entry.metric;
@@ -117,25 +117,27 @@ impl Routes {
             .map(|entry| entry.route)
     }
 
-    /// Changes whenever an earlier lookup or path MTU may have become wrong. Never zero.
+    /// Returns the generation, which changes whenever an earlier lookup or path MTU may have become
+    /// wrong. It is never zero.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// All routes, in the order in which they are tried.
+    /// Returns all routes, in the order in which they are tried.
     pub fn entries(&self) -> &[RouteEntry] {
         &self.entries
     }
 
-    /// What is known about the path to `destination`: the largest IP packet, and when that is
-    /// forgotten, so that the interface's MTU is tried again.
+    /// Returns the largest IP packet that the path to `destination` takes, if ICMP taught one, and
+    /// when that is forgotten, so that the interface's MTU is tried again.
     pub fn path_mtu(&self, now: Instant, destination: IpAddr) -> Option<(u32, Instant)> {
         self.path_mtus.get(now, destination)
     }
 
-    /// Takes in what an authenticated "packet too big" says of a path whose MTU was `current`
-    /// bytes. Returns the MTU of the path if it is below `current`; an increase is never believed
-    /// (RFC 8201 section 4).
+    /// Takes an authenticated "packet too big" about a path whose MTU was `current` bytes.
+    ///
+    /// Returns the MTU of the path if it is below `current`. An increase is never believed (RFC
+    /// 8201 section 4).
     pub fn on_packet_too_big(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What a host is attached to: its interfaces, its addresses, and the routes between them.
+//! Topology of a host: its interfaces, its addresses, and the routes between them.
 
 use super::error::NetError;
 use super::interface::{Address, Interface, InterfaceId};
@@ -40,12 +40,12 @@ impl Locals {
     }
 }
 
-/// The door that a packet leaves by.
+/// Way by which a packet leaves.
 #[derive(Clone, Debug)]
 pub(crate) enum NextHop {
-    /// This host itself.
+    /// Back to this host.
     Loopback,
-    /// The neighbour with this address on an interface.
+    /// To the neighbour with this address on an interface.
     Neighbor(Arc<Interface>, IpAddr),
 }
 
@@ -76,7 +76,7 @@ impl ResolvedRoute {
     }
 }
 
-/// Why there is no own address to send from.
+/// Reason why no address of this host can be the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSource {
     /// No route leads to the destination.
@@ -239,6 +239,11 @@ impl Topology {
         answer
     }
 
+    /// Lets all sockets look again at what they found, and at the settings of their host.
+    pub(crate) fn note_change(&self) {
+        self.change(|tables| tables.changes += 1);
+    }
+
     /// Adds an interface and the routes to its networks.
     pub(crate) fn add(&self, interface: Arc<Interface>) {
         self.change(|tables| {
@@ -326,11 +331,6 @@ impl Topology {
             let gone = tables.routes.remove(prefix, interface, metric);
             gone.ok_or(NetError::NoRoute { prefix, interface })
         })
-    }
-
-    /// Something about an interface has changed that ways depend on.
-    pub(crate) fn note_change(&self) {
-        self.change(|tables| tables.changes += 1);
     }
 
     pub(crate) fn routes(&self) -> Vec<RouteEntry> {
