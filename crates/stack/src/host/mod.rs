@@ -213,11 +213,13 @@ impl Host {
             return;
         }
         let (connections, listeners) = self.demux.shut_down();
-        for listener in listeners {
-            self.close_listener(&listener, now);
-        }
+        // Before the listeners, whose threads wake up and may let go of what they accepted: a
+        // connection that is dropped first sends a FIN and no reset.
         for socket in connections {
             socket.abandon(self, now);
+        }
+        for listener in listeners {
+            self.close_listener(&listener, now);
         }
         self.udp.shut_down();
         self.events.end();

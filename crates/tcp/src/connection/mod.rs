@@ -96,6 +96,10 @@ bitflags::bitflags! {
         const ERROR = 16;
         /// The error queue of the socket is not empty (`MSG_ERRQUEUE`). UDP sockets alone set it.
         const ERROR_QUEUE = 32;
+        /// Nothing that was written waits for the peer any more: writing was shut down and the peer
+        /// has acknowledged the FIN, or the connection is over. A `close` that lingers waits for
+        /// it (`sk_stream_closing`).
+        const ALL_ACKED = 64;
     }
 }
 
@@ -331,6 +335,7 @@ impl Connection {
         let open = self.state.may_write() && self.is_writable();
         ready.set(Readiness::WRITABLE, open || write_closed);
         ready.set(Readiness::ERROR, self.errors.is_pending());
+        ready.set(Readiness::ALL_ACKED, self.state.has_no_more_to_send());
         ready
     }
 
