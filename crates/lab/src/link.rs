@@ -87,7 +87,7 @@ impl Link {
             #[cfg(unix)]
             descriptor: None,
         };
-        Device { name: format!("lab{end}"), capabilities, queues: vec![pair] }
+        Device { name: format!("lab{end}"), capabilities, queues: vec![pair], monitor: None }
     }
 
     fn wires(&self) -> MutexGuard<'_, Wires> {

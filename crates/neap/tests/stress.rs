@@ -55,7 +55,12 @@ fn island() -> Stack {
         ..Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit)
     };
     let queue = || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), descriptor: None };
-    let device = Device { name: "nowhere".into(), capabilities, queues: vec![queue(), queue()] };
+    let device = Device {
+        name: "nowhere".into(),
+        capabilities,
+        queues: vec![queue(), queue()],
+        monitor: None,
+    };
     let builder = Stack::builder().device(device).address("10.9.0.2/24").address("fd00:9::2/64");
     builder.build().expect("a stack")
 }

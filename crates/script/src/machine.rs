@@ -114,18 +114,17 @@ impl Machine {
     }
 
     fn replace_qdisc(&self, interface: InterfaceId, qdisc: &QdiscConfig) {
-        let is_there = self.stack().set_qdisc(self.now, interface, qdisc);
-        debug_assert!(is_there, "no interface is ever removed");
+        let replaced = self.stack().set_qdisc(self.now, interface, qdisc);
+        debug_assert!(replaced.is_ok(), "no interface is ever removed");
     }
 
     /// Everything is behind the wire.
     fn add_default_route(&self, interface: InterfaceId, source: IpAddr) {
         let any: IpAddr = if source.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
-        let InterfaceId(interface) = interface;
         let route = Route { interface, gateway: None, mtu: None, pref_src: Some(source) };
-        let is_there = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
-        debug_assert!(is_there, "no interface is ever removed");
+        let added = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
+        debug_assert!(added.is_ok(), "no interface is ever removed");
     }
 
     /// Now.

@@ -75,6 +75,8 @@ drop_reasons! {
     QdiscDrop = "QDISC_DROP",
     /// The loopback queue is full.
     LoopbackFull = "LOOPBACK_FULL",
+    /// The link was down, or its device was taken away while the packet waited.
+    LinkDown = "DEV_READY",
     /// The rate limit of answers withheld an answer.
     RateLimited = "RATE_LIMITED",
     /// The stack was shut down.
