@@ -3,7 +3,6 @@
 use crate::device::Device;
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
-use crate::host::shard::Why;
 use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo};
 use crate::net::port::Port;
 use crate::net::qdisc::config::QdiscConfig;
@@ -27,6 +26,7 @@ use std::task::Waker;
 pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
+pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

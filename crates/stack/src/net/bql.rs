@@ -11,7 +11,7 @@ use neap_tcp::time::{Instant, Nanos};
 
 /// Byte queue limit of one device queue, with its history and the bytes that the queue holds.
 #[derive(Clone, Debug)]
-pub struct ByteQueueLimits {
+pub(crate) struct ByteQueueLimits {
     bounds: (u64, u64),
     limit: u64,
     /// Running totals since the last reset.
@@ -48,11 +48,11 @@ struct CompletionRound {
 
 impl ByteQueueLimits {
     /// Time over which the least slack is sought before the limit shrinks (`slack_hold_time`).
-    pub const HOLD_TIME: Nanos = Nanos::from_secs(1);
+    pub(crate) const HOLD_TIME: Nanos = Nanos::from_secs(1);
 
     /// Returns the limit of an empty queue: zero, so that the first frame passes and the limit
     /// grows from there.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             bounds: (0, u64::from(u32::MAX)),
             limit: 0,
@@ -69,34 +69,34 @@ impl ByteQueueLimits {
 
     /// Keeps the limit within `min..=max` bytes (`limit_min`, `limit_max`). A `max` below `min`
     /// counts as `min`.
-    pub fn set_bounds(&mut self, min: u64, max: u64) {
+    pub(crate) fn set_bounds(&mut self, min: u64, max: u64) {
         self.bounds = (min, max.max(min));
         self.limit = self.limit.clamp(min, max.max(min));
     }
 
     /// Returns how many bytes the queue may hold before the stack waits. One frame may overshoot
     /// it.
-    pub fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Returns the bytes queued and not completed.
-    pub fn in_flight(&self) -> u64 {
+    pub(crate) fn in_flight(&self) -> u64 {
         self.queued - self.completed
     }
 
     /// Returns whether one more frame may be queued, whatever its size.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight() <= self.limit && !self.sojourn.drains()
     }
 
     /// Returns the estimated time from a frame's last bit on the wire to its completion.
-    pub fn lateness(&self) -> Nanos {
+    pub(crate) fn lateness(&self) -> Nanos {
         self.sojourn.lateness()
     }
 
     /// Counts a frame that the device took.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_queued(&mut self, now: Instant, bytes: u64) {
         self.queued += bytes;
         self.last_object = bytes;
         self.sojourn.on_queued(now, bytes, self.queued, self.in_flight(), self.limit);
@@ -106,7 +106,7 @@ impl ByteQueueLimits {
     ///
     /// It is called once per round, never per frame: the limit is made for the interval between
     /// rounds. Bytes beyond those queued are not counted.
-    pub fn on_completed(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_completed(&mut self, now: Instant, bytes: u64) {
         let now_completed = bytes.min(self.in_flight());
         if now_completed == 0 {
             return;
@@ -180,7 +180,7 @@ impl ByteQueueLimits {
     }
 
     /// Resets queue and limit, after the device was reset.
-    pub fn reset(&mut self, now: Instant) {
+    pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { bounds: self.bounds, limit: self.bounds.0, ..Self::new(now) };
     }
 }

@@ -52,7 +52,7 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 
 /// Knowledge about one device queue, from frames that were followed through it.
 #[derive(Clone, Debug)]
-pub struct Sojourn {
+pub(crate) struct Sojourn {
     followed: Option<Followed>,
     /// Through an empty ring; the shortest of an age.
     base: Option<Passage>,
@@ -65,21 +65,21 @@ pub struct Sojourn {
 
 /// Advice about the limit, from one frame that was followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advice {
+pub(crate) struct Advice {
     /// Bytes by which the limit must grow, because it stopped the stack while the wire was idle.
-    pub grow: u64,
+    pub(crate) grow: u64,
     /// Bytes that leave until a completion is known.
-    pub needed: u64,
+    pub(crate) needed: u64,
 }
 
 impl Sojourn {
     /// Time after which the base is measured anew, since devices moderate their interrupts by load.
     ///
     /// If need be the ring is left to drain for that, as BBR leaves the path.
-    pub const AGE: Nanos = Nanos::from_secs(10);
+    pub(crate) const AGE: Nanos = Nanos::from_secs(10);
 
     /// Starts without knowledge.
-    pub const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             followed: None,
             base: None,
@@ -91,13 +91,13 @@ impl Sojourn {
     }
 
     /// Returns whether the ring should run empty, so that the base can be measured.
-    pub fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> bool {
         self.drains
     }
 
     /// Returns the estimated time from a frame's last bit on the wire to its completion. The
     /// estimate errs low.
-    pub fn lateness(&self) -> Nanos {
+    pub(crate) fn lateness(&self) -> Nanos {
         let known = self.base.zip(self.fastest);
         known.map_or(Nanos::ZERO, |(base, fastest)| {
             Nanos(base.took.0.saturating_sub(fastest.time_for(base.bytes).0))
@@ -106,7 +106,14 @@ impl Sojourn {
 
     /// Notes a queued frame: the running total with it, the bytes in the ring with it, and the
     /// limit.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64, total: u64, held: u64, limit: u64) {
+    pub(crate) fn on_queued(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        total: u64,
+        held: u64,
+        limit: u64,
+    ) {
         if self.followed.is_none() {
             let is_alone = held == bytes;
             let is_stopped = held > limit;
@@ -116,7 +123,12 @@ impl Sojourn {
 
     /// Notes a completion round: the running total of completed bytes after it. Returns advice
     /// about the limit, if a followed frame gave any.
-    pub fn on_completed(&mut self, now: Instant, total: u64, is_empty: bool) -> Option<Advice> {
+    pub(crate) fn on_completed(
+        &mut self,
+        now: Instant,
+        total: u64,
+        is_empty: bool,
+    ) -> Option<Advice> {
         self.drains &= !is_empty;
         let frame = self.followed.filter(|frame| frame.mark <= total)?;
         self.followed = None;
