@@ -15,8 +15,8 @@ use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
 use crate::stats::IpCounters;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
-use neap_tcp::config::Config;
-use neap_tcp::congestion;
+use neap_tcp::config::{Config, SysctlError};
+use neap_tcp::congestion::UnknownController;
 use neap_tcp::counters::Counter;
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
@@ -31,10 +31,10 @@ pub use crate::host::shard::Why;
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
-    /// `tcp_congestion_control` names no controller that exists.
-    #[error("unknown congestion control {0:?}; there are reno, cubic, bbr and bbr3")]
-    UnknownCongestion(String),
-    /// The number of shards is zero.
+    /// `tcp_congestion_control` names nothing that exists.
+    #[error(transparent)]
+    UnknownCongestion(#[from] UnknownController),
+    /// No shards.
     #[error("a stack needs at least one shard")]
     NoShards,
     /// A device has no queues.
@@ -67,10 +67,7 @@ impl Stack {
     /// # Errors
     /// [`StackError`] names the setting that makes no sense.
     pub fn new(config: StackConfig) -> Result<Self, StackError> {
-        let congestion = &config.config.tcp_congestion_control;
-        if congestion::by_name(congestion).is_none() {
-            return Err(StackError::UnknownCongestion(congestion.clone()));
-        }
+        check(&config.config)?;
         if config.shards == 0 {
             return Err(StackError::NoShards);
         }
@@ -352,20 +349,28 @@ impl Stack {
         self.host.config()
     }
 
-    /// Replaces the settings of TCP. Connections that exist keep theirs; listeners go by the new
-    /// ones.
+    /// Replaces the settings of the host and its connections. What each of them acts on is in
+    /// [`Sysctl::acts_on`](neap_tcp::config::Sysctl::acts_on). An open connection takes them up
+    /// when it is next visited: by a call of its application, a packet or a timer.
     ///
     /// # Errors
     /// [`StackError::UnknownCongestion`]; nothing has changed then.
     pub fn set_config(&self, config: Config) -> Result<(), StackError> {
-        if congestion::by_name(&config.tcp_congestion_control).is_none() {
-            return Err(StackError::UnknownCongestion(config.tcp_congestion_control));
-        }
+        check(&config)?;
         self.host.set_config(config);
         Ok(())
     }
 
-    /// Checks that a socket may be bound to this address: the unspecified one, or one of this host.
+    /// Sets one sysctl, as [`Config::set`] does; see [`set_config`](Self::set_config) for when it
+    /// acts. Two threads that set different ones at once do not undo each other.
+    ///
+    /// # Errors
+    /// As [`Config::set`]; nothing has changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        self.host.set_sysctl(name, value)
+    }
+
+    /// Whether a socket may be bound to this address: the unspecified one, or an own one.
     ///
     /// # Errors
     /// `AddressNotAvailable`.
@@ -392,6 +397,11 @@ impl Stack {
     pub fn path_mtu(&self, now: Instant, remote: IpAddr) -> Option<u32> {
         Some(self.host.net.topology.resolve(now, remote)?.mtu)
     }
+}
+
+/// Whether the settings name a congestion controller that exists.
+fn check(config: &Config) -> Result<(), UnknownController> {
+    config.controllers.find(&config.tcp_congestion_control).map(|_| ())
 }
 
 impl Drop for Stack {

@@ -12,7 +12,6 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
-use neap_stack::reassembly;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
@@ -139,15 +138,11 @@ fn config(source: &mut Source<'_>) -> StackConfig {
         tcp_rmem: buffers,
         tcp_ecn: 1,
         tcp_abort_on_overflow: source.bit(),
+        tcp_max_tw_buckets: TIME_WAITS as u32,
+        ipfrag_high_thresh: 50_000,
         ..Config::default()
     };
-    StackConfig {
-        seed: 7,
-        config,
-        tcp_max_tw_buckets: TIME_WAITS,
-        reassembly: reassembly::Config { high_thresh: 50_000, time: Nanos::from_secs(30) },
-        ..StackConfig::default()
-    }
+    StackConfig { seed: 7, config, ..StackConfig::default() }
 }
 
 impl World {

@@ -96,7 +96,7 @@ impl core::fmt::Debug for Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize, slack: Nanos) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         let driver = Driver {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
@@ -109,7 +109,7 @@ impl Shard {
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
         };
-        let list = Arc::new(RunList::new(index, slack));
+        let list = Arc::new(RunList::new(index));
         let pages = Arc::new(PagePool::default());
         Self { list, pages, driver: Mutex::new(driver) }
     }
@@ -328,7 +328,7 @@ impl Target {
                     host.close_listener(listener, now);
                 }
                 let visit = Visit { now, shard: listener.cell.list().shard() };
-                listener.on_deadline(now, host.flow_key, |tuple, segment| {
+                listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
                     host.send_orphan(visit, tuple, 0, segment);
                 });
             }

@@ -76,6 +76,7 @@ impl Settle for TcpState {
     }
 
     fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
+        self.begin(cx);
         for segment in debt.backlog {
             self.connection.on_segment(cx.now, segment);
         }
@@ -99,6 +100,29 @@ impl Settle for TcpState {
 }
 
 impl TcpState {
+    /// Takes up what has changed around the socket since it was last visited: routes, path MTU,
+    /// settings. To be called before anything is done with the connection. Where nothing has
+    /// changed it costs a load and two comparisons.
+    fn begin(&mut self, cx: &Context<'_>) {
+        if !self.route.is_current(&cx.host.net, cx.now) {
+            self.catch_up(cx);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, cx: &Context<'_>) {
+        let tuple = &cx.socket.tuple;
+        // The route before the settings: settings that change in between are taken up at the next
+        // visit, since the route is old then.
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple.remote);
+        let mtu = route.map_or(self.told_mtu, |route| route.mtu);
+        self.connection.set_config(cx.host.config());
+        if mtu != self.told_mtu {
+            self.told_mtu = mtu;
+            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
+        }
+    }
+
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &Context<'_>) {
@@ -126,12 +150,6 @@ impl TcpState {
         f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
-        let route = self.route.refresh(&cx.host.net, cx.now, tuple.remote);
-        let mtu = route.map_or(self.told_mtu, |route| route.mtu);
-        if mtu != self.told_mtu {
-            self.told_mtu = mtu;
-            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
-        }
         let priority = self.connection.options().priority;
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
@@ -184,10 +202,10 @@ impl TcpState {
             return;
         }
         if is_too_big {
-            // The route learns; `finish` tells the connection.
             let (remote, topology) = (cx.socket.tuple.remote, &cx.host.net.topology);
             let current = self.route.get().map_or(0, |route| route.mtu);
             topology.on_packet_too_big(cx.now, remote, record.info, current);
+            self.begin(cx);
             return;
         }
         let error = record.error;
@@ -282,6 +300,7 @@ impl TcpSocket {
     ) -> R {
         let mut cx = Context { now, host, socket: self };
         let mut owner = self.state.own();
+        owner.begin(&cx);
         let answer = f(&mut owner, &cx);
         owner.finish(&cx);
         self.release(owner, &mut cx);
@@ -311,6 +330,7 @@ impl TcpSocket {
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
+            owner.begin(&cx);
             for segment in segments.drain(..) {
                 owner.connection.on_segment(now, segment);
             }

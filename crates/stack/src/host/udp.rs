@@ -246,13 +246,19 @@ fn hash(port: u16) -> u64 {
 }
 
 impl UdpTable {
-    pub(crate) fn new(ports: RangeInclusive<u16>, seed: u64) -> Self {
+    /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(UdpSockets {
             by_port: HashTable::new(),
-            ephemeral: Ephemeral::new(ports, seed),
+            ephemeral: Ephemeral::new(seed),
             bound: 0,
             is_shut_down: false,
         }))
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
+    pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
+        lock(&self.0).ephemeral.set_range(ports);
     }
 
     /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.

@@ -45,10 +45,15 @@ impl CachedRoute {
         now: Instant,
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
-        if !self.route.as_ref().is_some_and(|route| route.is_current(&net.topology, now)) {
+        if !self.is_current(net, now) {
             self.route = net.topology.resolve(now, remote);
         }
         self.route.as_ref()
+    }
+
+    /// Whether nothing has changed since the route was found; settings of the host count too.
+    pub(crate) fn is_current(&self, net: &Net, now: Instant) -> bool {
+        self.route.as_ref().is_some_and(|route| route.is_current(&net.topology, now))
     }
 
     /// The route that was found last.

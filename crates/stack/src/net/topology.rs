@@ -127,6 +127,11 @@ impl Topology {
         answer
     }
 
+    /// Lets all sockets look again at what they found, and at the settings of their host.
+    pub(crate) fn note_change(&self) {
+        self.change(|tables| tables.changes += 1);
+    }
+
     /// Adds an interface and the routes to its networks.
     pub(crate) fn add(&self, interface: Arc<Interface>) -> InterfaceId {
         self.change(|tables| {
