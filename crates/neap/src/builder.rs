@@ -4,6 +4,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::BuildError;
+use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
@@ -11,7 +12,7 @@ use neap_stack::device::Device;
 use neap_stack::interface::Address;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Prefix, Route, RouteEntry};
-use neap_stack::stack::StackConfig;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ pub struct Builder {
     config: Config,
     seed: Option<u64>,
     spin: Duration,
+    resolver: Resolver,
 }
 
 /// The device that a stack runs on.
@@ -129,6 +131,16 @@ impl Builder {
         self
     }
 
+    /// Looks names up by `resolver` where a socket call is given one, as in
+    /// `TcpStream::connect(&stack, "example.org:80")`. Without a resolver such a call fails; the
+    /// stack never asks the resolver of the machine unless it is given
+    /// [`SystemResolver`](crate::SystemResolver).
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Resolve + 'static) -> Self {
+        self.resolver = Resolver::new(resolver);
+        self
+    }
+
     /// Opens the device and starts one worker thread per queue.
     ///
     /// # Errors
@@ -156,19 +168,15 @@ impl Builder {
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
         if let Some(qdisc) = qdisc {
-            let is_there = stack.set_qdisc(clock::now(), interface, &qdisc);
-            debug_assert!(is_there, "the interface was just made");
+            stack.set_qdisc(clock::now(), interface, &qdisc).map_err(StackError::from)?;
         }
         for gateway in self.gateways {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let route =
-                Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
+            let route = Route { interface, gateway: Some(gateway), mtu: None, pref_src: None };
             let entry = RouteEntry { prefix, metric: 0, route };
-            if !stack.add_route(entry) {
-                return Err(BuildError::Route(any.to_string()));
-            }
+            stack.add_route(entry).map_err(StackError::from)?;
         }
         let drivers = descriptors
             .iter()
@@ -178,7 +186,7 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Engine::new(stack, drivers, interface))?)
+        Ok(Stack::start(Engine::new(stack, drivers, interface, self.resolver))?)
     }
 }
 

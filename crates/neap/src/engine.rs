@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::driver::Driver;
+use crate::resolver::Resolver;
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
@@ -15,12 +16,20 @@ pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
     pub(crate) interface: InterfaceId,
+    /// What sockets look names up by.
+    pub(crate) resolver: Resolver,
     is_over: AtomicBool,
 }
 
 impl Engine {
-    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, interface: InterfaceId) -> Self {
-        Self { stack: Arc::new(stack), drivers, interface, is_over: AtomicBool::new(false) }
+    pub(crate) fn new(
+        stack: stack::Stack,
+        drivers: Vec<Driver>,
+        interface: InterfaceId,
+        resolver: Resolver,
+    ) -> Self {
+        let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
+        Self { stack, drivers, interface, resolver, is_over }
     }
 
     /// The drivers, by shard.

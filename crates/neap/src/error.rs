@@ -51,7 +51,7 @@ pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
         ConnectionError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
         ConnectionError::Aborted => io::ErrorKind::ConnectionAborted,
         ConnectionError::HostDown => io::ErrorKind::HostUnreachable,
-        ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
+        ConnectionError::NetworkDown | ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
         ConnectionError::Forbidden => io::ErrorKind::PermissionDenied,
         ConnectionError::NotSupported => io::ErrorKind::Unsupported,
         ConnectionError::MessageTooLong => io::ErrorKind::InvalidInput,

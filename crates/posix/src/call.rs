@@ -5,6 +5,7 @@ use crate::errno::Errno;
 use crate::file::File;
 use crate::table::Table;
 use crate::watch::{CHANGED, Seen, Watch, wanted};
+use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
@@ -183,13 +184,22 @@ impl Call {
     }
 }
 
-/// Met when any of the files that the call waits for has changed since its latest attempt.
+/// Met when any of the files that the call waits for has changed since its latest attempt; for a
+/// `close` that lingers, when its connection has nothing left that the peer must acknowledge.
 impl Condition for Call {
     fn is_met(&mut self) -> bool {
-        self.files.iter().any(Watching::has_changed)
+        match &self.lingers {
+            Some(handle) => handle.readiness().bits().contains(Ready::ALL_ACKED),
+            None => self.files.iter().any(Watching::has_changed),
+        }
     }
 
     fn arm(&mut self, waker: &Waker) -> bool {
+        if let Some(handle) = &self.lingers {
+            let seen = handle.readiness();
+            return !seen.bits().contains(Ready::ALL_ACKED)
+                && handle.register(seen, Ready::ALL_ACKED, waker);
+        }
         self.files.iter().all(|watching| watching.arm(waker))
     }
 }

@@ -113,6 +113,7 @@ impl From<ConnectionError> for Errno {
             ConnectionError::ProtocolUnavailable => Self::ENOPROTOOPT,
             ConnectionError::NotSupported => Self::EOPNOTSUPP,
             ConnectionError::HostDown => Self::EHOSTDOWN,
+            ConnectionError::NetworkDown => Self::ENETDOWN,
             ConnectionError::NoNetwork => Self::ENONET,
             ConnectionError::Forbidden => Self::EACCES,
             ConnectionError::Protocol => Self::EPROTO,

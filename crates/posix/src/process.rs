@@ -8,11 +8,8 @@ use crate::{Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::stack::Stack;
 use neap_stack::wait::{Drive, WriteTally};
-use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::time::Instant;
 use std::sync::Arc;
-
-/// How often a `close` that lingers looks at its connection, whose end no waker tells.
-const LINGER_LOOK: Nanos = Nanos::from_millis(1);
 
 /// Sockets of one process on a running stack, by descriptor. Calls wait where those of Linux do.
 ///
@@ -77,7 +74,10 @@ impl Process {
                 Err(error) => return Err(error),
                 // What was transferred may have made room for more.
                 Ok(Outcome::Wait(_)) if call.done > done => {}
-                Ok(Outcome::Wait(until)) => self.wait(until, call),
+                // Sleeps until the call is worth another attempt, or its time is over.
+                Ok(Outcome::Wait(until)) => {
+                    self.drive.wait(call.shard(), until, call);
+                }
             }
             done = call.done;
             outcome = make(self.now(), call);
@@ -102,16 +102,6 @@ impl Process {
         let sent = self.run(&mut call, |_| false, make)?;
         self.sent.add(sent, &*self.drive, call.shard());
         Ok(sent)
-    }
-
-    /// Sleeps until the call is worth another attempt, or its time is over.
-    fn wait(&self, until: Instant, call: &mut Call) {
-        let shard = call.shard();
-        let until = match call.lingers {
-            Some(_) => until.min(self.now() + LINGER_LOOK),
-            None => until,
-        };
-        self.drive.wait(shard, until, call);
     }
 }
 

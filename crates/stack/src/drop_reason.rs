@@ -82,6 +82,8 @@ drop_reasons! {
     QdiscDrop = "qdisc_drop",
     /// The loopback queue is full.
     LoopbackFull = "loopback_full",
+    /// The link was down, or its device was taken away while the packet waited.
+    LinkDown = "dev_ready",
     /// The rate limit of answers withheld an answer.
     RateLimited = "rate_limited",
     /// The stack was shut down.

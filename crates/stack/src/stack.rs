@@ -1,13 +1,13 @@
 //! [`Stack`]: one host, driven only by [`poll`](Stack::poll).
 
-use crate::device::Device;
+mod network;
+
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
-use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo};
-use crate::net::port::Port;
+use crate::net::error::NetError;
+use crate::net::interface::InterfaceId;
 use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
-use crate::net::route::{Prefix, RouteEntry};
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
 use crate::socket::listener::ListenerHandle;
@@ -15,8 +15,8 @@ use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
 use crate::stats::IpCounters;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
-use neap_tcp::config::Config;
-use neap_tcp::congestion;
+use neap_tcp::config::{Config, SysctlError};
+use neap_tcp::congestion::UnknownController;
 use neap_tcp::counters::Counter;
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
@@ -32,15 +32,18 @@ pub use crate::host::shard::Why;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
-    /// `tcp_congestion_control` names no controller that exists.
-    #[error("unknown congestion control {0:?}; there are reno, cubic, bbr and bbr3")]
-    UnknownCongestion(String),
-    /// The number of shards is zero.
+    /// `tcp_congestion_control` names nothing that exists.
+    #[error(transparent)]
+    UnknownCongestion(#[from] UnknownController),
+    /// No shards.
     #[error("a stack needs at least one shard")]
     NoShards,
     /// A device has no queues.
     #[error("device {0} has no queues")]
     NoQueues(String),
+    /// What was said of the network makes no sense.
+    #[error(transparent)]
+    Net(#[from] NetError),
 }
 
 neap_tcp::debug_as_display!(StackError);
@@ -71,95 +74,41 @@ impl Stack {
     /// # Errors
     /// [`StackError`] names the setting that makes no sense.
     pub fn new(config: StackConfig) -> Result<Self, StackError> {
-        let congestion = &config.config.tcp_congestion_control;
-        if congestion::by_name(congestion).is_none() {
-            return Err(StackError::UnknownCongestion(congestion.clone()));
-        }
+        check(&config.config)?;
         if config.shards == 0 {
             return Err(StackError::NoShards);
         }
         Ok(Self { host: Arc::new(Host::new(config)) })
     }
 
-    /// Attaches a device with these addresses, and adds routes to their networks.
-    ///
-    /// Each queue pair is served by one shard, in turn, behind a `pfifo_fast`.
-    ///
-    /// # Errors
-    /// [`StackError::NoQueues`] if the device has none.
-    pub fn add_interface(
-        &self,
-        now: Instant,
-        device: Device,
-        addresses: &[Address],
-    ) -> Result<InterfaceId, StackError> {
-        let Device { name, capabilities, queues } = device;
-        if queues.is_empty() {
-            return Err(StackError::NoQueues(name));
-        }
-        let host = &self.host;
-        let mut ports = Vec::new();
-        let mut receivers = Vec::new();
-        for (index, pair) in queues.into_iter().enumerate() {
-            let bell = host.shards[index % host.shards.len()].list.bell().clone();
-            let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
-            ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, bell.into(), now)));
-            receivers.push(pair.rx);
-        }
-        let interface = Arc::new(Interface::new(
-            name,
-            capabilities,
-            addresses.to_vec(),
-            ports,
-            host.fork_seed(),
-            host.net.counters.clone(),
-            host.net.housekeeping.clone(),
-        ));
-        let id = host.net.topology.add(interface.clone());
-        for (index, rx) in receivers.into_iter().enumerate() {
-            let port = interface.port(index).clone();
-            host.shards[index % host.shards.len()].add_queue(interface.clone(), port, rx);
-        }
-        Ok(id)
-    }
-
-    /// Adds a route (`ip route add`). Returns false if it names no interface.
-    #[must_use = "false means that there is no such interface"]
-    pub fn add_route(&self, entry: RouteEntry) -> bool {
-        self.host.net.topology.add_route(entry)
-    }
-
-    /// Removes the routes of a prefix through an interface. Returns whether there were any.
-    pub fn remove_route(&self, prefix: Prefix, interface: InterfaceId) -> bool {
-        self.host.net.topology.remove_route(prefix, interface)
-    }
-
-    /// Returns all routes.
-    pub fn routes(&self) -> Vec<RouteEntry> {
-        self.host.net.topology.routes()
-    }
-
     /// Replaces the qdisc at each queue of an interface (`tc qdisc replace dev DEV root`, for
-    /// several queues under `mq`). Returns false if there is no such interface.
+    /// several queues under `mq`).
     ///
     /// Waiting frames move into the new qdisc, or leave at their time if it would not hold them;
-    /// see [`Port::set_qdisc`].
-    #[must_use = "false means that there is no such interface"]
-    pub fn set_qdisc(&self, now: Instant, interface: InterfaceId, config: &QdiscConfig) -> bool {
+    /// see [`Port::set_qdisc`](crate::port::Port::set_qdisc).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_qdisc(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        config: &QdiscConfig,
+    ) -> Result<(), NetError> {
         let host = &self.host;
-        let Some(interface) = host.net.topology.interface(interface) else { return false };
+        let interface = host.net.topology.interface(interface)?;
         for port in interface.ports() {
-            let qdisc = config.build(interface.capabilities(), host.fork_seed());
+            let qdisc = config.build(&interface.capabilities(), host.fork_seed());
             let lost = port.set_qdisc(qdisc, now);
             host.net.counters.drops.add(DropReason::QdiscDrop, lost as u64);
         }
-        true
+        Ok(())
     }
 
     /// Returns what `tc -s qdisc` prints, one report for each queue of an interface. It waits for
     /// threads that drain.
     pub fn qdiscs(&self, now: Instant, interface: InterfaceId) -> Vec<Report> {
-        let Some(interface) = self.host.net.topology.interface(interface) else {
+        let Ok(interface) = self.host.net.topology.interface(interface) else {
             return Vec::new();
         };
         interface.ports().iter().map(|port| port.qdisc(now)).collect()
@@ -167,11 +116,21 @@ impl Stack {
 
     /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`).
     /// Equal bounds fix the limit.
-    pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
-        let Some(interface) = self.host.net.topology.interface(interface) else { return };
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_byte_queue_limits(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        min: u64,
+        max: u64,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
         for port in interface.ports() {
             port.set_byte_queue_limits(min, max, now);
         }
+        Ok(())
     }
 
     /// Does what is due at `now` on one shard. Returns when to come back, and why.
@@ -288,11 +247,6 @@ impl Stack {
         self.host.shut_down(now);
     }
 
-    /// Removes all interfaces with their routes, and closes their devices.
-    pub fn remove_interfaces(&self) {
-        self.host.remove_interfaces();
-    }
-
     /// Returns every TCP connection with its state, figures, and where its bytes are (`ss -tin`).
     /// It waits for threads that own one.
     pub fn flows(&self, now: Instant) -> Vec<FlowInfo> {
@@ -331,11 +285,6 @@ impl Stack {
         &self.host.net.counters.drops
     }
 
-    /// Returns the figures of all interfaces.
-    pub fn interfaces(&self, now: Instant) -> Vec<InterfaceInfo> {
-        self.host.net.topology.info(now)
-    }
-
     /// Returns how many packets the devices lost before they could be received.
     pub fn receive_drops(&self) -> u64 {
         self.host.shards.iter().map(super::host::shard::Shard::receive_drops).sum()
@@ -356,20 +305,28 @@ impl Stack {
         self.host.config()
     }
 
-    /// Replaces the settings of TCP. Connections that exist keep theirs; listeners go by the new
-    /// ones.
+    /// Replaces the settings of the host and its connections. What each of them acts on is in
+    /// [`Sysctl::acts_on`](neap_tcp::config::Sysctl::acts_on). An open connection takes them up
+    /// when it is next visited: by a call of its application, a packet or a timer.
     ///
     /// # Errors
     /// [`StackError::UnknownCongestion`]; nothing has changed then.
     pub fn set_config(&self, config: Config) -> Result<(), StackError> {
-        if congestion::by_name(&config.tcp_congestion_control).is_none() {
-            return Err(StackError::UnknownCongestion(config.tcp_congestion_control));
-        }
+        check(&config)?;
         self.host.set_config(config);
         Ok(())
     }
 
-    /// Checks that a socket may be bound to this address: the unspecified one, or one of this host.
+    /// Sets one sysctl, as [`Config::set`] does; see [`set_config`](Self::set_config) for when it
+    /// acts. Two threads that set different ones at once do not undo each other.
+    ///
+    /// # Errors
+    /// As [`Config::set`]; nothing has changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        self.host.set_sysctl(name, value)
+    }
+
+    /// Whether a socket may be bound to this address: the unspecified one, or an own one.
     ///
     /// # Errors
     /// `AddressNotAvailable`.
@@ -398,11 +355,16 @@ impl Stack {
     }
 }
 
+/// Whether the settings name a congestion controller that exists.
+fn check(config: &Config) -> Result<(), UnknownController> {
+    config.controllers.find(&config.tcp_congestion_control).map(|_| ())
+}
+
 impl Drop for Stack {
     fn drop(&mut self) {
         let now = self.host.last_noted_time();
         self.host.shut_down(now);
         // Handles may outlive the stack; devices do not.
-        self.remove_interfaces();
+        self.remove_interfaces(now);
     }
 }

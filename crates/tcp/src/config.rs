@@ -1,9 +1,11 @@
 //! Settings of a connection, by sysctl name, with Linux's units and defaults.
 
+use crate::congestion::Controllers;
 use thiserror::Error;
 
-/// Memory in bytes that one buffer costs beside its payload. Linux calls it `SKB_TRUESIZE` of an
-/// empty buffer.
+pub use crate::sysctl::{ActsOn, Sysctl};
+
+/// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
 
 /// Smallest, first and largest size of a buffer, in bytes of memory, as in `tcp_rmem` and
@@ -19,9 +21,16 @@ pub struct BufferSizes {
     pub max: u32,
 }
 
-/// Bound of the round-trip bonus, by which autosizing makes frames larger on short paths.
-///
-/// Linux added the bonus in commit 65466904b015 (2022).
+/// The ports that the stack chooses from, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest.
+    pub low: u16,
+    /// The highest.
+    pub high: u16,
+}
+
+/// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TsoBonus {
@@ -240,6 +249,16 @@ pub struct Config {
     ///
     /// At round-trip times of 32 ms and more, frames take up to a millisecond of the pacing rate.
     pub tso_max_usecs: u32,
+    /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
+    pub ip_local_port_range: PortRange,
+    /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
+    pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
+    pub ipfrag_high_thresh: u32,
+    /// `net.ipv4.ipfrag_time`: seconds that a datagram may stay incomplete.
+    pub ipfrag_time: u32,
+    /// The congestion controllers that connections choose from; no sysctl.
+    pub controllers: Controllers,
 }
 
 impl Config {
@@ -316,6 +335,11 @@ impl Default for Config {
             tso_at_write: false,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,
+            ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
+            tcp_max_tw_buckets: 262_144,
+            ipfrag_high_thresh: 4 << 20,
+            ipfrag_time: 30,
+            controllers: Controllers::default(),
         }
     }
 }
@@ -337,8 +361,8 @@ pub enum SysctlError {
         name: String,
         /// The value that was given.
         value: String,
-        /// The values that the sysctl takes.
-        expected: &'static str,
+        /// What it should have been.
+        expected: String,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Socket options of a connection, by their Linux names.
 
 use crate::config::Config;
-use crate::congestion;
+use crate::congestion::UnknownController;
 use crate::time::{Nanos, Rate};
 use thiserror::Error;
 
@@ -106,10 +106,7 @@ impl SocketOptions {
             SocketOption::NotSentLowat(bytes) => self.notsent_lowat = bytes,
             SocketOption::NotSentLowatMicros(micros) => self.notsent_lowat_us = micros,
             SocketOption::Congestion(ref name) => {
-                let Some(controller) = congestion::by_name(name) else {
-                    return Err(OptionError::UnknownCongestion(name.clone()));
-                };
-                self.congestion = Some(controller.name());
+                self.congestion = Some(config.controllers.find(name)?);
             }
             SocketOption::Priority(band @ 0..=15) => self.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
@@ -203,9 +200,9 @@ pub enum OptionError {
     /// The value is out of range (EINVAL). The text names the range.
     #[error("{0} is out of range")]
     Range(&'static str),
-    /// There is no congestion controller of this name (ENOENT).
-    #[error("unknown congestion control {0:?}")]
-    UnknownCongestion(String),
+    /// No such congestion control (ENOENT).
+    #[error(transparent)]
+    UnknownCongestion(#[from] UnknownController),
 }
 
 crate::debug_as_display!(OptionError);

@@ -4,8 +4,7 @@
 mod peer;
 
 use neap_tcp::config::Config;
-use neap_tcp::congestion;
-use neap_tcp::congestion::CaState;
+use neap_tcp::congestion::{CaState, Controllers};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Nanos;
 use neap_tcp::transmit::TxBlocked;
@@ -37,7 +36,7 @@ fn run(peer: &mut Peer, rounds: usize, per_round: usize) {
 fn the_congestion_window_does_not_overflow() {
     for name in CONTROLLERS {
         // The window itself.
-        let mut controller = congestion::by_name(name).expect("known");
+        let mut controller = Controllers::default().make(name).expect("known");
         let mut window = neap_tcp::congestion::Window::new(10);
         let mut sample = neap_tcp::congestion::AckSample::default();
         sample.acked = u32::MAX / 2;

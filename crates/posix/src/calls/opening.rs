@@ -10,6 +10,7 @@ use crate::{Accepted, Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::state::State;
@@ -346,10 +347,9 @@ impl Posix {
         }
         let Some(handle) = &call.lingers else { return Ok(Outcome::Done(())) };
         let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
-        let state = handle.state(now);
-        let is_closing = matches!(state, State::FinWait1 | State::Closing | State::LastAck);
+        let is_acked = handle.readiness().bits().contains(Ready::ALL_ACKED);
         let until = call.deadline(now, Some(linger));
-        if is_closing && now < until {
+        if !is_acked && now < until {
             return Ok(Outcome::Wait(until));
         }
         call.lingers = None;

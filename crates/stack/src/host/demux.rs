@@ -45,7 +45,6 @@ struct TimeWaitEntry {
 /// All TCP sockets of a host by address.
 pub(crate) struct Demux {
     key: FlowKey,
-    max_time_wait: usize,
     tables: Mutex<Tables>,
 }
 
@@ -66,6 +65,8 @@ struct Tables {
     /// serial number tells an entry from a later one in the same place.
     expiry: VecDeque<(Instant, u32, u32)>,
     next_serial: u32,
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    max_time_wait: usize,
     uses: PortUses,
     ephemeral: Ephemeral,
     is_shut_down: bool,
@@ -88,17 +89,11 @@ pub struct SocketCounts {
 }
 
 impl Demux {
-    /// Empty tables. `ports` is `net.ipv4.ip_local_port_range`, `max_time_wait`
-    /// `net.ipv4.tcp_max_tw_buckets`.
-    pub(crate) fn new(
-        key: FlowKey,
-        ports: RangeInclusive<u16>,
-        seed: u64,
-        max_time_wait: usize,
-    ) -> Self {
+    /// Empty tables, without a port to choose and without room in TIME-WAIT; see
+    /// [`set_limits`](Self::set_limits).
+    pub(crate) fn new(key: FlowKey, seed: u64) -> Self {
         Self {
             key,
-            max_time_wait,
             tables: Mutex::new(Tables {
                 connections: HashTable::new(),
                 listeners: HashTable::new(),
@@ -107,11 +102,21 @@ impl Demux {
                 time_wait_entries: Slab::new(),
                 expiry: VecDeque::new(),
                 next_serial: 0,
+                max_time_wait: 0,
                 uses: PortUses::default(),
-                ephemeral: Ephemeral::new(ports, seed),
+                ephemeral: Ephemeral::new(seed),
                 is_shut_down: false,
             }),
         }
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on, and keeps at most
+    /// `max_time_wait` connections in TIME-WAIT (`net.ipv4.tcp_max_tw_buckets`) when the next one
+    /// comes.
+    pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
+        let mut tables = self.lock();
+        tables.ephemeral.set_range(ports);
+        tables.max_time_wait = max_time_wait;
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -188,10 +193,10 @@ impl Demux {
         let tuple = *socket.tuple();
         let hash = key.hash(&tuple);
         let mut tables = self.lock();
-        if !tables.remove(key, socket) || tables.is_shut_down || self.max_time_wait == 0 {
+        if !tables.remove(key, socket) || tables.is_shut_down || tables.max_time_wait == 0 {
             return;
         }
-        while tables.time_wait_entries.len() >= self.max_time_wait {
+        while tables.time_wait_entries.len() >= tables.max_time_wait {
             let Some((_, slot, serial)) = tables.expiry.pop_front() else { break };
             tables.remove_time_wait(key, slot, serial);
         }

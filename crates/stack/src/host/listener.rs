@@ -226,11 +226,12 @@ impl Listener {
         &self,
         now: Instant,
         key: FlowKey,
+        config: &Config,
         mut send: impl FnMut(&FourTuple, Segment),
     ) {
         let mut due = Vec::new();
         let mut backlog = self.lock();
-        backlog.expire(now, key, &mut due);
+        backlog.expire(now, key, config, &mut due);
         let next = backlog.deadline();
         drop(backlog);
         self.cell.publish(next);
@@ -268,7 +269,7 @@ impl Backlog {
         is_full: bool,
     ) -> Answer {
         let entry = &mut self.requests[slot];
-        match entry.request.on_segment(cx.now, segment) {
+        match entry.request.on_segment(cx.now, segment, &cx.config) {
             RequestVerdict::Drop => Answer::Ignore,
             RequestVerdict::Retransmit(segment) | RequestVerdict::Challenge(segment) => {
                 Answer::Send(segment)
@@ -410,7 +411,13 @@ impl Backlog {
         }
     }
 
-    fn expire(&mut self, now: Instant, key: FlowKey, send: &mut Vec<(FourTuple, Segment)>) {
+    fn expire(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        config: &Config,
+        send: &mut Vec<(FourTuple, Segment)>,
+    ) {
         for level in 0..LEVELS {
             while let Some(&(queued_for, slot, serial)) = self.timers[level].front() {
                 if queued_for > now {
@@ -426,7 +433,7 @@ impl Backlog {
                     self.timers[level].push_back((entry.request.deadline(), slot, serial));
                     continue;
                 }
-                match entry.request.on_deadline(now) {
+                match entry.request.on_deadline(now, config) {
                     RequestVerdict::Retransmit(segment) => {
                         send.push((entry.tuple, segment));
                         let next = (entry.request.deadline(), slot, serial);

@@ -12,7 +12,6 @@ use crate::net::Visit;
 use crate::net::egress::CachedRoute;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
-use neap_tcp::congestion;
 use neap_tcp::connection::{Connection, Setup};
 use neap_tcp::handshake::Accepted;
 use neap_tcp::options::SocketOptions;
@@ -129,14 +128,20 @@ impl Host {
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let Visit { now, shard } = visit;
-        let config = self.config();
-        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
-        let controller = congestion::by_name(controller).ok_or(SocketError::InvalidArgument)?;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
         let id = cell.id();
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
-        let mtu = route.refresh(&self.net, now, tuple.remote).map_or(0, |route| route.mtu);
+        // The route before the settings: settings that change in between are taken up later,
+        // since the route is old then.
+        let way = route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mtu = way.map_or(0, |way| way.mtu);
+        let config = self.config();
+        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
+        let Ok(controller) = config.controllers.make(controller) else {
+            self.registry.release(id);
+            return Err(SocketError::InvalidArgument);
+        };
         let setup = Setup {
             config,
             counters: shard.counters().clone(),

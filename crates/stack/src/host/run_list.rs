@@ -43,18 +43,18 @@ pub(crate) struct RunList {
     /// Frames sent since the receive side was looked at.
     sent: AtomicU32,
     /// A timer may wait so long for others, so that one wake-up serves all that are due together.
-    slack: Nanos,
+    slack: AtomicU64,
     bell: Arc<Doorbell>,
 }
 
 impl RunList {
-    pub(crate) fn new(shard: usize, slack: Nanos) -> Self {
+    pub(crate) fn new(shard: usize) -> Self {
         Self {
             shard,
             counters: Arc::default(),
             queue: Mutex::default(),
             sent: AtomicU32::new(0),
-            slack,
+            slack: AtomicU64::new(0),
             bell: Arc::default(),
         }
     }
@@ -69,7 +69,12 @@ impl RunList {
     }
 
     pub(crate) fn slack(&self) -> Nanos {
-        self.slack
+        Nanos(self.slack.load(Ordering::Relaxed))
+    }
+
+    /// `neap.timer_slack_ns`, for what is planned from now on.
+    pub(crate) fn set_slack(&self, slack: Nanos) {
+        self.slack.store(slack.0, Ordering::Relaxed);
     }
 
     /// The bell that calls the shard's driver.
@@ -154,7 +159,7 @@ impl RunCell {
             && due < self.filed.fetch_min(due, Ordering::AcqRel)
         {
             self.enqueue();
-            self.list.bell.ring(deadline + self.list.slack);
+            self.list.bell.ring(deadline + self.list.slack());
         }
     }
 

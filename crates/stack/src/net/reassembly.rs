@@ -250,7 +250,12 @@ impl Reassembler {
         Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
     }
 
-    /// Takes a fragment, and returns the datagram if that completes it. The caller has called
+    /// Sets the limits, for incomplete datagrams too.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// Takes a fragment; returns the datagram if it is now whole. The caller has called
     /// [`expire`](Self::expire) before.
     pub fn push(&mut self, now: Instant, part: &Part<'_>) -> Result<Option<Whole>, Refusal> {
         let len = part.data.len();
@@ -265,7 +270,7 @@ impl Reassembler {
             Entry::Vacant(entry) => {
                 self.serial += 1;
                 self.memory += DATAGRAM_COST;
-                self.expiry.push_back((now + self.config.time, part.key, self.serial));
+                self.expiry.push_back((now, part.key, self.serial));
                 entry.insert_entry(PartialDatagram::new(self.serial, part))
             }
         };
@@ -292,8 +297,8 @@ impl Reassembler {
     /// Gives up the datagrams whose time is over. Returns how many were incomplete until then.
     pub fn expire(&mut self, now: Instant) -> u32 {
         let mut timeouts = 0;
-        while let Some(&(due, key, serial)) = self.expiry.front()
-            && due <= now
+        while let Some(&(began, key, serial)) = self.expiry.front()
+            && began + self.config.time <= now
         {
             self.expiry.pop_front();
             let Entry::Occupied(entry) = self.table.entry(key) else {
@@ -310,7 +315,8 @@ impl Reassembler {
 
     /// Returns the earliest time at which [`expire`](Self::expire) has something to do.
     pub fn deadline(&self) -> Instant {
-        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+        let oldest = self.expiry.front();
+        oldest.map_or(Instant::FAR_FUTURE, |&(began, ..)| began + self.config.time)
     }
 
     /// Returns the bytes of memory that count against the limit (`FRAG: memory` of sockstat).

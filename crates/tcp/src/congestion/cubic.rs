@@ -134,6 +134,7 @@ impl CongestionControl for Cubic {
         let since_last = sample.now.since(self.last_ack);
         self.last_ack = sample.now;
         let epoch = self.curve.epoch.map(|epoch| epoch.start);
+        self.hystart.follow(sample.hystart, sample.now);
         self.hystart.observe(sample, epoch, window);
         if !sample.is_cwnd_limited {
             // Time in which the flow does not fill its window does not count (section 5.8).

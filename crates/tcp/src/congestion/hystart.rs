@@ -24,6 +24,18 @@ impl HyStart {
         }
     }
 
+    /// Begins anew where another rule holds than so far.
+    pub(super) fn follow(&mut self, rule: HyStartRule, now: Instant) {
+        let is_same = match self {
+            Self::Off => rule == HyStartRule::Off,
+            Self::Linux(_) => rule == HyStartRule::Linux,
+            Self::PlusPlus(_) => rule == HyStartRule::Rfc9406,
+        };
+        if !is_same {
+            *self = Self::new(rule, now);
+        }
+    }
+
     /// Looks at an ACK before the window grows by it; may end slow start by setting ssthresh.
     /// `epoch` is when the stage of congestion avoidance began, if one has.
     pub(super) fn observe(

@@ -5,12 +5,15 @@
 
 pub mod bbr;
 pub mod bbr3;
+mod controllers;
 pub mod cubic;
 mod hystart;
 mod path_model;
 pub mod reno;
 #[cfg(test)]
 mod tests;
+
+pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
 
 use crate::config::{FrameRule, HyStartRule};
 use crate::time::{Instant, Nanos, Rate};
@@ -114,6 +117,8 @@ pub struct AckSample {
     pub mss: u32,
     /// Rule for the size of frames.
     pub frame_rule: FrameRule,
+    /// How slow start is watched.
+    pub hystart: HyStartRule,
 }
 
 /// Congestion window and slow-start threshold, in wire segments as in Linux.
@@ -320,19 +325,5 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Returns how many congestion windows the send buffer should hold (`sndbuf_expand`).
     fn sndbuf_expand(&self) -> u32 {
         2
-    }
-}
-
-/// Names of the controllers that neap brings, as `tcp_available_congestion_control` lists them.
-pub const NAMES: [&str; 4] = ["reno", "cubic", "bbr", "bbr3"];
-
-/// Returns a new controller by its name in `tcp_congestion_control`, or `None` for an unknown name.
-pub fn by_name(name: &str) -> Option<Box<dyn CongestionControl>> {
-    match name {
-        "bbr" => Some(Box::new(bbr::Bbr::default())),
-        "bbr3" => Some(Box::new(bbr3::Bbr3::default())),
-        "cubic" => Some(Box::new(cubic::Cubic::default())),
-        "reno" => Some(Box::new(reno::Reno)),
-        _ => None,
     }
 }

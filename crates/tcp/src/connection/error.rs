@@ -37,6 +37,9 @@ pub enum ConnectionError {
     /// A router does not know the peer (EHOSTDOWN).
     #[error("host is down")]
     HostDown,
+    /// The device on the way to the peer is gone (ENETDOWN).
+    #[error("network is down")]
+    NetworkDown,
     /// A router says that the own host is isolated (ENONET).
     #[error("machine is not on the network")]
     NoNetwork,

@@ -96,6 +96,10 @@ bitflags::bitflags! {
         const ERROR = 16;
         /// The error queue of the socket is not empty (`MSG_ERRQUEUE`). UDP sockets alone set it.
         const ERROR_QUEUE = 32;
+        /// Nothing that was written waits for the peer any more: writing was shut down and the peer
+        /// has acknowledged the FIN, or the connection is over. A `close` that lingers waits for
+        /// it (`sk_stream_closing`).
+        const ALL_ACKED = 64;
     }
 }
 
@@ -196,6 +200,8 @@ const _: () = assert!(size_of::<Connection>() <= 1200, "an idle connection would
 struct Rare {
     timeouts: TimeoutTally,
     time_wait: Option<TimeWait>,
+    /// The settings that hold once the handshake is over; see [`Connection::set_config`].
+    next_config: Option<Arc<Config>>,
     /// A reset for a segment that belongs to no connection, at this sequence number.
     stray_reset: Option<SeqNumber>,
 }
@@ -258,6 +264,7 @@ impl Connection {
         Estimates {
             srtt: self.sender.rtt().srtt(),
             rto: self.sender.rtt().rto(),
+            rto_min: self.sender.rtt().rto_min(),
             tsval: self.timestamp(now),
             lowat: self.options.receive_lowat,
         }
@@ -328,6 +335,7 @@ impl Connection {
         let open = self.state.may_write() && self.is_writable();
         ready.set(Readiness::WRITABLE, open || write_closed);
         ready.set(Readiness::ERROR, self.errors.is_pending());
+        ready.set(Readiness::ALL_ACKED, self.state.has_no_more_to_send());
         ready
     }
 

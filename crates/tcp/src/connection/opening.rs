@@ -125,6 +125,7 @@ impl Connection {
         if let Some(rare) = &mut self.rare {
             rare.timeouts.end_row(now);
         }
+        self.adopt_next_config();
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();

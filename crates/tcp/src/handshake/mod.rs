@@ -44,8 +44,6 @@ pub struct Offer {
     ecn: u8,
     default_mss: u16,
     min_mss: u16,
-    synack_retries: u8,
-    invalid_ratelimit_ms: u32,
     rto_max_ms: u32,
 }
 
@@ -70,8 +68,6 @@ impl Offer {
             ecn: config.tcp_ecn,
             default_mss: if ip_header >= 40 { 1220 } else { 536 },
             min_mss: u16::try_from(config.tcp_min_snd_mss).unwrap_or(u16::MAX),
-            synack_retries: u8::try_from(config.tcp_synack_retries).unwrap_or(u8::MAX),
-            invalid_ratelimit_ms: config.tcp_invalid_ratelimit,
             rto_max_ms: config.tcp_rto_max_ms,
         }
     }
@@ -286,27 +282,36 @@ impl Request {
 
     /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after
     /// `tcp_synack_retries`.
-    pub fn on_deadline(&mut self, now: Instant) -> RequestVerdict {
+    pub fn on_deadline(&mut self, now: Instant, config: &Config) -> RequestVerdict {
         if now < self.deadline {
             return RequestVerdict::Drop;
         }
-        if self.timeouts >= self.offer.synack_retries {
+        if u32::from(self.timeouts) >= config.tcp_synack_retries {
             return RequestVerdict::Closed;
         }
         self.timeouts += 1;
         self.retransmit(now)
     }
 
-    /// Judges a segment between these ends (RFC 9293 section 3.10.7.4, RFC 5961).
-    pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> RequestVerdict {
+    /// Judges a segment for this pair of ends (RFC 9293 section 3.10.7.4, RFC 5961).
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        config: &Config,
+    ) -> RequestVerdict {
         let is_syn_alone = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         let is_reset = segment.flags.contains(Flags::RST);
         let is_old = !is_reset && is_paws_reject(self.negotiated.ts_recent, &segment.options);
         if is_syn_alone && segment.seq == self.irs && !is_old {
-            return if self.may_answer(now) { self.retransmit(now) } else { RequestVerdict::Drop };
+            return if self.may_answer(now, config) {
+                self.retransmit(now)
+            } else {
+                RequestVerdict::Drop
+            };
         }
         if is_reset {
-            return self.on_reset(now, segment);
+            return self.on_reset(now, segment, config);
         }
         if segment.flags.contains(Flags::ACK) && segment.ack != self.iss + 1 {
             return RequestVerdict::Reset(Segment {
@@ -316,7 +321,7 @@ impl Request {
             });
         }
         if is_old || self.has_impossible_echo(now, segment) || !self.is_in_window(segment) {
-            return self.challenge(now);
+            return self.challenge(now, config);
         }
         if !segment.seq.after(self.rcv_nxt())
             && let (Some(recent), Some(ts)) =
@@ -327,7 +332,7 @@ impl Request {
         // A SYN at its own place is the first one once more, here with an ACK; any other in the
         // window may be an attack or a peer that restarted, and the challenge tells which.
         if segment.flags.contains(Flags::SYN) && segment.seq != self.irs {
-            return self.challenge(now);
+            return self.challenge(now, config);
         }
         if !segment.flags.contains(Flags::ACK) {
             return RequestVerdict::Drop;
@@ -340,11 +345,11 @@ impl Request {
     }
 
     /// RFC 5961 section 3.2: only a reset at exactly the next number closes.
-    fn on_reset(&mut self, now: Instant, segment: &Segment) -> RequestVerdict {
+    fn on_reset(&mut self, now: Instant, segment: &Segment, config: &Config) -> RequestVerdict {
         if segment.seq == self.rcv_nxt() {
             RequestVerdict::Closed
         } else if self.is_in_window(segment) {
-            self.challenge(now)
+            self.challenge(now, config)
         } else {
             RequestVerdict::Drop
         }
@@ -371,8 +376,8 @@ impl Request {
         RequestVerdict::Retransmit(self.synack(now))
     }
 
-    fn challenge(&mut self, now: Instant) -> RequestVerdict {
-        if !self.may_answer(now) {
+    fn challenge(&mut self, now: Instant, config: &Config) -> RequestVerdict {
+        if !self.may_answer(now, config) {
             return RequestVerdict::Drop;
         }
         let value = timestamp(now, self.ts_offset);
@@ -390,10 +395,10 @@ impl Request {
     }
 
     /// The rate limit of answers to invalid segments (`tcp_invalid_ratelimit`).
-    fn may_answer(&mut self, now: Instant) -> bool {
+    fn may_answer(&mut self, now: Instant, config: &Config) -> bool {
         let may = now >= self.quiet_until;
         if may {
-            let pause = Nanos::from_millis(u64::from(self.offer.invalid_ratelimit_ms));
+            let pause = Nanos::from_millis(u64::from(config.tcp_invalid_ratelimit));
             self.quiet_until = now + pause;
         }
         may
@@ -539,7 +544,7 @@ mod tests {
 
     #[test]
     fn the_last_ack_establishes_and_measures() {
-        let verdict = request().on_segment(at(30), &ack());
+        let verdict = request().on_segment(at(30), &ack(), &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!((accepted.iss, accepted.irs), (ISS, IRS));
         assert_eq!((accepted.snd_wnd, accepted.rcv_wnd), (1280, 64240));
@@ -554,7 +559,10 @@ mod tests {
             payload: Bytes::from_static(b"hello").into(),
             ..ack()
         };
-        assert!(matches!(request().on_segment(at(1), &segment), RequestVerdict::Accepted(_)));
+        assert!(matches!(
+            request().on_segment(at(1), &segment, &Config::default()),
+            RequestVerdict::Accepted(_)
+        ));
     }
 
     #[test]
@@ -563,15 +571,18 @@ mod tests {
         let mut due = Vec::new();
         loop {
             let now = request.deadline();
-            assert!(matches!(request.on_deadline(now - Nanos(1)), RequestVerdict::Drop));
+            assert!(matches!(
+                request.on_deadline(now - Nanos(1), &Config::default()),
+                RequestVerdict::Drop
+            ));
             due.push(now.as_millis() / 1000);
-            match request.on_deadline(now) {
+            match request.on_deadline(now, &Config::default()) {
                 RequestVerdict::Retransmit(synack) => assert!(synack.flags.contains(Flags::SYN)),
                 verdict => break assert!(matches!(verdict, RequestVerdict::Closed)),
             }
         }
         assert_eq!(due, [1, 3, 7, 15, 31, 63]);
-        let verdict = request.on_segment(at(64_000), &ack());
+        let verdict = request.on_segment(at(64_000), &ack(), &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!(accepted.synack_rtt, None, "Karn's rule");
     }
@@ -579,29 +590,47 @@ mod tests {
     #[test]
     fn a_repeated_syn_brings_one_synack_per_half_second() {
         let mut request = request();
-        assert!(matches!(request.on_segment(at(1), &syn()), RequestVerdict::Retransmit(_)));
-        assert!(matches!(request.on_segment(at(2), &syn()), RequestVerdict::Drop));
-        assert!(matches!(request.on_segment(at(501), &syn()), RequestVerdict::Retransmit(_)));
+        assert!(matches!(
+            request.on_segment(at(1), &syn(), &Config::default()),
+            RequestVerdict::Retransmit(_)
+        ));
+        assert!(matches!(
+            request.on_segment(at(2), &syn(), &Config::default()),
+            RequestVerdict::Drop
+        ));
+        assert!(matches!(
+            request.on_segment(at(501), &syn(), &Config::default()),
+            RequestVerdict::Retransmit(_)
+        ));
     }
 
     #[test]
     fn a_wrong_ack_is_reset_and_the_request_stays() {
         let mut request = request();
         let wrong = Segment { ack: ISS + 2, ..ack() };
-        let verdict = request.on_segment(at(1), &wrong);
+        let verdict = request.on_segment(at(1), &wrong, &Config::default());
         let RequestVerdict::Reset(reset) = verdict else { panic!("{verdict:?}") };
         assert_eq!((reset.seq, reset.flags), (ISS + 2, Flags::RST));
-        assert!(matches!(request.on_segment(at(2), &ack()), RequestVerdict::Accepted(_)));
+        assert!(matches!(
+            request.on_segment(at(2), &ack(), &Config::default()),
+            RequestVerdict::Accepted(_)
+        ));
     }
 
     #[test]
     fn only_an_exact_reset_closes() {
         let mut request = request();
         let reset = |seq| Segment { seq, flags: Flags::RST, ..Segment::default() };
-        assert!(matches!(request.on_segment(at(1), &reset(IRS)), RequestVerdict::Drop));
-        let inside = request.on_segment(at(1), &reset(IRS + 2));
+        assert!(matches!(
+            request.on_segment(at(1), &reset(IRS), &Config::default()),
+            RequestVerdict::Drop
+        ));
+        let inside = request.on_segment(at(1), &reset(IRS + 2), &Config::default());
         assert!(matches!(inside, RequestVerdict::Challenge(_)));
-        assert!(matches!(request.on_segment(at(1), &reset(IRS + 1)), RequestVerdict::Closed));
+        assert!(matches!(
+            request.on_segment(at(1), &reset(IRS + 1), &Config::default()),
+            RequestVerdict::Closed
+        ));
     }
 
     #[test]
@@ -615,10 +644,13 @@ mod tests {
         let other_syn = Segment { seq: IRS + 10, flags: Flags::SYN, ..Segment::default() };
         for bad in [with(old), with(early), with(future), outside, other_syn] {
             let mut request = request();
-            let verdict = request.on_segment(at(1), &bad);
+            let verdict = request.on_segment(at(1), &bad, &Config::default());
             let RequestVerdict::Challenge(ack) = verdict else { panic!("{verdict:?} for {bad:?}") };
             assert_eq!((ack.seq, ack.ack, ack.window), (ISS + 1, IRS + 1, 501));
-            assert!(matches!(request.on_segment(at(2), &bad), RequestVerdict::Drop));
+            assert!(matches!(
+                request.on_segment(at(2), &bad, &Config::default()),
+                RequestVerdict::Drop
+            ));
         }
     }
 
@@ -626,7 +658,7 @@ mod tests {
     fn newer_timestamps_are_remembered() {
         let timestamps = Some(Timestamps { value: 2000, echo: 1 });
         let segment = Segment { options: Options { timestamps, ..Options::default() }, ..ack() };
-        let verdict = request().on_segment(at(1), &segment);
+        let verdict = request().on_segment(at(1), &segment, &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!(accepted.negotiated.ts_recent, Some(2000));
     }

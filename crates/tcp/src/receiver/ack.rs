@@ -43,7 +43,9 @@ pub struct Estimates {
     pub srtt: Nanos,
     /// Retransmission timeout.
     pub rto: Nanos,
-    /// `TSval` of a segment that is sent now.
+    /// The least timeout (`tcp_rto_min_us` when the connection was made).
+    pub rto_min: Nanos,
+    /// What the `TSval` of a segment sent now would be.
     pub tsval: u32,
     /// `SO_RCVLOWAT`: bytes that the reader waits for.
     pub lowat: u32,

@@ -156,8 +156,12 @@ impl Receiver {
         }
     }
 
-    /// Returns RCV.NXT, the acknowledgment number to send. It is behind the FIN once that is in
-    /// order.
+    /// Goes by other settings from now on. The buffer keeps its size until it next grows.
+    pub fn set_config(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
+    /// RCV.NXT: the acknowledgment number to send; behind the FIN once that is in order.
     pub fn nxt(&self) -> SeqNumber {
         self.nxt
     }
@@ -347,8 +351,7 @@ impl Receiver {
             let sack = self.is.contains(Is::SACK);
             self.ack.compress(now, self.nxt.0, sack, rtt);
         } else {
-            let rto_min = Nanos::from_micros(u64::from(self.config.tcp_rto_min_us));
-            self.ack.delay(now, estimates.srtt, rto_min);
+            self.ack.delay(now, estimates.srtt, estimates.rto_min);
         }
     }
 

@@ -724,6 +724,7 @@ impl Sender {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         sample.state = self.recovery.state();
         sample.frame_rule = config.frame_rule();
+        sample.hystart = config.hystart;
         sample.next_departure = self.pacer.next_departure();
         sample.pacing_rate = self.pacer.rate();
         sample.is_paced = self.pacer.is_spaced();
