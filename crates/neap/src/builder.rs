@@ -13,6 +13,7 @@ use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
+use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
@@ -33,6 +34,9 @@ pub struct Builder {
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
     config: Config,
+    controllers: Controllers,
+    /// The first registration that was refused.
+    refused: Option<RegisterError>,
     seed: Option<u64>,
     spin: Duration,
 }
@@ -106,6 +110,23 @@ impl Builder {
         self
     }
 
+    /// Adds a congestion controller of your own under `name`.
+    ///
+    /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
+    /// `net.ipv4.tcp_congestion_control`. `factory` makes the state of one connection; it is called
+    /// when a connection that chose the name opens or changes to it. The name is checked by
+    /// [`build`](Self::build): it must be free, and that by which the controller calls itself.
+    #[must_use]
+    pub fn congestion_control(
+        mut self,
+        name: &'static str,
+        factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.controllers.register(name, factory);
+        self.refused = self.refused.or(registered.err());
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -134,7 +155,11 @@ impl Builder {
     /// # Errors
     /// [`BuildError`], each saying what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
+        if let Some(refused) = self.refused {
+            return Err(refused.into());
+        }
         let mut config = self.config;
+        config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
@@ -152,7 +177,7 @@ impl Builder {
             None => random_seed()?,
         };
         let shards = device.queues.len();
-        let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
+        let settings = StackConfig { seed, config, shards };
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
         if let Some(qdisc) = qdisc {

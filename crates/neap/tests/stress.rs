@@ -15,13 +15,13 @@ use std::time::Duration;
 use common::{
     Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
 };
+use neap::SocketOption;
+use neap::device::Frame;
 use neap::device::TunConfig;
-use neap::stack::device::{
+use neap::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
 };
-use neap::stack::frame::Frame;
-use neap::tcp::options::SocketOption;
-use neap::tcp::time::{Instant, Nanos};
+use neap::time::{Instant, Nanos};
 use neap::{Stack, TcpListener, TcpStream, WriteFlags};
 
 /// A device that leads nowhere: what matters stays inside of the host.
@@ -85,8 +85,8 @@ fn meddle(stack: &Stack, stream: &TcpStream, is_over: &AtomicBool) {
         };
         stream.set_option(option).expect("an option");
         if round.is_multiple_of(16) {
-            stack.host().flows(stack.now());
-            stack.host().interfaces(stack.now());
+            stack.host().flows();
+            stack.host().interfaces();
         }
         round = round.wrapping_add(1);
         // Two cores are few for so many threads.

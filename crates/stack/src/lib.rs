@@ -11,7 +11,7 @@
 //! from any thread.
 //!
 //! `host` has the sockets: the tables that find them, the way of a packet up to them, and the
-//! [`shard`]s by which drivers visit them. `net` has what is between a host and its links:
+//! `shard`s by which drivers visit them. `net` has what is between a host and its links:
 //! addresses, [`route`]s, [`neighbor`]s, [`interface`]s, [`qdisc`]s and [`port`]s. It knows no
 //! socket, and what a socket may have to hear of a failure is a value that `net` returns.
 //!
@@ -21,7 +21,7 @@
 //! [`qdisc`] and drains it into the [`device`], all within the call. The drop of the frame is its
 //! completion; it may ask the shard's run list to let a throttled socket transmit again.
 //!
-//! The way up: a [`shard`] takes packets from the device, `input` parses and verifies them
+//! The way up: a `shard` takes packets from the device, `input` parses and verifies them
 //! ([`wire`]), [`gro`] joins what belongs together, and `demux` finds the socket. Each connection
 //! that got segments transmits once. If an application's thread owns the connection at that
 //! moment, the segments are its debt, and it settles them before it leaves.
@@ -47,6 +47,5 @@ pub mod wait;
 pub mod wheel;
 pub mod wire;
 
-pub use host::{gro, shard};
-pub use net::{bql, fragment, gso, interface, neighbor, port, qdisc, reassembly, route, sojourn};
-pub use socket::listener;
+pub use host::gro;
+pub use net::{gso, interface, neighbor, port, qdisc, reassembly, route};

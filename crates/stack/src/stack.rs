@@ -3,7 +3,6 @@
 use crate::device::Device;
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
-use crate::host::shard::Why;
 use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo};
 use crate::net::port::Port;
 use crate::net::qdisc::config::QdiscConfig;
@@ -27,6 +26,7 @@ use std::task::Waker;
 pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
+pub use crate::host::shard::Why;
 
 /// Why a stack could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -340,7 +340,7 @@ impl Stack {
     }
 
     /// Replaces the settings of the host and its connections. What each of them acts on is in
-    /// [`Sysctl::acts_on`](neap_tcp::config::Sysctl::acts_on). An open connection takes them up
+    /// [`Sysctl::acts_on`](neap_tcp::sysctl::Sysctl::acts_on). An open connection takes them up
     /// when it is next visited: by a call of its application, a packet or a timer.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
-use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};

@@ -1,9 +1,8 @@
 //! Every constant of a connection, by its sysctl name, with Linux's unit and default.
 
-use crate::congestion::Controllers;
-use thiserror::Error;
+pub use crate::congestion::{Controllers, FrameRule, HyStartRule};
 
-pub use crate::sysctl::{ActsOn, Sysctl};
+use thiserror::Error;
 
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
@@ -37,31 +36,6 @@ pub enum TsoBonus {
     Linux,
     /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
     Bounded,
-}
-
-/// How large frames are, as far as a congestion controller reckons with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FrameRule {
-    /// A millisecond at the pacing rate, two segments at the least.
-    #[default]
-    Linux,
-    /// At most so many microseconds at the rate of the flow.
-    Bounded {
-        /// `neap.tcp_tso_max_usecs`.
-        usecs: u32,
-    },
-}
-
-/// How slow start is watched, so that it ends before losses end it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HyStartRule {
-    /// Not at all.
-    Off,
-    /// By trains of ACKs and by their delay, as Linux's CUBIC does it.
-    Linux,
-    /// HyStart++ (RFC 9406).
-    #[default]
-    Rfc9406,
 }
 
 /// What the small-queue limit is made of.

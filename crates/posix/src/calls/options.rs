@@ -7,7 +7,7 @@ use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, Socket};
 use crate::{Fd, Posix, tcp_info};
 use core::net::SocketAddr;
-use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;

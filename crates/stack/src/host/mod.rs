@@ -17,7 +17,7 @@ mod ports;
 pub mod readiness;
 pub(crate) mod registry;
 pub(crate) mod run_list;
-pub mod shard;
+pub(crate) mod shard;
 pub(crate) mod tcp;
 mod tcp_egress;
 pub(crate) mod udp;

@@ -11,7 +11,7 @@ use neap_tcp::time::{Instant, Nanos};
 
 /// The limit of one device queue, its history, and what the queue holds.
 #[derive(Clone, Debug)]
-pub struct ByteQueueLimits {
+pub(crate) struct ByteQueueLimits {
     bounds: (u64, u64),
     limit: u64,
     /// Running totals since the last reset.
@@ -48,10 +48,10 @@ struct CompletionRound {
 
 impl ByteQueueLimits {
     /// `slack_hold_time`: time over which the least slack is sought before the limit shrinks.
-    pub const HOLD_TIME: Nanos = Nanos::from_secs(1);
+    pub(crate) const HOLD_TIME: Nanos = Nanos::from_secs(1);
 
     /// An empty queue with limit zero: the first frame passes, and the limit grows from there.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             bounds: (0, u64::from(u32::MAX)),
             limit: 0,
@@ -68,33 +68,33 @@ impl ByteQueueLimits {
 
     /// Keeps the limit within `min..=max` bytes (`limit_min`, `limit_max`); a `max` below `min`
     /// counts as `min`.
-    pub fn set_bounds(&mut self, min: u64, max: u64) {
+    pub(crate) fn set_bounds(&mut self, min: u64, max: u64) {
         self.bounds = (min, max.max(min));
         self.limit = self.limit.clamp(min, max.max(min));
     }
 
     /// Bytes that the queue may hold before the stack waits; one frame may overshoot it.
-    pub fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
     /// Bytes queued and not completed.
-    pub fn in_flight(&self) -> u64 {
+    pub(crate) fn in_flight(&self) -> u64 {
         self.queued - self.completed
     }
 
     /// Whether one more frame may be queued, whatever its size.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight() <= self.limit && !self.sojourn.drains()
     }
 
     /// From the last bit of a frame on the wire to its completion, as far as it shows.
-    pub fn lateness(&self) -> Nanos {
+    pub(crate) fn lateness(&self) -> Nanos {
         self.sojourn.lateness()
     }
 
     /// Counts a frame that the device took.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_queued(&mut self, now: Instant, bytes: u64) {
         self.queued += bytes;
         self.last_object = bytes;
         self.sojourn.on_queued(now, bytes, self.queued, self.in_flight(), self.limit);
@@ -103,7 +103,7 @@ impl ByteQueueLimits {
     /// Counts what one completion round completed, and adapts the limit. Call it once per round,
     /// never per frame: the limit is made for the interval between rounds. Bytes beyond those
     /// queued are not counted.
-    pub fn on_completed(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_completed(&mut self, now: Instant, bytes: u64) {
         let now_completed = bytes.min(self.in_flight());
         if now_completed == 0 {
             return;
@@ -177,7 +177,7 @@ impl ByteQueueLimits {
     }
 
     /// Forgets the queue and the limit, after the device was reset.
-    pub fn reset(&mut self, now: Instant) {
+    pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { bounds: self.bounds, limit: self.bounds.0, ..Self::new(now) };
     }
 }

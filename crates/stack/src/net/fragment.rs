@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// `identification` must differ from that of other datagrams between the two addresses. A frame
 /// that fits, or whose headers leave no room for data, is returned as it is. Whether a frame may be
 /// fragmented is the caller's question: fragments are sent without DF.
-pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments {
+pub(crate) fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments {
     debug_assert!(frame.gso.is_none(), "super-frames are segmented, not fragmented");
     let layout = Layout::of(&frame, mtu);
     let mut chunks = SmallVec::new();
@@ -27,7 +27,7 @@ pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments 
 
 /// The fragments of one datagram, in order.
 #[derive(Debug)]
-pub struct Fragments {
+pub(crate) struct Fragments {
     /// Headers of the whole and the credit of what is still to come.
     rest: Option<Frame>,
     layout: Option<Layout>,

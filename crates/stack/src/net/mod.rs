@@ -3,9 +3,9 @@
 //! [`Net`] knows no socket. What a socket may have to hear is returned: a packet that no neighbour
 //! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
 
-pub mod bql;
+pub(crate) mod bql;
 pub(crate) mod egress;
-pub mod fragment;
+pub(crate) mod fragment;
 pub mod gso;
 pub(crate) mod housekeeping;
 pub(crate) mod icmp;
@@ -16,7 +16,7 @@ pub mod qdisc;
 pub(crate) mod rate_limit;
 pub mod reassembly;
 pub mod route;
-pub mod sojourn;
+pub(crate) mod sojourn;
 pub(crate) mod topology;
 
 use crate::doorbell::Doorbell;

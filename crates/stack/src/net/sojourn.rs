@@ -51,7 +51,7 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 
 /// What was learnt about one device queue.
 #[derive(Clone, Debug)]
-pub struct Sojourn {
+pub(crate) struct Sojourn {
     followed: Option<Followed>,
     /// Through an empty ring; the shortest of an age.
     base: Option<Passage>,
@@ -64,20 +64,20 @@ pub struct Sojourn {
 
 /// What a followed frame tells about the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advice {
+pub(crate) struct Advice {
     /// Bytes by which the limit must grow, because it stopped the stack and the wire was idle.
-    pub grow: u64,
+    pub(crate) grow: u64,
     /// Bytes that leave until a completion is known.
-    pub needed: u64,
+    pub(crate) needed: u64,
 }
 
 impl Sojourn {
     /// The base is measured anew after so much time, since devices moderate their interrupts by
     /// load: if need be the ring is left to drain, as BBR leaves the path.
-    pub const AGE: Nanos = Nanos::from_secs(10);
+    pub(crate) const AGE: Nanos = Nanos::from_secs(10);
 
     /// Nothing is known.
-    pub const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             followed: None,
             base: None,
@@ -89,12 +89,12 @@ impl Sojourn {
     }
 
     /// Whether the ring shall run empty, so that the base can be measured.
-    pub fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> bool {
         self.drains
     }
 
     /// From the last bit of a frame on the wire to its completion. An estimate that errs low.
-    pub fn lateness(&self) -> Nanos {
+    pub(crate) fn lateness(&self) -> Nanos {
         let known = self.base.zip(self.fastest);
         known.map_or(Nanos::ZERO, |(base, fastest)| {
             Nanos(base.took.0.saturating_sub(fastest.time_for(base.bytes).0))
@@ -102,7 +102,14 @@ impl Sojourn {
     }
 
     /// A frame was queued: the running total with it, what the ring holds with it, and the limit.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64, total: u64, held: u64, limit: u64) {
+    pub(crate) fn on_queued(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        total: u64,
+        held: u64,
+        limit: u64,
+    ) {
         if self.followed.is_none() {
             let is_alone = held == bytes;
             let is_stopped = held > limit;
@@ -111,7 +118,12 @@ impl Sojourn {
     }
 
     /// A completion round: the running total of completed bytes after it.
-    pub fn on_completed(&mut self, now: Instant, total: u64, is_empty: bool) -> Option<Advice> {
+    pub(crate) fn on_completed(
+        &mut self,
+        now: Instant,
+        total: u64,
+        is_empty: bool,
+    ) -> Option<Advice> {
         self.drains &= !is_empty;
         let frame = self.followed.filter(|frame| frame.mark <= total)?;
         self.followed = None;

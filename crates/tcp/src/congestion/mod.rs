@@ -12,7 +12,6 @@ mod tests;
 
 pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
 
-use crate::config::{FrameRule, HyStartRule};
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
@@ -33,6 +32,31 @@ pub enum CaState {
     Recovery,
     /// After a retransmission timeout.
     Loss,
+}
+
+/// How large frames are, as far as a congestion controller reckons with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameRule {
+    /// A millisecond at the pacing rate, two segments at the least.
+    #[default]
+    Linux,
+    /// At most so many microseconds at the rate of the flow.
+    Bounded {
+        /// `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
+}
+
+/// How slow start is watched, so that it ends before losses end it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HyStartRule {
+    /// Not at all.
+    Off,
+    /// By trains of ACKs and by their delay, as Linux's CUBIC does it.
+    Linux,
+    /// HyStart++ (RFC 9406).
+    #[default]
+    Rfc9406,
 }
 
 /// What one ACK told the sender: the only input of a controller besides events

@@ -1,0 +1,477 @@
+//! TCP connections.
+
+use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
+use crate::clock;
+use crate::condition::{IsReady, Untold};
+use crate::engine::Engine;
+use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
+use crate::workers::Stack;
+use bytes::Bytes;
+use core::net::SocketAddr;
+use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::ConnectOptions;
+use neap_stack::wait::{Drive, WriteTally};
+use neap_tcp::connection::{WriteError, WriteFlags};
+use neap_tcp::info::TcpInfo;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A TCP connection, as [`std::net::TcpStream`]. `&TcpStream` reads and writes too, and clones of
+/// the handle share the socket, so several threads may use it at once.
+#[derive(Clone, Debug)]
+pub struct TcpStream {
+    handle: TcpHandle,
+    engine: Arc<Engine>,
+    wait_mode: Arc<WaitMode>,
+    written: Arc<WriteTally>,
+}
+
+impl TcpStream {
+    /// Opens a connection and waits until it is established.
+    ///
+    /// # Errors
+    /// What the peer or the network answered, with std's kinds.
+    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+        Self::connect_with(stack, remote, ConnectOptions::default(), None)
+    }
+
+    /// As [`connect`](Self::connect), giving up after `timeout`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over.
+    pub fn connect_timeout(
+        stack: &Stack,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        Self::connect_with(stack, remote, ConnectOptions::default(), Some(timeout))
+    }
+
+    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+        timeout: Option<Duration>,
+    ) -> io::Result<Self> {
+        let stream = Self::connect_nonblocking(stack, remote, options)?;
+        let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
+        let handle = &stream.handle;
+        let mut condition = IsReady { source: handle, interest: WRITE_READY };
+        let in_time = stream.engine.wait(handle.shard(), deadline, &mut condition);
+        if !in_time {
+            handle.abort(clock::now());
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.take_error()? {
+            Some(error) => Err(error),
+            None => {
+                stream.set_nonblocking(false)?;
+                Ok(stream)
+            }
+        }
+    }
+
+    /// Begins to open a connection and does not wait: the stream is non-blocking, and becomes
+    /// writable when it is established or has failed ([`take_error`](Self::take_error)).
+    ///
+    /// # Errors
+    /// What keeps the SYN from being sent.
+    pub fn connect_nonblocking(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> io::Result<Self> {
+        let engine = stack.engine().clone();
+        let handle = engine.stack.connect(clock::now(), remote, options).map_err(socket_error)?;
+        let stream = Self::new(handle, engine);
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    pub(crate) fn new(handle: TcpHandle, engine: Arc<Engine>) -> Self {
+        Self { handle, engine, wait_mode: Arc::new(WaitMode::default()), written: Arc::default() }
+    }
+
+    pub(crate) fn handle(&self) -> &TcpHandle {
+        &self.handle
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    fn wait_for<T, E: Clone + PartialEq>(
+        &self,
+        interest: Ready,
+        timeout: &AtomicU64,
+        would_block: &E,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.wait_mode.nonblocking.load(Relaxed) {
+            let done = attempt();
+            if matches!(&done, Err(refused) if refused == would_block) {
+                self.engine.look_in(self.handle.shard());
+                return attempt();
+            }
+            return done;
+        }
+        let deadline = WaitMode::deadline(timeout);
+        wait(&self.engine, &self.handle, interest, deadline, would_block, attempt)
+    }
+
+    fn count_written(&self, bytes: usize) {
+        self.written.add(bytes, &*self.engine, self.handle.shard());
+    }
+
+    /// Reads what is there; `WouldBlock` if nothing is, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.read(clock::now(), buf).map_err(read_error)
+    }
+
+    /// Copies what is there and leaves it; `WouldBlock` if nothing is, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.handle.peek(clock::now(), buf).map_err(read_error)
+    }
+
+    /// Writes what there is room for; `WouldBlock` if there is none, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let written = self.handle.write(clock::now(), data).map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
+    }
+
+    fn write_some(&self, data: &[u8]) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let block = &WriteError::WouldBlock;
+        let written = self
+            .wait_for(WRITE_READY, &self.wait_mode.write_timeout, block, || {
+                self.handle.write(clock::now(), data)
+            })
+            .map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
+    }
+
+    /// Sends `data` as `send(2)` with `MSG_MORE` and `MSG_EOR`, waiting for room as needed. In
+    /// non-blocking mode takes what fits.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send(&self, data: &[u8], flags: WriteFlags) -> io::Result<usize> {
+        let mut rest = data;
+        if rest.is_empty() {
+            return Ok(0);
+        }
+        self.send_all(|| {
+            let sent = self.handle.send(clock::now(), rest, flags)?;
+            rest = &rest[sent..];
+            Ok((sent, rest.is_empty()))
+        })
+    }
+
+    /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they
+    /// are acknowledged. In non-blocking mode takes what fits from the front of `data`.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    pub fn send_bytes(&self, data: &mut Bytes) -> io::Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.send_all(|| {
+            let sent = self.handle.write_bytes(clock::now(), data)?;
+            Ok((sent, data.is_empty()))
+        })
+    }
+
+    /// Sends by `attempt`, which says how much it took and whether that was all, until it was; in
+    /// non-blocking mode once.
+    fn send_all(
+        &self,
+        mut attempt: impl FnMut() -> Result<(usize, bool), WriteError>,
+    ) -> io::Result<usize> {
+        let (block, timeout) = (&WriteError::WouldBlock, &self.wait_mode.write_timeout);
+        let mut total = 0;
+        loop {
+            match self.wait_for(WRITE_READY, timeout, block, &mut attempt) {
+                Ok((sent, is_all)) => {
+                    total += sent;
+                    self.count_written(sent);
+                    if is_all || self.wait_mode.nonblocking.load(Relaxed) {
+                        return Ok(total);
+                    }
+                }
+                Err(_) if total > 0 => return Ok(total),
+                Err(error) => return Err(write_error(error)),
+            }
+        }
+    }
+
+    fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
+        use neap_tcp::connection::ReadError::WouldBlock;
+        let waits = !self.wait_mode.nonblocking.load(Relaxed);
+        let read = self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
+            if waits {
+                self.handle.read_low_water(clock::now(), buf)
+            } else {
+                self.handle.read(clock::now(), buf)
+            }
+        });
+        match read {
+            // The time is over: what is there will do.
+            Err(WouldBlock) if waits => self.handle.read(clock::now(), buf),
+            read => read,
+        }
+        .map_err(read_error)
+    }
+
+    /// Reads without removing (`MSG_PEEK`).
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        use neap_tcp::connection::ReadError::WouldBlock;
+        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
+            self.handle.peek(clock::now(), buf)
+        })
+        .map_err(read_error)
+    }
+
+    /// Shuts reading, writing or both down.
+    ///
+    /// # Errors
+    /// None today; std's signature.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let now = clock::now();
+        if how != Shutdown::Write {
+            self.handle.shutdown_read(now);
+        }
+        if how != Shutdown::Read {
+            self.handle.shutdown_write(now);
+        }
+        Ok(())
+    }
+
+    /// Another handle of the same socket, with its own timeouts and mode shared.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.remote_addr())
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.handle.local_addr())
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.wait_mode.nonblocking.store(nonblocking, Relaxed);
+        Ok(())
+    }
+
+    /// `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        WaitMode::set(&self.wait_mode.read_timeout, timeout)
+    }
+
+    /// `SO_SNDTIMEO`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a timeout of zero.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        WaitMode::set(&self.wait_mode.write_timeout, timeout)
+    }
+
+    /// `SO_RCVTIMEO`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(WaitMode::get(&self.wait_mode.read_timeout))
+    }
+
+    /// `SO_SNDTIMEO`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(WaitMode::get(&self.wait_mode.write_timeout))
+    }
+
+    /// Sets one option.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value out of range or an unknown name.
+    pub fn set_option(&self, option: SocketOption) -> io::Result<()> {
+        self.handle.set_option(clock::now(), option).map_err(option_error)
+    }
+
+    /// All options as they stand.
+    pub fn options(&self) -> SocketOptions {
+        self.handle.options(clock::now())
+    }
+
+    /// `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.set_option(SocketOption::NoDelay(nodelay))
+    }
+
+    /// `TCP_NODELAY`.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.options().nodelay)
+    }
+
+    /// `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.set_option(SocketOption::Linger(linger.map(Into::into)))
+    }
+
+    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        let rate = bytes_per_second.map_or(Rate::UNLIMITED, Rate);
+        self.set_option(SocketOption::MaxPacingRate(rate))
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    ///
+    /// # Errors
+    /// None; std's signature.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.handle.take_error(clock::now()).map(connection_error))
+    }
+
+    /// `SIOCOUTQ`: bytes written and not acknowledged.
+    pub fn outq(&self) -> u32 {
+        self.handle.outq(clock::now())
+    }
+
+    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    pub fn outq_nsd(&self) -> u32 {
+        self.handle.outq_nsd(clock::now())
+    }
+
+    /// `TCP_INFO`.
+    pub fn info(&self) -> TcpInfo {
+        self.handle.info(clock::now())
+    }
+
+    /// Closes and, with `SO_LINGER` set to a time, waits so long for the peer to acknowledge all
+    /// that was written.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the time was over before; what is left is still sent.
+    pub fn close(self) -> io::Result<()> {
+        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        if linger == Nanos::ZERO {
+            self.handle.close(clock::now());
+            return Ok(());
+        }
+        self.handle.shutdown_write(clock::now());
+        let deadline = clock::now() + linger;
+        let handle = &self.handle;
+        let acknowledged = || {
+            let info = handle.info(clock::now());
+            info.notsent_bytes + info.unacked_bytes == 0 || info.state.is_over()
+        };
+        // The end of a flow is no change of readiness, so look again every millisecond.
+        loop {
+            let now = clock::now();
+            let step = deadline.min(now + Nanos::from_millis(1));
+            if self.engine.wait(handle.shard(), step, &mut Untold(acknowledged)) {
+                break;
+            }
+            if now >= deadline {
+                handle.close(clock::now());
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+        handle.close(clock::now());
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_some(data)
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_some(data)
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        self.write_some(first.map_or(&[], |slice| slice))
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
