@@ -9,7 +9,9 @@ use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
-use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::Qdisc;
+use neap_stack::qdisc::config::QdiscError;
+use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
@@ -35,8 +37,9 @@ pub struct Builder {
     qdisc: Option<String>,
     config: Config,
     controllers: Controllers,
-    /// The first registration that was refused.
-    refused: Option<RegisterError>,
+    qdiscs: QdiscKinds,
+    /// The first registrations that were refused.
+    refused: (Option<RegisterError>, Option<QdiscError>),
     seed: Option<u64>,
     spin: Duration,
 }
@@ -110,6 +113,22 @@ impl Builder {
         self
     }
 
+    /// Adds a queueing discipline of your own under `name`.
+    ///
+    /// The name is then one for [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`]; it takes no
+    /// parameters. `factory` makes the one for each queue of the device. The name is checked by
+    /// [`build`](Self::build): it must be one word that no other kind has.
+    #[must_use]
+    pub fn qdisc_kind(
+        mut self,
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.qdiscs.register(name, factory);
+        self.refused.1 = self.refused.1.or(registered.err());
+        self
+    }
+
     /// Adds a congestion controller of your own under `name`.
     ///
     /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
@@ -123,7 +142,7 @@ impl Builder {
         factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
     ) -> Self {
         let registered = self.controllers.register(name, factory);
-        self.refused = self.refused.or(registered.err());
+        self.refused.0 = self.refused.0.or(registered.err());
         self
     }
 
@@ -155,15 +174,17 @@ impl Builder {
     /// # Errors
     /// [`BuildError`], each saying what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
-        if let Some(refused) = self.refused {
-            return Err(refused.into());
+        match self.refused {
+            (Some(refused), _) => return Err(refused.into()),
+            (_, Some(refused)) => return Err(refused.into()),
+            (None, None) => {}
         }
         let mut config = self.config;
         config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
+        let qdisc = self.qdisc.as_deref().map(|qdisc| self.qdiscs.parse(qdisc)).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let device = match self.device.ok_or(BuildError::NoDevice)? {
@@ -203,7 +224,7 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Engine::new(stack, drivers, interface))?)
+        Ok(Stack::start(Engine::new(stack, drivers, interface, self.qdiscs))?)
     }
 }
 

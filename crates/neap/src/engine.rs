@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::driver::Driver;
 use neap_stack::interface::InterfaceId;
+use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
@@ -15,12 +16,20 @@ pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
     pub(crate) interface: InterfaceId,
+    /// The kinds of qdiscs that can be set by name.
+    pub(crate) qdiscs: QdiscKinds,
     is_over: AtomicBool,
 }
 
 impl Engine {
-    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, interface: InterfaceId) -> Self {
-        Self { stack: Arc::new(stack), drivers, interface, is_over: AtomicBool::new(false) }
+    pub(crate) fn new(
+        stack: stack::Stack,
+        drivers: Vec<Driver>,
+        interface: InterfaceId,
+        qdiscs: QdiscKinds,
+    ) -> Self {
+        let is_over = AtomicBool::new(false);
+        Self { stack: Arc::new(stack), drivers, interface, qdiscs, is_over }
     }
 
     /// The drivers, by shard.

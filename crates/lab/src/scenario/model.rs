@@ -60,7 +60,7 @@ pub struct Scenario {
     /// What is watched beside the figures: a run in which it does not hold fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
-    /// Changes of links, in any order.
+    /// Changes of links and of the settings of hosts, in any order.
     #[serde(default)]
     pub event: Vec<EventSpec>,
     /// Figures that must hold.
@@ -459,14 +459,19 @@ apps! {
     priority: u8, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
 }
 
-/// A change of a link.
+/// A change of a link, or of the settings of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
     /// When it happens, from the start of the world.
     pub at: Time,
+    /// The host whose sysctls are set.
+    pub host: Option<Name>,
+    /// Sysctls by their names, for connections that are open too.
+    #[serde(default)]
+    pub sysctl: BTreeMap<Name, toml::Value>,
     /// The link that changes.
-    pub link: Name,
+    pub link: Option<Name>,
     /// The end from which on the link changes; both by default.
     pub from: Option<Name>,
     /// The new rate.

@@ -5,6 +5,7 @@ use super::codel::{self, Codel, Law, MAX_INTERVAL};
 use super::fifo::{BANDS, PfifoFast};
 use super::fq::{self, Fq};
 use super::fq_codel::{self, FqCodel};
+use super::kinds::{BUILT_IN, CustomQdisc, QdiscSetup};
 use super::param::{self, Bits, Size, Time};
 use super::tbf::{self, Tbf};
 use crate::device::{Capabilities, Medium};
@@ -37,6 +38,8 @@ pub enum QdiscConfig {
     Tbf(tbf::Config),
     /// One of these at each queue of the device, which is what neap does in any case.
     Mq(Box<Self>),
+    /// One of a user's own, see [`QdiscConfig::custom`].
+    Custom(CustomQdisc),
 }
 
 impl Default for QdiscConfig {
@@ -50,11 +53,22 @@ impl Default for QdiscConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QdiscError {
     /// Nothing was said.
-    #[error("no qdisc is named; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
+    #[error("no qdisc is named; there are {BUILT_IN}")]
     Empty,
     /// There is none of this name.
-    #[error("unknown qdisc {0:?}; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
-    UnknownKind(String),
+    #[error("unknown qdisc {kind:?}; there are {available}")]
+    UnknownKind {
+        /// What was said.
+        kind: String,
+        /// What there is.
+        available: String,
+    },
+    /// The name of a kind to be registered is empty, or has blanks or what cannot be seen.
+    #[error("qdisc name {0:?}: use one visible word")]
+    Name(&'static str),
+    /// The name of a kind to be registered is that of another one.
+    #[error("a qdisc {0:?} is there already: choose another name")]
+    Taken(&'static str),
     /// It has no such parameter.
     #[error("{kind} has no parameter {name:?}")]
     UnknownParameter {
@@ -105,7 +119,17 @@ impl QdiscConfig {
             Self::Codel(_) => "codel",
             Self::Tbf(_) => "tbf",
             Self::Mq(_) => "mq",
+            Self::Custom(own) => own.name(),
         }
+    }
+
+    /// A qdisc of your own. `factory` makes one for each queue of a device; it is called when the
+    /// qdisc is set. Use [`QdiscKinds`](super::kinds::QdiscKinds) where a name must be enough.
+    pub fn custom(
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(CustomQdisc::new(name, factory))
     }
 
     /// An empty one for one queue of a device. `seed` decides which flows share a bucket and must
@@ -119,6 +143,7 @@ impl QdiscConfig {
             Self::Codel(config) => Box::new(Codel::new(*config, mtu)),
             Self::Tbf(config) => Box::new(Tbf::new(*config)),
             Self::Mq(child) => child.build(capabilities, seed),
+            Self::Custom(own) => own.build(&QdiscSetup { config: self, capabilities, seed }),
         }
     }
 }
@@ -191,6 +216,10 @@ impl<'a> Words<'a> {
     }
 }
 
+fn unknown(kind: &str) -> QdiscError {
+    QdiscError::UnknownKind { kind: kind.to_owned(), available: BUILT_IN.to_owned() }
+}
+
 impl FromStr for QdiscConfig {
     type Err = QdiscError;
 
@@ -208,12 +237,12 @@ impl FromStr for QdiscConfig {
                 let (_, child) = text.trim_ascii_start().split_at("mq".len());
                 let child = match words.next() {
                     None => Self::default(),
-                    Some("mq") => return Err(QdiscError::UnknownKind("mq under mq".to_owned())),
+                    Some("mq") => return Err(unknown("mq under mq")),
                     Some(_) => child.parse()?,
                 };
                 Ok(Self::Mq(Box::new(child)))
             }
-            other => Err(QdiscError::UnknownKind(other.to_owned())),
+            other => Err(unknown(other)),
         }
     }
 }
@@ -373,6 +402,7 @@ impl fmt::Display for QdiscConfig {
                 })
             }
             Self::Mq(child) => write!(f, " {child}"),
+            Self::Custom(_) => Ok(()),
         }
     }
 }
@@ -476,7 +506,7 @@ mod tests {
     #[test]
     fn nonsense_is_told_by_kind() {
         assert_eq!(parse("  "), Err(QdiscError::Empty));
-        assert_eq!(parse("htb"), Err(QdiscError::UnknownKind("htb".into())));
+        assert_eq!(parse("htb"), Err(unknown("htb")));
         let unknown = QdiscError::UnknownParameter { kind: "fq", name: "target".into() };
         assert_eq!(parse("fq target 5ms"), Err(unknown));
         assert_eq!(parse("fq limit"), Err(QdiscError::MissingValue("limit".into())));

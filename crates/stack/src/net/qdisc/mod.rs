@@ -9,6 +9,7 @@ pub mod config;
 pub mod fifo;
 pub mod fq;
 pub mod fq_codel;
+pub mod kinds;
 mod lists;
 mod param;
 pub mod report;
@@ -58,20 +59,20 @@ pub struct QdiscStats {
 }
 
 impl QdiscStats {
-    /// A frame came in.
-    fn on_queued(&mut self, bytes: u64) {
+    /// A frame of so many bytes came in.
+    pub fn on_queued(&mut self, bytes: u64) {
         self.backlog_packets += 1;
         self.backlog_bytes += bytes;
     }
 
     /// A frame left, whatever became of it.
-    fn on_left(&mut self, bytes: u64) {
+    pub fn on_left(&mut self, bytes: u64) {
         self.backlog_packets -= 1;
         self.backlog_bytes -= bytes;
     }
 
     /// A frame left for the device.
-    fn on_sent(&mut self, bytes: u64) {
+    pub fn on_sent(&mut self, bytes: u64) {
         self.on_left(bytes);
         self.bytes += bytes;
         self.packets += 1;
@@ -125,7 +126,8 @@ pub trait Qdisc: Send {
     /// Figures since the start and now.
     fn stats(&self) -> QdiscStats;
 
-    /// Kind and parameters, the defaults filled in.
+    /// Kind and parameters, the defaults filled in. A qdisc of a user's own answers what it was
+    /// made with, [`QdiscSetup::config`](kinds::QdiscSetup::config).
     fn config(&self) -> config::QdiscConfig;
 
     /// Figures of this kind alone. `now` is what times are told from.
