@@ -13,7 +13,7 @@ use neap::Stack;
 use neap::tokio::TcpStream;
 use std::error::Error;
 
-/// Fetches `uri`, whose host is an address.
+/// Fetches `uri`. A host that is a name needs a stack with a resolver.
 ///
 /// # Errors
 /// Whatever goes wrong on the way.
@@ -23,7 +23,7 @@ pub(crate) async fn fetch(
     post: Option<Bytes>,
 ) -> Result<Response<Bytes>, Box<dyn Error>> {
     let host = uri.host().ok_or("a URL with a host")?;
-    let address = format!("{host}:{}", uri.port_u16().unwrap_or(80)).parse()?;
+    let address = format!("{host}:{}", uri.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(stack, address).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, url] = &args[..] else {
         return Err("http_client TUN KERNEL_CIDR OUR_CIDR URL".into());
     };
-    let stack = Stack::builder().tun(tun, kernel).address(ours).build()?;
+    let builder = Stack::builder().tun(tun, kernel).address(ours);
+    let stack = builder.resolver(neap::SystemResolver).build()?;
     let response = fetch(&stack, url.parse()?, None).await?;
     println!("{}, {} bytes", response.status(), response.body().len());
     Ok(())

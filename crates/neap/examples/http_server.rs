@@ -62,13 +62,13 @@ pub(crate) async fn serve(listener: TcpListener) -> io::Result<Infallible> {
 ///
 /// # Errors
 /// As [`TcpListener::bind`].
-pub(crate) fn listen(
+pub(crate) async fn listen(
     stack: &neap::Stack,
     address: std::net::SocketAddr,
 ) -> io::Result<TcpListener> {
     let sockets = SocketOptions { notsent_lowat: LOWAT, nodelay: true, ..SocketOptions::default() };
     let options = neap::ListenOptions { options: sockets, ..Default::default() };
-    TcpListener::bind_with(stack, address, options)
+    TcpListener::bind_with(stack, address, options).await
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -80,5 +80,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let stack = neap::Stack::builder().tun(tun, kernel).address(ours).build()?;
     let (ip, _) = ours.split_once('/').ok_or("an address with its prefix length")?;
-    match serve(listen(&stack, format!("{ip}:{port}").parse()?)?).await? {}
+    match serve(listen(&stack, format!("{ip}:{port}").parse()?).await?).await? {}
 }

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::BuildError;
+use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
@@ -42,6 +43,7 @@ pub struct Builder {
     refused: (Option<RegisterError>, Option<QdiscError>),
     seed: Option<u64>,
     spin: Duration,
+    resolver: Resolver,
 }
 
 /// The device that a stack runs on.
@@ -169,6 +171,16 @@ impl Builder {
         self
     }
 
+    /// Looks names up by `resolver` where a socket call is given one, as in
+    /// `TcpStream::connect(&stack, "example.org:80")`. Without a resolver such a call fails; the
+    /// stack never asks the resolver of the machine unless it is given
+    /// [`SystemResolver`](crate::SystemResolver).
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Resolve + 'static) -> Self {
+        self.resolver = Resolver::new(resolver);
+        self
+    }
+
     /// Opens the device and starts one worker thread per queue.
     ///
     /// # Errors
@@ -224,7 +236,8 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Engine::new(stack, drivers, interface, self.qdiscs))?)
+        let engine = Engine::new(stack, drivers, interface, self.qdiscs, self.resolver);
+        Ok(Stack::start(engine)?)
     }
 }
 

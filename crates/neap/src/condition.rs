@@ -47,16 +47,3 @@ impl Condition for IsReady<'_> {
         !state.bits().intersects(self.interest) && self.source.register(state, self.interest, waker)
     }
 }
-
-/// Met when a look says so. Nobody tells when it comes: only the deadline ends a wait for it.
-pub(crate) struct Untold<F>(pub(crate) F);
-
-impl<F: FnMut() -> bool> Condition for Untold<F> {
-    fn is_met(&mut self) -> bool {
-        (self.0)()
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-}

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use crate::driver::Driver;
+use crate::resolver::Resolver;
 use neap_stack::interface::InterfaceId;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
@@ -18,6 +19,8 @@ pub struct Engine {
     pub(crate) interface: InterfaceId,
     /// The kinds of qdiscs that can be set by name.
     pub(crate) qdiscs: QdiscKinds,
+    /// What sockets look names up by.
+    pub(crate) resolver: Resolver,
     is_over: AtomicBool,
 }
 
@@ -27,9 +30,10 @@ impl Engine {
         drivers: Vec<Driver>,
         interface: InterfaceId,
         qdiscs: QdiscKinds,
+        resolver: Resolver,
     ) -> Self {
-        let is_over = AtomicBool::new(false);
-        Self { stack: Arc::new(stack), drivers, interface, qdiscs, is_over }
+        let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
+        Self { stack, drivers, interface, qdiscs, resolver, is_over }
     }
 
     /// The drivers, by shard.

@@ -19,7 +19,7 @@
 //!
 //! // The kernel's end of the TUN is 10.9.0.1, ours 10.9.0.2. Needs CAP_NET_ADMIN.
 //! let stack = neap::Stack::builder().tun("neap0", "10.9.0.1/24").address("10.9.0.2/24").build()?;
-//! let mut stream = neap::TcpStream::connect(&stack, "10.9.0.1:80".parse()?)?;
+//! let mut stream = neap::TcpStream::connect(&stack, "10.9.0.1:80")?;
 //! stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
 //! let mut page = String::new();
 //! stream.read_to_string(&mut page)?;
@@ -41,7 +41,7 @@
 //!     .gateway("192.0.2.1".parse()?)
 //!     .sysctl("net.ipv4.tcp_notsent_lowat", "131072")
 //!     .build()?;
-//! let stream = neap::TcpStream::connect(&stack, "198.51.100.9:9000".parse()?)?;
+//! let stream = neap::TcpStream::connect(&stack, "198.51.100.9:9000")?;
 //! stream.set_option(SocketOption::NoDelay(true))?;
 //! let mut film = bytes::Bytes::from(std::fs::read("film.webm")?);
 //! stream.send_bytes(&mut film)?;
@@ -78,6 +78,7 @@ pub mod net;
 mod poller;
 pub mod posix;
 pub mod qdisc;
+mod resolver;
 mod settings;
 pub mod threadless;
 pub mod time;
@@ -91,6 +92,7 @@ pub use builder::Builder;
 pub use error::BuildError;
 pub use host::Host;
 pub use poller::{Event, Events, Poller};
+pub use resolver::{Resolve, SystemResolver, ToAddrs};
 pub use watch::Pollable;
 pub use workers::Stack;
 

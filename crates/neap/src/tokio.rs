@@ -11,6 +11,7 @@
 //! takes over when it ends.
 
 mod drive;
+mod names;
 mod tcp;
 mod udp;
 mod wait;

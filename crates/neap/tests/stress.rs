@@ -131,8 +131,7 @@ fn streams_of_the_loopback_with_six_threads_each() {
     const LEN: u64 = 8 << 20;
     let stack = island();
     let local = ["10.9.0.2:80", "[fd00:9::2]:80", "127.0.0.1:81"];
-    let listeners = local
-        .map(|local| TcpListener::bind(&stack, local.parse().expect("an address")).expect("bind"));
+    let listeners = local.map(|local| TcpListener::bind(&stack, local).expect("bind"));
     let pairs: Vec<_> = listeners.iter().map(|listener| pair(&stack, listener)).collect();
     thread::scope(|scope| {
         for (seed, ends) in (0..).step_by(2).zip(&pairs) {
@@ -344,7 +343,7 @@ fn a_stack_that_ends_lets_everybody_go() {
 #[test]
 fn a_blocking_read_waits_for_its_low_water_mark_or_its_timeout() {
     let stack = island();
-    let listener = TcpListener::bind(&stack, "10.9.0.2:80".parse().expect("one")).expect("bind");
+    let listener = TcpListener::bind(&stack, "10.9.0.2:80").expect("bind");
     let (client, server) = pair(&stack, &listener);
     server.set_option(SocketOption::ReceiveLowat(5)).expect("an option");
     let mut buf = [0; 100];

@@ -5,7 +5,7 @@ use neap_stack::socket::SocketError;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::options::OptionError;
 
-/// Why a call failed: `errno` as Linux numbers it.
+/// Error number of a call, as Linux's `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -14,18 +14,18 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($number);)+
 
-            /// The error of this name.
+            /// Returns the error of this name.
             pub fn named(name: &str) -> Option<Self> {
                 let all = [$((stringify!($name), Self::$name)),+];
                 all.into_iter().find(|(known, _)| *known == name).map(|(_, errno)| errno)
             }
 
-            /// The name (`EAGAIN`); `None` for a number that has none here.
+            /// Returns the name, such as `EAGAIN`; `None` for a number that is unknown here.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)+ _ => None }
             }
 
-            /// The text of `strerror(3)`.
+            /// Returns the text of `strerror(3)`.
             pub fn text(self) -> &'static str {
                 match self.0 { $($number => $text,)+ _ => "Unknown error" }
             }

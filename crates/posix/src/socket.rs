@@ -1,5 +1,4 @@
-//! What a socket is between `socket` and `close`, and what it is ready for (`tcp_poll`,
-//! `datagram_poll`).
+//! Sockets between `socket` and `close`: their state and readiness (`tcp_poll`, `datagram_poll`).
 
 use crate::abi::*;
 use crate::sockaddr::Domain;

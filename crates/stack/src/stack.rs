@@ -28,7 +28,7 @@ pub use crate::host::demux::SocketCounts;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
 
-/// Why a stack could not be made.
+/// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
@@ -37,7 +37,7 @@ pub enum StackError {
     /// No shards.
     #[error("a stack needs at least one shard")]
     NoShards,
-    /// A device without queues.
+    /// A device has no queues.
     #[error("device {0} has no queues")]
     NoQueues(String),
 }
@@ -48,24 +48,24 @@ pub struct Stack {
     host: Arc<Host>,
 }
 
-/// Figures of the sockets of a host.
+/// Numbers of the sockets of a host, and of what else they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// TCP sockets by kind.
     pub tcp: SocketCounts,
     /// UDP sockets.
     pub udp: usize,
-    /// Names in use for timers and the run list: connections and listeners.
+    /// Names in use for timers and the run list, one for each connection and listener.
     pub names: usize,
-    /// Bytes on the loopback.
+    /// Bytes that the host has sent to itself and not received.
     pub loopback_bytes: u64,
 }
 
 impl Stack {
-    /// A host without interfaces.
+    /// Makes a host without interfaces.
     ///
     /// # Errors
-    /// [`StackError`] for settings that make no sense.
+    /// [`StackError`] names the setting that makes no sense.
     pub fn new(config: StackConfig) -> Result<Self, StackError> {
         check(&config.config)?;
         if config.shards == 0 {
@@ -74,8 +74,9 @@ impl Stack {
         Ok(Self { host: Arc::new(Host::new(config)) })
     }
 
-    /// Attaches a device with these addresses; routes to their networks are added. Each queue pair
-    /// is served by one shard, in turn, behind a `pfifo_fast`.
+    /// Attaches a device with these addresses, and adds routes to their networks.
+    ///
+    /// Each queue pair is served by one shard, in turn, behind a `pfifo_fast`.
     ///
     /// # Errors
     /// [`StackError::NoQueues`] if the device has none.
@@ -115,25 +116,27 @@ impl Stack {
         Ok(id)
     }
 
-    /// Adds a route (`ip route add`); false if it names no interface.
+    /// Adds a route (`ip route add`). Returns false if it names no interface.
     #[must_use = "false means that there is no such interface"]
     pub fn add_route(&self, entry: RouteEntry) -> bool {
         self.host.net.topology.add_route(entry)
     }
 
-    /// Removes the routes of a prefix through an interface; whether there were any.
+    /// Removes the routes of a prefix through an interface. Returns whether there were any.
     pub fn remove_route(&self, prefix: Prefix, interface: InterfaceId) -> bool {
         self.host.net.topology.remove_route(prefix, interface)
     }
 
-    /// All routes.
+    /// Returns all routes.
     pub fn routes(&self) -> Vec<RouteEntry> {
         self.host.net.topology.routes()
     }
 
     /// Replaces the qdisc at each queue of an interface (`tc qdisc replace dev DEV root`, for
-    /// several queues under `mq`). What waits moves into the new ones, or leaves at its time where
-    /// they would not hold it; see [`Port::set_qdisc`]. False if there is no such interface.
+    /// several queues under `mq`). Returns false if there is no such interface.
+    ///
+    /// Waiting frames move into the new qdisc, or leave at their time if it would not hold them;
+    /// see [`Port::set_qdisc`].
     #[must_use = "false means that there is no such interface"]
     pub fn set_qdisc(&self, now: Instant, interface: InterfaceId, config: &QdiscConfig) -> bool {
         let host = &self.host;
@@ -146,7 +149,8 @@ impl Stack {
         true
     }
 
-    /// What `tc -s qdisc` prints, one for each queue of an interface. Waits for threads that drain.
+    /// Returns what `tc -s qdisc` prints, one report for each queue of an interface. It waits for
+    /// threads that drain.
     pub fn qdiscs(&self, now: Instant, interface: InterfaceId) -> Vec<Report> {
         let Some(interface) = self.host.net.topology.interface(interface) else {
             return Vec::new();
@@ -154,8 +158,8 @@ impl Stack {
         interface.ports().iter().map(|port| port.qdisc(now)).collect()
     }
 
-    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`);
-    /// equal to each other they are fixed.
+    /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`).
+    /// Equal bounds fix the limit.
     pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
         let Some(interface) = self.host.net.topology.interface(interface) else { return };
         for port in interface.ports() {
@@ -163,10 +167,12 @@ impl Stack {
         }
     }
 
-    /// Does what is due at `now` on one shard, in one order: reap, receive (at most 256 packets or
-    /// 128 KiB), expired deadlines, run list, drain. The answer is when to come back, and why; an
-    /// event of a device's descriptor or a wake-up of [`set_kick`](Self::set_kick)'s waker comes
-    /// first. Returns at once with [`Why::Busy`] if another thread polls this shard.
+    /// Does what is due at `now` on one shard. Returns when to come back, and why.
+    ///
+    /// The order is: reap, receive (at most 256 packets or 128 KiB), expired deadlines, run list,
+    /// drain. The driver comes back earlier for an event of a device's descriptor, or when the
+    /// waker of [`set_kick`](Self::set_kick) is called. If another thread polls this shard, the
+    /// call returns at once with [`Why::Busy`].
     pub fn poll(&self, shard: usize, now: Instant) -> (Instant, Why) {
         self.host.note_time(now);
         match self.host.shards.get(shard) {
@@ -175,37 +181,38 @@ impl Stack {
         }
     }
 
-    /// Whether other threads left work for the driver of this shard. One mutex.
+    /// Returns whether other threads left work for the driver of this shard. It takes one mutex.
     pub fn has_work(&self, shard: usize) -> bool {
         self.host.shards.get(shard).is_some_and(|shard| shard.has_work(&self.host))
     }
 
-    /// Whether a device of this shard has frames that it will complete or take back: then its
-    /// descriptor's writability is an event too.
+    /// Returns whether a device of this shard has frames that it will complete or take back. Then
+    /// the driver waits for its descriptor to become writable too.
     pub fn waits_for_device(&self, shard: usize) -> bool {
         self.host.shards.get(shard).is_some_and(super::host::shard::Shard::waits_for_device)
     }
 
-    /// The waker that is called, from any thread, when a shard has work before the time that its
-    /// last poll answered, while no thread polls it. Called at most once between two polls.
+    /// Sets the waker that is called, from any thread, when a shard has work before the time that
+    /// its last poll returned, while no thread polls it. It is called at most once between two
+    /// polls.
     pub fn set_kick(&self, shard: usize, waker: Option<Waker>) {
         if let Some(shard) = self.host.shards.get(shard) {
             shard.list.bell().set_waker(waker);
         }
     }
 
-    /// Drivers that may poll at the same time.
+    /// Returns the number of shards: drivers that may poll at the same time.
     pub fn shards(&self) -> usize {
         self.host.shards.len()
     }
 
-    /// Begins to open a connection; the handle becomes writable when it is open, and has an error
+    /// Begins to open a connection. The handle becomes writable when it is open, and has an error
     /// when that failed.
     ///
     /// # Errors
-    /// `NetworkUnreachable` without a route and for all hosts of a network, `AddressNotAvailable`
-    /// when no port is left or the local address is not ours, `AddressInUse` when the given ports
-    /// are in use, `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
+    /// `NetworkUnreachable` without a route and for broadcast addresses, `AddressNotAvailable` when
+    /// no port is left or the local address is not one of this host, `AddressInUse` when the given
+    /// ports are in use, `AddressFamily`, `InvalidArgument` for port 0 or a group, `ShutDown`.
     pub fn connect(
         &self,
         now: Instant,
@@ -216,9 +223,11 @@ impl Stack {
         Ok(TcpHandle::new(socket, self.host.clone()))
     }
 
-    /// Binds a TCP socket that neither listens nor connects yet: no other socket gets the address
-    /// while the answer is held. Port 0 is an ephemeral one. `is_dual` says that `local` is `[::]`
-    /// and stands for `0.0.0.0` too, as without `IPV6_V6ONLY`; `reuse` is `SO_REUSEADDR`.
+    /// Binds a TCP socket that neither listens nor connects yet. No other socket gets the address
+    /// while the returned value is held.
+    ///
+    /// Port 0 is an ephemeral one. `is_dual` says that `local` is `[::]` and stands for `0.0.0.0`
+    /// too, as without `IPV6_V6ONLY`; `reuse` is `SO_REUSEADDR`.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
@@ -232,7 +241,7 @@ impl Stack {
         Ok(BoundPort::new(bound, self.host.clone()))
     }
 
-    /// Listens on an address; port 0 is an ephemeral one, `0.0.0.0` and `[::]` are all addresses of
+    /// Listens on an address. Port 0 is an ephemeral one; `0.0.0.0` and `[::]` are all addresses of
     /// their family (as with `IPV6_V6ONLY`).
     ///
     /// # Errors
@@ -255,18 +264,19 @@ impl Stack {
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 
-    /// As [`bind_udp`](Self::bind_udp) to `[::]` and `0.0.0.0` alike, which is `[::]` without
-    /// `IPV6_V6ONLY`. The own address shows as `[::]`, peers as what they are.
+    /// Binds a UDP socket to `[::]` and `0.0.0.0` alike, which is `[::]` without `IPV6_V6ONLY`. Its
+    /// own address shows as `[::]`, IPv4 peers show as IPv4 addresses.
     ///
     /// # Errors
-    /// As [`bind_udp`](Self::bind_udp).
+    /// Those of [`bind_udp`](Self::bind_udp).
     pub fn bind_udp_dual(&self, port: u16, reuse: bool) -> Result<UdpHandle, SocketError> {
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let socket = self.host.bind_udp(local, reuse, true)?;
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 
-    /// Resets all connections, closes all sockets and refuses new ones; whoever waits is woken.
+    /// Resets all connections, closes all sockets and refuses new ones. Threads and tasks that wait
+    /// are woken.
     pub fn shut_down(&self, now: Instant) {
         self.host.shut_down(now);
     }
@@ -276,25 +286,25 @@ impl Stack {
         self.host.remove_interfaces();
     }
 
-    /// Every TCP connection with its state, figures, and where its bytes are (`ss -tin`). Waits
-    /// for threads that own one.
+    /// Returns every TCP connection with its state, figures, and where its bytes are (`ss -tin`).
+    /// It waits for threads that own one.
     pub fn flows(&self, now: Instant) -> Vec<FlowInfo> {
         let sockets = self.host.demux.connections();
         sockets.iter().map(|socket| socket.flow(&self.host, now)).collect()
     }
 
-    /// Counters of TCP by `nstat`'s names, summed over the shards.
+    /// Returns the counters of TCP by `nstat`'s names, summed over the shards.
     pub fn tcp_counters(&self) -> Vec<(Counter, u64)> {
         let sum = |counter| self.host.shards.iter().map(|s| s.counters().get(counter)).sum();
         Counter::ALL.iter().map(|&counter| (counter, sum(counter))).collect()
     }
 
-    /// One counter of TCP, summed over the shards.
+    /// Returns one counter of TCP, summed over the shards.
     pub fn tcp_counter(&self, counter: Counter) -> u64 {
         self.host.shards.iter().map(|shard| shard.counters().get(counter)).sum()
     }
 
-    /// How late frames left that a connection or a qdisc in place held until they were due.
+    /// Returns the lateness of frames that a connection or a qdisc held until they were due.
     pub fn departures(&self) -> Departures {
         let mut departures = Departures::default();
         for shard in &self.host.shards {
@@ -304,27 +314,27 @@ impl Stack {
         departures
     }
 
-    /// Counters of IP, ICMP and UDP.
+    /// Returns the counters of IP, ICMP and UDP.
     pub fn ip_counters(&self) -> &IpCounters {
         &self.host.net.counters.ip
     }
 
-    /// Packets dropped, by reason.
+    /// Returns the counts of dropped packets by reason.
     pub fn drops(&self) -> &Drops {
         &self.host.net.counters.drops
     }
 
-    /// Figures of all interfaces.
+    /// Returns the figures of all interfaces.
     pub fn interfaces(&self, now: Instant) -> Vec<InterfaceInfo> {
         self.host.net.topology.info(now)
     }
 
-    /// Packets that the devices lost before they could be received.
+    /// Returns how many packets the devices lost before they could be received.
     pub fn receive_drops(&self) -> u64 {
         self.host.shards.iter().map(super::host::shard::Shard::receive_drops).sum()
     }
 
-    /// Sockets in use.
+    /// Returns the numbers of sockets in use.
     pub fn usage(&self) -> Usage {
         Usage {
             tcp: self.host.demux.counts(),
@@ -334,7 +344,7 @@ impl Stack {
         }
     }
 
-    /// The settings of the host and its connections.
+    /// Returns the settings of TCP.
     pub fn config(&self) -> Arc<Config> {
         self.host.config()
     }
@@ -368,7 +378,7 @@ impl Stack {
         self.host.check_local(local)
     }
 
-    /// The own address that packets to `remote` are sent from where a socket is bound to none.
+    /// Returns the address of this host from which an unbound socket sends to `remote`.
     ///
     /// # Errors
     /// `NetworkUnreachable` without a route, `AddressNotAvailable` without an address of its
@@ -377,12 +387,13 @@ impl Stack {
         Ok(self.host.net.topology.source_for(remote)?)
     }
 
-    /// Whether this is the address of all hosts of a network.
+    /// Returns whether `remote` is the broadcast address of a network.
     pub fn is_broadcast(&self, remote: IpAddr) -> bool {
         self.host.is_broadcast(remote)
     }
 
-    /// The largest IP packet that the way to `remote` takes, in bytes; `None` without a route.
+    /// Returns the largest IP packet that the way to `remote` takes, in bytes; `None` without a
+    /// route.
     pub fn path_mtu(&self, now: Instant, remote: IpAddr) -> Option<u32> {
         Some(self.host.net.topology.resolve(now, remote)?.mtu)
     }

@@ -379,13 +379,13 @@ mod show {
 }
 
 impl Config {
-    /// Sets the sysctl `name` (`net.ipv4.tcp_sack`) to `value`, in Linux's units, white space
-    /// around it ignored.
+    /// Sets the sysctl `name`, such as `net.ipv4.tcp_sack`, to `value` in Linux's units. White
+    /// space around the value is ignored.
     ///
     /// # Errors
-    /// [`SysctlError::Unknown`] for a name that is not there, [`SysctlError::Value`] for a value
-    /// that does not parse or is out of range, [`SysctlError::ReadOnly`] for
-    /// `net.ipv4.tcp_available_congestion_control`; nothing has changed then.
+    /// [`SysctlError::Unknown`] if there is no such name, [`SysctlError::Value`] if the value
+    /// cannot be parsed or is out of range, [`SysctlError::ReadOnly`] for
+    /// `net.ipv4.tcp_available_congestion_control`. Nothing has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         if name == AVAILABLE_CONGESTION_CONTROL {
             return Err(SysctlError::ReadOnly(name.into()));
@@ -405,8 +405,10 @@ impl Config {
         }
     }
 
-    /// The value of the sysctl `name` as text that [`set`](Self::set) takes, or the controllers of
-    /// `net.ipv4.tcp_available_congestion_control`; `None` if there is no such name.
+    /// Returns the value of the sysctl `name` as text that [`set`](Self::set) takes; `None` if
+    /// there is no such name.
+    ///
+    /// `net.ipv4.tcp_available_congestion_control` gives the names of the controllers.
     pub fn get(&self, name: &str) -> Option<String> {
         if name == AVAILABLE_CONGESTION_CONTROL {
             return Some(self.controllers.names().collect::<Vec<_>>().join(" "));

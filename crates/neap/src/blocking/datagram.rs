@@ -4,6 +4,7 @@ use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::socket_error;
+use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -26,14 +27,18 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds to an address of the stack; port 0 takes a free one.
+    /// Binds to an address of the stack; port 0 takes a free one. Of several addresses the first
+    /// that can be had is taken.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`.
-    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
-        let engine = stack.engine().clone();
-        let handle = engine.stack.bind_udp(local, false).map_err(socket_error)?;
-        Ok(Self { handle, engine, wait_mode: Arc::new(WaitMode::default()) })
+    /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
+    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver).
+    pub fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        let engine = stack.engine();
+        local.endpoint()?.try_each(&engine.resolver, |local, _| {
+            let handle = engine.stack.bind_udp(local, false).map_err(socket_error)?;
+            Ok(Self { handle, engine: engine.clone(), wait_mode: Arc::default() })
+        })
     }
 
     pub(crate) fn handle(&self) -> &UdpHandle {
@@ -44,19 +49,29 @@ impl UdpSocket {
         &self.engine
     }
 
-    /// Fixes the peer of `send` and `recv`.
+    /// Fixes the peer: [`send`](Self::send) sends to it, and datagrams of others are not received.
+    /// Of several addresses the first that can be had is taken.
     ///
     /// # Errors
-    /// `NetworkUnreachable` without a route.
-    pub fn connect(&self, remote: SocketAddr) -> io::Result<()> {
+    /// `InvalidInput` for an address of the other family; of several addresses the error of the
+    /// last one. `Unsupported` for a name if the stack has no
+    /// [resolver](crate::Builder::resolver).
+    pub fn connect(&self, remote: impl ToAddrs) -> io::Result<()> {
+        remote.endpoint()?.try_each(&self.engine.resolver, |remote, _| self.connect_to(remote))
+    }
+
+    pub(crate) fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
         self.handle.connect(Some(remote)).map_err(socket_error)
     }
 
-    /// Sends a datagram; waits while too much of this socket is below.
+    /// Sends a datagram; waits while too much of this socket is below. Of several addresses the
+    /// first is taken.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the write timeout.
-    pub fn send_to(&self, data: &[u8], remote: SocketAddr) -> io::Result<usize> {
+    /// `WouldBlock` in non-blocking mode or after the write timeout; `NetworkUnreachable` without a
+    /// route. `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver).
+    pub fn send_to(&self, data: &[u8], remote: impl ToAddrs) -> io::Result<usize> {
+        let remote = remote.endpoint()?.first(&self.engine.resolver)?;
         self.send_some(data, Some(remote))
     }
 

@@ -4,6 +4,7 @@ use super::stream::TcpStream;
 use super::waiting::{READ_READY, WaitMode, wait};
 use crate::engine::Engine;
 use crate::error::socket_error;
+use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
@@ -23,22 +24,31 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on an address of the stack; port 0 takes a free one.
+    /// Listens on an address of the stack; port 0 takes a free one. Of several addresses the first
+    /// that can be had is taken.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`.
-    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
+    /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
+    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver).
+    pub fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         Self::bind_with(stack, local, ListenOptions::default())
     }
 
-    /// As [`bind`](Self::bind), with a backlog and options that accepted sockets inherit.
+    /// Listens as [`bind`](Self::bind) does, with a backlog and with options that accepted sockets
+    /// inherit.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
-    pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
-        let engine = stack.engine().clone();
-        let handle = engine.stack.listen(local, options).map_err(socket_error)?;
-        Ok(Self { handle, engine, wait_mode: Arc::new(WaitMode::default()) })
+    pub fn bind_with(
+        stack: &Stack,
+        local: impl ToAddrs,
+        options: ListenOptions,
+    ) -> io::Result<Self> {
+        let engine = stack.engine();
+        local.endpoint()?.try_each(&engine.resolver, move |local, _| {
+            let handle = engine.stack.listen(local, options.clone()).map_err(socket_error)?;
+            Ok(Self { handle, engine: engine.clone(), wait_mode: Arc::default() })
+        })
     }
 
     pub(crate) fn handle(&self) -> &ListenerHandle {

@@ -2,9 +2,10 @@
 
 use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
 use crate::clock;
-use crate::condition::{IsReady, Untold};
+use crate::condition::IsReady;
 use crate::engine::Engine;
 use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
+use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -33,38 +34,66 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Opens a connection and waits until it is established.
+    /// Opens a connection and waits until it is established. Several addresses, or those of a
+    /// name, are tried in turn.
     ///
     /// # Errors
-    /// What the peer or the network answered, with std's kinds.
-    pub fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+    /// What the peer or the network answered, with std's kinds; of several addresses the error of
+    /// the last one. `Unsupported` for a name if the stack has no
+    /// [resolver](crate::Builder::resolver).
+    pub fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default(), None)
     }
 
-    /// As [`connect`](Self::connect), giving up after `timeout`.
+    /// Opens a connection as [`connect`](Self::connect) does, and gives up after `timeout`. Where
+    /// several addresses are tried, each gets an equal share of the time that is left. The look-up
+    /// of a name counts, but only its resolver can end it.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); `TimedOut` when the time is over.
+    /// As [`connect`](Self::connect); `TimedOut` when the time is over; `InvalidInput` for a
+    /// timeout of zero.
     pub fn connect_timeout(
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToAddrs,
         timeout: Duration,
     ) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default(), Some(timeout))
     }
 
-    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    /// Opens a connection as [`connect_timeout`](Self::connect_timeout) does, from a given local
+    /// address and with options that are set before the SYN leaves.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// As [`connect_timeout`](Self::connect_timeout).
     pub fn connect_with(
         stack: &Stack,
-        remote: SocketAddr,
+        remote: impl ToAddrs,
         options: ConnectOptions,
         timeout: Option<Duration>,
     ) -> io::Result<Self> {
-        let stream = Self::connect_nonblocking(stack, remote, options)?;
+        if timeout == Some(Duration::ZERO) {
+            let message = "a timeout of zero leaves no time to connect: give a longer one";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let deadline = timeout.map_or(Instant::FAR_FUTURE, |timeout| clock::now() + timeout.into());
+        remote.endpoint()?.try_each(&stack.engine().resolver, move |remote, left| {
+            let now = clock::now();
+            let until = match deadline {
+                Instant::FAR_FUTURE => deadline,
+                // A silent address leaves the others their share.
+                _ => now + deadline.since(now) / left as u64,
+            };
+            Self::connect_until(stack, remote, options.clone(), until)
+        })
+    }
+
+    fn connect_until(
+        stack: &Stack,
+        remote: SocketAddr,
+        options: ConnectOptions,
+        deadline: Instant,
+    ) -> io::Result<Self> {
+        let stream = Self::connect_nonblocking(stack, remote, options)?;
         let handle = &stream.handle;
         let mut condition = IsReady { source: handle, interest: WRITE_READY };
         let in_time = stream.engine.wait(handle.shard(), deadline, &mut condition);
@@ -404,38 +433,35 @@ impl TcpStream {
         self.handle.info(clock::now())
     }
 
-    /// Closes and, with `SO_LINGER` set to a time, waits so long for the peer to acknowledge all
-    /// that was written.
+    /// Closes, and says how long the caller is to linger.
+    pub(crate) fn begin_close(&self) -> Nanos {
+        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        self.handle.close(clock::now());
+        linger
+    }
+
+    /// Closes the connection for this handle and for all its clones. What was written before is
+    /// still sent, and the FIN after it; but data that nobody has read resets the connection, as in
+    /// Linux. Clones read the end of the stream from now on, and their writes fail with
+    /// `BrokenPipe`. To drop a handle closes nothing as long as there is another clone.
+    ///
+    /// With [`SO_LINGER`](Self::set_linger) set to a time, the call waits until the peer has
+    /// acknowledged everything, in non-blocking mode too; with a linger time of zero it resets the
+    /// connection. Otherwise it returns at once, and so does a drop always.
     ///
     /// # Errors
-    /// `WouldBlock` when the time was over before; what is left is still sent.
+    /// Only with a linger time: `WouldBlock` when the time is over, what is left is still sent then;
+    /// otherwise why the connection failed before everything was acknowledged.
     pub fn close(self) -> io::Result<()> {
-        let linger = self.options().linger.unwrap_or(Nanos::ZERO);
+        let linger = self.begin_close();
         if linger == Nanos::ZERO {
-            self.handle.close(clock::now());
             return Ok(());
         }
-        self.handle.shutdown_write(clock::now());
-        let deadline = clock::now() + linger;
-        let handle = &self.handle;
-        let acknowledged = || {
-            let info = handle.info(clock::now());
-            info.notsent_bytes + info.unacked_bytes == 0 || info.state.is_over()
-        };
-        // The end of a flow is no change of readiness, so look again every millisecond.
-        loop {
-            let now = clock::now();
-            let step = deadline.min(now + Nanos::from_millis(1));
-            if self.engine.wait(handle.shard(), step, &mut Untold(acknowledged)) {
-                break;
-            }
-            if now >= deadline {
-                handle.close(clock::now());
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+        let mut condition = IsReady { source: &self.handle, interest: Ready::ALL_ACKED };
+        if !self.engine.wait(self.handle.shard(), clock::now() + linger, &mut condition) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
-        handle.close(clock::now());
-        Ok(())
+        self.take_error()?.map_or(Ok(()), Err)
     }
 }
 

@@ -1,17 +1,21 @@
 //! TCP under tokio.
 
-use super::drive;
 use super::wait::Direction;
+use super::{drive, names};
 use crate::blocking::{self, READ_READY, WRITE_READY};
+use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use core::net::SocketAddr;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_tcp::time::Nanos;
+use std::future::ready;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 /// A TCP connection, as [`tokio::net::TcpStream`](::tokio::net::TcpStream). Options and figures are
 /// those of [`get_ref`](Self::get_ref).
@@ -23,19 +27,35 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Opens a connection. Dropped before it is established, the future closes it.
+    /// Opens a connection. Several addresses, or those of a name, are tried in turn; the resolver
+    /// runs on the runtime's pool for blocking calls. Dropped before the connection is established,
+    /// the future closes it.
     ///
     /// # Errors
-    /// What the peer or the network answered, with std's kinds; no runtime.
-    pub async fn connect(stack: &Stack, remote: SocketAddr) -> io::Result<Self> {
+    /// What the peer or the network answered, with std's kinds; of several addresses the error of
+    /// the last one. `Unsupported` for a name if the stack has no
+    /// [resolver](crate::Builder::resolver). There is no runtime here.
+    pub async fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with a local address and options set before the SYN.
+    /// Opens a connection as [`connect`](Self::connect) does, from a given local address and with
+    /// options that are set before the SYN leaves.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn connect_with(
+        stack: &Stack,
+        remote: impl ToAddrs,
+        options: ConnectOptions,
+    ) -> io::Result<Self> {
+        names::try_each(stack.engine(), remote.endpoint()?, |remote| {
+            Self::connect_to(stack, remote, options.clone())
+        })
+        .await
+    }
+
+    async fn connect_to(
         stack: &Stack,
         remote: SocketAddr,
         options: ConnectOptions,
@@ -104,6 +124,27 @@ impl TcpStream {
         self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
     }
 
+    /// Closes the connection. What was written before is still sent; but data that nobody has read
+    /// resets the connection. With a linger time set
+    /// ([`neap::TcpStream::set_linger`](crate::TcpStream::set_linger)) the future waits until the
+    /// peer has acknowledged everything; otherwise it is ready at once, and a drop does the same.
+    ///
+    /// # Errors
+    /// As [`neap::TcpStream::close`](crate::TcpStream::close).
+    pub async fn close(self) -> io::Result<()> {
+        let linger = self.socket.begin_close();
+        if linger == Nanos::ZERO {
+            return Ok(());
+        }
+        let handle = self.socket.handle();
+        let acked = Direction::new(Ready::ALL_ACKED);
+        let wait = acked.wait(handle, || acked.is_ready(handle));
+        if ::tokio::time::timeout(linger.into(), wait).await.is_err() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.socket.take_error()?.map_or(Ok(()), Err)
+    }
+
     /// A reader and a writer that borrow the stream.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (ReadHalf(self), WriteHalf(self))
@@ -121,7 +162,7 @@ impl TcpStream {
         }
         let room = buf.initialize_unfilled();
         let read = self.reads.poll(cx, self.socket.handle(), || self.socket.try_read(room));
-        let read = ready!(read)?;
+        let read = std::task::ready!(read)?;
         buf.advance(read);
         Poll::Ready(Ok(()))
     }
@@ -260,20 +301,40 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens on an address of the stack; port 0 takes a free one.
+    /// Listens on an address of the stack; port 0 takes a free one. Of several addresses the first
+    /// that can be had is taken; the resolver of a name runs on the runtime's pool for blocking
+    /// calls.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`; no runtime.
-    pub fn bind(stack: &Stack, local: SocketAddr) -> io::Result<Self> {
-        Self::bind_with(stack, local, ListenOptions::default())
+    /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
+    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). There is
+    /// no runtime here.
+    pub async fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        Self::bind_with(stack, local, ListenOptions::default()).await
     }
 
-    /// As [`bind`](Self::bind), with a backlog and options that accepted sockets inherit.
+    /// Listens as [`bind`](Self::bind) does, with a backlog and with options that accepted sockets
+    /// inherit.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
-    pub fn bind_with(stack: &Stack, local: SocketAddr, options: ListenOptions) -> io::Result<Self> {
-        let socket = blocking::TcpListener::bind_with(stack, local, options)?;
+    pub async fn bind_with(
+        stack: &Stack,
+        local: impl ToAddrs,
+        options: ListenOptions,
+    ) -> io::Result<Self> {
+        names::try_each(stack.engine(), local.endpoint()?, |local| {
+            let socket = blocking::TcpListener::bind_with(stack, local, options.clone());
+            ready(socket.and_then(Self::from_blocking))
+        })
+        .await
+    }
+
+    /// Goes on under tokio with a listener that nobody else holds; it becomes non-blocking.
+    ///
+    /// # Errors
+    /// There is no runtime here, or one without I/O.
+    pub fn from_blocking(socket: blocking::TcpListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;
         Ok(Self { socket, accepts: Direction::new(READ_READY) })
@@ -293,7 +354,7 @@ impl TcpListener {
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let handle = self.socket.handle();
         let accepted = self.accepts.poll(cx, handle, || self.socket.try_accept());
-        let (stream, remote) = ready!(accepted)?;
+        let (stream, remote) = std::task::ready!(accepted)?;
         Poll::Ready(TcpStream::from_blocking(stream).map(|stream| (stream, remote)))
     }
 

@@ -52,7 +52,7 @@ fn curl_fetches_from_hyper_on_the_stack() {
             on_runtime(threads, async {
                 let stack = Family::V4.stack();
                 let listener = http_server::listen(&stack, (Family::V4.ours(), 0).into());
-                let listener = listener.expect("a listener");
+                let listener = listener.await.expect("a listener");
                 let address = listener.local_addr().expect("an address");
                 let server = tokio::spawn(http_server::serve(listener));
                 let scratch = Scratch::new("curl");
@@ -139,7 +139,7 @@ fn hyper_talks_to_itself_through_the_loopback_of_the_stack() {
         let stack = Family::V4.stack();
         on_runtime(1, async {
             let local = (Family::V4.ours(), 8080).into();
-            let listener = http_server::listen(&stack, local).expect("a listener");
+            let listener = http_server::listen(&stack, local).await.expect("a listener");
             let server = tokio::spawn(http_server::serve(listener));
             let uri: hyper::Uri = format!("http://{local}/").parse().expect("a URI");
             let body = Bytes::from(Pattern(7).bytes(1_000_000));

@@ -10,6 +10,7 @@ mod http_client;
 mod http_server;
 
 mod http;
+mod names;
 mod sockets;
 
 use std::future::Future;

@@ -67,7 +67,7 @@ fn copy_bidirectional_makes_a_proxy() {
         let stack = family.stack();
         let (echo, to) = family.kernel_listener();
         on_runtime(1, async {
-            let listener = TcpListener::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let listener = TcpListener::bind(&stack, (family.ours(), 0)).await.expect("bind");
             let address = listener.local_addr().expect("an address");
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|seed| {
@@ -146,9 +146,9 @@ fn a_dropped_future_has_done_nothing() {
         let family = Family::V4;
         let stack = family.stack();
         on_runtime(1, async {
-            let listener = TcpListener::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let listener = TcpListener::bind(&stack, (family.ours(), 0)).await.expect("bind");
             let address = listener.local_addr().expect("an address");
-            let udp = UdpSocket::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let udp = UdpSocket::bind(&stack, (family.ours(), 0)).await.expect("bind");
             let (ours, mut theirs) = pair(&stack).await;
             for _ in 0..1000 {
                 assert!(poll_once(listener.accept()).is_pending());
@@ -166,7 +166,7 @@ fn a_dropped_future_has_done_nothing() {
             assert_eq!(udp.recv(&mut [0; 10]).await.expect("the datagram"), 8);
             assert_eq!(ours.peek(&mut [0; 10]).await.expect("the bytes"), 3);
             // A connect that is given up closes what it began.
-            let nobody = (family.text("10.9.0.77", "::"), 9).into();
+            let nobody = (family.text("10.9.0.77", "::"), 9);
             for _ in 0..10 {
                 assert!(poll_once(TcpStream::connect(&stack, nobody)).is_pending());
             }
@@ -191,8 +191,8 @@ fn errors_come_as_they_do_from_std() {
             let error = ours.read(&mut [0; 10]).await.expect_err("a reset");
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         });
-        let outside = TcpListener::bind(&stack, (Family::V4.ours(), 0).into());
-        outside.expect_err("there is no runtime here");
+        let outside = poll_once(TcpListener::bind(&stack, (Family::V4.ours(), 0)));
+        assert!(matches!(outside, Poll::Ready(Err(_))), "there is no runtime here");
     });
 }
 
@@ -202,7 +202,7 @@ fn datagrams_are_echoed() {
         let family = Family::V4;
         let stack = family.stack();
         on_runtime(2, async {
-            let ours = UdpSocket::bind(&stack, (family.ours(), 0).into()).expect("bind");
+            let ours = UdpSocket::bind(&stack, (family.ours(), 0)).await.expect("bind");
             let to = ours.local_addr().expect("an address");
             let echo = tokio::spawn(async move {
                 let mut buf = [0; 2000];
@@ -253,5 +253,28 @@ fn the_worker_drives_while_a_runtime_is_busy_and_after_it_ended() {
             expect_end(&mut &theirs);
         });
         assert_eq!(taken.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn close_waits_as_the_linger_time_says() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let (mut ours, mut theirs) = pair(&stack).await;
+            let hour = Some(Duration::from_secs(3600));
+            ours.get_ref().set_linger(hour).expect("an option");
+            ours.write_all(b"to the last byte").await.expect("written");
+            ours.close().await.expect("acknowledged");
+            let mut got = Vec::new();
+            theirs.read_to_end(&mut got).expect("all");
+            assert_eq!(got, b"to the last byte");
+
+            let (ours, _theirs) = pair(&stack).await;
+            ours.get_ref().set_linger(Some(Duration::from_millis(50))).expect("an option");
+            while (&mut ours.get_ref()).write(&[0; 1 << 16]).is_ok() {}
+            let late = ours.close().await.expect_err("the peer reads nothing");
+            assert_eq!(late.kind(), std::io::ErrorKind::WouldBlock);
+        });
     });
 }

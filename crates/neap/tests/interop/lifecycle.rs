@@ -89,7 +89,8 @@ fn close_lingers_until_all_is_acknowledged() {
         let family = Family::V4;
         let stack = family.stack();
         let (mut ours, mut theirs) = family.pair(&stack);
-        ours.set_linger(Some(Duration::from_secs(60))).expect("an option");
+        // Far longer than the test may take: the acknowledgement ends the wait, and nothing else.
+        ours.set_linger(Some(Duration::from_secs(3600))).expect("an option");
         ours.write_all(b"to the last byte").expect("written");
         let before = stack.host().flows();
         assert_eq!(before.len(), 1);
@@ -97,6 +98,53 @@ fn close_lingers_until_all_is_acknowledged() {
         let mut got = Vec::new();
         theirs.read_to_end(&mut got).expect("all");
         assert_eq!(got, b"to the last byte");
+    });
+}
+
+#[test]
+fn a_close_that_lingers_says_how_it_failed() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        // The peer reads nothing, so its window closes and the FIN cannot leave.
+        let (ours, theirs) = family.pair(&stack);
+        ours.set_linger(Some(Duration::from_millis(50))).expect("an option");
+        ours.set_nonblocking(true).expect("a mode");
+        while (&ours).write(&[0; 1 << 16]).is_ok() {}
+        let late = ours.close().expect_err("the peer reads nothing");
+        assert_eq!(late.kind(), ErrorKind::WouldBlock);
+        drop(theirs);
+        // Data that nobody has read makes it a reset.
+        let (ours, mut theirs) = family.pair(&stack);
+        ours.set_linger(Some(Duration::from_secs(3600))).expect("an option");
+        theirs.write_all(b"never read").expect("written");
+        ours.peek(&mut [0; 16]).expect("it came");
+        let reset = ours.close().expect_err("a reset");
+        assert_eq!(reset.kind(), ErrorKind::ConnectionAborted);
+        let reset = theirs.read(&mut [0; 16]).expect_err("a reset");
+        assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_clone_that_is_dropped_closes_nothing_and_a_close_is_for_all() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (mut ours, mut theirs) = family.pair(&stack);
+        drop(ours.try_clone().expect("a clone"));
+        ours.write_all(b"one").expect("still open");
+        theirs.read_exact(&mut [0; 3]).expect("read");
+        let (mut second, third) = (ours.clone(), ours.clone());
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| (&third).read(&mut [0; 16]));
+            ours.close().expect("closed");
+            assert_eq!(waiting.join().expect("a reader").expect("the end"), 0);
+        });
+        expect_end(&mut theirs);
+        assert_eq!(second.read(&mut [0; 16]).expect("the end"), 0);
+        let error = second.write(b"x").expect_err("it is closed for all");
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     });
 }
 
@@ -144,18 +192,14 @@ fn a_silent_address_times_out() {
 fn addresses_that_cannot_be_used() {
     in_namespace(|| {
         let stack = Family::V4.stack();
-        let kind = |local: &str| {
-            let local = local.parse().expect("an address");
-            neap::TcpListener::bind(&stack, local).expect_err("refused").kind()
-        };
-        let listener = neap::TcpListener::bind(&stack, "10.9.0.2:80".parse().expect("one"));
+        let kind =
+            |local: &str| neap::TcpListener::bind(&stack, local).expect_err("refused").kind();
+        let listener = neap::TcpListener::bind(&stack, "10.9.0.2:80");
         assert_eq!(kind("10.9.0.2:80"), ErrorKind::AddrInUse);
         assert_eq!(kind("10.9.0.3:80"), ErrorKind::AddrNotAvailable);
         drop(listener);
-        let connect = |remote: &str| {
-            let remote = remote.parse().expect("an address");
-            neap::TcpStream::connect(&stack, remote).expect_err("refused").kind()
-        };
+        let connect =
+            |remote: &str| neap::TcpStream::connect(&stack, remote).expect_err("refused").kind();
         assert_eq!(connect("192.0.2.1:80"), ErrorKind::NetworkUnreachable);
         assert_eq!(connect("[fd00:9::1]:80"), ErrorKind::NetworkUnreachable);
         assert_eq!(connect("10.9.0.1:0"), ErrorKind::InvalidInput);

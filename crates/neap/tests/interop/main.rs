@@ -9,6 +9,7 @@ mod datagrams;
 mod errors;
 mod lifecycle;
 mod links;
+mod names;
 mod polling;
 mod posix;
 mod qdiscs;

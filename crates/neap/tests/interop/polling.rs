@@ -122,7 +122,7 @@ fn listeners_datagrams_and_descriptors_in_one_poller() {
         let stack = family.stack();
         let (listener, address) = family.listener(&stack);
         listener.set_nonblocking(true).expect("a mode");
-        let ours = neap::UdpSocket::bind(&stack, (family.ours(), 0).into()).expect("bind");
+        let ours = neap::UdpSocket::bind(&stack, (family.ours(), 0)).expect("bind");
         let theirs = std::net::UdpSocket::bind((family.kernel(), 0)).expect("bind");
         let (mut near, far) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let poller = poller();
@@ -205,7 +205,7 @@ fn sockets_of_two_stacks_in_one_poller() {
         let poller = poller();
         let mut pairs = Vec::new();
         for (token, stack) in stacks.iter().enumerate() {
-            let to = format!("10.{}.0.1:{port}", token + 1).parse().expect("an address");
+            let to = format!("10.{}.0.1:{port}", token + 1);
             let ours = neap::TcpStream::connect(stack, to).expect("connect");
             poller.add(&ours, token as u64, Events::IN).expect("a socket");
             pairs.push((ours, listener.accept().expect("accept").0));

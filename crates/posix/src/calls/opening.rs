@@ -1,5 +1,4 @@
-//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has
-//! it.
+//! Sockets from `socket` to `close`, with the states and errors of `net/ipv4/af_inet.c`.
 
 use crate::abi::*;
 use crate::call::{Call, Outcome};
@@ -11,6 +10,7 @@ use crate::{Accepted, Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::state::State;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Posix {
-    /// `socket(2)`.
+    /// `socket(2)`: makes a socket.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`; `EINVAL` for unknown flags, types and
@@ -46,7 +46,7 @@ impl Posix {
         self.table.open(object, flags & SOCK_NONBLOCK != 0, flags & SOCK_CLOEXEC != 0)
     }
 
-    /// `listen(2)`; again on a listener it changes the backlog.
+    /// `listen(2)`: makes a socket listen. On a listener it changes the backlog.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for UDP, `EINVAL` for a connected socket, `EADDRINUSE`.
@@ -101,10 +101,11 @@ impl Posix {
         Ok(())
     }
 
-    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. The new socket inherits the listener's options.
+    /// `accept4(2)`: takes a connection from a listener. It waits up to `SO_RCVTIMEO`. The new
+    /// socket inherits the listener's options.
     ///
     /// # Errors
-    /// `EINVAL` for one that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
+    /// `EINVAL` for a socket that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
     /// `EMFILE`.
     pub fn accept(
         &self,
@@ -149,7 +150,8 @@ impl Posix {
         }
     }
 
-    /// `connect(2)`; waits as `SO_SNDTIMEO` says. `AF_UNSPEC` ends a connection.
+    /// `connect(2)`: opens a connection, or sets the peer of a UDP socket. It waits up to
+    /// `SO_SNDTIMEO`. `AF_UNSPEC` ends a connection.
     ///
     /// # Errors
     /// `EINPROGRESS`, `EALREADY`, `EISCONN`; `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`,
@@ -272,7 +274,7 @@ impl Posix {
         Ok(handle)
     }
 
-    /// `shutdown(2)`.
+    /// `shutdown(2)`: ends one or both directions of a connection.
     ///
     /// # Errors
     /// `EINVAL` for an unknown direction, `ENOTCONN`.
@@ -322,9 +324,10 @@ impl Posix {
         Ok(())
     }
 
-    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer
-    /// has everything, or for so long. A call that another thread waits in keeps the file: it is
-    /// closed when that call ends.
+    /// `close(2)`: closes a descriptor. The descriptor is gone at once.
+    ///
+    /// With a linger time the call waits until the peer has everything, up to that time. A call
+    /// that another thread waits in keeps the file, which is closed when that call ends.
     ///
     /// # Errors
     /// `EBADF`.
@@ -344,10 +347,9 @@ impl Posix {
         }
         let Some(handle) = &call.lingers else { return Ok(Outcome::Done(())) };
         let linger = handle.options(now).linger.unwrap_or(Nanos::ZERO);
-        let state = handle.state(now);
-        let is_closing = matches!(state, State::FinWait1 | State::Closing | State::LastAck);
+        let is_acked = handle.readiness().bits().contains(Ready::ALL_ACKED);
         let until = call.deadline(now, Some(linger));
-        if is_closing && now < until {
+        if !is_acked && now < until {
             return Ok(Outcome::Wait(until));
         }
         call.lingers = None;

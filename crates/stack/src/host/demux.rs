@@ -1,4 +1,4 @@
-//! From addresses and ports to sockets.
+//! Demultiplexer: finds the socket of a packet by addresses and ports.
 //!
 //! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
 //! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
@@ -21,16 +21,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Who gets a segment.
+/// Receiver of a segment.
 #[derive(Debug)]
 pub(crate) enum Recipient {
-    /// The connection of exactly these addresses.
+    /// The connection with exactly these addresses.
     Connection(Arc<TcpSocket>),
-    /// An old connection; ask [`Demux::with_time_wait`].
+    /// A connection in TIME_WAIT; ask [`Demux::with_time_wait`].
     TimeWait,
     /// A listener on the local address or on all addresses.
     Listener(Arc<Listener>),
-    /// Nobody.
+    /// No socket.
     Nobody,
 }
 
@@ -72,18 +72,18 @@ struct Tables {
     is_shut_down: bool,
 }
 
-/// How many sockets of each kind a host has.
+/// Numbers of TCP sockets of a host, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounts {
-    /// Connections with state of their own.
+    /// Open connections.
     pub connections: usize,
     /// Listeners.
     pub listeners: usize,
     /// Connections in TIME_WAIT.
     pub time_wait: usize,
-    /// Half-open connections of all listeners.
+    /// Half-open connections of all listeners together.
     pub requests: usize,
-    /// Connections that wait to be accepted, of all listeners.
+    /// Connections of all listeners together that wait to be accepted.
     pub waiting: usize,
 }
 
@@ -122,7 +122,7 @@ impl Demux {
         lock(&self.tables)
     }
 
-    /// Who gets a segment of this flow.
+    /// Returns the receiver of a segment of this flow.
     pub(crate) fn lookup(&self, tuple: &FourTuple) -> Recipient {
         let hash = self.key.hash(tuple);
         let tables = self.lock();

@@ -41,16 +41,16 @@ pub(crate) struct ListenContext<'a> {
     pub(crate) mtu: u32,
 }
 
-/// What the host does with a segment that a listener looked at. Nothing was sent yet.
+/// Action of the host after a listener has judged a segment. Nothing was sent yet.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Nothing; the segment is dropped without being bad.
+    /// Do nothing. The segment is dropped without being bad.
     Ignore,
-    /// Dropped for lack of room.
+    /// Drop the segment for lack of room.
     Full,
-    /// Dropped as no part of a handshake.
+    /// Drop the segment, which is no part of a handshake.
     NoHandshake,
-    /// Send this.
+    /// Send this segment.
     Send(Segment),
     /// Send the reset that RFC 9293 section 3.10.7.2 asks for.
     Reset,

@@ -1,6 +1,6 @@
-//! Sockets, the way up to them, and who visits them: all of one host above its links.
+//! Sockets of one host, the way up to them, and the drivers that visit them.
 //!
-//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
+//! [`Host`] is above [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
 //! gets the host as an argument of each call, so sockets and tables do not own each other.
 
 pub(crate) mod bound;
@@ -41,15 +41,14 @@ use shard::Shard;
 use std::sync::Arc;
 use udp::UdpTable;
 
-/// What a host is made with.
+/// Settings with which a [`Stack`](crate::stack::Stack) is made.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Randomness of the host: every secret is derived from it. Equal seeds make equal hosts.
+    /// Random number from which every secret of the host is derived. Equal seeds make equal hosts.
     pub seed: u64,
-    /// Settings of the host and its connections; `tcp_congestion_control` must name a controller
-    /// that exists.
+    /// Settings of TCP. `tcp_congestion_control` must name a controller that exists.
     pub config: Config,
-    /// Drivers that may poll at the same time; at least one.
+    /// Number of drivers that may poll at the same time; at least one.
     pub shards: usize,
 }
 
@@ -210,11 +209,13 @@ impl Host {
             return;
         }
         let (connections, listeners) = self.demux.shut_down();
-        for listener in listeners {
-            self.close_listener(&listener, now);
-        }
+        // Before the listeners, whose threads wake up and may let go of what they accepted: a
+        // connection that is dropped first sends a FIN and no reset.
         for socket in connections {
             socket.abandon(self, now);
+        }
+        for listener in listeners {
+            self.close_listener(&listener, now);
         }
         self.udp.shut_down();
     }

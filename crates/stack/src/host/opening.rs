@@ -1,4 +1,4 @@
-//! How sockets come to be: `connect`, `listen`, and what a handshake leads to.
+//! Opening of sockets: `connect`, `listen`, `bind`, and connections that a handshake led to.
 
 use super::Host;
 use super::bound::Bound;
@@ -23,23 +23,23 @@ use std::task::Waker;
 /// Ports that `connect` tries when other threads take them in between.
 const CONNECT_TRIES: u32 = 16;
 
-/// What was asked of [`Stack::connect`](crate::stack::Stack::connect).
+/// Options of [`Stack::connect`](crate::stack::Stack::connect).
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Own address and port; unspecified and 0 are chosen by the stack.
+    /// Address and port of this end. The stack chooses an unspecified address and port 0.
     pub local: Option<SocketAddr>,
-    /// Socket options from the start.
+    /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
 }
 
-/// What was asked of [`Stack::listen`](crate::stack::Stack::listen).
+/// Options of [`Stack::listen`](crate::stack::Stack::listen).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Connections that may wait to be accepted; `somaxconn` is the upper bound.
+    /// Most connections that wait to be accepted. `somaxconn` is the upper bound.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: old connections on the port do not matter.
+    /// `SO_REUSEADDR`: old connections on the port do not prevent listening.
     pub reuse_address: bool,
-    /// What accepted sockets inherit.
+    /// Options that accepted sockets inherit.
     pub options: SocketOptions,
 }
 

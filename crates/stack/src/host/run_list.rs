@@ -1,4 +1,4 @@
-//! How anybody asks the driver of a shard to visit a socket.
+//! Run list: the sockets that the driver of a shard is asked to visit.
 //!
 //! A socket is on the list of its shard at most once, so the list is bounded by the number of
 //! sockets, and a push allocates only while the list grows for the first time.
@@ -15,7 +15,7 @@ use std::task::Wake;
 /// answered by an ACK at once, and the queue from the kernel to a TUN holds 500 packets.
 const SEND_BUDGET: u32 = 128;
 
-/// Names a socket for timers and the run list. Never used twice: the upper half counts.
+/// Name of a socket for timers and the run list. It is never used twice: the upper half counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId(pub u64);
 

@@ -1,7 +1,7 @@
-//! What one driver has to itself: the receive side and the timing wheel.
+//! Shard: the part of a host that one driver has to itself, the receive side and the timing wheel.
 //!
-//! Both are behind a try-lock, the *driver* role: whoever holds it polls. All others ask through
-//! the run list.
+//! Both are behind a try-lock, the *driver* role: the thread that holds it polls. All others ask
+//! through the run list.
 
 use super::Host;
 use super::input::{Batch, Input};
@@ -34,10 +34,11 @@ const RUN_ROUNDS: u32 = 4;
 /// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
 const TICK: Nanos = Nanos::from_micros(1);
 
-/// Why the driver should come back at the time that [`poll`](crate::stack::Stack::poll) answers.
+/// Reason why the driver should come back at the time that [`poll`](crate::stack::Stack::poll)
+/// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Another thread drives this shard; nothing was done.
+    /// Another thread drives this shard. The call did nothing.
     Busy,
     /// More work is there already: poll again at once.
     MoreWork,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Memory that a segment in the backlog counts besides its payload.
 const SEGMENT_OVERHEAD: u32 = 256;
 
-/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
+/// Work that is left for the owner of a socket: `sk_tsq_flags` and `sk_backlog`.
 #[derive(Default)]
 pub(crate) struct Debt {
     work: Work,
@@ -48,7 +48,7 @@ impl Debt {
     }
 }
 
-/// What the owner of a socket has to itself.
+/// State of a socket that only its owner sees.
 pub(crate) struct TcpState {
     connection: Connection,
     route: CachedRoute,
@@ -436,16 +436,16 @@ impl TcpSocket {
     }
 }
 
-/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
+/// Figures of one flow in a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
 pub struct FlowInfo {
-    /// Own address and port.
+    /// Address and port of this end.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// State.
+    /// State of the connection.
     pub state: State,
-    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
+    /// `TCP_INFO`, with the unsent, in-flight and unread bytes and the memory below TCP.
     pub info: TcpInfo,
 }
 

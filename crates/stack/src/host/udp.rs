@@ -27,20 +27,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Wake;
 
-/// `net.core.rmem_default` and `wmem_default`.
+/// Default receive and send buffer of a UDP socket, in bytes (`net.core.rmem_default`,
+/// `wmem_default`).
 pub const DEFAULT_BUFFER: u32 = 212_992;
 
 /// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
 const OVERHEAD: u32 = 640;
 
-/// A datagram that waits to be received.
+/// Received datagram.
 #[derive(Clone, Debug)]
 pub struct ReceivedDatagram {
-    /// Who sent it.
+    /// Address and port of the sender.
     pub from: SocketAddr,
-    /// Own address that it was sent to.
+    /// Address of this host that the datagram was sent to.
     pub to: IpAddr,
-    /// Data.
+    /// Data of the datagram.
     pub data: Bytes,
 }
 

@@ -1,4 +1,4 @@
-//! The way down: from a segment or a datagram to a frame in a port.
+//! Way down from a segment or a datagram to a frame in a port.
 //!
 //! Cost per frame of a socket with a valid route: one load for the generation of the routes, on
 //! Ethernet one look at the neighbour, the headers written once from values (no allocation), the
@@ -30,7 +30,7 @@ const MAX_PACKET: u32 = 65_535;
 /// Super-frames that are cut in software may carry so many segments, as in Linux.
 const SOFTWARE_GSO_SEGS: u32 = 65_535;
 
-/// The route that a socket last used, as long as it is right (`sk_dst_cache`).
+/// Route that a socket last used, valid until the topology changes (`sk_dst_cache`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CachedRoute {
     route: Option<ResolvedRoute>,
@@ -70,7 +70,7 @@ impl CachedRoute {
     }
 }
 
-/// What the path below tells a connection, once per call of its `transmit`.
+/// Properties of the path below a connection, read once per call of its `transmit`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathTraits {
     pub(crate) gso: GsoLimits,
@@ -85,7 +85,7 @@ pub(crate) struct PathTraits {
 }
 
 impl PathTraits {
-    /// Those of a route, as the sockets of `shard` use it.
+    /// Returns the properties of a route, as the sockets of `shard` use it.
     pub(crate) fn of(route: Option<&ResolvedRoute>, shard: usize) -> Self {
         let mut path = Self {
             gso: GsoLimits { max_size: 1500, max_segs: 1 },

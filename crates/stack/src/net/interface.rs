@@ -21,24 +21,24 @@ use std::sync::Arc;
 /// All nodes on the link (RFC 4291 section 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Names an interface of one host.
+/// Name of an interface of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InterfaceId(pub usize);
 
-/// An address of this host and the network that it is in.
+/// Address of this host, and the network that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Bits of the network's prefix.
+    /// Prefix of the network.
     pub prefix: Prefix,
 }
 
 impl Address {
-    /// `ip` in a network of `len` bits.
+    /// Returns the address `ip` in a network with a prefix of `len` bits.
     ///
     /// # Errors
-    /// As [`Prefix::new`].
+    /// [`Prefix::new`] names them.
     pub fn new(ip: IpAddr, len: u8) -> Result<Self, PrefixError> {
         Ok(Self { ip, prefix: Prefix::new(ip, len)? })
     }
@@ -46,7 +46,7 @@ impl Address {
 
 impl FromStr for Address {
     type Err = PrefixError;
-    /// `ADDRESS/LENGTH`, the host's bits kept.
+    /// Parses `ADDRESS/LENGTH`. The bits of the host are kept.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let prefix: Prefix = text.parse()?;
         let ip = text.split_once('/').and_then(|(ip, _)| ip.parse().ok());
@@ -82,18 +82,18 @@ impl Output {
     }
 }
 
-/// An interface in a listing.
+/// Figures of an interface.
 #[derive(Clone, Debug)]
 pub struct InterfaceInfo {
     /// Name of the device.
     pub name: String,
-    /// What the device can do.
+    /// Abilities of the device.
     pub capabilities: Capabilities,
-    /// Addresses.
+    /// Addresses of this host on the interface.
     pub addresses: Vec<Address>,
     /// Figures of each queue's way out.
     pub ports: Vec<PortStats>,
-    /// `ip neighbour`.
+    /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
 }
 

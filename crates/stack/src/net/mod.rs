@@ -1,6 +1,6 @@
-//! Between sockets and devices: links, addresses, routes, neighbours, and all that leaves.
+//! Layer between sockets and devices: links, addresses, routes, neighbours, and the ways out.
 //!
-//! [`Net`] knows no socket. What a socket may have to hear is returned: a packet that no neighbour
+//! [`Net`] knows no socket. A failure that concerns sockets is returned: a packet that no neighbour
 //! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
 
 pub(crate) mod bql;
@@ -38,17 +38,17 @@ use topology::Topology;
 /// Frames on their way from this host to itself.
 const LOOPBACK_FRAMES: usize = 1000;
 
-/// When something is done, and by the driver of which shard.
+/// Time of a visit, and the shard whose driver makes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) now: Instant,
     pub(crate) shard: usize,
 }
 
-/// What is random in a [`Net`].
+/// Random numbers of a [`Net`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seeds {
-    /// For what spreads the times of path MTUs.
+    /// Random number that spreads the times of path MTUs.
     pub(crate) topology: u64,
     /// The key of reassembly.
     pub(crate) reassembly: u64,

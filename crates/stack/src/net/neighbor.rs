@@ -1,11 +1,12 @@
-//! The neighbours of one interface: which link address has an IP address. ARP and ND share it.
+//! Neighbours of one interface: the link addresses of IP addresses, for ARP and neighbour
+//! discovery.
 //!
 //! States and times are Linux's (`net/core/neighbour.c`; RFC 4861 section 7.3). The table sends
-//! nothing: what is to be sent, or has failed, is put into an [`Outcome`].
+//! nothing: requests to send and failures are put into an [`Outcome`].
 //!
 //! Cost: one keyed hash per lookup; a timing wheel for entries that probe (an entry that is merely
-//! reachable or stale has no timer); a scan of the table only to make room in a full one. At
-//! most 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
+//! reachable or stale has no timer); a scan of the table only to make room in a full one. At most
+//! 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
 
 use crate::frame::Frame;
 use crate::keyed::Keyed;
@@ -18,7 +19,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// An Ethernet address.
+/// Ethernet address.
 pub type LinkAddress = [u8; 6];
 
 /// `gc_thresh3`: most entries.
@@ -39,53 +40,56 @@ const UNRES_QLEN: usize = 101;
 /// `locktime` of ARP: of several answers to one request the first counts.
 const LOCKTIME: Nanos = Nanos::from_secs(1);
 
-/// What is known of a neighbour, by the names `ip neighbour` prints.
+/// State of a neighbour, by the names that `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborState {
-    /// No link address yet; requests are under way and frames wait.
+    /// The link address is not known yet. Requests are under way, and frames wait.
     Incomplete,
-    /// Known to answer.
+    /// The neighbour is known to answer.
     Reachable,
-    /// The link address may be outdated; not in use.
+    /// The link address may be outdated, and no packet uses it.
     Stale,
-    /// As stale, in use: the transport may confirm it before it is probed.
+    /// The link address may be outdated, and packets use it. The transport may confirm it before it
+    /// is probed.
     Delay,
-    /// Asked directly whether it is still there; in use meanwhile.
+    /// The neighbour is asked directly whether it is still there. Packets use the address
+    /// meanwhile.
     Probe,
-    /// Did not answer.
+    /// The neighbour did not answer.
     Failed,
 }
 
-/// A request to send.
+/// Request for a link address that has to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicit {
-    /// The neighbour whose link address is asked for.
+    /// Neighbour whose link address is asked for.
     pub target: IpAddr,
-    /// Where the request goes: a known link address, or `None` for broadcast and multicast.
+    /// Receiver of the request: a known link address, or `None` for broadcast and multicast.
     pub to: Option<LinkAddress>,
 }
 
-/// What the stack does after a call. Reuse one: it allocates only while frames are held.
+/// Actions that the stack takes after a call of [`Neighbors`]. Reuse one: it allocates only while
+/// frames are held.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Requests to send.
     pub solicit: SmallVec<[Solicit; 2]>,
     /// Frames that waited and may go to this link address, in order.
     pub send: Vec<(LinkAddress, Frame)>,
-    /// Frames whose next hop does not answer: host unreachable.
+    /// Frames whose next hop does not answer: the host is unreachable.
     pub failed: Vec<(IpAddr, Frame)>,
-    /// Frames that waited and had to make room.
+    /// Frames that waited and were dropped to make room.
     pub discarded: Vec<Frame>,
 }
 
-/// A line of `ip neighbour`.
+/// Entry of the neighbour table, a line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,
     /// Link address, if one is known.
     pub link: Option<LinkAddress>,
-    /// State as of the asking.
+    /// State of the entry.
     pub state: NeighborState,
 }
 
@@ -170,7 +174,7 @@ impl Entry {
     }
 }
 
-/// The neighbour table of one interface.
+/// Neighbour table of one interface.
 #[derive(Debug)]
 pub struct Neighbors {
     entries: Slab<Entry>,
@@ -182,7 +186,7 @@ pub struct Neighbors {
 }
 
 impl Neighbors {
-    /// An empty table. `seed` is random: it keys the hash and spreads the reachable times.
+    /// Returns an empty table. `seed` is random: it keys the hash and spreads the reachable times.
     pub fn new(seed: u64) -> Self {
         Self {
             entries: Slab::new(),
@@ -194,7 +198,7 @@ impl Neighbors {
         }
     }
 
-    /// The link address to send to, if there is one; otherwise the frame goes to
+    /// Returns the link address to send to, if it is known. Otherwise the frame goes to
     /// [`hold`](Self::hold).
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Option<LinkAddress> {
         let key = self.find(address)?;
@@ -211,8 +215,8 @@ impl Neighbors {
         Some(self.entries[key].link)
     }
 
-    /// Keeps a frame until its next hop has answered, and asks for it. At most 101 frames or
-    /// 212,992 bytes wait for one neighbour; the oldest make room.
+    /// Keeps a frame until its next hop has answered, and asks for that. At most 101 frames or
+    /// 212,992 bytes wait for one neighbour; the oldest are dropped.
     pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {
         let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
             self.overflows += 1;
@@ -234,10 +238,11 @@ impl Neighbors {
         }
     }
 
-    /// Takes in an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
-    /// (gratuitous ARP: `solicited` is false). `replace` lets it change a known link address (ND's
-    /// override flag; always for ARP, whose `locktime` is observed here). What nobody asked for is
-    /// ignored.
+    /// Takes an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
+    /// (gratuitous ARP: `solicited` is false).
+    ///
+    /// With `replace` it may change a known link address (ND's override flag; always for ARP, whose
+    /// `locktime` is observed here). An answer without a request is ignored.
     pub fn on_advertisement(
         &mut self,
         now: Instant,
@@ -267,8 +272,8 @@ impl Neighbors {
         }
     }
 
-    /// Takes in the link address of a neighbour that asks for this host (an ARP request, a
-    /// neighbour solicitation with its option): it will want an answer soon.
+    /// Takes the link address of a neighbour that asks for this host (an ARP request, a neighbour
+    /// solicitation with its option), since it will want an answer soon.
     pub fn on_solicited_by(
         &mut self,
         now: Instant,
@@ -288,7 +293,8 @@ impl Neighbors {
         }
     }
 
-    /// The transport saw progress through this next hop (`dst_confirm`): no probe is needed.
+    /// Notes that the transport saw progress through this next hop (`dst_confirm`), so that no
+    /// probe is needed.
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
         if let Some(key) = self.find(address) {
             let reachable_until = now + self.reachable_time();
@@ -300,12 +306,12 @@ impl Neighbors {
         }
     }
 
-    /// When to call [`on_deadline`](Self::on_deadline) next.
+    /// Returns when to call [`on_deadline`](Self::on_deadline) next.
     pub fn deadline(&self) -> Instant {
         self.wheel.next()
     }
 
-    /// Sends requests again, and fails those that stay without answer.
+    /// Sends requests again, and fails entries that stay without an answer.
     pub fn on_deadline(&mut self, now: Instant, out: &mut Outcome) {
         let mut due = SmallVec::<[u64; 16]>::new();
         self.wheel.expire(now, &mut |key| due.push(key));
@@ -320,12 +326,13 @@ impl Neighbors {
         }
     }
 
-    /// Frames and requests refused because all entries were at work (`table_fulls`).
+    /// Returns how many frames and requests were refused because all entries were in use
+    /// (`table_fulls`).
     pub fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// All entries, for `ip neighbour`.
+    /// Returns all entries, for `ip neighbour`.
     pub fn iter(&self, now: Instant) -> impl Iterator<Item = Neighbor> + '_ {
         self.entries.iter().map(move |(_, entry)| Neighbor {
             address: entry.address,

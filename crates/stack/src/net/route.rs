@@ -1,8 +1,8 @@
-//! Routes and what is known about the MTU of paths.
+//! Routes and path MTUs.
 //!
 //! A host has few routes: the table is a sorted list, and a lookup reads it from the longest prefix
-//! down, O(routes). Sockets keep what they looked up together with the table's generation and look
-//! again when that has changed. The path MTU cache is one keyed hash per question.
+//! down, O(routes). Sockets keep the route that they found together with the table's generation and
+//! look again when that has changed. The path MTU cache is one keyed hash per question.
 
 use crate::keyed::Keyed;
 use core::fmt;
@@ -12,20 +12,20 @@ use hashbrown::HashMap;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
-/// The first `len` bits of an address; all others are zero.
+/// Prefix of addresses: the first `len` bits. All other bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     network: IpAddr,
     len: u8,
 }
 
-/// Why a prefix is none.
+/// Reason why a prefix was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// Longer than an address.
+    /// The length, first, exceeds the bits of an address, second.
     #[error("prefix length {0} exceeds the {1} bits of the address")]
     Length(u8, u8),
-    /// Not of the form ADDRESS/LENGTH.
+    /// The text is not of the form ADDRESS/LENGTH.
     #[error("{0:?} is not of the form ADDRESS/LENGTH")]
     Form(String),
 }
@@ -42,10 +42,10 @@ fn mask(len: u8) -> u128 {
 }
 
 impl Prefix {
-    /// The network of `address` with `len` bits.
+    /// Returns the prefix of `address` with `len` bits.
     ///
     /// # Errors
-    /// `len` exceeds the bits of the address.
+    /// [`PrefixError::Length`] if `len` exceeds the bits of the address.
     pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let max = if address.is_ipv4() { 32 } else { 128 };
         if len > max {
@@ -60,22 +60,22 @@ impl Prefix {
         Ok(Self { network, len })
     }
 
-    /// The first address.
+    /// Returns the first address of the prefix.
     pub fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// Bits of the prefix.
+    /// Returns the number of bits.
     pub fn len(&self) -> u8 {
         self.len
     }
 
-    /// Whether this is the prefix of all addresses (`default`).
+    /// Returns whether this is the prefix of all addresses (`default`).
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of all hosts of an IPv4 network, where it has room for hosts.
+    /// Returns the broadcast address of an IPv4 network; `None` if the network has no room for one.
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.network {
             IpAddr::V4(network) if self.len < 31 => {
@@ -85,7 +85,7 @@ impl Prefix {
         }
     }
 
-    /// Whether `address` lies in it.
+    /// Returns whether `address` is in the prefix.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.network.is_ipv4() == address.is_ipv4()
             && (bits(self.network) ^ bits(address)) & mask(self.len) == 0
@@ -100,7 +100,7 @@ impl fmt::Display for Prefix {
 
 impl FromStr for Prefix {
     type Err = PrefixError;
-    /// `ADDRESS/LENGTH`; bits behind the prefix are cleared.
+    /// Parses `ADDRESS/LENGTH`. Bits behind the prefix are cleared.
     fn from_str(text: &str) -> Result<Self, PrefixError> {
         let form = || PrefixError::Form(text.to_owned());
         let (address, len) = text.split_once('/').ok_or_else(form)?;
@@ -109,38 +109,38 @@ impl FromStr for Prefix {
     }
 }
 
-/// One line of `ip route`.
+/// Entry of the routing table, one line of `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Where it leads.
+    /// Destinations of the route.
     pub prefix: Prefix,
-    /// Among equal prefixes the least wins.
+    /// Metric. Among routes with equal prefixes the lowest wins.
     pub metric: u32,
-    /// How to get there.
+    /// Way to the destinations.
     pub route: Route,
 }
 
-/// How to reach a destination.
+/// Way to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Index of the interface.
     pub interface: usize,
-    /// The router; `None` when the destination is on the link.
+    /// Router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// MTU of the route (`mtu`), if it is below that of the interface.
     pub mtu: Option<u32>,
-    /// Source address for sockets that have none (`src`).
+    /// Source address for sockets that are bound to none (`src`).
     pub pref_src: Option<IpAddr>,
 }
 
 impl Route {
-    /// The neighbour that a packet to `destination` is given to.
+    /// Returns the neighbour that gets a packet to `destination`.
     pub fn next_hop(&self, destination: IpAddr) -> IpAddr {
         self.gateway.unwrap_or(destination)
     }
 }
 
-/// The routes of a host and the path MTU of destinations.
+/// Routes of a host, and the path MTUs of destinations.
 #[derive(Debug)]
 pub struct Routes {
     /// Longest prefix first, then least metric.
@@ -150,12 +150,12 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// No routes. `seed` is random: it keys the hash of destinations.
+    /// Returns an empty table. `seed` is random: it keys the hash of destinations.
     pub fn new(seed: u64) -> Self {
         Self { entries: Vec::new(), generation: 1, path_mtus: PathMtus::new(seed) }
     }
 
-    /// Adds a route; one with the same prefix and metric is replaced.
+    /// Adds a route. It replaces one with the same prefix and metric.
     pub fn add(&mut self, entry: RouteEntry) {
         self.generation += 1;
         let same = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == entry.metric;
@@ -171,7 +171,7 @@ impl Routes {
         self.entries.insert(place, entry);
     }
 
-    /// Removes the routes of this prefix through this interface; returns whether there were any.
+    /// Removes the routes of this prefix through this interface. Returns whether there were any.
     pub fn remove(&mut self, prefix: Prefix, interface: usize) -> bool {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.prefix != prefix || entry.route.interface != interface);
@@ -180,7 +180,7 @@ impl Routes {
         removed
     }
 
-    /// The route of the longest prefix that contains `destination`.
+    /// Returns the route of the longest prefix that contains `destination`.
     pub fn lookup(&self, destination: IpAddr) -> Option<Route> {
         self.entries
             .iter()
@@ -188,25 +188,27 @@ impl Routes {
             .map(|entry| entry.route)
     }
 
-    /// Changes whenever an earlier lookup or path MTU may have become wrong. Never zero.
+    /// Returns the generation, which changes whenever an earlier lookup or path MTU may have become
+    /// wrong. It is never zero.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// All routes, in the order in which they are tried.
+    /// Returns all routes, in the order in which they are tried.
     pub fn entries(&self) -> &[RouteEntry] {
         &self.entries
     }
 
-    /// What is known about the path to `destination`: the largest IP packet, and when that is
-    /// forgotten, so that the interface's MTU is tried again.
+    /// Returns the largest IP packet that the path to `destination` takes, if ICMP taught one, and
+    /// when that is forgotten, so that the interface's MTU is tried again.
     pub fn path_mtu(&self, now: Instant, destination: IpAddr) -> Option<(u32, Instant)> {
         self.path_mtus.get(now, destination)
     }
 
-    /// Takes in what an authenticated "packet too big" says of a path whose MTU was `current`
-    /// bytes. Returns the MTU of the path if it is below `current`; an increase is never believed
-    /// (RFC 8201 section 4).
+    /// Takes an authenticated "packet too big" about a path whose MTU was `current` bytes.
+    ///
+    /// Returns the MTU of the path if it is below `current`. An increase is never believed (RFC
+    /// 8201 section 4).
     pub fn on_packet_too_big(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! How long frames are in a device, and how much of that is lateness of their completions.
+//! Sojourn times: how long frames are in a device, and how much of that is lateness of their
+//! completions.
 //!
 //! Byte queue limits see a queue that ran dry only where a completion round leaves nothing in the
 //! ring. A device whose every completion comes late always holds something, so a limit that is far
@@ -49,7 +50,7 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// What was learnt about one device queue.
+/// Knowledge about one device queue, from frames that were followed through it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sojourn {
     followed: Option<Followed>,
@@ -62,21 +63,22 @@ pub(crate) struct Sojourn {
     drains: bool,
 }
 
-/// What a followed frame tells about the limit.
+/// Advice about the limit, from one frame that was followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes by which the limit must grow, because it stopped the stack and the wire was idle.
+    /// Bytes by which the limit must grow, because it stopped the stack while the wire was idle.
     pub(crate) grow: u64,
     /// Bytes that leave until a completion is known.
     pub(crate) needed: u64,
 }
 
 impl Sojourn {
-    /// The base is measured anew after so much time, since devices moderate their interrupts by
-    /// load: if need be the ring is left to drain, as BBR leaves the path.
+    /// Time after which the base is measured anew, since devices moderate their interrupts by load.
+    ///
+    /// If need be the ring is left to drain for that, as BBR leaves the path.
     pub(crate) const AGE: Nanos = Nanos::from_secs(10);
 
-    /// Nothing is known.
+    /// Starts without knowledge.
     pub(crate) const fn new(now: Instant) -> Self {
         Self {
             followed: None,
@@ -88,12 +90,13 @@ impl Sojourn {
         }
     }
 
-    /// Whether the ring shall run empty, so that the base can be measured.
+    /// Returns whether the ring should run empty, so that the base can be measured.
     pub(crate) fn drains(&self) -> bool {
         self.drains
     }
 
-    /// From the last bit of a frame on the wire to its completion. An estimate that errs low.
+    /// Returns the estimated time from a frame's last bit on the wire to its completion. The
+    /// estimate errs low.
     pub(crate) fn lateness(&self) -> Nanos {
         let known = self.base.zip(self.fastest);
         known.map_or(Nanos::ZERO, |(base, fastest)| {
@@ -101,7 +104,8 @@ impl Sojourn {
         })
     }
 
-    /// A frame was queued: the running total with it, what the ring holds with it, and the limit.
+    /// Notes a queued frame: the running total with it, the bytes in the ring with it, and the
+    /// limit.
     pub(crate) fn on_queued(
         &mut self,
         now: Instant,
@@ -117,7 +121,8 @@ impl Sojourn {
         }
     }
 
-    /// A completion round: the running total of completed bytes after it.
+    /// Notes a completion round: the running total of completed bytes after it. Returns advice
+    /// about the limit, if a followed frame gave any.
     pub(crate) fn on_completed(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What a host is attached to: its interfaces, its addresses, and the routes between them.
+//! Topology of a host: its interfaces, its addresses, and the routes between them.
 
 use super::interface::{Address, Interface, InterfaceId, InterfaceInfo};
 use super::route::{Prefix, Route, RouteEntry, Routes};
@@ -38,12 +38,12 @@ impl Locals {
     }
 }
 
-/// The door that a packet leaves by.
+/// Way by which a packet leaves.
 #[derive(Clone, Debug)]
 pub(crate) enum NextHop {
-    /// This host itself.
+    /// Back to this host.
     Loopback,
-    /// The neighbour with this address on an interface.
+    /// To the neighbour with this address on an interface.
     Neighbor(Arc<Interface>, IpAddr),
 }
 
@@ -66,7 +66,7 @@ impl ResolvedRoute {
     }
 }
 
-/// Why there is no own address to send from.
+/// Reason why no address of this host can be the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSource {
     /// No route leads to the destination.

@@ -284,6 +284,30 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_for_the_peer_to_acknowledge_everything_is_told() {
+        #[derive(Default)]
+        struct IsTold(AtomicBool);
+        impl std::task::Wake for IsTold {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Relaxed);
+            }
+        }
+        let (stack, now, client, server) = pair();
+        client.write(now, b"to the last byte").expect("room");
+        client.close(now);
+        let told = Arc::new(IsTold::default());
+        let seen = client.readiness();
+        assert!(!seen.bits().contains(Ready::ALL_ACKED));
+        assert!(client.register(seen, Ready::ALL_ACKED, &told.clone().into()));
+        assert!(!told.0.load(Relaxed));
+        run(&stack, now);
+        assert!(told.0.load(Relaxed), "the peer has acknowledged the FIN");
+        assert!(client.readiness().bits().contains(Ready::ALL_ACKED));
+        // The peer's side is open, so nothing is over there.
+        assert!(!server.readiness().bits().contains(Ready::ALL_ACKED));
+    }
+
+    #[test]
     fn work_is_kicked_once_and_only_while_nobody_polls() {
         use std::sync::atomic::AtomicU32;
         struct Kicks(AtomicU32);

@@ -74,7 +74,7 @@ struct MinRtt {
     is_round_done: bool,
 }
 
-/// BBR version 1.
+/// Congestion controller BBR, version 1.
 #[derive(Clone, Debug)]
 pub struct Bbr {
     mode: Mode,

@@ -108,7 +108,7 @@ struct Rounds {
     is_start: bool,
 }
 
-/// BBR version 3.
+/// Congestion controller BBR, version 3.
 #[derive(Clone, Debug, Default)]
 pub struct Bbr3 {
     state: Mode,

@@ -78,7 +78,7 @@ struct Curve {
     epoch: Option<Epoch>,
 }
 
-/// CUBIC's state.
+/// Congestion controller CUBIC.
 #[derive(Clone, Debug)]
 pub struct Cubic {
     curve: Curve,

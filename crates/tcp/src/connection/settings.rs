@@ -1,4 +1,4 @@
-//! What a change of a socket option or of a sysctl does to a connection that exists.
+//! Changes of socket options on an existing connection.
 
 use super::{Connection, Readiness};
 use crate::config::Config;
@@ -55,7 +55,7 @@ impl Connection {
     /// Sets one option.
     ///
     /// # Errors
-    /// As [`SocketOptions::set`](crate::options::SocketOptions::set).
+    /// Those of [`SocketOptions::set`](crate::options::SocketOptions::set).
     pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
         let was_corked = self.options.cork;
         let options = Arc::make_mut(&mut self.options);

@@ -1,5 +1,6 @@
-//! Opening: what two ends agree on, and a passive open before it is a connection
-//! (RFC 9293 section 3.10.7, RFC 7323, RFC 3168 section 6.1.1; Linux's `tcp_check_req`).
+//! Handshake: what two ends agree on, and a passive open before it becomes a connection.
+//!
+//! Sources: RFC 9293 section 3.10.7, RFC 7323, RFC 3168 section 6.1.1; Linux's `tcp_check_req`.
 
 mod syn_cookies;
 
@@ -15,7 +16,7 @@ const MAX_WSCALE: u8 = 14;
 /// First retransmission of a SYN-ACK (Linux's `TCP_TIMEOUT_INIT`).
 const SYNACK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// `TSval` at `now`: milliseconds, moved by the connection's offset.
+/// Returns the `TSval` at `now`: milliseconds, moved by the connection's offset.
 pub fn timestamp(now: Instant, ts_offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(ts_offset)
 }
@@ -28,14 +29,14 @@ pub(crate) fn is_paws_reject(ts_recent: Option<u32>, options: &Options) -> bool 
     }
 }
 
-/// What this end is ready to speak, before it knows what the peer is.
+/// Abilities that this end offers in its SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// The MSS that this end advertises, in bytes.
+    /// MSS that this end advertises, in bytes.
     pub mss: u16,
-    /// The first receive window in bytes; a SYN's window is never scaled.
+    /// First receive window, in bytes. The window of a SYN is never scaled.
     pub rcv_wnd: u32,
-    /// The shift of later windows, if both ends scale.
+    /// Shift of later windows, if both ends scale.
     pub rcv_wscale: u8,
     window_scaling: bool,
     timestamps: bool,
@@ -47,9 +48,10 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The offer of a socket with `space` bytes for received payload that may never grow beyond
-    /// `clamp` (`u32::MAX` unless `SO_RCVBUF` was set) over IP headers of `ip_header` bytes
-    /// (Linux's `tcp_select_initial_window`).
+    /// Returns the offer of a socket with `space` bytes for received payload that may grow to
+    /// `clamp` bytes, over IP headers of `ip_header` bytes (Linux's `tcp_select_initial_window`).
+    ///
+    /// `clamp` is `u32::MAX` unless `SO_RCVBUF` was set.
     pub fn new(config: &Config, ip_header: u32, mss: u16, space: u32, clamp: u32) -> Self {
         let space = space.min(clamp);
         let whole = space - space % u32::from(mss.max(1));
@@ -70,7 +72,7 @@ impl Offer {
         }
     }
 
-    /// The SYN of an active open (also sent again with a new `now` on timeout).
+    /// Returns the SYN of an active open. It is sent again with a new `now` after a timeout.
     pub fn syn(&self, now: Instant, isn: SeqNumber, ts_offset: u32) -> Segment {
         let mut flags = Flags::SYN;
         flags.set(Flags::ECE | Flags::CWR, self.asks_ecn());
@@ -134,27 +136,29 @@ impl Offer {
     }
 }
 
-/// What both ends agreed on in their SYNs.
+/// Result of the handshake: what both ends agreed on in their SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The most payload and options that the peer takes in one segment, in bytes.
+    /// Largest sum of payload and options that the peer takes in one segment, in bytes.
     pub mss: u16,
-    /// Shift of the peer's windows; `None` when windows are not scaled.
+    /// Shift of the peer's windows; `None` if windows are not scaled.
     pub snd_wscale: Option<u8>,
-    /// Shift of our windows; 0 when windows are not scaled.
+    /// Shift of the windows of this end; 0 if windows are not scaled.
     pub rcv_wscale: u8,
     /// SACK may be used in both directions.
     pub sack: bool,
-    /// The peer's `TSval`; `None` when there are no timestamps.
+    /// The peer's `TSval`; `None` if timestamps are not used.
     pub ts_recent: Option<u32>,
     /// ECN may be used (RFC 3168).
     pub ecn: bool,
 }
 
 impl Negotiated {
-    /// The agreement that follows from the peer's SYN or SYN-ACK and our `offer`. A missing MSS
-    /// option means the default of the address family (RFC 9293 section 3.7.1); an MSS below
-    /// `tcp_min_snd_mss` is raised to it, so that no peer can make us send crumbs.
+    /// Returns the agreement that follows from the peer's SYN or SYN-ACK and the `offer` of this
+    /// end.
+    ///
+    /// A missing MSS option means the default of the address family (RFC 9293 section 3.7.1). An
+    /// MSS below `tcp_min_snd_mss` is raised to it, so that no peer can force tiny segments.
     pub fn of(peer: &Segment, offer: &Offer) -> Self {
         let options = &peer.options;
         let mss = options.mss.filter(|&mss| mss > 0).unwrap_or(offer.default_mss);
@@ -176,47 +180,48 @@ impl Negotiated {
     }
 }
 
-/// What a completed passive open hands to the new connection.
+/// State of a completed passive open, from which a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Our initial sequence number.
+    /// Initial sequence number of this end.
     pub iss: SeqNumber,
-    /// The peer's initial sequence number.
+    /// Initial sequence number of the peer.
     pub irs: SeqNumber,
-    /// What was agreed.
+    /// What both ends agreed on.
     pub negotiated: Negotiated,
-    /// The peer's window in bytes, as the last ACK of the handshake says.
+    /// The peer's window in bytes, from the last ACK of the handshake.
     pub snd_wnd: u32,
-    /// The window that we advertised, in bytes.
+    /// Window that this end advertised, in bytes.
     pub rcv_wnd: u32,
-    /// What we add to our clock in timestamps.
+    /// Offset that this end adds to its clock in timestamps.
     pub ts_offset: u32,
-    /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once or is forgotten.
+    /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once, or was a SYN
+    /// cookie.
     pub synack_rtt: Option<Nanos>,
     /// Timeouts of the SYN-ACK, and the time since it was first sent.
     pub synack_timeouts: (u32, Nanos),
 }
 
-/// What is to be done with a [`Request`] after a segment or a deadline.
+/// Action that a [`Request`] asks its host for, after a segment or a deadline.
 #[derive(Clone, Debug)]
 pub enum RequestVerdict {
-    /// Nothing.
+    /// Do nothing.
     Drop,
     /// Send the SYN-ACK again.
     Retransmit(Segment),
     /// Send a challenge ACK (RFC 5961 section 5); the request stays.
     Challenge(Segment),
-    /// Send a reset for a segment that belongs to no connection; the request stays.
+    /// Send a reset for a segment that belongs to no connection. The request stays.
     Reset(Segment),
-    /// The connection is established; give the same segment to it, for it may carry data and FIN.
+    /// Make a connection and give it the same segment, which may carry data and FIN.
     Accepted(Accepted),
-    /// Forget the request: the peer reset it, or it never answered.
+    /// Forget the request: the peer reset it, or never answered.
     Closed,
 }
 
-/// A passive open that waits for the last ACK of its handshake (SYN-RECEIVED).
+/// Passive open that waits for the last ACK of its handshake (SYN-RECEIVED).
 ///
-/// At most 96 bytes; O(1) per segment and timer.
+/// Cost: at most 96 bytes; O(1) per segment and timer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     iss: SeqNumber,
@@ -237,7 +242,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes a SYN (without ACK or RST). [`synack`](Self::synack) is to be sent at once.
+    /// Takes a SYN (without ACK or RST). The caller sends [`synack`](Self::synack) at once.
     pub fn new(now: Instant, syn: &Segment, isn: SeqNumber, ts_offset: u32, offer: &Offer) -> Self {
         Self {
             iss: isn,
@@ -254,28 +259,28 @@ impl Request {
         }
     }
 
-    /// The sequence number of its SYN-ACK.
+    /// Returns the sequence number of the SYN-ACK.
     pub fn iss(&self) -> SeqNumber {
         self.iss
     }
 
-    /// The SYN-ACK as of `now`.
+    /// Returns the SYN-ACK as of `now`.
     pub fn synack(&self, now: Instant) -> Segment {
         let tsval = timestamp(now, self.ts_offset);
         self.offer.synack(&self.negotiated, self.iss, self.rcv_nxt(), tsval)
     }
 
-    /// What was agreed.
+    /// Returns what both ends agreed on.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
-    /// When [`on_deadline`](Self::on_deadline) is due.
+    /// Returns when [`on_deadline`](Self::on_deadline) is due.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Sends the SYN-ACK again, each time after twice as long, and gives up after
+    /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after
     /// `tcp_synack_retries`.
     pub fn on_deadline(&mut self, now: Instant, config: &Config) -> RequestVerdict {
         if now < self.deadline {

@@ -1,4 +1,4 @@
-//! Which queueing discipline, with which parameters: typed, and as `tc` writes it.
+//! Kind and parameters of a queueing discipline, typed and as `tc` writes them.
 
 use super::Qdisc;
 use super::codel::{self, Codel, Law, MAX_INTERVAL};
@@ -19,83 +19,85 @@ use thiserror::Error;
 /// A turn shorter than this makes the round robin spin (`quantum`).
 const QUANTUM: RangeInclusive<u32> = 256..=1 << 20;
 
-/// A queueing discipline with its parameters. [`FromStr`] reads what would follow `tc qdisc replace
-/// dev DEV root`, [`Display`](fmt::Display) prints it so.
+/// Queueing discipline with its parameters.
+///
+/// [`FromStr`] parses the words that follow `tc qdisc replace dev DEV root`, and
+/// [`Display`](fmt::Display) prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QdiscConfig {
-    /// Three bands in strict order.
+    /// `pfifo_fast`: three bands in strict order of priority.
     PfifoFast {
-        /// Frames that may wait in each band (`txqueuelen` of the device in Linux).
+        /// Most frames that wait in each band (`txqueuelen` of the device in Linux).
         limit: u32,
     },
-    /// Fair queueing with departure times.
+    /// `fq`: fair queueing with departure times.
     Fq(fq::Config),
-    /// Fair queueing under CoDel.
+    /// `fq_codel`: fair queueing under CoDel.
     FqCodel(fq_codel::Config),
-    /// One queue under CoDel.
+    /// `codel`: one queue under CoDel.
     Codel(codel::Config),
-    /// The token bucket filter.
+    /// `tbf`: the token bucket filter.
     Tbf(tbf::Config),
-    /// One of these at each queue of the device, which is what neap does in any case.
+    /// `mq`: one of these at each queue of the device, which is how neap arranges every qdisc.
     Mq(Box<Self>),
     /// One of a user's own, see [`QdiscConfig::custom`].
     Custom(CustomQdisc),
 }
 
 impl Default for QdiscConfig {
-    /// `pfifo_fast`, the kernel's `net.core.default_qdisc`.
+    /// Returns `pfifo_fast`, the kernel's `net.core.default_qdisc`.
     fn default() -> Self {
         Self::PfifoFast { limit: PfifoFast::TXQUEUELEN as u32 }
     }
 }
 
-/// Why a description of a qdisc makes no sense.
+/// Reason why a description of a qdisc was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QdiscError {
-    /// Nothing was said.
+    /// The text is empty.
     #[error("no qdisc is named; there are {BUILT_IN}")]
     Empty,
-    /// There is none of this name.
+    /// There is no qdisc of this name.
     #[error("unknown qdisc {kind:?}; there are {available}")]
     UnknownKind {
-        /// What was said.
+        /// Name that was given.
         kind: String,
-        /// What there is.
+        /// Names that there are.
         available: String,
     },
-    /// The name of a kind to be registered is empty, or has blanks or what cannot be seen.
+    /// The name of a kind to be registered is not one visible word.
     #[error("qdisc name {0:?}: use one visible word")]
     Name(&'static str),
     /// The name of a kind to be registered is that of another one.
     #[error("a qdisc {0:?} is there already: choose another name")]
     Taken(&'static str),
-    /// It has no such parameter.
+    /// The qdisc has no such parameter.
     #[error("{kind} has no parameter {name:?}")]
     UnknownParameter {
-        /// The qdisc.
+        /// Name of the qdisc.
         kind: &'static str,
-        /// What was said.
+        /// The parameter that was given.
         name: String,
     },
-    /// The text ends behind the parameter's name.
+    /// The text ends behind the name of this parameter.
     #[error("parameter {0:?} needs a value")]
     MissingValue(String),
     /// The value is not of the parameter's kind, or out of its range.
     #[error("{value:?} is no value for {name}: it must be {expected}")]
     BadValue {
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// What was said.
+        /// The value that was given.
         value: String,
-        /// What it should have been.
+        /// The values that the parameter takes.
         expected: &'static str,
     },
-    /// The qdisc cannot do without this parameter.
+    /// The qdisc needs a parameter that was not given.
     #[error("{kind} needs {name}")]
     MissingParameter {
-        /// The qdisc.
+        /// Name of the qdisc.
         kind: &'static str,
-        /// What is missing.
+        /// Name of the missing parameter.
         name: &'static str,
     },
 }
@@ -110,7 +112,7 @@ fn psched_mtu(capabilities: &Capabilities) -> u32 {
 }
 
 impl QdiscConfig {
-    /// Its name.
+    /// Returns the name of the qdisc.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::PfifoFast { .. } => "pfifo_fast",
@@ -123,8 +125,8 @@ impl QdiscConfig {
         }
     }
 
-    /// A qdisc of your own. `factory` makes one for each queue of a device; it is called when the
-    /// qdisc is set. Use [`QdiscKinds`](super::kinds::QdiscKinds) where a name must be enough.
+    /// Describes a qdisc of your own. `factory` makes one for each queue of a device, when the
+    /// qdisc is set. Use [`QdiscKinds`](super::kinds::QdiscKinds) to give it by name.
     pub fn custom(
         name: &'static str,
         factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
@@ -132,8 +134,8 @@ impl QdiscConfig {
         Self::Custom(CustomQdisc::new(name, factory))
     }
 
-    /// An empty one for one queue of a device. `seed` decides which flows share a bucket and must
-    /// be secret.
+    /// Makes an empty qdisc for one queue of a device. `seed` decides which flows share a bucket
+    /// and must be secret.
     pub fn build(&self, capabilities: &Capabilities, seed: u64) -> Box<dyn Qdisc> {
         let mtu = psched_mtu(capabilities);
         match self {
