@@ -80,6 +80,7 @@ mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
+mod settings;
 pub mod threadless;
 pub mod time;
 #[cfg(feature = "tokio")]

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::host::Host;
 use neap_posix::{Fd, Process};
-use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
+use neap_stack::qdisc::config::QdiscError;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -47,14 +47,15 @@ impl Stack {
         Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
     }
 
-    /// Replaces the queueing discipline of the device, in the words of `tc`. What waits moves into
+    /// Replaces the queueing discipline of the device, in the words of `tc`
+    /// or by the name of a kind of your own. What waits moves into
     /// the new one, or leaves at its time where that would not hold it; no socket's account
     /// changes.
     ///
     /// # Errors
     /// [`QdiscError`], and nothing is replaced.
     pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
-        let config: QdiscConfig = qdisc.parse()?;
+        let config = self.engine.qdiscs.parse(qdisc)?;
         let engine = &self.engine;
         let replaced = engine.stack.set_qdisc(clock::now(), engine.interface, &config);
         debug_assert!(replaced.is_ok(), "the device's interface stays as long as the stack");

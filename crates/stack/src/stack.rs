@@ -304,7 +304,7 @@ impl Stack {
     }
 
     /// Replaces the settings of the host and its connections. What each of them acts on is in
-    /// [`Sysctl::acts_on`](neap_tcp::config::Sysctl::acts_on). An open connection takes them up
+    /// [`Sysctl::acts_on`](neap_tcp::sysctl::Sysctl::acts_on). An open connection takes them up
     /// when it is next visited: by a call of its application, a packet or a timer.
     ///
     /// # Errors
