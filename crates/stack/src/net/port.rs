@@ -74,6 +74,27 @@ pub struct PortStats {
     pub qdisc: QdiscStats,
 }
 
+impl PortStats {
+    /// Returns each figure with its name, those of the qdisc left out.
+    pub fn figures(&self) -> [(&'static str, u64); 13] {
+        [
+            ("frames", self.frames),
+            ("bytes", self.bytes),
+            ("bypassed", self.bypassed),
+            ("segmented", self.segmented),
+            ("ring_full", self.ring_full),
+            ("deferred", self.deferred),
+            ("quota_exceeded", self.quota_exceeded),
+            ("tx_timeouts", self.tx_timeouts),
+            ("device_errors", self.device_errors),
+            ("pieces", self.pieces as u64),
+            ("ring_frames", self.ring_frames),
+            ("ring_bytes", self.ring_bytes),
+            ("ring_limit", self.ring_limit.unwrap_or(0)),
+        ]
+    }
+}
+
 /// Way out through one device queue.
 pub struct Port {
     queue: Mutex<Queue>,
