@@ -167,7 +167,7 @@ impl Packet {
     /// Makes a device of it, for a stack.
     pub fn into_device(self) -> Device {
         let queues = self.queues.into_iter().map(Rings::into_queue_pair).collect();
-        Device { name: self.name, capabilities: self.capabilities, queues }
+        Device { name: self.name, capabilities: self.capabilities, queues, monitor: None }
     }
 }
 

@@ -142,7 +142,7 @@ impl Tun {
         }
         let offload = self.offload;
         let queues = self.queues.into_iter().map(|fd| queue_pair(Arc::new(fd), offload)).collect();
-        Device { name: self.name, capabilities, queues }
+        Device { name: self.name, capabilities, queues, monitor: None }
     }
 }
 

@@ -56,7 +56,7 @@ use std::collections::BTreeMap;
 use units::Time;
 use watch::WatchedRun;
 
-/// A scenario file that was read and checked.
+/// Scenario file that was parsed and checked.
 pub struct Experiment<'a> {
     source: SourceFile,
     scenario: Scenario,
@@ -74,17 +74,17 @@ pub struct Extensions {
     pub qdiscs: QdiscKinds,
 }
 
-/// What an expectation says about a run.
+/// Verdict of an expectation about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What holds or does not hold, in words.
+    /// Text of the expectation with its value.
     pub text: String,
-    /// It holds.
+    /// Whether the expectation holds.
     pub holds: bool,
 }
 
 impl<'a> Experiment<'a> {
-    /// Reads and checks a scenario, all values of its sweep too. `files` gives the text of the
+    /// Parses and checks a scenario, with all values of its sweep. `files` gives the text of the
     /// files that it names.
     ///
     /// # Errors
@@ -111,17 +111,17 @@ impl<'a> Experiment<'a> {
         Ok(Self { source, scenario, choices, files, extensions })
     }
 
-    /// What the file says.
+    /// Returns the contents of the file.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// All combinations of the sweep; one, empty, if there is none.
+    /// Returns all combinations of the sweep: one empty combination if there is no sweep.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
 
-    /// Tells this text and its seed from others.
+    /// Returns a text that distinguishes this scenario and seed from others.
     pub fn fingerprint(&self) -> String {
         let bytes = self.source.text.bytes();
         let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
@@ -131,7 +131,7 @@ impl<'a> Experiment<'a> {
     /// Runs one combination. `progress` is told the share that is done.
     ///
     /// # Errors
-    /// [`ScenarioError`] if the values contradict each other, [`RunError`].
+    /// [`RunError`], or [`ScenarioError`] if the values contradict each other.
     pub fn run(
         &self,
         choice: &Choice,
@@ -140,11 +140,11 @@ impl<'a> Experiment<'a> {
         self.run_watched(choice, progress, Watch::default())
     }
 
-    /// As [`run`](Self::run), and looks at what is asked for. The figures and the hash are the
-    /// same.
+    /// Runs one combination and records what `watch` asks for. Figures and hash are those of
+    /// [`run`](Self::run).
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn run_watched(
         &self,
         choice: &Choice,
@@ -178,7 +178,7 @@ impl<'a> Experiment<'a> {
         WatchedRun::new(built, oracles, end).run(most, run::apply)
     }
 
-    /// What the expectations say about these runs.
+    /// Returns the verdicts of the expectations about these runs.
     ///
     /// # Errors
     /// A figure that does not exist, or a combination that was not run.

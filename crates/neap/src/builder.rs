@@ -14,7 +14,7 @@ use neap_stack::qdisc::Qdisc;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::route::{Prefix, Route, RouteEntry};
-use neap_stack::stack::StackConfig;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
 use std::time::Duration;
@@ -214,19 +214,15 @@ impl Builder {
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
         if let Some(qdisc) = qdisc {
-            let is_there = stack.set_qdisc(clock::now(), interface, &qdisc);
-            debug_assert!(is_there, "the interface was just made");
+            stack.set_qdisc(clock::now(), interface, &qdisc).map_err(StackError::from)?;
         }
         for gateway in self.gateways {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let route =
-                Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
+            let route = Route { interface, gateway: Some(gateway), mtu: None, pref_src: None };
             let entry = RouteEntry { prefix, metric: 0, route };
-            if !stack.add_route(entry) {
-                return Err(BuildError::Route(any.to_string()));
-            }
+            stack.add_route(entry).map_err(StackError::from)?;
         }
         let drivers = descriptors
             .iter()

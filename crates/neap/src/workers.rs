@@ -56,8 +56,9 @@ impl Stack {
     /// [`QdiscError`], and nothing is replaced.
     pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
         let config = self.engine.qdiscs.parse(qdisc)?;
-        let is_there = self.engine.stack.set_qdisc(clock::now(), self.engine.interface, &config);
-        debug_assert!(is_there, "the device's interface stays as long as the stack");
+        let engine = &self.engine;
+        let replaced = engine.stack.set_qdisc(clock::now(), engine.interface, &config);
+        debug_assert!(replaced.is_ok(), "the device's interface stays as long as the stack");
         Ok(())
     }
 }
@@ -78,6 +79,6 @@ impl Drop for Stack {
             engine.stack.poll(shard, clock::now());
         }
         // Sockets that are still held keep the host, and may not keep the device.
-        engine.stack.remove_interfaces();
+        engine.stack.remove_interfaces(clock::now());
     }
 }

@@ -113,10 +113,12 @@ impl From<ConnectionError> for Errno {
             ConnectionError::ProtocolUnavailable => Self::ENOPROTOOPT,
             ConnectionError::NotSupported => Self::EOPNOTSUPP,
             ConnectionError::HostDown => Self::EHOSTDOWN,
+            ConnectionError::NetworkDown => Self::ENETDOWN,
             ConnectionError::NoNetwork => Self::ENONET,
             ConnectionError::Forbidden => Self::EACCES,
             ConnectionError::Protocol => Self::EPROTO,
             ConnectionError::MessageTooLong => Self::EMSGSIZE,
+            _ => Self::EIO,
         }
     }
 }
@@ -143,8 +145,8 @@ impl From<ReadError> for Errno {
 impl From<OptionError> for Errno {
     fn from(error: OptionError) -> Self {
         match error {
-            OptionError::Range(_) => Self::EINVAL,
             OptionError::UnknownCongestion(_) => Self::ENOENT,
+            _ => Self::EINVAL,
         }
     }
 }
@@ -165,6 +167,7 @@ impl From<SocketError> for Errno {
             SocketError::InvalidArgument => Self::EINVAL,
             SocketError::Reported(error) => error.into(),
             SocketError::ShutDown => Self::ENETDOWN,
+            _ => Self::EIO,
         }
     }
 }

@@ -45,6 +45,23 @@ pub struct Capabilities {
     pub pacing_shift: u8,
 }
 
+impl Capabilities {
+    /// A device that carries packets and leaves all other work to the stack: no checksums, no
+    /// super-frames. Change the fields that it does better.
+    pub const fn new(medium: Medium, mtu: u16, completion: Completion) -> Self {
+        Self {
+            medium,
+            mtu,
+            gso_max_size: mtu as u32,
+            gso_max_segs: u16::MAX as u32,
+            checksum_tx: false,
+            checksum_rx: false,
+            completion,
+            pacing_shift: 10,
+        }
+    }
+}
+
 /// Sending half of one queue of a device.
 pub trait TxQueue: Send {
     /// Takes a frame and keeps it until the wire has it. Returns the frame if the ring is full.
@@ -141,8 +158,52 @@ impl core::fmt::Debug for QueuePair {
     }
 }
 
+/// What becomes of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Packets pass.
+    Up,
+    /// Packets are lost; the device is there, and its link may come back.
+    Down,
+    /// The device was removed and does not come back.
+    Gone,
+}
+
+/// What a device says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkStatus {
+    /// Whether packets pass.
+    pub state: LinkState,
+    /// Largest IP packet in bytes, where the device knows; otherwise that of
+    /// [`Capabilities`] holds.
+    pub mtu: Option<u16>,
+    /// The Ethernet address, where the device knows; otherwise that of [`Capabilities`] holds.
+    pub address: Option<[u8; 6]>,
+}
+
+impl LinkStatus {
+    /// Nothing is known but the state.
+    pub fn new(state: LinkState) -> Self {
+        Self { state, mtu: None, address: None }
+    }
+}
+
+/// Finds out what has become of a device. It may take system calls: the stack asks when it is told
+/// to ([`Stack::look_at_link`](crate::stack::Stack::look_at_link)), never for a packet.
+pub trait LinkMonitor: Send {
+    /// The state of the device now. What made the monitor's descriptor readable is taken.
+    fn look(&mut self) -> LinkStatus;
+
+    /// Becomes readable when there is something new to see; `None` where only errors of the queues'
+    /// descriptors tell.
+    #[cfg(unix)]
+    fn descriptor(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
+        None
+    }
+}
+
 /// Opened device, ready to be attached to a stack as one interface.
-#[derive(Debug)]
 pub struct Device {
     /// Name of the device, as the system knows it.
     pub name: String,
@@ -150,4 +211,15 @@ pub struct Device {
     pub capabilities: Capabilities,
     /// Queues of the device. One shard of the stack serves each.
     pub queues: Vec<QueuePair>,
+    /// Tells what becomes of the device; `None` where it stays as it is.
+    pub monitor: Option<Box<dyn LinkMonitor>>,
+}
+
+impl core::fmt::Debug for Device {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { name, capabilities, queues, .. } = self;
+        let mut shown = f.debug_struct("Device");
+        shown.field("name", name).field("capabilities", capabilities);
+        shown.field("queues", &queues.len()).finish_non_exhaustive()
+    }
 }

@@ -33,6 +33,7 @@
 pub mod device;
 mod doorbell;
 pub mod drop_reason;
+pub mod event;
 pub mod flow;
 pub mod frame;
 pub mod hand_off;
@@ -48,4 +49,4 @@ pub mod wheel;
 pub mod wire;
 
 pub use host::gro;
-pub use net::{gso, interface, neighbor, port, qdisc, reassembly, route};
+pub use net::{error, gso, interface, neighbor, port, qdisc, reassembly, route};

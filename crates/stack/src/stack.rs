@@ -1,13 +1,13 @@
 //! [`Stack`]: one host, driven only by [`poll`](Stack::poll).
 
-use crate::device::Device;
+mod network;
+
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
-use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo};
-use crate::net::port::Port;
+use crate::net::error::NetError;
+use crate::net::interface::InterfaceId;
 use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
-use crate::net::route::{Prefix, RouteEntry};
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
 use crate::socket::listener::ListenerHandle;
@@ -30,6 +30,7 @@ pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
     #[error(transparent)]
@@ -40,6 +41,9 @@ pub enum StackError {
     /// A device has no queues.
     #[error("device {0} has no queues")]
     NoQueues(String),
+    /// What was said of the network makes no sense.
+    #[error(transparent)]
+    Net(#[from] NetError),
 }
 
 /// One host. Dropping it resets its connections and closes its sockets.
@@ -50,6 +54,7 @@ pub struct Stack {
 
 /// Numbers of the sockets of a host, and of what else they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// TCP sockets by kind.
     pub tcp: SocketCounts,
@@ -74,85 +79,34 @@ impl Stack {
         Ok(Self { host: Arc::new(Host::new(config)) })
     }
 
-    /// Attaches a device with these addresses, and adds routes to their networks.
-    ///
-    /// Each queue pair is served by one shard, in turn, behind a `pfifo_fast`.
-    ///
-    /// # Errors
-    /// [`StackError::NoQueues`] if the device has none.
-    pub fn add_interface(
-        &self,
-        now: Instant,
-        device: Device,
-        addresses: &[Address],
-    ) -> Result<InterfaceId, StackError> {
-        let Device { name, capabilities, queues } = device;
-        if queues.is_empty() {
-            return Err(StackError::NoQueues(name));
-        }
-        let host = &self.host;
-        let mut ports = Vec::new();
-        let mut receivers = Vec::new();
-        for (index, pair) in queues.into_iter().enumerate() {
-            let bell = host.shards[index % host.shards.len()].list.bell().clone();
-            let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
-            ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, bell.into(), now)));
-            receivers.push(pair.rx);
-        }
-        let interface = Arc::new(Interface::new(
-            name,
-            capabilities,
-            addresses.to_vec(),
-            ports,
-            host.fork_seed(),
-            host.net.counters.clone(),
-            host.net.housekeeping.clone(),
-        ));
-        let id = host.net.topology.add(interface.clone());
-        for (index, rx) in receivers.into_iter().enumerate() {
-            let port = interface.port(index).clone();
-            host.shards[index % host.shards.len()].add_queue(interface.clone(), port, rx);
-        }
-        Ok(id)
-    }
-
-    /// Adds a route (`ip route add`). Returns false if it names no interface.
-    #[must_use = "false means that there is no such interface"]
-    pub fn add_route(&self, entry: RouteEntry) -> bool {
-        self.host.net.topology.add_route(entry)
-    }
-
-    /// Removes the routes of a prefix through an interface. Returns whether there were any.
-    pub fn remove_route(&self, prefix: Prefix, interface: InterfaceId) -> bool {
-        self.host.net.topology.remove_route(prefix, interface)
-    }
-
-    /// Returns all routes.
-    pub fn routes(&self) -> Vec<RouteEntry> {
-        self.host.net.topology.routes()
-    }
-
     /// Replaces the qdisc at each queue of an interface (`tc qdisc replace dev DEV root`, for
-    /// several queues under `mq`). Returns false if there is no such interface.
+    /// several queues under `mq`).
     ///
     /// Waiting frames move into the new qdisc, or leave at their time if it would not hold them;
-    /// see [`Port::set_qdisc`].
-    #[must_use = "false means that there is no such interface"]
-    pub fn set_qdisc(&self, now: Instant, interface: InterfaceId, config: &QdiscConfig) -> bool {
+    /// see [`Port::set_qdisc`](crate::port::Port::set_qdisc).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_qdisc(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        config: &QdiscConfig,
+    ) -> Result<(), NetError> {
         let host = &self.host;
-        let Some(interface) = host.net.topology.interface(interface) else { return false };
+        let interface = host.net.topology.interface(interface)?;
         for port in interface.ports() {
-            let qdisc = config.build(interface.capabilities(), host.fork_seed());
+            let qdisc = config.build(&interface.capabilities(), host.fork_seed());
             let lost = port.set_qdisc(qdisc, now);
             host.net.counters.drops.add(DropReason::QdiscDrop, lost as u64);
         }
-        true
+        Ok(())
     }
 
     /// Returns what `tc -s qdisc` prints, one report for each queue of an interface. It waits for
     /// threads that drain.
     pub fn qdiscs(&self, now: Instant, interface: InterfaceId) -> Vec<Report> {
-        let Some(interface) = self.host.net.topology.interface(interface) else {
+        let Ok(interface) = self.host.net.topology.interface(interface) else {
             return Vec::new();
         };
         interface.ports().iter().map(|port| port.qdisc(now)).collect()
@@ -160,11 +114,21 @@ impl Stack {
 
     /// Keeps the byte queue limits of an interface within `min..=max` (`limit_min`, `limit_max`).
     /// Equal bounds fix the limit.
-    pub fn set_byte_queue_limits(&self, now: Instant, interface: InterfaceId, min: u64, max: u64) {
-        let Some(interface) = self.host.net.topology.interface(interface) else { return };
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_byte_queue_limits(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        min: u64,
+        max: u64,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
         for port in interface.ports() {
             port.set_byte_queue_limits(min, max, now);
         }
+        Ok(())
     }
 
     /// Does what is due at `now` on one shard. Returns when to come back, and why.
@@ -281,11 +245,6 @@ impl Stack {
         self.host.shut_down(now);
     }
 
-    /// Removes all interfaces with their routes, and closes their devices.
-    pub fn remove_interfaces(&self) {
-        self.host.remove_interfaces();
-    }
-
     /// Returns every TCP connection with its state, figures, and where its bytes are (`ss -tin`).
     /// It waits for threads that own one.
     pub fn flows(&self, now: Instant) -> Vec<FlowInfo> {
@@ -322,11 +281,6 @@ impl Stack {
     /// Returns the counts of dropped packets by reason.
     pub fn drops(&self) -> &Drops {
         &self.host.net.counters.drops
-    }
-
-    /// Returns the figures of all interfaces.
-    pub fn interfaces(&self, now: Instant) -> Vec<InterfaceInfo> {
-        self.host.net.topology.info(now)
     }
 
     /// Returns how many packets the devices lost before they could be received.
@@ -409,6 +363,6 @@ impl Drop for Stack {
         let now = self.host.last_noted_time();
         self.host.shut_down(now);
         // Handles may outlive the stack; devices do not.
-        self.remove_interfaces();
+        self.remove_interfaces(now);
     }
 }

@@ -31,6 +31,7 @@ pub struct PortRange {
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoBonus {
     /// There is no bonus, as before 2022.
     Off,
@@ -43,6 +44,7 @@ pub enum TsoBonus {
 
 /// Rule that computes the small-queue limit: how many bytes of one socket may be below TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SmallQueueRule {
     /// The limit is `tcp_limit_output_bytes` at every rate (Linux 46d3ceabd8d9, 2012).
     Fixed,
@@ -53,6 +55,7 @@ pub enum SmallQueueRule {
 
 /// Rule that decides whether a frame that could grow is sent now or waits for the next ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoDefer {
     /// The frame is sent if the next ACK is expected later than half a round trip or a millisecond
     /// from now (Linux 295ce1eb36ae, 2025).
@@ -315,6 +318,7 @@ impl Default for Config {
 
 /// Error of reading or setting a sysctl.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SysctlError {
     /// There is no sysctl of this name.
     #[error("unknown sysctl {0}")]

@@ -312,10 +312,11 @@ impl<'a> Builder<'a> {
                     let qdisc = self.extensions.qdiscs.parse(text.get_ref());
                     let qdisc = qdisc.map_err(|error| self.source.error(text, error))?;
                     let is_set = stack.set_qdisc(now, interface, &qdisc);
-                    debug_assert!(is_set, "the interface is there");
+                    debug_assert!(is_set.is_ok(), "the interface is there");
                 }
                 if host.nic.bql == Some(false) {
-                    stack.set_byte_queue_limits(now, interface, u64::MAX, u64::MAX);
+                    let is_set = stack.set_byte_queue_limits(now, interface, u64::MAX, u64::MAX);
+                    debug_assert!(is_set.is_ok(), "the interface is there");
                 }
             }
         }
@@ -371,11 +372,10 @@ impl<'a> Builder<'a> {
             NodeId::Host(host) => {
                 let interface = self.world.interfaces(host).find(|&(_, id, _)| id == link);
                 let Some((interface, ..)) = interface else { return };
-                let interface = interface.0;
                 let route = Route { interface, gateway: None, mtu: None, pref_src: None };
-                let added =
-                    self.world.stack(host).add_route(RouteEntry { prefix, metric: 0, route });
-                debug_assert!(added, "the interface is there");
+                let entry = RouteEntry { prefix, metric: 0, route };
+                let replaced = self.world.stack(host).replace_route(entry);
+                debug_assert!(replaced.is_ok(), "the interface is there");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One run of a scenario, from the first event to its figures.
+//! Run of a scenario, from the first event to its figures.
 
 use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
@@ -10,26 +10,26 @@ use crate::rng::mix;
 use crate::world::{Fault, World};
 use neap_tcp::time::{Instant, Nanos};
 
-/// What a run has come to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// All figures by name.
     pub figures: Figures,
-    /// What was looked at over time.
+    /// Samples over time.
     pub series: Series,
     /// Hash of when each frame left on every link, how long it was, and of all figures.
     pub hash: String,
-    /// What plots need, if it was asked for.
+    /// Recording for plots, if it was asked for.
     pub recording: Option<Recording>,
 }
 
-/// Why a run has no figures.
+/// Reason why a run has no figures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A host spins.
+    /// A host spins: it always has more to do, and time does not pass.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// An oracle was asked for, and this does not hold.
+    /// An oracle was asked for, and this rule of it is broken.
     #[error("does not hold: {0}")]
     Broken(String),
     /// The receiver of an application got other bytes than were sent.
@@ -37,7 +37,7 @@ pub enum RunError {
     WrongByte {
         /// The name of the application.
         app: String,
-        /// Where in its stream.
+        /// Position in its stream.
         at: u64,
     },
 }

@@ -7,10 +7,10 @@ use core::fmt::Write;
 use core::ops::Range;
 use toml::{Table, Value};
 
-/// One combination: parameter and value, in the order of the parameters' names.
+/// Combination of a sweep: parameters and values, in the order of the parameters' names.
 pub type Choice = Vec<(String, Value)>;
 
-/// A choice as text, for people and to know it again.
+/// Returns a combination as text.
 pub fn describe(choice: &Choice) -> String {
     let mut text = String::new();
     for (index, (name, value)) in choice.iter().enumerate() {
@@ -20,7 +20,7 @@ pub fn describe(choice: &Choice) -> String {
     text
 }
 
-/// A value without quotation marks.
+/// Returns a value without quotation marks.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -10,6 +10,7 @@ pub mod error_queue;
 pub mod gro;
 mod icmp_error;
 pub(crate) mod input;
+mod links;
 pub(crate) mod listener;
 pub(crate) mod opening;
 mod pages;
@@ -22,6 +23,7 @@ pub(crate) mod tcp;
 mod tcp_egress;
 pub(crate) mod udp;
 
+use crate::event::Subscribers;
 use crate::flow::FlowKey;
 use crate::net::rate_limit::RateLimit;
 use crate::net::reassembly;
@@ -68,6 +70,7 @@ pub(crate) struct Host {
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
     pub(crate) registry: Registry,
+    pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
     reset_limit: RateLimit,
     /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
@@ -113,6 +116,7 @@ impl Host {
             demux: Demux::new(flow_key, seed(5)),
             udp: UdpTable::new(seed(6)),
             registry: Registry::default(),
+            events: Subscribers::default(),
             shards,
             reset_limit: RateLimit::default(),
             part_seed: AtomicU64::new(seed(11)),
@@ -218,13 +222,6 @@ impl Host {
             self.close_listener(&listener, now);
         }
         self.udp.shut_down();
-    }
-
-    /// Removes all interfaces with their routes, and closes their devices.
-    pub(crate) fn remove_interfaces(&self) {
-        for shard in &self.shards {
-            shard.remove_queues();
-        }
-        self.net.topology.clear();
+        self.events.end();
     }
 }

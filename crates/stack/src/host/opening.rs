@@ -134,7 +134,8 @@ impl Host {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         // The route before the settings: settings that change in between are taken up later,
         // since the route is old then.
-        let mtu = route.refresh(&self.net, now, tuple.remote).map_or(0, |route| route.mtu);
+        let way = route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mtu = way.map_or(0, |way| way.mtu);
         let config = self.config();
         let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
         let Ok(controller) = config.controllers.make(controller) else {

@@ -9,10 +9,11 @@ use super::pages::PagePool;
 use super::registry::Target;
 use super::run_list::{RunCell, RunList, SocketId, Work};
 use crate::device::RxQueue;
+use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::host::gro::Gro;
 use crate::net::Visit;
-use crate::net::interface::Interface;
+use crate::net::interface::{Interface, InterfaceId};
 use crate::net::port::Port;
 use crate::net::topology::Locals;
 use crate::sync::{Mutex, lock};
@@ -37,6 +38,7 @@ const TICK: Nanos = Nanos::from_micros(1);
 /// Reason why the driver should come back at the time that [`poll`](crate::stack::Stack::poll)
 /// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Why {
     /// Another thread drives this shard. The call did nothing.
     Busy,
@@ -55,6 +57,8 @@ struct Receiving {
     interface: Arc<Interface>,
     port: Arc<Port>,
     rx: Box<dyn RxQueue>,
+    /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
+    is_up: bool,
 }
 
 /// What one round, or a part of it, found.
@@ -134,7 +138,8 @@ impl Shard {
         port: Arc<Port>,
         rx: Box<dyn RxQueue>,
     ) {
-        lock(&self.driver).queues.push(Receiving { interface, port, rx });
+        let is_up = interface.is_up();
+        lock(&self.driver).queues.push(Receiving { interface, port, rx, is_up });
         self.list.bell().ring(Instant::ZERO);
     }
 
@@ -142,10 +147,13 @@ impl Shard {
         lock(&self.driver).queues.iter().any(|queue| queue.port.waits_for_device())
     }
 
-    /// Drops the receive queues, when the host shuts down.
-    pub(crate) fn remove_queues(&self) {
-        let queues = core::mem::take(&mut lock(&self.driver).queues);
-        drop(queues);
+    /// Drops the receive queues of an interface, which is no longer part of the host.
+    pub(crate) fn remove_queues(&self, interface: InterfaceId) {
+        let mut driver = lock(&self.driver);
+        let is_of = |queue: &mut Receiving| queue.interface.id() == interface;
+        let gone: Vec<_> = driver.queues.extract_if(.., is_of).collect();
+        drop(driver);
+        drop(gone);
     }
 
     /// Packets that the devices lost before they could be received.
@@ -190,6 +198,9 @@ impl Shard {
         if driver.generation != topology.generation() {
             driver.generation = topology.generation();
             driver.locals = topology.locals();
+            for queue in &mut driver.queues {
+                queue.is_up = queue.interface.is_up();
+            }
         }
         let mut round = driver.receive(host, visit);
         self.list.restart_budget();
@@ -241,6 +252,10 @@ impl Driver {
                 let Some(packet) = queue.rx.receive(visit.now) else { break };
                 budget -= 1;
                 bytes = bytes.saturating_sub(packet.data.len());
+                if !queue.is_up {
+                    host.net.counters.drops.count(DropReason::LinkDown);
+                    continue;
+                }
                 let mut input = Input {
                     host,
                     visit,

@@ -10,6 +10,7 @@ use crate::flow::FourTuple;
 use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
+use crate::net::interface::InterfaceId;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
@@ -33,6 +34,8 @@ pub(crate) struct Debt {
     backlog_bytes: u32,
     /// The latest ICMP error and the sequence number that it quotes.
     icmp_error: Option<Box<(SeqNumber, ErrorReport)>>,
+    /// The device of this interface is gone.
+    lost: Option<InterfaceId>,
 }
 
 impl Debt {
@@ -72,7 +75,8 @@ impl Settle for TcpState {
     type Cx<'a> = Context<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
-        debt.work.is_empty() && debt.backlog.is_empty() && debt.icmp_error.is_none()
+        let Debt { work, backlog, icmp_error, lost, .. } = debt;
+        work.is_empty() && backlog.is_empty() && icmp_error.is_none() && lost.is_none()
     }
 
     fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
@@ -83,6 +87,10 @@ impl Settle for TcpState {
         if let Some(icmp_error) = debt.icmp_error {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
+        }
+        // The way was looked for above: none leads past the interface.
+        if debt.lost.is_some_and(|interface| self.route.was_lost_with(interface)) {
+            self.connection.on_network_down();
         }
         if debt.work.contains(Work::ABORT) {
             self.connection.abort();
@@ -114,8 +122,12 @@ impl TcpState {
         let tuple = &cx.socket.tuple;
         // The route before the settings: settings that change in between are taken up at the next
         // visit, since the route is old then.
-        let route = self.route.refresh(&cx.host.net, cx.now, tuple.remote);
-        let mtu = route.map_or(self.told_mtu, |route| route.mtu);
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple.local, tuple.remote);
+        let mtu = route.map(|route| route.mtu);
+        if mtu.is_none() {
+            self.connection.on_no_route();
+        }
+        let mtu = mtu.unwrap_or(self.told_mtu);
         self.connection.set_config(cx.host.config());
         if mtu != self.told_mtu {
             self.told_mtu = mtu;
@@ -402,6 +414,18 @@ impl TcpSocket {
         self.after_post(posted);
     }
 
+    /// Tells the connection that the device of an interface is gone.
+    pub(crate) fn on_device_gone(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+    ) {
+        let mut cx = Context { now, host, socket: self };
+        let posted = self.state.post(|debt| debt.lost = Some(interface), &mut cx);
+        self.after_post(posted);
+    }
+
     fn after_post(&self, posted: Posted) {
         match posted {
             Posted::Settled => {}
@@ -438,6 +462,7 @@ impl TcpSocket {
 
 /// Figures of one flow in a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FlowInfo {
     /// Address and port of this end.
     pub local: SocketAddr,

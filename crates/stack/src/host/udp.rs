@@ -10,6 +10,7 @@ use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
+use crate::net::interface::InterfaceId;
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
@@ -36,6 +37,7 @@ const OVERHEAD: u32 = 640;
 
 /// Received datagram.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReceivedDatagram {
     /// Address and port of the sender.
     pub from: SocketAddr,
@@ -173,6 +175,28 @@ impl UdpSocket {
         state.error = Some(error.into());
         // With the state locked: bit and error agree.
         self.readiness.0.signal(Ready::ERROR);
+    }
+
+    /// The device of an interface is gone. The socket fails once if nothing can reach it any more:
+    /// the way to its peer led there and no other does, its own address was there, or it was bound
+    /// to none and the host has none left.
+    fn on_device_gone(&self, host: &Host, now: Instant, interface: InterfaceId, is_last: bool) {
+        let mut state = lock(&self.state);
+        let UdpState { remote, route, .. } = &mut *state;
+        let local = self.local.ip();
+        let is_cut_off = match remote {
+            Some(remote) => {
+                let local = if local.is_unspecified() { None } else { Some(local) };
+                let way = host.net.topology.resolve_from(now, local, remote.ip());
+                way.is_none() && route.may_have_led_through(interface)
+            }
+            None if local.is_unspecified() => is_last,
+            None => host.check_local(local).is_err(),
+        };
+        if is_cut_off && !state.is_closed {
+            state.error = Some(ConnectionError::NetworkDown.into());
+            self.readiness.0.signal(Ready::ERROR);
+        }
     }
 
     fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
@@ -317,6 +341,21 @@ impl UdpTable {
     pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
         let socket = self.find(tuple);
         socket.as_deref().map(tell).is_some()
+    }
+
+    /// Tells all sockets that the device of an interface is gone; `is_last` says that no other is
+    /// left. Costs a look at each.
+    pub(crate) fn on_device_gone(
+        &self,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+        is_last: bool,
+    ) {
+        let sockets: Vec<_> = lock(&self.0).by_port.iter().cloned().collect();
+        for socket in sockets {
+            socket.on_device_gone(host, now, interface, is_last);
+        }
     }
 
     /// Forgets a socket whose last handle is gone.

@@ -5,7 +5,7 @@
 //! port. A cached route takes 64 bytes.
 
 use super::fragment::fragment;
-use super::interface::Output;
+use super::interface::{InterfaceId, Output};
 use super::topology::{LOOPBACK_MTU, NextHop, ResolvedRoute};
 use super::{Net, Visit};
 use crate::device::{Capabilities, Completion};
@@ -34,6 +34,8 @@ const SOFTWARE_GSO_SEGS: u32 = 65_535;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CachedRoute {
     route: Option<ResolvedRoute>,
+    /// The interface that the latest way led through.
+    via: Option<InterfaceId>,
     identification: u16,
 }
 
@@ -43,12 +45,26 @@ impl CachedRoute {
         &mut self,
         net: &Net,
         now: Instant,
+        local: IpAddr,
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
         if !self.is_current(net, now) {
-            self.route = net.topology.resolve(now, remote);
+            self.route = net.topology.resolve_from(now, Some(local), remote);
+            if let Some(route) = &self.route {
+                self.via = route.interface();
+            }
         }
         self.route.as_ref()
+    }
+
+    /// Whether the way led through this interface, and none leads there now.
+    pub(crate) fn was_lost_with(&self, interface: InterfaceId) -> bool {
+        self.route.is_none() && self.via == Some(interface)
+    }
+
+    /// Whether the latest way led through this interface, or none was ever looked for.
+    pub(crate) fn may_have_led_through(&self, interface: InterfaceId) -> bool {
+        self.via.is_none_or(|via| via == interface)
     }
 
     /// Whether nothing has changed since the route was found; settings of the host count too.
@@ -102,7 +118,7 @@ impl PathTraits {
             Some(NextHop::Neighbor(interface, _)) => {
                 let port = interface.port(shard);
                 let capabilities = port.capabilities();
-                path.gso = gso_limits(capabilities);
+                path.gso = gso_limits(capabilities, port.mtu());
                 path.holds_until_departure = port.holds_until_departure();
                 path.completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
                 path.pacing_shift = u32::from(capabilities.pacing_shift);
@@ -114,11 +130,11 @@ impl PathTraits {
 }
 
 /// Super-frames through a port: as the device takes them, or cut by the port.
-fn gso_limits(capabilities: &Capabilities) -> GsoLimits {
+fn gso_limits(capabilities: &Capabilities, mtu: u16) -> GsoLimits {
     if capabilities.gso_max_segs == 0 {
-        return GsoLimits { max_size: capabilities.mtu.into(), max_segs: 1 };
+        return GsoLimits { max_size: mtu.into(), max_segs: 1 };
     }
-    if capabilities.gso_max_size > u32::from(capabilities.mtu) {
+    if capabilities.gso_max_size > u32::from(mtu) {
         let max_size = capabilities.gso_max_size.min(MAX_PACKET);
         return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };
     }
@@ -180,7 +196,7 @@ fn tcp_frame(
     let is_super = segment.gso_size > 0 && segment.payload.len() > u32::from(segment.gso_size);
     let by_device = match next_hop {
         NextHop::Loopback => true,
-        NextHop::Neighbor(interface, _) => is_super || interface.capabilities().checksum_tx,
+        NextHop::Neighbor(interface, _) => is_super || interface.has_checksum_tx(),
     };
     let by = if by_device { ChecksumBy::Device } else { ChecksumBy::Stack };
     let tcp_len = tcp::emit(&mut headers, ports, &segment, pseudo, by);
@@ -318,7 +334,7 @@ impl Net {
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
         let mut cached = CachedRoute::default();
-        cached.refresh(self, visit.now, tuple.remote);
+        cached.refresh(self, visit.now, tuple.local, tuple.remote);
         let stamp = Stamp {
             departure: Instant::ZERO,
             credit: None,
@@ -336,7 +352,8 @@ impl Net {
         cached: &mut CachedRoute,
         datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
-        let Some(route) = cached.refresh(self, visit.now, datagram.remote) else {
+        let (local, remote) = (datagram.local, datagram.remote);
+        let Some(route) = cached.refresh(self, visit.now, local, remote) else {
             self.count_no_route();
             return Err(NoRoute);
         };

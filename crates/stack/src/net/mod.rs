@@ -3,8 +3,10 @@
 //! [`Net`] knows no socket. A failure that concerns sockets is returned: a packet that no neighbour
 //! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
 
+pub(crate) mod address;
 pub(crate) mod bql;
 pub(crate) mod egress;
+pub mod error;
 pub(crate) mod fragment;
 pub mod gso;
 pub(crate) mod housekeeping;

@@ -42,6 +42,7 @@ const LOCKTIME: Nanos = Nanos::from_secs(1);
 
 /// State of a neighbour, by the names that `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NeighborState {
     /// The link address is not known yet. Requests are under way, and frames wait.
     Incomplete,
@@ -57,6 +58,8 @@ pub enum NeighborState {
     Probe,
     /// The neighbour did not answer.
     Failed,
+    /// Named by the application: never asked, and never changed by what arrives.
+    Permanent,
 }
 
 /// Request for a link address that has to be sent.
@@ -84,6 +87,7 @@ pub struct Outcome {
 
 /// Entry of the neighbour table, a line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,
@@ -147,7 +151,10 @@ impl Entry {
             NeighborState::Failed => Some((0, self.used)),
             NeighborState::Stale => Some((1, self.used)),
             NeighborState::Reachable => Some((2, self.used)),
-            NeighborState::Incomplete | NeighborState::Delay | NeighborState::Probe => None,
+            NeighborState::Incomplete
+            | NeighborState::Delay
+            | NeighborState::Probe
+            | NeighborState::Permanent => None,
         }
     }
 
@@ -183,6 +190,8 @@ pub struct Neighbors {
     random: u64,
     wheel: Wheel,
     overflows: u64,
+    /// The interface is no longer part of a host.
+    is_closed: bool,
 }
 
 impl Neighbors {
@@ -195,6 +204,7 @@ impl Neighbors {
             random: seed,
             wheel: Wheel::new(Nanos::from_millis(1)),
             overflows: 0,
+            is_closed: false,
         }
     }
 
@@ -218,6 +228,10 @@ impl Neighbors {
     /// Keeps a frame until its next hop has answered, and asks for that. At most 101 frames or
     /// 212,992 bytes wait for one neighbour; the oldest are dropped.
     pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {
+        if self.is_closed {
+            out.discarded.push(frame);
+            return;
+        }
         let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
             self.overflows += 1;
             out.failed.push((address, frame));
@@ -254,6 +268,9 @@ impl Neighbors {
     ) {
         let Some(key) = self.find(address) else { return };
         let entry = &self.entries[key];
+        if entry.state == NeighborState::Permanent {
+            return;
+        }
         let changes = entry.has_link() && entry.link != link;
         if changes && !replace {
             // RFC 4861 section 7.2.5: a doubt, no knowledge.
@@ -286,6 +303,9 @@ impl Neighbors {
             return;
         };
         let entry = &self.entries[key];
+        if entry.state == NeighborState::Permanent {
+            return;
+        }
         let changes = entry.has_link() && entry.link != link;
         let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
         if !entry.has_link() || (changes && !locked) {
@@ -304,6 +324,55 @@ impl Neighbors {
                 entry.reachable_until = reachable_until;
             }
         }
+    }
+
+    /// Names the link address of a neighbour for good (`ip neighbour replace ... nud permanent`).
+    /// False if all entries are at work.
+    pub fn set_permanent(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        link: LinkAddress,
+        out: &mut Outcome,
+    ) -> bool {
+        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+            return false;
+        };
+        self.learn(now, key, link, NeighborState::Permanent, out);
+        true
+    }
+
+    /// Forgets a neighbour. The frames that waited for it, or `None` if it was not known.
+    pub fn remove(&mut self, address: IpAddr) -> Option<Vec<Frame>> {
+        let key = self.find(address)?;
+        Some(self.remove_entry(key).into())
+    }
+
+    /// Forgets all neighbours that are not permanent. The frames that waited for them.
+    pub fn flush(&mut self) -> Vec<Frame> {
+        self.remove_all(|entry| entry.state != NeighborState::Permanent)
+    }
+
+    /// Forgets all neighbours, and holds no frame from now on. The frames that waited.
+    pub fn close(&mut self) -> Vec<Frame> {
+        self.is_closed = true;
+        self.remove_all(|_| true)
+    }
+
+    fn remove_all(&mut self, which: impl Fn(&Entry) -> bool) -> Vec<Frame> {
+        let entries = self.entries.iter().filter(|(_, entry)| which(entry));
+        let keys: Vec<_> = entries.map(|(key, _)| key).collect();
+        keys.into_iter().flat_map(|key| self.remove_entry(key)).collect()
+    }
+
+    fn remove_entry(&mut self, key: usize) -> VecDeque<Frame> {
+        let mut gone = self.entries.remove(key);
+        self.wheel.remove(key as u64);
+        let hash = self.key.hash_one(gone.address);
+        if let Ok(place) = self.by_address.find_entry(hash, |&one| one == key) {
+            place.remove();
+        }
+        gone.take_held()
     }
 
     /// Returns when to call [`on_deadline`](Self::on_deadline) next.
@@ -364,7 +433,10 @@ impl Neighbors {
                 let address = entry.address;
                 out.failed.extend(entry.take_held().into_iter().map(|frame| (address, frame)));
             }
-            NeighborState::Reachable | NeighborState::Stale | NeighborState::Failed => {}
+            NeighborState::Reachable
+            | NeighborState::Stale
+            | NeighborState::Failed
+            | NeighborState::Permanent => {}
         }
     }
 
@@ -382,6 +454,7 @@ impl Neighbors {
         entry.state = state;
         entry.updated = now;
         entry.deadline = Instant::FAR_FUTURE;
+        entry.probes = 0;
         if state == NeighborState::Reachable {
             entry.reachable_until = reachable_until;
         }
@@ -405,12 +478,8 @@ impl Neighbors {
         if self.entries.len() >= MAX_ENTRIES {
             let worth = |(key, entry): (usize, &Entry)| Some((entry.worth(now)?, key));
             let (_, least) = self.entries.iter().filter_map(worth).min()?;
-            let gone = self.entries.remove(least);
-            self.wheel.remove(least as u64);
-            let hash = self.key.hash_one(gone.address);
-            if let Ok(place) = self.by_address.find_entry(hash, |&key| key == least) {
-                place.remove();
-            }
+            let held = self.remove_entry(least);
+            debug_assert!(held.is_empty(), "frames wait only for entries at work");
         }
         let key = self.entries.insert(Entry::new(address));
         let (entries, hasher) = (&self.entries, self.key);

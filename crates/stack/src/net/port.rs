@@ -11,16 +11,17 @@
 //! Cost per frame: two uncontended mutexes when the empty qdisc is bypassed, two more otherwise; no
 //! allocation except for cutting.
 
-use crate::device::{Capabilities, Completion, TxQueue};
+use crate::device::{Capabilities, Completed, Completion, TxQueue};
 use crate::frame::Frame;
 use crate::hand_off::{HandOff, Posted, Released, Settle};
 use crate::net::bql::ByteQueueLimits;
 use crate::net::gso;
+use crate::net::qdisc::fifo::PfifoFast;
 use crate::net::qdisc::report::Report;
 use crate::net::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
+    Ordering::Relaxed, Ordering::Release,
 };
 use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
@@ -38,6 +39,7 @@ pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Figures of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortStats {
     /// Frames that the device took, pieces of cut super-frames counted one by one.
     pub frames: u64,
@@ -57,6 +59,8 @@ pub struct PortStats {
     pub tx_timeouts: u64,
     /// Frames that the device lost or refused for good.
     pub device_errors: u64,
+    /// Frames that were dropped because the link was down or the device taken away.
+    pub link_drops: u64,
     /// Pieces of a cut super-frame that wait for the device.
     pub pieces: usize,
     /// Frames that the device holds.
@@ -88,6 +92,8 @@ pub struct Port {
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
     capabilities: Capabilities,
+    /// Largest IP packet in bytes, as the interface says.
+    mtu: AtomicU16,
 }
 
 /// The qdisc, and what is in front of it.
@@ -143,6 +149,15 @@ impl Queue {
         }
     }
 
+    /// All frames, of which none is left.
+    fn take_all(&mut self) -> Vec<Frame> {
+        let qdisc = core::mem::replace(&mut self.qdisc, Box::new(PfifoFast::default()));
+        let mut frames: Vec<_> = core::mem::take(&mut self.requeued).into();
+        frames.extend(self.retiring.take().into_iter().flat_map(Qdisc::into_frames));
+        frames.extend(qdisc.into_frames());
+        frames
+    }
+
     fn stats(&self) -> QdiscStats {
         let mut stats = self.qdisc.stats();
         stats.requeues += self.requeues;
@@ -163,6 +178,9 @@ struct Debt {
     run: bool,
     reap: bool,
     deferred: u64,
+    /// The link went down, or it came up.
+    link: Option<bool>,
+    close: bool,
 }
 
 /// One call's part of the draining.
@@ -189,6 +207,8 @@ struct Transmitter {
     /// The device gave a frame back since it was last reaped.
     is_full: bool,
     needs_flush: bool,
+    /// The link is up; otherwise frames are dropped.
+    is_up: bool,
     ring_frames: u64,
     last_progress: Instant,
     bypassed_bytes: u64,
@@ -230,6 +250,7 @@ impl Port {
                 bql: on_wire.then(|| ByteQueueLimits::new(now)),
                 is_full: false,
                 needs_flush: false,
+                is_up: true,
                 ring_frames: 0,
                 last_progress: now,
                 bypassed_bytes: 0,
@@ -237,6 +258,7 @@ impl Port {
             }),
             kick,
             capabilities,
+            mtu: AtomicU16::new(capabilities.mtu),
         }
     }
 
@@ -352,9 +374,41 @@ impl Port {
         lock(&self.queue).qdisc.add_departures(departures);
     }
 
-    /// Returns the abilities of the device.
+    /// Returns the abilities of the device, with the MTU that it was attached with.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    /// Returns the largest IP packet, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu.load(Relaxed)
+    }
+
+    /// Changes the MTU. Super-frames that wait are cut as they were made.
+    pub fn set_mtu(&self, mtu: u16) {
+        self.mtu.store(mtu, Relaxed);
+    }
+
+    /// Says whether the link is up. While it is not, frames that leave the qdisc are dropped and
+    /// counted, those that wait there first of all.
+    pub fn set_link(&self, is_up: bool, now: Instant) {
+        self.visit(now, |debt| debt.link = Some(is_up));
+    }
+
+    /// Drops what waits, gives the device back to its owner, and drops all frames from now on.
+    /// Frames that waited.
+    pub fn close(&self, now: Instant) -> u64 {
+        let waiting = {
+            let mut queue = lock(&self.queue);
+            let waiting = queue.take_all();
+            self.backlog.store(queue.len(), Release);
+            waiting
+        };
+        // The drop of a credit wakes a socket: not under the lock.
+        let lost = waiting.len() as u64;
+        drop(waiting);
+        self.visit(now, |debt| debt.close = true);
+        lost
     }
 
     /// Returns what `tc -s qdisc` prints. It waits for a thread that drains.
@@ -443,16 +497,42 @@ impl<'a> Drain<'a> {
     }
 }
 
+/// What is in the place of a device that was given back. A port over it is down, and submits
+/// nothing.
+struct Closed;
+
+impl TxQueue for Closed {
+    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn reap(&mut self, _: Instant) -> Completed {
+        Completed::default()
+    }
+
+    fn next_event(&self) -> Instant {
+        Instant::FAR_FUTURE
+    }
+}
+
 impl Settle for Transmitter {
     type Debt = Debt;
     type Cx<'a> = Drain<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
-        !debt.run && !debt.reap
+        !debt.run && !debt.reap && !debt.close && debt.link.is_none()
     }
 
     fn settle(&mut self, debt: Debt, round: &mut Drain<'_>) {
         self.stats.deferred += debt.deferred;
+        if let Some(is_up) = debt.link {
+            self.is_up = is_up;
+        }
+        if debt.close {
+            self.close();
+        }
         if debt.reap {
             round.had_completed |= self.reap(round.now);
         }
@@ -461,6 +541,16 @@ impl Settle for Transmitter {
 }
 
 impl Transmitter {
+    /// Drops the device with the frames that it holds.
+    fn close(&mut self) {
+        self.tx = Box::new(Closed);
+        let held = self.ring_frames + self.pieces.len() as u64;
+        self.stats.link_drops += held;
+        self.pieces.clear();
+        (self.bql, self.ring_frames) = (None, 0);
+        (self.is_full, self.needs_flush, self.is_up) = (false, false, false);
+    }
+
     fn has_room(&self) -> bool {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
@@ -531,7 +621,7 @@ impl Transmitter {
     /// to the caller's loop.
     fn send(&mut self, mut frame: Frame, round: &mut Drain<'_>) {
         let has_checksum = self.capabilities.checksum_tx;
-        if self.must_cut(&frame) {
+        if self.must_cut(&frame, round.port.mtu()) {
             self.stats.segmented += 1;
             let by = if has_checksum { ChecksumBy::Device } else { ChecksumBy::Stack };
             self.pieces.extend(gso::segment(frame, by));
@@ -546,8 +636,8 @@ impl Transmitter {
         }
     }
 
-    fn must_cut(&self, frame: &Frame) -> bool {
-        let Capabilities { mtu, gso_max_size, gso_max_segs, .. } = self.capabilities;
+    fn must_cut(&self, frame: &Frame, mtu: u16) -> bool {
+        let Capabilities { gso_max_size, gso_max_segs, .. } = self.capabilities;
         let ip_len = frame.len() - usize::from(frame.link_len);
         frame.gso.is_some()
             && (gso_max_size <= u32::from(mtu)
@@ -557,6 +647,10 @@ impl Transmitter {
 
     /// Gives the frame to the device; returns it if the ring is full.
     fn submit(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+        if !self.is_up {
+            self.stats.link_drops += 1;
+            return None;
+        }
         let bytes = frame.len() as u64;
         if let Some(credit) = &mut frame.credit {
             credit.enter_device();

@@ -4,110 +4,14 @@
 //! down, O(routes). Sockets keep the route that they found together with the table's generation and
 //! look again when that has changed. The path MTU cache is one keyed hash per question.
 
+use super::address::InterfaceId;
 use crate::keyed::Keyed;
-use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
-use core::str::FromStr;
+use core::net::IpAddr;
 use hashbrown::HashMap;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
-/// Prefix of addresses: the first `len` bits. All other bits are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prefix {
-    network: IpAddr,
-    len: u8,
-}
-
-/// Reason why a prefix was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PrefixError {
-    /// The length, first, exceeds the bits of an address, second.
-    #[error("prefix length {0} exceeds the {1} bits of the address")]
-    Length(u8, u8),
-    /// The text is not of the form ADDRESS/LENGTH.
-    #[error("{0:?} is not of the form ADDRESS/LENGTH")]
-    Form(String),
-}
-
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
-
-fn mask(len: u8) -> u128 {
-    u128::MAX.checked_shl(128u32.saturating_sub(len.into())).unwrap_or(0)
-}
-
-impl Prefix {
-    /// Returns the prefix of `address` with `len` bits.
-    ///
-    /// # Errors
-    /// [`PrefixError::Length`] if `len` exceeds the bits of the address.
-    pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
-        let max = if address.is_ipv4() { 32 } else { 128 };
-        if len > max {
-            return Err(PrefixError::Length(len, max));
-        }
-        let network = match address {
-            IpAddr::V4(v4) => {
-                IpAddr::V4(((u128::from(v4.to_bits()) & (mask(len) >> 96)) as u32).into())
-            }
-            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(len)).into()),
-        };
-        Ok(Self { network, len })
-    }
-
-    /// Returns the first address of the prefix.
-    pub fn network(&self) -> IpAddr {
-        self.network
-    }
-
-    /// Returns the number of bits.
-    pub fn len(&self) -> u8 {
-        self.len
-    }
-
-    /// Returns whether this is the prefix of all addresses (`default`).
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Returns the broadcast address of an IPv4 network; `None` if the network has no room for one.
-    pub fn broadcast(&self) -> Option<Ipv4Addr> {
-        match self.network {
-            IpAddr::V4(network) if self.len < 31 => {
-                Some(Ipv4Addr::from_bits(network.to_bits() | u32::MAX >> self.len))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns whether `address` is in the prefix.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.network.is_ipv4() == address.is_ipv4()
-            && (bits(self.network) ^ bits(address)) & mask(self.len) == 0
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.len)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-    /// Parses `ADDRESS/LENGTH`. Bits behind the prefix are cleared.
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let form = || PrefixError::Form(text.to_owned());
-        let (address, len) = text.split_once('/').ok_or_else(form)?;
-        let address = address.parse().map_err(|_| form())?;
-        Self::new(address, len.parse().map_err(|_| form())?)
-    }
-}
+pub use super::address::{Prefix, PrefixError};
 
 /// Entry of the routing table, one line of `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +27,8 @@ pub struct RouteEntry {
 /// Way to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Index of the interface.
-    pub interface: usize,
+    /// Interface that packets leave by.
+    pub interface: InterfaceId,
     /// Router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// MTU of the route (`mtu`), if it is below that of the interface.
@@ -164,27 +68,52 @@ impl Routes {
             return;
         }
         let comes_before = |old: &RouteEntry| {
-            old.prefix.len > entry.prefix.len
-                || (old.prefix.len == entry.prefix.len && old.metric <= entry.metric)
+            let (old_len, len) = (old.prefix.len(), entry.prefix.len());
+            old_len > len || (old_len == len && old.metric <= entry.metric)
         };
         let place = self.entries.partition_point(comes_before);
         self.entries.insert(place, entry);
     }
 
-    /// Removes the routes of this prefix through this interface. Returns whether there were any.
-    pub fn remove(&mut self, prefix: Prefix, interface: usize) -> bool {
-        let before = self.entries.len();
-        self.entries.retain(|entry| entry.prefix != prefix || entry.route.interface != interface);
-        let removed = self.entries.len() < before;
-        self.generation += u64::from(removed);
-        removed
+    /// The route of this prefix and metric.
+    pub fn get(&self, prefix: Prefix, metric: u32) -> Option<&RouteEntry> {
+        self.entries.iter().find(|entry| entry.prefix == prefix && entry.metric == metric)
     }
 
-    /// Returns the route of the longest prefix that contains `destination`.
-    pub fn lookup(&self, destination: IpAddr) -> Option<Route> {
+    /// Removes the first route of this prefix through this interface, of this metric if one is
+    /// given (`ip route del`).
+    pub fn remove(
+        &mut self,
+        prefix: Prefix,
+        interface: InterfaceId,
+        metric: Option<u32>,
+    ) -> Option<RouteEntry> {
+        let is_it = |entry: &RouteEntry| {
+            let has_metric = metric.is_none_or(|metric| metric == entry.metric);
+            entry.prefix == prefix && entry.route.interface == interface && has_metric
+        };
+        let at = self.entries.iter().position(is_it)?;
+        self.generation += 1;
+        Some(self.entries.remove(at))
+    }
+
+    /// Removes all routes that `is_to_go` names.
+    pub fn remove_all(&mut self, is_to_go: impl Fn(&RouteEntry) -> bool) {
+        let before = self.entries.len();
+        self.entries.retain(|entry| !is_to_go(entry));
+        self.generation += u64::from(self.entries.len() < before);
+    }
+
+    /// The route of the longest prefix that contains `destination`, of those through interfaces
+    /// that may be used.
+    pub fn lookup(
+        &self,
+        destination: IpAddr,
+        may_use: impl Fn(InterfaceId) -> bool,
+    ) -> Option<Route> {
         self.entries
             .iter()
-            .find(|entry| entry.prefix.contains(destination))
+            .find(|entry| entry.prefix.contains(destination) && may_use(entry.route.interface))
             .map(|entry| entry.route)
     }
 
@@ -288,22 +217,10 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn entry(text: &str, metric: u32, interface: usize) -> RouteEntry {
+    fn entry(text: &str, metric: u32, interface: u32) -> RouteEntry {
+        let interface = InterfaceId(interface);
         let route = Route { interface, gateway: None, mtu: None, pref_src: None };
         RouteEntry { prefix: prefix(text), metric, route }
-    }
-
-    #[test]
-    fn prefixes_are_parsed_and_refused() {
-        assert_eq!(prefix("10.1.2.3/8").to_string(), "10.0.0.0/8");
-        assert_eq!(prefix("fd00::1/64").to_string(), "fd00::/64");
-        assert_eq!(prefix("255.255.255.255/32").network(), ip("255.255.255.255"));
-        assert_eq!(prefix("1.2.3.4/0").network(), ip("0.0.0.0"));
-        assert_eq!("1.2.3.4/33".parse::<Prefix>(), Err(PrefixError::Length(33, 32)));
-        assert_eq!("::/129".parse::<Prefix>(), Err(PrefixError::Length(129, 128)));
-        for bad in ["", "1.2.3.4", "1.2.3/8", "1.2.3.4/", "1.2.3.4/-1", "1.2.3.4/8/8"] {
-            assert_eq!(bad.parse::<Prefix>(), Err(PrefixError::Form(bad.to_owned())));
-        }
     }
 
     #[test]
@@ -320,7 +237,7 @@ mod tests {
         ] {
             routes.add(entry(text, metric, interface));
         }
-        let interface = |text| routes.lookup(ip(text)).map(|route| route.interface);
+        let interface = |text| routes.lookup(ip(text), |_| true).map(|route| route.interface.0);
         assert_eq!(interface("8.8.8.8"), Some(1));
         assert_eq!(interface("10.2.0.1"), Some(4));
         assert_eq!(interface("10.1.2.4"), Some(3));
@@ -338,11 +255,12 @@ mod tests {
         routes.add(entry("10.0.0.0/8", 0, 2));
         assert_eq!(routes.entries().len(), 1, "replaced");
         seen.push(routes.generation());
-        assert!(!routes.remove(prefix("10.0.0.0/8"), 1));
+        assert_eq!(routes.remove(prefix("10.0.0.0/8"), InterfaceId(1), None), None);
         assert_eq!(routes.generation(), seen[2]);
-        assert!(routes.remove(prefix("10.0.0.0/8"), 2));
+        let gone = routes.remove(prefix("10.0.0.0/8"), InterfaceId(2), None);
+        assert_eq!(gone, Some(entry("10.0.0.0/8", 0, 2)));
         seen.push(routes.generation());
-        assert_eq!(routes.lookup(ip("10.0.0.1")), None);
+        assert_eq!(routes.lookup(ip("10.0.0.1"), |_| true), None);
         routes.on_packet_too_big(Instant::ZERO, ip("10.0.0.1"), 1400, 1500);
         seen.push(routes.generation());
         assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");

@@ -39,6 +39,7 @@ pub enum CaState {
 
 /// Rule for the size of frames, as a congestion controller needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FrameRule {
     /// A frame takes one millisecond at the pacing rate, and has at least two segments.
     #[default]
@@ -52,6 +53,7 @@ pub enum FrameRule {
 
 /// Method by which CUBIC leaves slow start before packets are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HyStartRule {
     /// Slow start ends only by loss.
     Off,
@@ -66,6 +68,7 @@ pub enum HyStartRule {
 ///
 /// All counts are wire segments.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct AckSample {
     /// Time at which the ACK was processed.
     pub now: Instant,
@@ -189,6 +192,7 @@ impl Window {
 /// Event other than an ACK that a congestion controller is told of (Linux's `tcp_ca_event` and
 /// `set_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionEvent {
     /// The first transmission after idle: nothing was in flight.
     TxStart {
@@ -212,6 +216,7 @@ pub enum CongestionEvent {
 /// State of a connection when a controller starts: at the end of the handshake, or when the
 /// controller replaces another one.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Start {
     /// Current time.
     pub now: Instant,
@@ -235,6 +240,7 @@ pub struct Start {
 
 /// Segments of one frame that were just marked lost.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct LostSegments {
     /// Number of the segments.
     pub segments: u32,

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// Reason why a connection failed (`SO_ERROR`).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The peer answered the SYN with a reset: no socket listens there, or a firewall refuses
     /// (ECONNREFUSED).
@@ -36,6 +37,9 @@ pub enum ConnectionError {
     /// A router does not know the peer (EHOSTDOWN).
     #[error("host is down")]
     HostDown,
+    /// The device on the way to the peer is gone (ENETDOWN).
+    #[error("network is down")]
+    NetworkDown,
     /// A router says that the own host is isolated (ENONET).
     #[error("machine is not on the network")]
     NoNetwork,

@@ -396,4 +396,17 @@ impl Connection {
             self.errors.note_soft(error);
         }
     }
+
+    /// No route leads to the peer, or the own address is gone: remembered for when the connection
+    /// times out (`inet_sk_rebuild_header`). A route that comes back lets it go on.
+    pub fn on_no_route(&mut self) {
+        self.errors.note_soft(ConnectionError::NetworkUnreachable);
+    }
+
+    /// The device on the way to the peer is gone, and there is no other way: the connection ends.
+    pub fn on_network_down(&mut self) {
+        if self.state != State::Closed {
+            self.fail(ConnectionError::NetworkDown);
+        }
+    }
 }

@@ -24,6 +24,7 @@ const QUANTUM: RangeInclusive<u32> = 256..=1 << 20;
 /// [`FromStr`] parses the words that follow `tc qdisc replace dev DEV root`, and
 /// [`Display`](fmt::Display) prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QdiscConfig {
     /// `pfifo_fast`: three bands in strict order of priority.
     PfifoFast {
@@ -53,6 +54,7 @@ impl Default for QdiscConfig {
 
 /// Reason why a description of a qdisc was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum QdiscError {
     /// The text is empty.
     #[error("no qdisc is named; there are {BUILT_IN}")]

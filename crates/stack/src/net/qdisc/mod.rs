@@ -41,6 +41,7 @@ pub type Dropped = smallvec::SmallVec<[Frame; 1]>;
 
 /// Figures that all qdiscs have (`tc -s qdisc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QdiscStats {
     /// Bytes sent, headers of every wire segment included.
     pub bytes: u64,
