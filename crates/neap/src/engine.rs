@@ -3,7 +3,6 @@
 use crate::clock;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
-use neap_stack::interface::InterfaceId;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
@@ -15,21 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
-    pub(crate) interface: InterfaceId,
     /// What sockets look names up by.
     pub(crate) resolver: Resolver,
     is_over: AtomicBool,
 }
 
 impl Engine {
-    pub(crate) fn new(
-        stack: stack::Stack,
-        drivers: Vec<Driver>,
-        interface: InterfaceId,
-        resolver: Resolver,
-    ) -> Self {
+    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, resolver: Resolver) -> Self {
         let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
-        Self { stack, drivers, interface, resolver, is_over }
+        Self { stack, drivers, resolver, is_over }
     }
 
     /// The drivers, by shard.
@@ -46,6 +39,11 @@ impl Engine {
     #[cfg(feature = "tokio")]
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// The drivers forget the descriptors of interfaces that the stack no longer has.
+    pub(crate) fn detach_gone(&self) {
+        self.drivers.iter().for_each(|driver| driver.detach_gone(&self.stack));
     }
 
     /// The stack is being dropped: workers and tasks end.

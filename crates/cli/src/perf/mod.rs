@@ -361,9 +361,9 @@ fn nstat(stack: &Stack) {
         for (queue, port) in interface.ports.iter().enumerate() {
             eprintln!("{} queue {queue}: {port:?}", interface.name);
         }
-    }
-    for qdisc in stack.host().qdiscs() {
-        eprintln!("{qdisc}");
+        for qdisc in host.qdiscs(interface.id) {
+            eprintln!("{qdisc}");
+        }
     }
 }
 
