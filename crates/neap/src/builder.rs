@@ -10,9 +10,12 @@ use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
-use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::Qdisc;
+use neap_stack::qdisc::config::QdiscError;
+use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
+use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
@@ -34,6 +37,10 @@ pub struct Builder {
     qdisc: Option<String>,
     interfaces: Vec<InterfaceConfig>,
     config: Config,
+    controllers: Controllers,
+    qdiscs: QdiscKinds,
+    /// The first registrations that were refused.
+    refused: (Option<RegisterError>, Option<QdiscError>),
     seed: Option<u64>,
     spin: Duration,
     resolver: Resolver,
@@ -118,6 +125,39 @@ impl Builder {
         self
     }
 
+    /// Adds a queueing discipline of your own under `name`.
+    ///
+    /// The name is then one for [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`]; it takes no
+    /// parameters. `factory` makes the one for each queue of the device. The name is checked by
+    /// [`build`](Self::build): it must be one word that no other kind has.
+    #[must_use]
+    pub fn qdisc_kind(
+        mut self,
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.qdiscs.register(name, factory);
+        self.refused.1 = self.refused.1.or(registered.err());
+        self
+    }
+
+    /// Adds a congestion controller of your own under `name`.
+    ///
+    /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
+    /// `net.ipv4.tcp_congestion_control`. `factory` makes the state of one connection; it is called
+    /// when a connection that chose the name opens or changes to it. The name is checked by
+    /// [`build`](Self::build): it must be free, and that by which the controller calls itself.
+    #[must_use]
+    pub fn congestion_control(
+        mut self,
+        name: &'static str,
+        factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.controllers.register(name, factory);
+        self.refused.0 = self.refused.0.or(registered.err());
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -156,11 +196,16 @@ impl Builder {
     /// # Errors
     /// [`BuildError`], each saying what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
+        match self.refused {
+            (Some(refused), _) => return Err(refused.into()),
+            (_, Some(refused)) => return Err(refused.into()),
+            (None, None) => {}
+        }
         let mut config = self.config;
+        config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let mut interfaces = Vec::new();
@@ -172,7 +217,9 @@ impl Builder {
             let mut interface = InterfaceConfig::new(device);
             interface = addresses.into_iter().fold(interface, InterfaceConfig::address);
             interface = self.gateways.into_iter().fold(interface, InterfaceConfig::gateway);
-            interface = qdisc.into_iter().fold(interface, InterfaceConfig::qdisc);
+            if let Some(qdisc) = &self.qdisc {
+                interface = interface.qdisc(qdisc);
+            }
             interfaces.push(interface);
         }
         interfaces.extend(self.interfaces);
@@ -190,7 +237,7 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        let engine = Engine::new(stack, drivers, self.resolver);
+        let engine = Engine::new(stack, drivers, self.qdiscs, self.resolver);
         for interface in interfaces {
             engine.add_interface(interface)?;
         }

@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
+use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
@@ -14,15 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
+    /// The kinds of qdiscs that can be set by name.
+    pub(crate) qdiscs: QdiscKinds,
     /// What sockets look names up by.
     pub(crate) resolver: Resolver,
     is_over: AtomicBool,
 }
 
 impl Engine {
-    pub(crate) fn new(stack: stack::Stack, drivers: Vec<Driver>, resolver: Resolver) -> Self {
+    pub(crate) fn new(
+        stack: stack::Stack,
+        drivers: Vec<Driver>,
+        qdiscs: QdiscKinds,
+        resolver: Resolver,
+    ) -> Self {
         let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
-        Self { stack, drivers, resolver, is_over }
+        Self { stack, drivers, qdiscs, resolver, is_over }
     }
 
     /// The drivers, by shard.

@@ -8,6 +8,6 @@ pub use neap_stack::stack::{SocketCounts, Usage};
 pub use neap_stack::stats::IpCounter;
 pub use neap_tcp::counters::Counter;
 pub use neap_tcp::info::Timeouts;
-pub use neap_tcp::lateness::Departures;
+pub use neap_tcp::lateness::{Departures, Lateness};
 pub use neap_tcp::state::State;
 pub use neap_tcp::transmit::TxBlocked;

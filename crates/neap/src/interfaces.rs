@@ -9,7 +9,7 @@ use neap_stack::device::Device;
 use neap_stack::error::NetError;
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::neighbor::LinkAddress;
-use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
+use neap_stack::qdisc::config::QdiscError;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::StackError;
 use std::io;
@@ -24,7 +24,7 @@ pub struct InterfaceConfig {
     addresses: Vec<Address>,
     gateways: Vec<IpAddr>,
     mtu: Option<u16>,
-    qdisc: Option<QdiscConfig>,
+    qdisc: Option<String>,
 }
 
 impl InterfaceConfig {
@@ -55,10 +55,12 @@ impl InterfaceConfig {
         self
     }
 
-    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`.
+    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`, in the
+    /// words of `tc` or by the name of a kind of your own. It is checked when the interface is
+    /// added.
     #[must_use]
-    pub fn qdisc(mut self, qdisc: QdiscConfig) -> Self {
-        self.qdisc = Some(qdisc);
+    pub fn qdisc(mut self, qdisc: &str) -> Self {
+        self.qdisc = Some(qdisc.to_owned());
         self
     }
 
@@ -106,6 +108,7 @@ impl Engine {
         config: InterfaceConfig,
     ) -> Result<InterfaceId, InterfaceError> {
         let InterfaceConfig { device, addresses, gateways, mtu, qdisc } = config;
+        let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let queues: Vec<_> = device.queues.iter().map(|queue| queue.descriptor.clone()).collect();
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface(clock::now(), device, &addresses)?;
@@ -281,7 +284,8 @@ impl Stack {
         self.engine().stack.flush_neighbors(interface)
     }
 
-    /// Replaces the queueing discipline at each queue of an interface, in the words of `tc`.
+    /// Replaces the queueing discipline at each queue of an interface, in the words of `tc` or by
+    /// the name of a kind of your own.
     ///
     /// Packets that wait move into the new one, or leave at their time if it would not hold them.
     ///
@@ -289,7 +293,8 @@ impl Stack {
     /// [`InterfaceError::Qdisc`] for words that make no qdisc; [`InterfaceError::Stack`] if there
     /// is no such interface.
     pub fn set_qdisc(&self, interface: InterfaceId, qdisc: &str) -> Result<(), InterfaceError> {
-        let config: QdiscConfig = qdisc.parse()?;
-        Ok(self.engine().stack.set_qdisc(clock::now(), interface, &config)?)
+        let engine = self.engine();
+        let setup = engine.qdiscs.parse(qdisc)?;
+        Ok(engine.stack.set_qdisc(clock::now(), interface, &setup)?)
     }
 }

@@ -57,7 +57,8 @@
 //! # Versions
 //!
 //! This crate follows semantic versioning, and everything that can be reached through it is part of
-//! the promise. `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this
+//! the promise. A struct of settings may get more fields in a minor version: write
+//! `..Default::default()`, or `..` and its constructor, behind the fields that you set. `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this
 //! crate is made of them. They promise nothing: depend on `neap` alone.
 #![forbid(unsafe_code)]
 
@@ -81,6 +82,7 @@ mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
+mod settings;
 pub mod threadless;
 pub mod time;
 #[cfg(feature = "tokio")]

@@ -6,9 +6,8 @@
 //! repeat them.
 
 pub use neap_stack::drop_reason::Drops;
-pub use neap_stack::reassembly::Config as ReassemblyConfig;
 pub use neap_stack::socket::bound::BoundPort;
-pub use neap_stack::socket::errors::{ErrorOrigin, ErrorQueue, ErrorRecord};
+pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 pub use neap_stack::socket::readiness::{Ready, ReadyState};
 pub use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};

@@ -49,14 +49,10 @@ impl RxQueue for Nowhere {
 /// A stack with two workers and no way out.
 fn island() -> Stack {
     let capabilities = Capabilities {
-        medium: Medium::Ip,
-        mtu: 1500,
         gso_max_size: 65_535,
-        gso_max_segs: 65_535,
         checksum_tx: true,
         checksum_rx: true,
-        completion: Completion::OnSubmit,
-        pacing_shift: 10,
+        ..Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit)
     };
     let queue = || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), descriptor: None };
     let device = Device {

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 /// Result of `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Accepted {
     /// The new socket.
     pub fd: Fd,
@@ -14,6 +15,7 @@ pub struct Accepted {
 
 /// Result of a receiving call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
     /// Value that the call returns: the bytes received, or with `MSG_TRUNC` the size of the
     /// datagram.

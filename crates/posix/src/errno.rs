@@ -118,6 +118,7 @@ impl From<ConnectionError> for Errno {
             ConnectionError::Forbidden => Self::EACCES,
             ConnectionError::Protocol => Self::EPROTO,
             ConnectionError::MessageTooLong => Self::EMSGSIZE,
+            _ => Self::EIO,
         }
     }
 }
@@ -144,8 +145,8 @@ impl From<ReadError> for Errno {
 impl From<OptionError> for Errno {
     fn from(error: OptionError) -> Self {
         match error {
-            OptionError::Range(_) => Self::EINVAL,
             OptionError::UnknownCongestion(_) => Self::ENOENT,
+            _ => Self::EINVAL,
         }
     }
 }
@@ -166,6 +167,7 @@ impl From<SocketError> for Errno {
             SocketError::InvalidArgument => Self::EINVAL,
             SocketError::Reported(error) => error.into(),
             SocketError::ShutDown => Self::ENETDOWN,
+            _ => Self::EIO,
         }
     }
 }

@@ -29,6 +29,7 @@ pub struct Process {
 impl Process {
     /// Returns a process without sockets on `stack`, which `drive` drives. Its first descriptor is
     /// `first_fd`.
+    #[doc(hidden)]
     pub fn new(stack: Arc<Stack>, drive: Arc<dyn Drive>, first_fd: Fd) -> Self {
         Self { posix: Posix::new(stack, first_fd), drive, sent: WriteTally::default() }
     }

@@ -45,6 +45,23 @@ pub struct Capabilities {
     pub pacing_shift: u8,
 }
 
+impl Capabilities {
+    /// A device that carries packets and leaves all other work to the stack: no checksums, no
+    /// super-frames. Change the fields that it does better.
+    pub const fn new(medium: Medium, mtu: u16, completion: Completion) -> Self {
+        Self {
+            medium,
+            mtu,
+            gso_max_size: mtu as u32,
+            gso_max_segs: u16::MAX as u32,
+            checksum_tx: false,
+            checksum_rx: false,
+            completion,
+            pacing_shift: 10,
+        }
+    }
+}
+
 /// Sending half of one queue of a device.
 pub trait TxQueue: Send {
     /// Takes a frame and keeps it until the wire has it. Returns the frame if the ring is full.

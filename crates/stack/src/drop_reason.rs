@@ -7,6 +7,7 @@ macro_rules! drop_reasons {
         /// Reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum DropReason { $($(#[$doc])* $variant,)+ }
 
         impl DropReason {
@@ -94,12 +95,12 @@ impl Default for Drops {
 
 impl Drops {
     /// Counts one packet.
-    pub fn count(&self, reason: DropReason) {
+    pub(crate) fn count(&self, reason: DropReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts `n` packets.
-    pub fn add(&self, reason: DropReason, n: u64) {
+    pub(crate) fn add(&self, reason: DropReason, n: u64) {
         self.0[reason as usize].fetch_add(n, Relaxed);
     }
 

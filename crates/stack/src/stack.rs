@@ -30,6 +30,7 @@ pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
     #[error(transparent)]
@@ -53,6 +54,7 @@ pub struct Stack {
 
 /// Numbers of the sockets of a host, and of what else they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// TCP sockets by kind.
     pub tcp: SocketCounts,
@@ -302,7 +304,7 @@ impl Stack {
     }
 
     /// Replaces the settings of the host and its connections. What each of them acts on is in
-    /// [`Sysctl::acts_on`](neap_tcp::config::Sysctl::acts_on). An open connection takes them up
+    /// [`Sysctl::acts_on`](neap_tcp::sysctl::Sysctl::acts_on). An open connection takes them up
     /// when it is next visited: by a call of its application, a packet or a timer.
     ///
     /// # Errors

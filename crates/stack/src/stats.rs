@@ -8,6 +8,7 @@ macro_rules! ip_counters {
         /// Counter of IP, ICMP or UDP events, by the names that `nstat` prints.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum IpCounter { $($(#[$doc])* $variant,)+ }
 
         impl IpCounter {
@@ -121,7 +122,7 @@ impl Default for IpCounters {
 
 impl IpCounters {
     /// Adds `n` to a counter.
-    pub fn add(&self, counter: IpCounter, n: u64) {
+    pub(crate) fn add(&self, counter: IpCounter, n: u64) {
         self.0[counter as usize].fetch_add(n, Relaxed);
     }
 

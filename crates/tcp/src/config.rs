@@ -1,9 +1,8 @@
 //! Settings of a connection, by sysctl name, with Linux's units and defaults.
 
-use crate::congestion::Controllers;
-use thiserror::Error;
+pub use crate::congestion::{Controllers, FrameRule, HyStartRule};
 
-pub use crate::sysctl::{ActsOn, Sysctl};
+use thiserror::Error;
 
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
@@ -32,6 +31,7 @@ pub struct PortRange {
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoBonus {
     /// There is no bonus, as before 2022.
     Off,
@@ -42,33 +42,9 @@ pub enum TsoBonus {
     Bounded,
 }
 
-/// Rule for the size of frames, as a congestion controller needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FrameRule {
-    /// A frame takes one millisecond at the pacing rate, and has at least two segments.
-    #[default]
-    Linux,
-    /// A frame takes a bounded time at the flow's rate.
-    Bounded {
-        /// Longest time of a frame in microseconds, from `neap.tcp_tso_max_usecs`.
-        usecs: u32,
-    },
-}
-
-/// Method by which CUBIC leaves slow start before packets are lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HyStartRule {
-    /// Slow start ends only by loss.
-    Off,
-    /// HyStart of Linux's CUBIC: trains of ACKs and rising delay end slow start.
-    Linux,
-    /// HyStart++ (RFC 9406).
-    #[default]
-    Rfc9406,
-}
-
 /// Rule that computes the small-queue limit: how many bytes of one socket may be below TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SmallQueueRule {
     /// The limit is `tcp_limit_output_bytes` at every rate (Linux 46d3ceabd8d9, 2012).
     Fixed,
@@ -79,6 +55,7 @@ pub enum SmallQueueRule {
 
 /// Rule that decides whether a frame that could grow is sent now or waits for the next ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoDefer {
     /// The frame is sent if the next ACK is expected later than half a round trip or a millisecond
     /// from now (Linux 295ce1eb36ae, 2025).
@@ -341,6 +318,7 @@ impl Default for Config {
 
 /// Error of reading or setting a sysctl.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SysctlError {
     /// There is no sysctl of this name.
     #[error("unknown sysctl {0}")]

@@ -8,6 +8,7 @@ macro_rules! counters {
         /// Counter of TCP events. Names are those of `nstat`; neap's own begin with `Neap`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum Counter { $($(#[$doc])* $variant,)+ }
 
         impl Counter {

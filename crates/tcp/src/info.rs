@@ -9,6 +9,7 @@ use crate::transmit::TxBlocked;
 ///
 /// Counts are wire segments, sizes are bytes.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TcpInfo {
     /// State of the connection.
     pub state: State,
@@ -165,6 +166,7 @@ pub struct TcpInfo {
 /// Retransmission timeouts since the connection began, those of its SYN or SYN-ACK included
 /// (`tcpi_total_rto`, `tcpi_total_rto_recoveries`, `tcpi_total_rto_time`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// Number of timeouts.
     pub total: u32,

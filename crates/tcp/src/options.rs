@@ -144,6 +144,7 @@ impl Default for SocketOptions {
 
 /// Socket option and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SocketOption {
     /// `TCP_NODELAY`: small segments are not held back (Nagle is off).
     NoDelay(bool),
@@ -194,6 +195,7 @@ pub enum SocketOption {
 
 /// Reason why an option was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OptionError {
     /// The value is out of range (EINVAL). The text names the range.
     #[error("{0} is out of range")]

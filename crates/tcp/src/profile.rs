@@ -9,6 +9,7 @@ use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, TsoBonus, 
 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Profile {
     /// Linux 3.6, which introduced small queues (46d3ceabd8d9): a fixed limit, frames of at most
     /// half of it, no pacing.

@@ -32,7 +32,7 @@ pub enum State {
 
 /// Event that moves a connection from state to state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transition {
+pub(crate) enum Transition {
     /// A SYN arrived together with the ACK of this end's SYN.
     SynAckArrived,
     /// A bare SYN arrived while this end's SYN is out.
@@ -55,7 +55,7 @@ impl State {
     ///
     /// In SYN-RECEIVED a shutdown waits for the handshake, and is repeated after it.
     #[must_use]
-    pub const fn after(self, transition: Transition) -> Self {
+    pub(crate) const fn after(self, transition: Transition) -> Self {
         use Transition as T;
         match (self, transition) {
             (_, T::Abort) => Self::Closed,

@@ -74,6 +74,7 @@ struct Tables {
 
 /// Numbers of TCP sockets of a host, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SocketCounts {
     /// Open connections.
     pub connections: usize,

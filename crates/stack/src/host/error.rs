@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// Reason why a socket call failed, other than an error of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SocketError {
     /// Another socket has the address and port (`EADDRINUSE`).
     #[error("address already in use")]

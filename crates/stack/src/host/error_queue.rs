@@ -15,6 +15,7 @@ const OVERHEAD: u32 = 768;
 
 /// Source of a reported error (`SO_EE_ORIGIN_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorOrigin {
     /// This host, before the packet was sent.
     Local,
@@ -26,6 +27,7 @@ pub enum ErrorOrigin {
 
 /// Record of the error queue (`struct sock_extended_err`, and what belongs to it).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorRecord {
     /// Error that a call would return (`ee_errno`).
     pub error: ConnectionError,

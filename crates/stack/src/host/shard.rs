@@ -38,6 +38,7 @@ const TICK: Nanos = Nanos::from_micros(1);
 /// Reason why the driver should come back at the time that [`poll`](crate::stack::Stack::poll)
 /// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Why {
     /// Another thread drives this shard. The call did nothing.
     Busy,

@@ -462,6 +462,7 @@ impl TcpSocket {
 
 /// Figures of one flow in a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FlowInfo {
     /// Address and port of this end.
     pub local: SocketAddr,

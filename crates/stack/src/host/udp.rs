@@ -37,6 +37,7 @@ const OVERHEAD: u32 = 640;
 
 /// Received datagram.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReceivedDatagram {
     /// Address and port of the sender.
     pub from: SocketAddr,

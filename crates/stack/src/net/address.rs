@@ -97,6 +97,7 @@ pub struct Prefix {
 
 /// Reason why a prefix was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PrefixError {
     /// The length, first, exceeds the bits of an address, second.
     #[error("prefix length {0} exceeds the {1} bits of the address")]

@@ -87,6 +87,7 @@ pub struct Outcome {
 
 /// Entry of the neighbour table, a line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,

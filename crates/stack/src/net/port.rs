@@ -39,6 +39,7 @@ pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Figures of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortStats {
     /// Frames that the device took, pieces of cut super-frames counted one by one.
     pub frames: u64,

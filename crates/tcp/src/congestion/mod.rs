@@ -15,7 +15,6 @@ mod tests;
 
 pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
 
-use crate::config::{FrameRule, HyStartRule};
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
@@ -38,10 +37,38 @@ pub enum CaState {
     Loss,
 }
 
+/// Rule for the size of frames, as a congestion controller needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameRule {
+    /// A frame takes one millisecond at the pacing rate, and has at least two segments.
+    #[default]
+    Linux,
+    /// A frame takes a bounded time at the flow's rate.
+    Bounded {
+        /// Longest time of a frame in microseconds, from `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
+}
+
+/// Method by which CUBIC leaves slow start before packets are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HyStartRule {
+    /// Slow start ends only by loss.
+    Off,
+    /// HyStart of Linux's CUBIC: trains of ACKs and rising delay end slow start.
+    Linux,
+    /// HyStart++ (RFC 9406).
+    #[default]
+    Rfc9406,
+}
+
 /// Facts about one ACK, computed for the congestion controller (Linux's `rate_sample`).
 ///
 /// All counts are wire segments.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct AckSample {
     /// Time at which the ACK was processed.
     pub now: Instant,
@@ -165,6 +192,7 @@ impl Window {
 /// Event other than an ACK that a congestion controller is told of (Linux's `tcp_ca_event` and
 /// `set_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionEvent {
     /// The first transmission after idle: nothing was in flight.
     TxStart {
@@ -188,6 +216,7 @@ pub enum CongestionEvent {
 /// State of a connection when a controller starts: at the end of the handshake, or when the
 /// controller replaces another one.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Start {
     /// Current time.
     pub now: Instant,
@@ -211,6 +240,7 @@ pub struct Start {
 
 /// Segments of one frame that were just marked lost.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct LostSegments {
     /// Number of the segments.
     pub segments: u32,

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// Reason why a connection failed (`SO_ERROR`).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The peer answered the SYN with a reset: no socket listens there, or a firewall refuses
     /// (ECONNREFUSED).

@@ -12,6 +12,7 @@ use crate::time::Instant;
 /// Reason why [`Connection::transmit`](crate::connection::Connection::transmit) stopped, which is
 /// why a flow is not sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TxBlocked {
     /// Everything written was sent: the application has no more data.
     NoData,

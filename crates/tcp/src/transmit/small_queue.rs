@@ -119,12 +119,14 @@ pub struct TxCredit {
 
 impl TxCredit {
     /// Counts `bytes` of memory (payload and overhead) as below TCP.
+    #[doc(hidden)]
     pub fn charge(account: &Arc<TxAccount>, bytes: u32) -> Self {
         account.word.fetch_add(u64::from(bytes), Relaxed);
         Self { account: account.clone(), bytes, ticket: account.issue(), in_device: false }
     }
 
     /// Returns the name of this frame.
+    #[doc(hidden)]
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -135,6 +137,7 @@ impl TxCredit {
     }
 
     /// Returns the account of this credit, for figures by place.
+    #[doc(hidden)]
     pub fn account(&self) -> &Arc<TxAccount> {
         &self.account
     }
@@ -142,6 +145,7 @@ impl TxCredit {
     /// Splits off the credit of the first `bytes` (at most all), for software GSO. The rest
     /// keeps the ticket, so the frame counts as below until its last piece is on the wire.
     #[must_use]
+    #[doc(hidden)]
     pub fn split(&mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -154,6 +158,7 @@ impl TxCredit {
     }
 
     /// Counts these bytes as held by a device, until they are dropped.
+    #[doc(hidden)]
     pub fn enter_device(&mut self) {
         if !self.in_device {
             self.in_device = true;
@@ -162,6 +167,7 @@ impl TxCredit {
     }
 
     /// Counts these bytes as waiting again: the device gave the frame back.
+    #[doc(hidden)]
     pub fn leave_device(&mut self) {
         if self.in_device {
             self.in_device = false;

@@ -46,6 +46,7 @@ impl Default for Law {
 
 /// Figures of CoDel's control law.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LawStats {
     /// Frames dropped by the law.
     pub drops: u64,
@@ -211,6 +212,7 @@ impl Default for Config {
 
 /// Figures that only `codel` has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CodelStats {
     /// Figures of the control law.
     pub law: LawStats,

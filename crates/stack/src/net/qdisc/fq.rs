@@ -102,6 +102,7 @@ impl Default for Config {
 
 /// Figures that only `fq` has (`tc_fq_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqStats {
     /// Number of flows.
     pub flows: u32,

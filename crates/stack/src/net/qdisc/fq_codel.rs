@@ -49,6 +49,7 @@ impl Default for Config {
 
 /// Figures that only `fq_codel` has (`tc_fq_codel_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqCodelStats {
     /// Figures of the control law, for all queues together.
     pub law: LawStats,

@@ -10,6 +10,7 @@ use core::fmt;
 
 /// Figures that only one kind of qdisc has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Xstats {
     /// The qdisc has no figures of its own.
     #[default]
@@ -24,6 +25,7 @@ pub enum Xstats {
 
 /// Qdisc with its parameters and figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// Kind and parameters of the qdisc.
     pub config: QdiscConfig,
