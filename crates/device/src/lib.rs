@@ -19,6 +19,7 @@
 mod arena;
 mod error;
 mod link;
+mod monitor;
 mod netlink;
 pub mod packet;
 mod ring;

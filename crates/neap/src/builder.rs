@@ -1,9 +1,9 @@
 //! Makes a running stack: device, addresses, routes, sysctls, workers.
 
-use crate::clock;
 use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::BuildError;
+use crate::interfaces::InterfaceConfig;
 use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::net::{IpAddr, Ipv4Addr};
@@ -13,8 +13,7 @@ use neap_stack::interface::Address;
 use neap_stack::qdisc::Qdisc;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
-use neap_stack::route::{Prefix, Route, RouteEntry};
-use neap_stack::stack::{StackConfig, StackError};
+use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
 use std::time::Duration;
@@ -36,6 +35,7 @@ pub struct Builder {
     gateways: Vec<IpAddr>,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
+    interfaces: Vec<InterfaceConfig>,
     config: Config,
     controllers: Controllers,
     qdiscs: QdiscKinds,
@@ -82,6 +82,16 @@ impl Builder {
     #[must_use]
     pub fn tun_with(mut self, config: TunConfig, host_address: &str) -> Self {
         self.device = Some(DeviceSpec::Tun { config, host_address: host_address.to_owned() });
+        self
+    }
+
+    /// Adds an interface with addresses, routers and settings of its own, besides the device that
+    /// [`device`](Self::device) or [`tun`](Self::tun) names, or instead of it. It may be called for
+    /// several; [`Stack::add_interface`] adds more while the stack runs. There are as many workers
+    /// as the device with the most queues has queues.
+    #[must_use]
+    pub fn interface(mut self, interface: InterfaceConfig) -> Self {
+        self.interfaces.push(interface);
         self
     }
 
@@ -196,43 +206,41 @@ impl Builder {
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let qdisc = self.qdisc.as_deref().map(|qdisc| self.qdiscs.parse(qdisc)).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
-        let device = match self.device.ok_or(BuildError::NoDevice)? {
-            DeviceSpec::Device(device) => device,
-            DeviceSpec::Tun { config, host_address } => open_tun(&config, &host_address)?,
-        };
-        let descriptors: Vec<Vec<_>> =
-            device.queues.iter().map(|queue| queue.descriptor.iter().cloned().collect()).collect();
+        let mut interfaces = Vec::new();
+        if let Some(device) = self.device {
+            let device = match device {
+                DeviceSpec::Device(device) => device,
+                DeviceSpec::Tun { config, host_address } => open_tun(&config, &host_address)?,
+            };
+            let mut interface = InterfaceConfig::new(device);
+            interface = addresses.into_iter().fold(interface, InterfaceConfig::address);
+            interface = self.gateways.into_iter().fold(interface, InterfaceConfig::gateway);
+            if let Some(qdisc) = &self.qdisc {
+                interface = interface.qdisc(qdisc);
+            }
+            interfaces.push(interface);
+        }
+        interfaces.extend(self.interfaces);
+        let shards = interfaces.iter().map(InterfaceConfig::queues).max();
+        let shards = shards.ok_or(BuildError::NoDevice)?.max(1);
         let seed = match self.seed {
             Some(seed) => seed,
             None => random_seed()?,
         };
-        let shards = device.queues.len();
         let settings = StackConfig { seed, config, shards };
         let stack = neap_stack::stack::Stack::new(settings)?;
-        let interface = stack.add_interface(clock::now(), device, &addresses)?;
-        if let Some(qdisc) = qdisc {
-            stack.set_qdisc(clock::now(), interface, &qdisc).map_err(StackError::from)?;
-        }
-        for gateway in self.gateways {
-            let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
-            let any: IpAddr = any.parse().expect("a literal");
-            let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let route = Route { interface, gateway: Some(gateway), mtu: None, pref_src: None };
-            let entry = RouteEntry { prefix, metric: 0, route };
-            stack.add_route(entry).map_err(StackError::from)?;
-        }
-        let drivers = descriptors
-            .iter()
-            .enumerate()
-            .map(|(shard, devices)| Driver::new(shard, devices, self.spin.into()))
+        let drivers = (0..shards)
+            .map(|shard| Driver::new(shard, self.spin.into()))
             .collect::<Result<Vec<_>, _>>()?;
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        let engine = Engine::new(stack, drivers, interface, self.qdiscs, self.resolver);
+        let engine = Engine::new(stack, drivers, self.qdiscs, self.resolver);
+        for interface in interfaces {
+            engine.add_interface(interface)?;
+        }
         Ok(Stack::start(engine)?)
     }
 }

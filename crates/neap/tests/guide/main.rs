@@ -126,7 +126,8 @@ fn the_echo_server_has_two_thousand_connections() {
 fn the_upload_leaves_little_unsent_and_little_below() {
     in_namespace(|| {
         let stack = Family::V4.stack();
-        stack.set_qdisc("tbf rate 50mbit burst 16kb limit 1mb").expect("a qdisc");
+        let interface = stack.host().interfaces()[0].id;
+        stack.set_qdisc(interface, "tbf rate 50mbit burst 16kb limit 1mb").expect("a qdisc");
         let (sink, to_sink) = Family::V4.kernel_listener();
         let (echo, to_echo) = Family::V4.kernel_listener();
         thread::spawn(move || {

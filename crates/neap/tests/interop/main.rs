@@ -10,6 +10,7 @@ mod errors;
 mod lifecycle;
 mod links;
 mod names;
+mod network;
 mod polling;
 mod posix;
 mod qdiscs;
