@@ -73,7 +73,7 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{TcpListener, TcpStream, UdpSocket};
+pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
 pub use poller::{Event, Events, Poller};
