@@ -1,4 +1,5 @@
-//! Receive memory: large blocks from which packets are sliced, used again when all slices are gone.
+//! Receive memory: large blocks from which packets are sliced, and which are used again when all
+//! slices are gone.
 
 use bytes::{Bytes, BytesMut};
 

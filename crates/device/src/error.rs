@@ -1,90 +1,91 @@
-//! What can go wrong while a device is opened, and what to do about it.
+//! Errors of opening and configuring a device. Their texts say what to do.
 
 use rustix::io::Errno;
 
-/// A device could not be opened or configured.
+/// Error of opening or configuring a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel has no TUN driver, or the node is not in this container.
+    /// There is no `/dev/net/tun`: the kernel has no TUN driver, or the node is not in this
+    /// container.
     #[error(
         "there is no /dev/net/tun: load the driver (modprobe tun), or pass the node to the container \
          (--device /dev/net/tun)"
     )]
     NoTunDriver,
-    /// A capability is missing.
+    /// The process lacks a capability.
     #[error(
         "{action} needs {capability}: run as root, or in a namespace of your own (unshare -rn)"
     )]
     Permission {
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+        /// Name of the missing capability: `CAP_NET_ADMIN` or `CAP_NET_RAW`.
         capability: &'static str,
     },
     /// Another process has the TUN device open.
     #[error("{name} is in use by another process: choose another name, or end that process")]
     Busy {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
-    /// The interface exists and is of another kind.
+    /// The interface exists, and is not of the kind that was asked for.
     #[error(
         "{name} exists and is not a TUN device of the kind asked for (tun or tap, one queue or \
          several): choose another name, or delete it (ip link delete {name})"
     )]
     OtherKind {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
-    /// A name that no interface can have.
+    /// No interface can have this name.
     #[error("{name:?} cannot name an interface: 1 to 15 bytes without '/', ':' or white space")]
     BadName {
-        /// The name.
+        /// The name that was given.
         name: String,
     },
-    /// There is no such interface here.
+    /// There is no such interface in this network namespace.
     #[error("there is no interface {name} in this network namespace: `ip link` lists them")]
     NoInterface {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
     /// The interface is down.
     #[error("{name} is down: bring it up (ip link set {name} up)")]
     Down {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
     /// The interface does not carry Ethernet.
     #[error("{name} is not an Ethernet interface: use TUN, or an Ethernet or veth interface")]
     NotEthernet {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
-    /// A value of the configuration is out of its range.
+    /// A value of the configuration is out of range.
     #[error("{option} is {value}, it must be {range}")]
     OutOfRange {
-        /// Field of the configuration.
+        /// Name of the field.
         option: &'static str,
-        /// Its value.
+        /// The value that was given.
         value: u64,
-        /// What it may be.
+        /// The values that the field takes.
         range: &'static str,
     },
-    /// IPv6 is switched off where an IPv6 address was asked for.
+    /// IPv6 is switched off on the interface, which was to get an IPv6 address.
     #[error("IPv6 is disabled on {name}: sysctl net.ipv6.conf.{name}.disable_ipv6=0")]
     Ipv6Disabled {
-        /// Interface.
+        /// Name of the interface.
         name: String,
     },
-    /// Any other failure of a system call.
+    /// Another system call failed.
     #[error("{call} failed on {subject}")]
     System {
-        /// The call, or the option of it.
+        /// System call, or the option that it sets.
         call: &'static str,
-        /// Interface or file.
+        /// Name of the interface or file.
         subject: String,
-        /// The system's reason.
+        /// Reason that the system gave.
         source: std::io::Error,
     },
 }

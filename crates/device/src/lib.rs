@@ -2,14 +2,14 @@
 //!
 //! # A tour
 //!
-//! Open one ([`Tun::open`], [`Packet::open`]), give the kernel's end its address where there is one
-//! ([`configure_link`]), and attach `into_device()` to a stack. What cannot be opened is an
-//! [`Error`] that says what to do.
+//! Open one ([`Tun::open`], [`Packet::open`]), give the kernel's end its address if there is one
+//! ([`configure_link`]), and attach `into_device()` to a stack. An [`Error`] of opening says what
+//! to do.
 //!
-//! What "the wire has it" means is the driver's to say: for TUN it is the return of the write
-//! ([`tun`]), for AF_PACKET the status of the ring slot ([`packet`]). Both exchange super-frames
-//! and unfinished checksums through the virtio-net header (`virtio`); received packets are slices
-//! of blocks that are used again (`arena`).
+//! The driver decides when "the wire has it": for TUN at the return of the write ([`tun`]), for
+//! AF_PACKET when the ring slot is free again ([`packet`]). Both exchange super-frames and
+//! unfinished checksums through the virtio-net header (`virtio`). Received packets are slices of
+//! blocks that are used again (`arena`).
 //!
 //! All unsafe code of the crate is in two modules: system calls and mappings in `sys`, shared slots
 //! in `ring`.

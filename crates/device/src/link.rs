@@ -1,4 +1,4 @@
-//! Interfaces of the kernel: what is read of them, and the settings of the kernel's end.
+//! Interfaces of the kernel: their properties, and the settings of the kernel's end of a link.
 
 use crate::error::Error;
 use crate::netlink;
@@ -8,14 +8,14 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
 
-/// Settings of the kernel's end of a link; what is `None` stays as it is.
+/// Settings of the kernel's end of a link. `None` leaves a setting as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Address and prefix length. It is the kernel's own, never that of the stack on the device.
+    /// Address and prefix length of the kernel's end. The stack on the device has another address.
     pub address: Option<(IpAddr, u8)>,
     /// MTU in bytes. Set it before `into_device()`, which reads it.
     pub mtu: Option<u16>,
-    /// Brings the interface up.
+    /// Whether to bring the interface up.
     pub up: bool,
 }
 
@@ -26,11 +26,13 @@ impl Default for LinkConfig {
 }
 
 /// Configures the kernel's end of the interface `name` in the network namespace of this thread.
+///
 /// An address that is there already is no error.
 ///
 /// # Errors
 /// [`Error::Permission`] without `CAP_NET_ADMIN`, [`Error::NoInterface`], [`Error::OutOfRange`] for
-/// a prefix longer than the address, [`Error::Ipv6Disabled`], or the system's refusal of a value.
+/// a prefix longer than the address, [`Error::Ipv6Disabled`], or [`Error::System`] for a value that
+/// the system refuses.
 pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
     let interface = Interface::named(name)?;
     if let Some(mtu) = config.mtu {

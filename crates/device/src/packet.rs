@@ -57,25 +57,29 @@ const IGNORE_OUTGOING: i32 = 23;
 /// `struct packet_mreq` with `PACKET_MR_ALLMULTI`.
 const ALL_MULTICAST: u16 = 2;
 
-/// How to attach to an interface.
+/// Settings of an interface that is attached through AF_PACKET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// An Ethernet interface that is up.
+    /// Name of an Ethernet interface that is up.
     pub interface: String,
-    /// Frames that the TX ring holds, 1 to 65,536; each takes `gso_max_size` bytes of locked
+    /// Frames that the TX ring holds, 1 to 65,536. Each takes `gso_max_size` bytes of locked
     /// memory.
     pub tx_slots: usize,
-    /// Packets that the RX ring holds, 1 to 65,536; each takes 68 KB of locked memory.
+    /// Packets that the RX ring holds, 1 to 65,536. Each takes 68 KB of locked memory.
     pub rx_slots: usize,
-    /// Largest super-frame, IP header included, in bytes, at most 65,535; not above what the qdisc
-    /// takes whole (`burst` of `tbf`). At or below the MTU there are no super-frames.
+    /// Largest super-frame with its IP header, in bytes, at most 65,535.
+    ///
+    /// It should not exceed what the qdisc takes whole (`burst` of `tbf`). At or below the MTU
+    /// there are no super-frames.
     pub gso_max_size: u32,
-    /// Queues, 1 to 256: one socket and pair of rings each, flows spread by hash (`PACKET_FANOUT`).
+    /// Number of queues, 1 to 256. Each has a socket and a pair of rings; flows are spread by hash
+    /// (`PACKET_FANOUT`).
     pub queues: usize,
 }
 
 impl PacketConfig {
-    /// The defaults for an interface: 128 slots each way, super-frames of 65,535 bytes, one queue.
+    /// Returns the default settings for an interface: 128 slots each way, super-frames of 65,535
+    /// bytes, one queue.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -99,7 +103,7 @@ impl PacketConfig {
     }
 }
 
-/// An interface of the kernel, attached through AF_PACKET.
+/// Interface of the kernel that is attached through AF_PACKET.
 #[derive(Debug)]
 pub struct Packet {
     name: String,
@@ -122,7 +126,7 @@ impl Packet {
     ///
     /// # Errors
     /// [`Error::NoInterface`], [`Error::Down`], [`Error::NotEthernet`], [`Error::Permission`]
-    /// without `CAP_NET_RAW`, [`Error::OutOfRange`]; each says what to do.
+    /// without `CAP_NET_RAW`, [`Error::OutOfRange`]. Each says what to do.
     pub fn open(config: &PacketConfig) -> Result<Self, Error> {
         config.check()?;
         let interface = Interface::named(&config.interface)?;
@@ -155,15 +159,15 @@ impl Packet {
         Ok(Self { name: config.interface.clone(), capabilities, queues })
     }
 
-    /// What the device can do.
+    /// Returns the abilities of the device.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// The device for a stack.
+    /// Makes a device of it, for a stack.
     pub fn into_device(self) -> Device {
         let queues = self.queues.into_iter().map(Rings::into_queue_pair).collect();
-        Device { name: self.name, capabilities: self.capabilities, queues }
+        Device { name: self.name, capabilities: self.capabilities, queues, monitor: None }
     }
 }
 

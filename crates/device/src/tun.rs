@@ -43,20 +43,22 @@ const RUNTS_MAX: usize = 64;
 /// `TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN`.
 const OFFLOAD: u32 = 0x1 | 0x2 | 0x4 | 0x8;
 
-/// How to open a TUN device.
+/// Settings of a TUN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunConfig {
-    /// Interface to make or to join; `None` takes the first free of `neap0`, `neap1`, ...
+    /// Name of the interface to make or to join; `None` takes the first free of `neap0`, `neap1`,
+    /// ...
     pub name: Option<String>,
-    /// Queues, 1 to 256: one descriptor each; the kernel spreads flows over them.
+    /// Number of queues, 1 to 256. Each has a descriptor, and the kernel spreads flows over them.
     pub queues: usize,
-    /// The interface stays when the device is closed.
+    /// Whether the interface stays when the device is closed.
     pub persistent: bool,
-    /// Super-frames and partial checksums both ways (`IFF_VNET_HDR`); without, plain packets.
+    /// Whether super-frames and partial checksums pass both ways (`IFF_VNET_HDR`), or plain
+    /// packets.
     pub offload: bool,
-    /// Ethernet frames (TAP) instead of IP packets.
+    /// Whether the device carries Ethernet frames (TAP) instead of IP packets.
     pub tap: bool,
-    /// Largest super-frame sent, IP header included, in bytes; at most 65,535.
+    /// Largest super-frame that is sent, with its IP header, in bytes; at most 65,535.
     pub gso_max_size: u32,
 }
 
@@ -73,7 +75,7 @@ impl Default for TunConfig {
     }
 }
 
-/// An open TUN or TAP device.
+/// Open TUN or TAP device.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
@@ -83,12 +85,12 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the interface, or joins it if it exists. It is down and without address until
-    /// [`configure_link`](crate::configure_link).
+    /// Makes the interface, or joins it if it exists. A new interface is down and has no address
+    /// until [`configure_link`](crate::configure_link).
     ///
     /// # Errors
     /// [`Error::NoTunDriver`], [`Error::Permission`], [`Error::Busy`], [`Error::OtherKind`],
-    /// [`Error::BadName`], [`Error::OutOfRange`]; each says what to do.
+    /// [`Error::BadName`], [`Error::OutOfRange`]. Each says what to do.
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
         if !(1..=QUEUES_MAX).contains(&config.queues) {
             let value = config.queues as u64;
@@ -122,17 +124,17 @@ impl Tun {
         Ok(Self { name, queues, offload: config.offload, capabilities })
     }
 
-    /// The interface's name.
+    /// Returns the name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the device can do, with the MTU of the moment it was opened.
+    /// Returns the abilities of the device, with the MTU of the moment when it was opened.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// The device for a stack, with the MTU that the interface has now.
+    /// Makes a device of it, for a stack, with the MTU that the interface has now.
     pub fn into_device(self) -> Device {
         let mut capabilities = self.capabilities;
         if let Ok(mtu) = Interface::named(&self.name).and_then(|interface| interface.mtu()) {
@@ -140,7 +142,7 @@ impl Tun {
         }
         let offload = self.offload;
         let queues = self.queues.into_iter().map(|fd| queue_pair(Arc::new(fd), offload)).collect();
-        Device { name: self.name, capabilities, queues }
+        Device { name: self.name, capabilities, queues, monitor: None }
     }
 }
 

@@ -1,5 +1,7 @@
-//! The virtio-net header in front of each packet of a TUN device or an AF_PACKET socket: what is
-//! left to the other side (checksum, segmentation). Virtio 1.2 section 5.1.6; `linux/virtio_net.h`.
+//! Virtio-net header in front of each packet of a TUN device or an AF_PACKET socket. It says which
+//! work is left to the other side: checksum, segmentation.
+//!
+//! Sources: Virtio 1.2 section 5.1.6; `linux/virtio_net.h`.
 
 use neap_stack::device::RxChecksum;
 use neap_stack::frame::{Frame, GsoKind, PartialChecksum};

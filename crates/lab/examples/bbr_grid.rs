@@ -9,7 +9,7 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     for name in std::env::args().skip(1) {
-        let known = congestion::NAMES.into_iter().find(|known| *known == name);
+        let known = congestion::BUILT_IN.into_iter().find(|known| *known == name);
         let controller = known.ok_or_else(|| format!("no congestion control {name:?}"))?;
         println!("{controller}\n{GRID_HEADER}");
         for (loss, mbit) in [0, 10_000]

@@ -16,28 +16,32 @@ use neap_stack::stack::Stack;
 use neap_tcp::time::Instant;
 use std::task::Waker;
 
-/// What an application did in its turn.
+/// Result of one turn of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When it wants a turn even if nothing happens on its host.
+    /// Time at which the application wants a turn even if nothing happens on its host.
     pub next: Instant,
-    /// It changed something, so the host may have more to do.
+    /// Whether the application changed something, so that the host may have more to do.
     pub did: bool,
 }
 
 impl Step {
-    /// The application did nothing, and waits for something to happen.
+    /// Result of a turn in which the application did nothing, and waits for something to happen.
     pub const IDLE: Self = Self { next: Instant::FAR_FUTURE, did: false };
 }
 
-/// An application. It gets a turn after everything that happens on its host, unless it
-/// [sleeps](Self::sleeps), and must do all it can.
+/// Application on a host of a world.
+///
+/// It gets a turn after everything that happens on its host, unless it [sleeps](Self::sleeps), and
+/// must do all it can.
 pub trait App {
     /// Gives the application one turn.
     fn step(&mut self, stack: &Stack, now: Instant) -> Step;
 
-    /// Whether it promises to call `waker` when it has something to do, or to say when in
-    /// [`Step::next`]; then it gets a turn only at the start and at these times. Asked once.
+    /// Returns whether the application promises to call `waker` when it has something to do, or to
+    /// say when in [`Step::next`].
+    ///
+    /// It then gets a turn only at the start and at these times. It is asked once.
     fn sleeps(&mut self, waker: &Waker) -> bool {
         let _ = waker;
         false

@@ -1,5 +1,6 @@
-//! Flows of chosen congestion controllers through one bottleneck: two hosts, a fast NIC, and behind
-//! it a slower hop with a queue that drops at its tail.
+//! Bottleneck: flows of chosen congestion controllers through one queue that drops at its tail.
+//!
+//! There are two hosts, a fast NIC, and a slower hop behind it.
 
 use crate::app::group::{Group, GroupConfig, SharedGroupLog, Traffic};
 use crate::link::{Bottleneck, Link, LinkConfig, NicConfig, PathConfig, Policer};
@@ -13,7 +14,7 @@ use neap_tcp::info::TcpInfo;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
 
-/// Why an experiment could not be done.
+/// Reason why an experiment could not be done.
 pub type Failure = Box<dyn core::error::Error>;
 
 /// What Ethernet adds to each IP packet on the wire, bytes.
@@ -23,42 +24,44 @@ const WRITE: u64 = 256 << 10;
 /// Lateness of the hosts: that of a real one with high-resolution timers.
 const LATENESS: Nanos = Nanos::from_micros(10);
 
-/// The path through the bottleneck.
+/// Path through the bottleneck.
 #[derive(Clone, Debug)]
 pub struct BottleneckPath {
-    /// Rate of the bottleneck, on the wire.
+    /// Rate of the bottleneck on the wire.
     pub rate: Rate,
     /// Round-trip time without any queue.
     pub rtt: Nanos,
-    /// Queue in front of the bottleneck, thousandths of bandwidth times round-trip time.
+    /// Size of the queue in front of the bottleneck, in thousandths of bandwidth times round-trip
+    /// time.
     pub buffer_permille: u64,
-    /// Segments lost at random.
+    /// Share of the segments that are lost at random.
     pub loss: Ppm,
-    /// Segments marked CE at random.
+    /// Share of the segments that are marked CE at random.
     pub marks: Ppm,
     /// A token bucket in front of the bottleneck.
     pub policer: Option<Policer>,
-    /// Largest IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
 }
 
 impl BottleneckPath {
-    /// A clean path with a deep buffer. Packets are as large as the product needs them to be cheap:
-    /// a round trip holds about a thousand, where they may be that large: the MSS is at most half
-    /// of the first window, which is 64 KB.
+    /// Returns a clean path with a deep buffer.
+    ///
+    /// Packets are as large as possible while a round trip holds about a thousand, so that runs are
+    /// cheap. The MSS is at most half of the first window, which is 64 KB.
     pub fn new(rate: Rate, rtt: Nanos) -> Self {
         let mtu = (rate.bytes_in(rtt) / 1000).clamp(1500, 32_000) as u16;
         let (loss, marks) = (Ppm::NEVER, Ppm::NEVER);
         Self { rate, rtt, buffer_permille: 2000, loss, marks, policer: None, mtu }
     }
 
-    /// Bytes of payload per second at the most: headers and Ethernet's share subtracted.
+    /// Returns the most bytes of payload per second: headers and Ethernet's share are subtracted.
     pub fn payload_rate(&self) -> f64 {
         let payload = f64::from(self.mtu) - 52.0;
         self.rate.0 as f64 * payload / (f64::from(self.mtu) + ETHERNET as f64)
     }
 
-    /// Round-trip time of a single segment.
+    /// Returns the round-trip time of a single segment.
     pub fn base_rtt(&self) -> Nanos {
         self.rtt + self.rate.time_for(u64::from(self.mtu) + ETHERNET)
     }
@@ -81,21 +84,21 @@ impl BottleneckPath {
     }
 }
 
-/// One flow.
+/// One flow through the bottleneck.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Its congestion controller.
+    /// Name of its congestion controller.
     pub controller: &'static str,
-    /// When it begins, from the start of the run.
+    /// Time at which it begins, from the start of the run.
     pub begins: Nanos,
-    /// Its application writes no faster than this, every 10 ms.
+    /// Highest rate at which its application writes, every 10 ms.
     pub at_most: Option<Rate>,
-    /// It writes nothing between these times.
+    /// Times between which it writes nothing.
     pub pause: Option<(Nanos, Nanos)>,
 }
 
 impl Flow {
-    /// A flow that always has something to send.
+    /// Returns a flow that always has something to send.
     pub fn bulk(controller: &'static str) -> Self {
         Self { controller, begins: Nanos::ZERO, at_most: None, pause: None }
     }
@@ -114,18 +117,18 @@ fn group(traffic: Traffic, options: SocketOptions) -> Group {
     Group::new(GroupConfig { traffic, read_rate: None, polls: true, client, server })
 }
 
-/// What one flow came to, over the measured time.
+/// Figures of one flow over the measured time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowFigures {
-    /// Payload acknowledged, of what the bottleneck carries.
+    /// Acknowledged payload as a share of what the bottleneck carries.
     pub share: f64,
-    /// Mean smoothed round-trip time over that of a single segment.
+    /// Mean smoothed round-trip time, divided by that of a single segment.
     pub rtt: f64,
-    /// Bytes sent again, of all sent.
+    /// Share of the sent bytes that were sent again.
     pub resent: f64,
 }
 
-/// A world with flows through a bottleneck, which the caller runs.
+/// World with flows through a bottleneck, which the caller runs.
 pub struct BottleneckRun {
     world: World,
     link: Link,
@@ -136,10 +139,10 @@ pub struct BottleneckRun {
 }
 
 impl BottleneckRun {
-    /// Sets it up; nothing has run.
+    /// Sets up the world. Nothing has run.
     ///
     /// # Errors
-    /// [`Failure`]: a configuration that the stack refuses.
+    /// [`Failure`] for a configuration that the stack refuses.
     pub fn new(path: &BottleneckPath, flows: &[Flow], seed: u64) -> Result<Self, Failure> {
         let mut world =
             World::new(WorldConfig { seed, wake_jitter: LATENESS, ..WorldConfig::default() });
@@ -167,22 +170,22 @@ impl BottleneckRun {
         Ok(Self { world, link, path: path.clone(), start, logs })
     }
 
-    /// Runs until so long after the start.
+    /// Runs until this time after the start.
     ///
     /// # Errors
-    /// [`Failure`]: a host that spins.
+    /// [`Failure`] for a host that spins.
     pub fn run_until(&mut self, time: Nanos) -> Result<(), Failure> {
         Ok(self.world.run_until(self.start + time)?)
     }
 
-    /// What the sender of a flow knows; `None` before it begins.
+    /// Returns the figures of a flow's sender; `None` before the flow begins.
     pub fn info(&self, flow: usize) -> Option<TcpInfo> {
         let log = self.logs.get(flow)?.borrow();
         let handle = log.clients.first()?.handle.as_ref();
         handle.map(|handle| handle.info(self.world.now()))
     }
 
-    /// Segments that the bottleneck's queue has dropped.
+    /// Returns how many segments the bottleneck's queue has dropped.
     pub fn dropped(&self) -> u64 {
         self.link.stats(0).dropped
     }
@@ -190,7 +193,7 @@ impl BottleneckRun {
     /// Runs from one time to another and measures each flow.
     ///
     /// # Errors
-    /// [`Failure`]: a host that spins.
+    /// [`Failure`] for a host that spins.
     pub fn measure(&mut self, from: Nanos, to: Nanos) -> Result<Vec<FlowFigures>, Failure> {
         /// Readings of the round-trip time.
         const READINGS: u64 = 500;
@@ -230,22 +233,22 @@ fn host_config(path: &BottleneckPath) -> Config {
     Config { tcp_wmem: buffers, tcp_rmem: buffers, tcp_ecn: 1, ..Config::default() }
 }
 
-/// One flow over one path of a grid.
+/// Cell of a grid: one flow over one path.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// Its congestion controller.
+    /// Name of the congestion controller.
     pub controller: &'static str,
-    /// Rate of the bottleneck, Mbit/s.
+    /// Rate of the bottleneck, in Mbit/s.
     pub mbit: u64,
-    /// Round-trip time, milliseconds.
+    /// Round-trip time, in milliseconds.
     pub rtt_ms: u64,
-    /// Buffer, in thousandths of the product.
+    /// Size of the buffer, in thousandths of bandwidth times round-trip time.
     pub buffer_permille: u64,
-    /// Random loss, parts per million.
+    /// Random loss, in parts per million.
     pub loss: u32,
 }
 
-/// Head of a table of [`Cell::row`]s.
+/// Heading of a table of [`Cell::row`]s.
 pub const GRID_HEADER: &str = "\
  Mbit/s  RTT ms  buffer  loss   measured  goodput    RTT  resent
                     BDP     %          s        %  /base       %";
@@ -260,8 +263,8 @@ impl Cell {
         BottleneckPath { buffer_permille: self.buffer_permille, loss: Ppm(self.loss), ..path }
     }
 
-    /// How long to measure so that it costs little: at most 11 s, which is one PROBE_RTT of version
-    /// 1 and two of version 3. Shorter measurements have none or few of them.
+    /// Returns how long to measure so that it costs little: at most 11 s, in which BBR version 1
+    /// has one PROBE_RTT and version 3 has two. Shorter measurements have few or none of them.
     pub fn affordable(&self) -> Nanos {
         let path = self.path();
         let time = path.rate.time_for(AFFORDABLE_PACKETS * u64::from(path.mtu));
@@ -278,18 +281,19 @@ impl Cell {
         if path.rtt >= Nanos::from_millis(100) { all } else { time.max(cycles).min(all) }
     }
 
-    /// Whether three frames, which every window has on top, fit a fourth of the product. Where they
-    /// do not, a queue of that length is part of the algorithm.
+    /// Returns whether three frames, which every window has on top, fit a quarter of the product.
+    ///
+    /// If they do not, a queue of that length is part of the algorithm.
     pub fn has_room_for_frames(&self) -> bool {
         let path = self.path();
         let product = path.rate.bytes_in(path.rtt);
         product >= 12 * u64::from(path.mtu) && path.rtt >= Nanos::from_millis(4)
     }
 
-    /// Runs it: start-up, and then so long.
+    /// Runs the flow: start-up, and then the measured time.
     ///
     /// # Errors
-    /// [`Failure`]: a host that spins.
+    /// [`Failure`] for a host that spins.
     pub fn run(&self, measured: Nanos, seed: u64) -> Result<FlowFigures, Failure> {
         let path = self.path();
         let from = path.rtt.saturating_mul(30).max(Nanos::from_millis(100));
@@ -298,7 +302,7 @@ impl Cell {
         figures.first().copied().ok_or_else(|| "no flow".into())
     }
 
-    /// The figures as a line of a table.
+    /// Returns the figures as a line of a table.
     pub fn row(&self, measured: Nanos, figures: &FlowFigures) -> String {
         format!(
             "{:>7} {:>7} {:>7.1} {:>5.1} {:>10.2} {:>8.1} {:>6.2} {:>7.2}",

@@ -3,8 +3,10 @@
 use hdrhistogram::Histogram;
 use neap_tcp::time::Nanos;
 
-/// Times between 1 ns and an hour, to three digits. Nothing while it is empty, then 16 KiB and more
-/// for each doubling of the longest time, at most about 270 KiB.
+/// Distribution of times between 1 ns and an hour, to three digits.
+///
+/// It takes no memory while it is empty, then 16 KiB and more for each doubling of the longest
+/// time, at most about 270 KiB.
 #[derive(Clone, Debug, Default)]
 pub struct Times(Option<Box<Histogram<u64>>>);
 
@@ -19,22 +21,22 @@ impl Times {
         histogram.record(time.0.min(LONGEST)).expect("it grows");
     }
 
-    /// The time that `percent` of all do not exceed; zero when there are none.
+    /// Returns the time that `percent` of all times do not exceed; zero if there are none.
     pub fn percentile(&self, percent: f64) -> Nanos {
         Nanos(self.0.as_ref().map_or(0, |times| times.value_at_quantile(percent / 100.0)))
     }
 
-    /// The longest time.
+    /// Returns the longest time.
     pub fn max(&self) -> Nanos {
         Nanos(self.0.as_ref().map_or(0, |times| times.max()))
     }
 
-    /// How many there are.
+    /// Returns how many times were counted.
     pub fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, |times| times.len())
     }
 
-    /// Forgets all.
+    /// Removes all times.
     pub fn clear(&mut self) {
         self.0 = None;
     }

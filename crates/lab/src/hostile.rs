@@ -1,4 +1,4 @@
-//! Hostile peers: actors that speak TCP badly on purpose, and what a host that they attack does.
+//! Hostile peers: actors that speak TCP badly on purpose, and the hosts that they attack.
 
 mod attacker;
 mod connection;
@@ -10,15 +10,15 @@ use serde::Deserialize;
 
 macro_rules! attacks {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// What a hostile peer does.
+        /// Attack of a hostile peer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
         pub enum Attack { $($(#[$doc])* #[serde(rename = $name)] $variant,)+ }
 
         impl Attack {
-            /// All of them.
+            /// All attacks.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Its name in scenario files.
+            /// Returns the name of the attack in scenario files.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -29,47 +29,47 @@ macro_rules! attacks {
 attacks! {
     /// Each segment is acknowledged in many parts (Savage et al. 1999).
     AckDivision = "ack-division",
-    /// What has not arrived, or was never sent, is acknowledged.
+    /// Data that has not arrived, or was never sent, is acknowledged.
     OptimisticAck = "optimistic-ack",
-    /// SACK blocks of what never arrived, turned round, far off.
+    /// SACK blocks name data that never arrived, are turned round, or are far off.
     SackLies = "sack-lies",
-    /// What was SACKed is thrown away.
+    /// SACKed data is thrown away.
     Reneging = "reneging",
-    /// The window is taken back, down to nothing.
+    /// The window is taken back, down to zero.
     WindowShrink = "window-shrink",
     /// The SYN asks for segments of a few bytes.
     TinyMss = "tiny-mss",
-    /// Timestamps from the past.
+    /// Timestamps come from the past.
     OldTimestamps = "old-timestamps",
-    /// Timestamps from the future.
+    /// Timestamps come from the future.
     FutureTimestamps = "future-timestamps",
     /// Bytes that have arrived come again with other contents.
     Overlap = "overlap",
-    /// Somebody off the path forges RST, SYN and data of a session.
+    /// A host off the path forges RST, SYN and data of a session.
     Blind = "blind",
-    /// SYNs of many addresses.
+    /// SYNs come from many addresses.
     SynFlood = "syn-flood",
-    /// Segments of any kind on open connections.
+    /// Segments of any kind come on open connections.
     SegmentFlood = "segment-flood",
-    /// Single bytes with holes between them.
+    /// Single bytes come with holes between them.
     TinySegments = "tiny-segments",
-    /// Asks for much, and never reads.
+    /// The peer asks for much and never reads.
     NeverReads = "never-reads",
-    /// Does not answer a SYN.
+    /// The peer does not answer a SYN.
     DiesInSynSent = "dies-in-syn-sent",
-    /// Never completes its handshake.
+    /// The peer never completes its handshake.
     DiesInSynReceived = "dies-in-syn-received",
-    /// Vanishes while data is in flight.
+    /// The peer vanishes while data is in flight.
     DiesInEstablished = "dies-in-established",
-    /// Vanishes before it acknowledges a FIN.
+    /// The peer vanishes before it acknowledges a FIN.
     DiesInFinWait1 = "dies-in-fin-wait-1",
-    /// Vanishes behind its ACK of a FIN.
+    /// The peer vanishes after its ACK of a FIN.
     DiesInFinWait2 = "dies-in-fin-wait-2",
-    /// Sends a FIN and does not acknowledge the other one.
+    /// The peer sends a FIN and does not acknowledge the other one.
     DiesInClosing = "dies-in-closing",
-    /// Closes and vanishes while it is being written to.
+    /// The peer closes and vanishes while data is sent to it.
     DiesInCloseWait = "dies-in-close-wait",
-    /// Closes and vanishes before it acknowledges the last FIN.
+    /// The peer closes and vanishes before it acknowledges the last FIN.
     DiesInLastAck = "dies-in-last-ack",
 }
 

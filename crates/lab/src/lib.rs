@@ -2,19 +2,19 @@
 //!
 //! # A tour, from the bottom to the top
 //!
-//! - [`rng`]: all randomness comes from one seed, forked by purpose, so a run is the same every
-//!   time, to the byte. [`histogram`]: distributions of times. [`pattern`]: the bytes of a stream
-//!   as a function of the position, so that a receiver can check them.
+//! - [`rng`]: all randomness comes from one seed, forked by purpose, so that a run is the same
+//!   every time, to the byte. [`histogram`]: distributions of times. [`pattern`]: the bytes of a
+//!   stream as a function of the position, so that a receiver can check them.
 //! - [`link`]: two cards, the wires between them, queues and impairments on the way.
 //! - [`app`]: applications of hosts: groups of equal connections, and sessions with a plan each.
-//! - [`world`]: hosts ([`neap_stack::stack::Stack`]), routers and links, and whose event is the
-//!   earliest. A world sets the time and gives that host its turn, a little late, as real hosts
-//!   are. Nothing in it reads a clock.
+//! - [`world`]: hosts ([`neap_stack::stack::Stack`]), routers and links. A world finds the earliest
+//!   event, sets the time and gives that host its turn, a little late, as real hosts are. Nothing
+//!   in it reads a clock.
 //! - [`hostile`]: peers that speak TCP badly on purpose, in place of a host.
-//! - [`oracle`]: what must hold in every world.
-//! - [`report`]: what people see of a run: series, plots, pages, packets.
-//! - [`scenario`]: files that describe a world, what runs in it, what is measured and what must
-//!   hold; their runs, sweeps and tables. [`library`]: the scenarios that neap brings along.
+//! - [`oracle`]: rules that hold in every world.
+//! - [`report`]: views of a run for people: series, plots, pages, packets.
+//! - [`scenario`]: files that describe a world, its applications, measurements and expectations;
+//!   their runs, sweeps and tables. [`library`]: the scenarios that neap brings.
 //! - [`swarm`]: scenarios drawn from a seed and run under every oracle; one that breaks is made
 //!   smaller.
 //! - [`bottleneck`]: flows of chosen congestion controllers through one queue, and their figures.

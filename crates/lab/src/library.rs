@@ -1,11 +1,11 @@
-//! The scenarios that neap brings along.
+//! Library of the scenarios that neap brings.
 
-/// A scenario file.
+/// Scenario file of the library.
 #[derive(Clone, Copy, Debug)]
 pub struct Builtin {
-    /// The name of the scenario.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// The text of the scenario file.
+    /// Text of the scenario file.
     pub text: &'static str,
 }
 
@@ -15,7 +15,7 @@ macro_rules! scenarios {
     };
 }
 
-/// The scenarios that neap brings along.
+/// All scenarios of the library.
 pub const SCENARIOS: &[Builtin] = scenarios![
     "small-queues",
     "autosizing",
@@ -33,11 +33,11 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "ack-congestion",
 ];
 
-/// The scenarios that repeat published experiments, in this order.
+/// Names of the scenarios that repeat published experiments, in the order in which they are run.
 pub const EXPERIMENTS: [&str; 4] =
     ["small-queues", "autosizing", "low-water-mark", "internal-pacing"];
 
-/// Files that they name, and their text.
+/// Files that the scenarios name, and their text.
 pub const FILES: &[(&str, &str)] = &[("lte.trace", include_str!("../scenarios/lte.trace"))];
 
 #[cfg(test)]

@@ -43,12 +43,13 @@ use crate::rng::{Ppm, Rng};
 #[derive(Debug)]
 struct Wires([Direction; ENDS]);
 
-/// A link, as seen by the world and by tests.
+/// Link, as the world and tests see it.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<Mutex<Wires>>);
 
 impl Link {
-    /// A link between hosts in a world that begins at `start`, and the devices at its two ends.
+    /// Returns a link between hosts in a world that begins at `start`, and the devices at its two
+    /// ends.
     pub fn new(config: &LinkConfig, rng: &Rng, start: Instant) -> (Self, [Device; ENDS]) {
         Self::between(config, rng, start, [false; ENDS])
     }
@@ -87,43 +88,45 @@ impl Link {
             #[cfg(unix)]
             descriptor: None,
         };
-        Device { name: format!("lab{end}"), capabilities, queues: vec![pair] }
+        Device { name: format!("lab{end}"), capabilities, queues: vec![pair], monitor: None }
     }
 
     fn wires(&self) -> MutexGuard<'_, Wires> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the NIC of `end` next interrupts its host.
+    /// Returns when the NIC of `end` next interrupts its host.
     pub fn next_interrupt(&self, end: usize) -> Instant {
         let wires = self.wires();
         wires.0[end].completion_interrupt().min(wires.0[1 - end].receive_interrupt())
     }
 
-    /// What has left from `end` since the start or [`clear_stats`](Self::clear_stats).
+    /// Returns the counters of what has left from `end` since the start or
+    /// [`clear_stats`](Self::clear_stats).
     pub fn stats(&self, end: usize) -> LinkStats {
         self.wires().0[end].stats.clone()
     }
 
-    /// What sockets at `end` gave to the NIC since the last call; notes are taken from the first
-    /// call on.
+    /// Returns the frames that sockets at `end` gave to the NIC since the last call. They are
+    /// recorded from the first call on.
     pub fn trace(&self, end: usize) -> Vec<Departed> {
         self.wires().0[end].trace.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Packets that left from `end` since the last call; they are kept from the first call on.
+    /// Returns the packets that left from `end` since the last call. They are kept from the first
+    /// call on.
     pub fn capture(&self, end: usize) -> Vec<Captured> {
         self.wires().0[end].capture.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Forgets all figures but the digests.
+    /// Clears all figures but the digests.
     pub fn clear_stats(&self) {
         for direction in &mut self.wires().0 {
             direction.stats.clear();
         }
     }
 
-    /// Whether the wire from `end` carries or will carry something.
+    /// Returns whether the wire from `end` carries or will carry something.
     pub fn is_sending(&self, end: usize, now: Instant) -> bool {
         self.wires().0[end].is_sending(now)
     }
@@ -133,7 +136,7 @@ impl Link {
         self.wires().0[end].completes_at_once()
     }
 
-    /// Frames in both rings and packets on their way.
+    /// Returns how many frames are in both rings and packets on their way.
     pub fn contents(&self) -> usize {
         self.wires().0.iter().map(Direction::contents).sum()
     }
@@ -143,13 +146,13 @@ impl Link {
         self.wires().0[end].path.is_down = is_down;
     }
 
-    /// Another rate from `end` on, for what has not been queued yet: of the hop behind the NIC, or
-    /// of the NIC's wire where there is none. A trace goes on as it is.
+    /// Sets the rate from `end` on, for packets that are not queued yet. It is that of the hop
+    /// behind the NIC, or of the NIC's wire if there is no hop. A trace is not changed.
     pub fn set_rate(&self, end: usize, rate: Rate) {
         self.wires().0[end].set_rate(rate);
     }
 
-    /// Another propagation delay from `end` on. Order is kept.
+    /// Sets the propagation delay from `end` on. The order of packets is kept.
     pub fn set_delay(&self, end: usize, delay: Nanos) {
         self.wires().0[end].path.config.delay = delay;
     }
@@ -159,12 +162,12 @@ impl Link {
         self.wires().0[end].path.config.loss = loss;
     }
 
-    /// Packets and bytes in the queue of the hop from `end` on.
+    /// Returns packets and bytes in the queue of the hop from `end` on.
     pub fn backlog(&self, end: usize, now: Instant) -> (usize, u64) {
         self.wires().0[end].path.backlog(now)
     }
 
-    /// Bytes of the frames that have not yet left the NIC at `end`. Costs O(n) of them.
+    /// Returns the bytes of the frames that have not yet left the NIC at `end`. Costs O(n) of them.
     pub fn in_ring(&self, end: usize, now: Instant) -> u64 {
         self.wires().0[end].in_ring(now)
     }

@@ -1,4 +1,4 @@
-//! What must hold in every world, whatever happens on its links.
+//! Oracles: rules that hold in every world, whatever happens on its links.
 
 mod segment;
 
@@ -42,19 +42,21 @@ struct Progress {
     held_back: Nanos,
 }
 
-/// Watches the flows of one world, step after step.
+/// Oracle that watches the flows of one world, step after step.
 #[derive(Debug, Default)]
 pub struct FlowOracle {
     watched: BTreeMap<(usize, SocketAddr, SocketAddr), Progress>,
 }
 
 impl FlowOracle {
-    /// Looks at all flows of the host that has just had its turn. Where the wire of the host
-    /// `is_idle`, nothing may wait below a socket: that holds for a host with one interface whose
-    /// queue holds no frame back and whose card tells of completions at once.
+    /// Checks all flows of the host that has just had its turn.
+    ///
+    /// With `is_idle`, the wire of the host is idle and nothing may wait below a socket. That holds
+    /// for a host with one interface whose queue holds no frame back and whose card tells of
+    /// completions at once.
     ///
     /// # Errors
-    /// What does not hold, in words.
+    /// The rule that is broken, in words.
     pub fn check(&mut self, world: &World, host: HostId, is_idle: bool) -> Result<(), String> {
         let now = world.now();
         for flow in world.stack(host).flows(now) {
@@ -145,11 +147,11 @@ fn describe(HostId(host): HostId, flow: &FlowInfo, fault: &str) -> String {
     format!("host {host}, {local} to {remote}: {fault}; {:?}", flow.info)
 }
 
-/// What a connection must have come to whose two ends followed their plans to the end: everything
-/// written by one was read by the other.
+/// Checks a connection whose two ends followed their plans to the end: everything that one end
+/// wrote was read by the other.
 ///
 /// # Errors
-/// What does not hold, in words.
+/// The rule that is broken, in words.
 pub fn check_delivery(ends: [(&SessionLog, u64); 2]) -> Result<(), String> {
     for ((log, _), (peer, peer_bytes)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         check_prefix(log, peer)?;
@@ -163,10 +165,10 @@ pub fn check_delivery(ends: [(&SessionLog, u64); 2]) -> Result<(), String> {
     Ok(())
 }
 
-/// What was read is what was written, in order, and no more.
+/// Checks that a reader got the bytes that were written, in order, and no more.
 ///
 /// # Errors
-/// What does not hold, in words.
+/// The rule that is broken, in words.
 pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), String> {
     if let Some(at) = reader.wrong_at {
         return Err(format!("byte {at} is wrong"));
@@ -177,11 +179,11 @@ pub fn check_prefix(reader: &SessionLog, writer: &SessionLog) -> Result<(), Stri
     Ok(())
 }
 
-/// What a host must be like when all its applications have left and their connections are
+/// Checks that a host is empty when all its applications have left and their connections are
 /// forgotten.
 ///
 /// # Errors
-/// What does not hold, in words.
+/// The rule that is broken, in words.
 pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let (stack, now) = (world.stack(host), world.now());
     let usage = stack.usage();
@@ -201,7 +203,7 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the application of this log has left.
+/// Returns whether the application of this log has left.
 pub fn is_over(log: &SharedSessionLog) -> bool {
     log.borrow().is_over
 }

@@ -1,17 +1,17 @@
-//! The bytes that flows carry: a function of stream and position, so that a receiver knows what
-//! each byte must be.
+//! Patterns: the bytes of a stream as a function of stream and position, so that a receiver knows
+//! what each byte must be.
 
 use crate::rng::mix;
 
 /// Eight bytes per step of the generator.
 const WORD: u64 = 8;
 
-/// The bytes of one stream.
+/// Bytes of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern(u64);
 
 impl Pattern {
-    /// The stream of this seed.
+    /// Returns the stream of this seed.
     pub const fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
@@ -25,7 +25,7 @@ impl Pattern {
         self.walk(at, out.len(), |range, word| out[range].copy_from_slice(word));
     }
 
-    /// The position in `bytes` of the first that is not what the stream has from `at` on.
+    /// Returns the first position in `bytes` that differs from the stream from `at` on.
     pub fn mismatch(self, at: u64, bytes: &[u8]) -> Option<usize> {
         let mut wrong = None;
         self.walk(at, bytes.len(), |range, word| {

@@ -1,5 +1,4 @@
-//! What a run looks like: series for plots, packets with the state of their flow, and a page for
-//! people.
+//! Views of a run: series for plots, packets with the state of their flow, and a page for people.
 //!
 //! Nothing of this is gathered unless a [`Watch`] asks for it, and gathering changes nothing:
 //! figures and hash of a run stay what they are.
@@ -16,13 +15,16 @@ pub use plot::{Line, Plot, Shape};
 pub(crate) use record::Recorder;
 pub use record::{Distribution, Quantity, Recording, Track};
 
-/// What a run is looked at for beyond its figures.
+/// Request to record more of a run than its figures.
 #[derive(Default)]
 pub struct Watch<'a> {
-    /// Series and distributions for plots. Costs a look at every connection in each sample, and 24
-    /// bytes per frame that leaves within it.
+    /// Whether to record series and distributions for plots.
+    ///
+    /// It costs a look at every connection in each sample, and 24 bytes per frame that leaves
+    /// within it.
     pub record: bool,
-    /// Is told of every packet that leaves a NIC or the port of a router, warm-up included. Costs a
-    /// copy of its headers and a comment of about 200 bytes, until it is told.
+    /// Function that gets every packet that leaves a NIC or the port of a router, warm-up included.
+    ///
+    /// It costs a copy of the packet's headers and a comment of about 200 bytes.
     pub packets: Option<&'a mut dyn FnMut(&Observed<'_>)>,
 }

@@ -3,25 +3,25 @@
 
 use neap_tcp::time::Nanos;
 
-/// SplitMix64. Equal seeds give equal numbers on every machine.
+/// Generator of random numbers (SplitMix64). Equal seeds give equal numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
-/// A probability in parts per million.
+/// Probability in parts per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ppm(pub u32);
 
 impl Ppm {
-    /// Never.
+    /// Probability of zero.
     pub const NEVER: Self = Self(0);
 
-    /// So many per cent.
+    /// Returns a probability of `n` per cent.
     pub const fn percent(n: u32) -> Self {
         Self(n * 10_000)
     }
 }
 
-/// One step of the generator's output function.
+/// Applies the generator's output function once.
 pub const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -29,34 +29,34 @@ pub const fn mix(mut z: u64) -> u64 {
 }
 
 impl Rng {
-    /// The generator of this seed.
+    /// Returns the generator of this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// An independent generator for one purpose.
+    /// Returns an independent generator for one purpose.
     #[must_use]
     pub const fn fork(&self, purpose: u64) -> Self {
         Self(mix(self.0 ^ mix(purpose.wrapping_add(0x9e37_79b9_7f4a_7c15))))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// A number from `low` to `high` whose magnitude is as likely to be small as large.
+    /// Returns a number from `low` to `high` whose magnitude is as likely to be small as large.
     pub fn log_range(&mut self, low: u64, high: u64) -> u64 {
         let low = low.max(1);
         let doublings = (high.max(low) / low).ilog2();
@@ -64,17 +64,17 @@ impl Rng {
         self.range(low, (top * 2).min(high.max(low)))
     }
 
-    /// True with this probability. Draws nothing when it is zero.
+    /// Returns true with this probability. It draws nothing if that is zero.
     pub fn chance(&mut self, probability: Ppm) -> bool {
         probability.0 > 0 && self.below(1_000_000) < u64::from(probability.0)
     }
 
-    /// A time from zero to `most`. Draws nothing when that is zero.
+    /// Returns a time from zero to `most`. It draws nothing if that is zero.
     pub fn time(&mut self, most: Nanos) -> Nanos {
         if most == Nanos::ZERO { most } else { Nanos(self.range(0, most.0)) }
     }
 
-    /// One of `choices`, which are not empty.
+    /// Returns one of `choices`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

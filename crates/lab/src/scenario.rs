@@ -49,53 +49,79 @@ pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::report::Watch;
 use crate::rng::mix;
+use neap_stack::qdisc::kinds::QdiscKinds;
+use neap_tcp::congestion::Controllers;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
 use units::Time;
 use watch::WatchedRun;
 
-/// A scenario file that was read and checked.
+/// Scenario file that was parsed and checked.
 pub struct Experiment<'a> {
     source: SourceFile,
     scenario: Scenario,
     choices: Vec<Choice>,
     files: &'a Files<'a>,
+    extensions: Extensions,
 }
 
-/// What an expectation says about a run.
+/// What a user brings that scenarios may name.
+#[derive(Clone, Debug, Default)]
+pub struct Extensions {
+    /// Congestion controllers, for `net.ipv4.tcp_congestion_control` of all hosts.
+    pub controllers: Controllers,
+    /// Queueing disciplines, for `qdisc` of all hosts.
+    pub qdiscs: QdiscKinds,
+}
+
+/// Verdict of an expectation about a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What holds or does not hold, in words.
+    /// Text of the expectation with its value.
     pub text: String,
-    /// It holds.
+    /// Whether the expectation holds.
     pub holds: bool,
 }
 
 impl<'a> Experiment<'a> {
-    /// Reads and checks a scenario, all values of its sweep too. `files` gives the text of the
+    /// Parses and checks a scenario, with all values of its sweep. `files` gives the text of the
     /// files that it names.
     ///
     /// # Errors
     /// The first error, with its place.
     pub fn parse(file: &str, text: &str, files: &'a Files<'a>) -> Result<Self, ScenarioError> {
-        let source = SourceFile { file: file.to_owned(), text: text.to_owned() };
-        let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
-        source.build(&scenario, files)?;
-        let choices = source.choices(&scenario, files)?;
-        Ok(Self { source, scenario, choices, files })
+        Self::parse_with(file, text, files, Extensions::default())
     }
 
-    /// What the file says.
+    /// As [`parse`](Self::parse), for a scenario that may name congestion controllers and qdiscs of
+    /// a user's own.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(
+        file: &str,
+        text: &str,
+        files: &'a Files<'a>,
+        extensions: Extensions,
+    ) -> Result<Self, ScenarioError> {
+        let source = SourceFile { file: file.to_owned(), text: text.to_owned() };
+        let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
+        source.build(&scenario, files, &extensions)?;
+        let choices = source.choices(&scenario, files, &extensions)?;
+        Ok(Self { source, scenario, choices, files, extensions })
+    }
+
+    /// Returns the contents of the file.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// All combinations of the sweep; one, empty, if there is none.
+    /// Returns all combinations of the sweep: one empty combination if there is no sweep.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
 
-    /// Tells this text and its seed from others.
+    /// Returns a text that distinguishes this scenario and seed from others.
     pub fn fingerprint(&self) -> String {
         let bytes = self.source.text.bytes();
         let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
@@ -105,7 +131,7 @@ impl<'a> Experiment<'a> {
     /// Runs one combination. `progress` is told the share that is done.
     ///
     /// # Errors
-    /// [`ScenarioError`] if the values contradict each other, [`RunError`].
+    /// [`RunError`], or [`ScenarioError`] if the values contradict each other.
     pub fn run(
         &self,
         choice: &Choice,
@@ -114,11 +140,11 @@ impl<'a> Experiment<'a> {
         self.run_watched(choice, progress, Watch::default())
     }
 
-    /// As [`run`](Self::run), and looks at what is asked for. The figures and the hash are the
-    /// same.
+    /// Runs one combination and records what `watch` asks for. Figures and hash are those of
+    /// [`run`](Self::run).
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn run_watched(
         &self,
         choice: &Choice,
@@ -129,12 +155,13 @@ impl<'a> Experiment<'a> {
         if scenario.oracles.is_some() {
             self.check(choice, u64::MAX).map_err(RunError::Broken)?;
         }
-        let built = source.build(&scenario, self.files).map_err(|mut error| {
-            if !choice.is_empty() {
-                error.what = format!("{} (with {})", error.what, describe(choice));
-            }
-            error
-        })?;
+        let built =
+            source.build(&scenario, self.files, &self.extensions).map_err(|mut error| {
+                if !choice.is_empty() {
+                    error.what = format!("{} (with {})", error.what, describe(choice));
+                }
+                error
+            })?;
         Ok(built.run(&scenario, progress, watch)?)
     }
 
@@ -142,14 +169,16 @@ impl<'a> Experiment<'a> {
     /// happen, but no more than so many turns of hosts.
     pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
         let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
-        let built = source.build(&scenario, self.files).map_err(|e| format!("file: {e}"))?;
+        let built = source
+            .build(&scenario, self.files, &self.extensions)
+            .map_err(|e| format!("file: {e}"))?;
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let end = built.start + warm_up + scenario.duration.0;
         let oracles = scenario.oracles.unwrap_or(Oracles::Survival);
         WatchedRun::new(built, oracles, end).run(most, run::apply)
     }
 
-    /// What the expectations say about these runs.
+    /// Returns the verdicts of the expectations about these runs.
     ///
     /// # Errors
     /// A figure that does not exist, or a combination that was not run.

@@ -1,6 +1,7 @@
-//! The swarm: random worlds with every oracle on. A seed gives a scenario file, a scenario file
-//! gives a world; where something does not hold the file is made smaller until nothing can be left
-//! out.
+//! Swarm: random worlds with every oracle on.
+//!
+//! A seed gives a scenario file, and the file gives a world. If a rule is broken, the file is made
+//! smaller until nothing can be left out.
 
 mod attack_memory;
 mod draw;
@@ -17,25 +18,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Turns of hosts after which a world is thought never to end.
 const LONGEST: u64 = 20_000_000;
 
-/// A world that is not sound.
+/// World in which a rule was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// What does not hold; its first word names the oracle.
+    /// Description of the broken rule. Its first word names the oracle.
     pub fault: String,
 }
 
 impl Broken {
-    /// Which oracle says so.
+    /// Returns the name of the oracle.
     pub fn oracle(&self) -> &str {
         self.fault.split(':').next().unwrap_or_default()
     }
 }
 
-/// Runs a scenario under all oracles, no longer than `most` turns of hosts; a panic is a fault like
+/// Runs a scenario under all oracles, for at most `most` turns of hosts. A panic is a fault like
 /// any other.
 ///
 /// # Errors
-/// [`Broken`]; a text that is no scenario is a fault of the oracle `file`.
+/// [`Broken`]. A text that is not a scenario is a fault of the oracle `file`.
 pub fn run(text: &str, most: u64) -> Result<Outcome, Broken> {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let files = |_: &str| Err("a world of the swarm names no files".to_owned());
@@ -51,12 +52,12 @@ pub fn run(text: &str, most: u64) -> Result<Outcome, Broken> {
     result.map_err(|fault| Broken { fault })
 }
 
-/// Whether the world of this seed is run twice, to see that it is the same.
+/// Returns whether the world of this seed is run twice, to check that both runs are the same.
 pub fn is_repeated(seed: u64) -> bool {
     Rng::new(seed).fork(9).below(16) == 0
 }
 
-/// Draws and runs the world of a seed; one in sixteen runs twice.
+/// Draws and runs the world of a seed. One world in sixteen runs twice.
 ///
 /// # Errors
 /// [`Broken`].

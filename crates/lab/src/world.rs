@@ -1,4 +1,4 @@
-//! Virtual time: hosts, routers, links and applications, and whose turn it is.
+//! Worlds in virtual time: hosts, routers, links and applications, and the order of their turns.
 
 mod actor;
 mod cpu;
@@ -21,15 +21,15 @@ use neap_tcp::time::{Instant, Nanos};
 use router::Router;
 pub use router::RouterStats;
 
-/// How a world runs.
+/// Configuration of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
-    /// All randomness comes from here.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// A host notices an event up to so much late, as a real one does (timer slack, scheduling),
-    /// unless [`World::set_cpu`] says more.
+    /// Longest time by which a host notices an event late, as real ones do (timer slack,
+    /// scheduling), unless [`World::set_cpu`] says otherwise.
     pub wake_jitter: Nanos,
-    /// The time at which the world begins.
+    /// Time at which the world begins.
     pub start: Instant,
 }
 
@@ -40,33 +40,33 @@ impl Default for WorldConfig {
     }
 }
 
-/// Bytes of a page, in which Linux counts memory of sockets.
+/// Size of a page in bytes, in which Linux counts memory of sockets.
 pub const PAGE: u64 = 4096;
 
-/// Names a host of one world.
+/// Name of a host of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub usize);
 
-/// Names a router of one world.
+/// Name of a router of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouterId(pub usize);
 
-/// Names an actor of one world.
+/// Name of an actor of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId(pub usize);
 
-/// Names a link of one world.
+/// Name of a link of one world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub usize);
 
-/// Where a link ends.
+/// Place where a link ends.
 #[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
-    /// At an interface of a host, with these addresses.
+    /// An interface of a host, with these addresses.
     Host(HostId, &'a [Address]),
-    /// At a router. The queue of the router's port is the bottleneck of the path that begins here.
+    /// A router. The queue of the router's port is the bottleneck of the path that begins here.
     Router(RouterId),
-    /// At an actor, which has no card: what it sends leaves at once.
+    /// An actor. It has no card: packets that it sends leave at once.
     Actor(ActorId),
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum PacketSource {
     Actor(ActorId),
 }
 
-/// A world that cannot go on.
+/// Reason why a world cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A host always has more to do, and time does not pass.
@@ -100,8 +100,10 @@ impl core::fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// Hosts and routers in virtual time. Equal configurations run equally, to the byte. An event costs
-/// O(log n) of all hosts and links, and what its host has to do.
+/// Hosts and routers in virtual time.
+///
+/// Equal configurations run equally, to the byte. An event costs O(log n) of all hosts and links,
+/// and what its host has to do.
 pub struct World {
     config: WorldConfig,
     now: Instant,
@@ -121,7 +123,7 @@ pub struct World {
 }
 
 impl World {
-    /// An empty world.
+    /// Returns an empty world.
     pub fn new(config: WorldConfig) -> Self {
         Self {
             now: config.start,
@@ -138,10 +140,10 @@ impl World {
         }
     }
 
-    /// Adds a host; its seed is derived from the world's.
+    /// Adds a host. Its seed is derived from the world's.
     ///
     /// # Errors
-    /// As [`Stack::new`].
+    /// Those of [`Stack::new`].
     pub fn add_host(&mut self, mut config: StackConfig) -> Result<HostId, StackError> {
         let id = HostId(self.hosts.len());
         let seed = Rng::new(self.config.seed);
@@ -152,7 +154,7 @@ impl World {
         Ok(id)
     }
 
-    /// Gives a host another processor.
+    /// Sets the processor of a host.
     pub fn set_cpu(&mut self, HostId(host): HostId, cpu: Cpu) {
         self.hosts[host].cpu = cpu;
     }
@@ -171,10 +173,10 @@ impl World {
         ActorId(self.actors.len() - 1)
     }
 
-    /// Connects two hosts; each gets an interface with its addresses.
+    /// Connects two hosts. Each gets an interface with its addresses.
     ///
     /// # Errors
-    /// As [`Stack::add_interface`].
+    /// Those of [`Stack::add_interface`].
     pub fn add_link(
         &mut self,
         config: &LinkConfig,
@@ -188,7 +190,7 @@ impl World {
     /// learns the networks of the host at the other end.
     ///
     /// # Errors
-    /// As [`Stack::add_interface`].
+    /// Those of [`Stack::add_interface`].
     pub fn connect(
         &mut self,
         config: &LinkConfig,
@@ -229,7 +231,8 @@ impl World {
         Ok(LinkId(id))
     }
 
-    /// What a router knows: packets to `prefix` leave by the end of `link` that is at this router.
+    /// Adds a route to a router: packets to `prefix` leave by the end of `link` that is at this
+    /// router.
     pub fn add_route(&mut self, RouterId(router): RouterId, prefix: Prefix, LinkId(link): LinkId) {
         let end = usize::from(self.ends[link][0] != Node::Router(router));
         self.routers[router].add_route(prefix, (link, end));
@@ -251,23 +254,23 @@ impl World {
         self.is_stale = true;
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// A host's stack. What is sent through it from outside is seen from the next
+    /// Returns a host's stack. Data that is sent through it from outside is seen from the next
     /// [`run_until`](Self::run_until) on.
     pub fn stack(&self, HostId(host): HostId) -> &Stack {
         &self.hosts[host].stack
     }
 
-    /// A link.
+    /// Returns a link.
     pub fn link(&self, LinkId(link): LinkId) -> &Link {
         &self.links[link]
     }
 
-    /// All links.
+    /// Returns all links.
     pub fn links(&self) -> &[Link] {
         &self.links
     }
@@ -281,7 +284,7 @@ impl World {
         }
     }
 
-    /// The interfaces of a host, with the link and its end.
+    /// Returns the interfaces of a host, with the link and its end.
     pub fn interfaces(
         &self,
         HostId(host): HostId,
@@ -289,26 +292,27 @@ impl World {
         self.hosts[host].ports.iter().map(|port| (port.interface, LinkId(port.link), port.end))
     }
 
-    /// What the processor of a host did.
+    /// Returns the figures of a host's processor.
     pub fn cpu_stats(&self, HostId(host): HostId) -> CpuStats {
         self.hosts[host].cpu_stats()
     }
 
-    /// Memory of a host's sockets in pages of [`PAGE`] bytes, each buffer rounded up (`sockstat`).
-    /// Costs O(n) of its sockets.
+    /// Returns the memory of a host's sockets in pages of [`PAGE`] bytes, each buffer rounded up
+    /// (`sockstat`). Costs O(n) of its sockets.
     pub fn socket_pages(&self, host: HostId) -> u64 {
         let pages = |bytes: u32| u64::from(bytes).div_ceil(PAGE);
         let flows = self.stack(host).flows(self.now);
         flows.iter().map(|flow| pages(flow.info.wmem_queued) + pages(flow.info.rmem_alloc)).sum()
     }
 
-    /// What a router did.
+    /// Returns the figures of a router.
     pub fn router_stats(&self, RouterId(router): RouterId) -> RouterStats {
         self.routers[router].stats
     }
 
-    /// Lets the host whose turn it is do what is due, and the routers and hops before it. `None`,
-    /// with the time at `until`, when no host has a turn before.
+    /// Lets the next host do what is due, and the routers and hops before it. Returns that host.
+    ///
+    /// `None` means that no host has a turn before `until`, which is the time then.
     ///
     /// # Errors
     /// [`Fault`].
@@ -425,7 +429,7 @@ impl World {
         self.run_watched(until, &mut |_| {})
     }
 
-    /// As [`run_until`](Self::run_until); `watch` is called after the turn of each host.
+    /// Runs until `until`, and calls `watch` after the turn of each host.
     ///
     /// # Errors
     /// [`Fault`].
@@ -441,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether nothing will ever happen again: no timer, nothing on any link.
+    /// Returns whether nothing will ever happen again: there is no timer, and nothing on any link.
     pub fn is_over(&self) -> bool {
         let idle = |host: &Host| host.next_event(&self.links) == Instant::FAR_FUTURE;
         self.hosts.iter().all(idle) && self.links.iter().all(|link| link.contents() == 0)

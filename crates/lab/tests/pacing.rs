@@ -5,10 +5,9 @@ use bytes::Bytes;
 use neap_lab::app::{App, Step};
 use neap_lab::link::{Coalescing, Departed, Link, LinkConfig, NicConfig, PathConfig};
 use neap_lab::world::{HostId, World, WorldConfig};
-use neap_stack::interface::InterfaceId;
-use neap_stack::listener::ListenerHandle;
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::fq;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 use neap_tcp::config::Config;
@@ -151,7 +150,8 @@ impl Run {
 
     fn set_qdisc(&self, qdisc: &QdiscConfig) {
         let stack = self.world.stack(self.sender);
-        assert!(stack.set_qdisc(self.world.now(), InterfaceId(0), qdisc));
+        let (interface, ..) = self.world.interfaces(self.sender).next().expect("a link");
+        stack.set_qdisc(self.world.now(), interface, qdisc).expect("the interface is there");
     }
 
     fn counter(&self, counter: Counter) -> u64 {

@@ -31,8 +31,6 @@ struct Pair {
     next_port: u16,
 }
 
-const INTERFACE: InterfaceId = InterfaceId(0);
-
 impl Pair {
     fn new(rate: Rate, rtt: Nanos, qdisc: &str) -> Self {
         let mut world = World::new(WorldConfig::default());
@@ -51,11 +49,16 @@ impl Pair {
 
     fn replace(&mut self, qdisc: &str) {
         let config: QdiscConfig = qdisc.parse().expect("well formed");
-        assert!(self.world.stack(self.a).set_qdisc(self.world.now(), INTERFACE, &config));
+        let stack = self.world.stack(self.a);
+        stack.set_qdisc(self.world.now(), self.interface(), &config).expect("it is there");
+    }
+
+    fn interface(&self) -> InterfaceId {
+        self.world.interfaces(self.a).next().expect("a link").0
     }
 
     fn report(&self) -> Report {
-        self.world.stack(self.a).qdiscs(self.world.now(), INTERFACE).remove(0)
+        self.world.stack(self.a).qdiscs(self.world.now(), self.interface()).remove(0)
     }
 
     fn run(&mut self, span: Nanos) {

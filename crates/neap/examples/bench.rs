@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
-use neap::tcp::counters::Counter;
+use neap::info::Counter;
 use neap::{Event, Events, Poller, Stack, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;

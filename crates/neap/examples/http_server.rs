@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use neap::tcp::options::SocketOptions;
+use neap::SocketOptions;
 use neap::tokio::TcpListener;
 use std::convert::Infallible;
 use std::error::Error;
@@ -67,7 +67,7 @@ pub(crate) async fn listen(
     address: std::net::SocketAddr,
 ) -> io::Result<TcpListener> {
     let sockets = SocketOptions { notsent_lowat: LOWAT, nodelay: true, ..SocketOptions::default() };
-    let options = neap::stack::stack::ListenOptions { options: sockets, ..Default::default() };
+    let options = neap::ListenOptions { options: sockets, ..Default::default() };
     TcpListener::bind_with(stack, address, options).await
 }
 

@@ -10,10 +10,13 @@ use core::net::{IpAddr, Ipv4Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
-use neap_stack::qdisc::config::QdiscConfig;
+use neap_stack::qdisc::Qdisc;
+use neap_stack::qdisc::config::QdiscError;
+use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::route::{Prefix, Route, RouteEntry};
-use neap_stack::stack::StackConfig;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
+use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
@@ -34,6 +37,10 @@ pub struct Builder {
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
     config: Config,
+    controllers: Controllers,
+    qdiscs: QdiscKinds,
+    /// The first registrations that were refused.
+    refused: (Option<RegisterError>, Option<QdiscError>),
     seed: Option<u64>,
     spin: Duration,
     resolver: Resolver,
@@ -108,6 +115,39 @@ impl Builder {
         self
     }
 
+    /// Adds a queueing discipline of your own under `name`.
+    ///
+    /// The name is then one for [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`]; it takes no
+    /// parameters. `factory` makes the one for each queue of the device. The name is checked by
+    /// [`build`](Self::build): it must be one word that no other kind has.
+    #[must_use]
+    pub fn qdisc_kind(
+        mut self,
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.qdiscs.register(name, factory);
+        self.refused.1 = self.refused.1.or(registered.err());
+        self
+    }
+
+    /// Adds a congestion controller of your own under `name`.
+    ///
+    /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
+    /// `net.ipv4.tcp_congestion_control`. `factory` makes the state of one connection; it is called
+    /// when a connection that chose the name opens or changes to it. The name is checked by
+    /// [`build`](Self::build): it must be free, and that by which the controller calls itself.
+    #[must_use]
+    pub fn congestion_control(
+        mut self,
+        name: &'static str,
+        factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.controllers.register(name, factory);
+        self.refused.0 = self.refused.0.or(registered.err());
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -146,11 +186,17 @@ impl Builder {
     /// # Errors
     /// [`BuildError`], each saying what to do.
     pub fn build(self) -> Result<Stack, BuildError> {
+        match self.refused {
+            (Some(refused), _) => return Err(refused.into()),
+            (_, Some(refused)) => return Err(refused.into()),
+            (None, None) => {}
+        }
         let mut config = self.config;
+        config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
+        let qdisc = self.qdisc.as_deref().map(|qdisc| self.qdiscs.parse(qdisc)).transpose()?;
         let addresses =
             self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let device = match self.device.ok_or(BuildError::NoDevice)? {
@@ -164,23 +210,19 @@ impl Builder {
             None => random_seed()?,
         };
         let shards = device.queues.len();
-        let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
+        let settings = StackConfig { seed, config, shards };
         let stack = neap_stack::stack::Stack::new(settings)?;
         let interface = stack.add_interface(clock::now(), device, &addresses)?;
         if let Some(qdisc) = qdisc {
-            let is_there = stack.set_qdisc(clock::now(), interface, &qdisc);
-            debug_assert!(is_there, "the interface was just made");
+            stack.set_qdisc(clock::now(), interface, &qdisc).map_err(StackError::from)?;
         }
         for gateway in self.gateways {
             let any = if gateway.is_ipv4() { "0.0.0.0" } else { "::" };
             let any: IpAddr = any.parse().expect("a literal");
             let prefix = Prefix::new(any, 0).map_err(|_| BuildError::Route(any.to_string()))?;
-            let route =
-                Route { interface: interface.0, gateway: Some(gateway), mtu: None, pref_src: None };
+            let route = Route { interface, gateway: Some(gateway), mtu: None, pref_src: None };
             let entry = RouteEntry { prefix, metric: 0, route };
-            if !stack.add_route(entry) {
-                return Err(BuildError::Route(any.to_string()));
-            }
+            stack.add_route(entry).map_err(StackError::from)?;
         }
         let drivers = descriptors
             .iter()
@@ -190,7 +232,8 @@ impl Builder {
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Engine::new(stack, drivers, interface, self.resolver))?)
+        let engine = Engine::new(stack, drivers, interface, self.qdiscs, self.resolver);
+        Ok(Stack::start(engine)?)
     }
 }
 

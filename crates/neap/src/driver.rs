@@ -11,8 +11,8 @@
 
 use crate::alarm::{Alarm, timespec};
 use crate::clock;
-use neap_stack::shard::Why;
 use neap_stack::stack::Stack;
+use neap_stack::stack::Why;
 use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};

@@ -4,6 +4,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
 use neap_stack::interface::InterfaceId;
+use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
 use neap_tcp::time::Instant;
@@ -16,6 +17,8 @@ pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
     pub(crate) interface: InterfaceId,
+    /// The kinds of qdiscs that can be set by name.
+    pub(crate) qdiscs: QdiscKinds,
     /// What sockets look names up by.
     pub(crate) resolver: Resolver,
     is_over: AtomicBool,
@@ -26,10 +29,11 @@ impl Engine {
         stack: stack::Stack,
         drivers: Vec<Driver>,
         interface: InterfaceId,
+        qdiscs: QdiscKinds,
         resolver: Resolver,
     ) -> Self {
         let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
-        Self { stack, drivers, interface, resolver, is_over }
+        Self { stack, drivers, interface, qdiscs, resolver, is_over }
     }
 
     /// The drivers, by shard.

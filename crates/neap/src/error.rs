@@ -4,6 +4,7 @@ use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
 use neap_stack::stack::StackError;
 use neap_tcp::config::SysctlError;
+use neap_tcp::congestion::RegisterError;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::options::OptionError;
 use std::io;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 /// Why [`Builder::build`](crate::Builder::build) failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// No device was given.
     #[error("a stack needs a device: give one with Builder::tun or Builder::device")]
@@ -24,6 +26,9 @@ pub enum BuildError {
     /// A sysctl that cannot be set.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
+    /// A congestion controller that cannot be added.
+    #[error(transparent)]
+    CongestionControl(#[from] RegisterError),
     /// A qdisc that there is not, or not with these parameters.
     #[error(transparent)]
     Qdisc(#[from] QdiscError),
@@ -48,11 +53,11 @@ pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
         ConnectionError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
         ConnectionError::Aborted => io::ErrorKind::ConnectionAborted,
         ConnectionError::HostDown => io::ErrorKind::HostUnreachable,
-        ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
+        ConnectionError::NetworkDown | ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
         ConnectionError::Forbidden => io::ErrorKind::PermissionDenied,
         ConnectionError::NotSupported => io::ErrorKind::Unsupported,
         ConnectionError::MessageTooLong => io::ErrorKind::InvalidInput,
-        ConnectionError::ProtocolUnavailable | ConnectionError::Protocol => io::ErrorKind::Other,
+        _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }
@@ -86,11 +91,11 @@ pub(crate) fn socket_error(error: SocketError) -> io::Error {
         SocketError::HostUnreachable => io::ErrorKind::HostUnreachable,
         SocketError::Refused => io::ErrorKind::ConnectionRefused,
         SocketError::ShutDown => io::ErrorKind::ConnectionAborted,
-        SocketError::NoBuffers => io::ErrorKind::Other,
         SocketError::AddressFamily
         | SocketError::DestinationRequired
         | SocketError::MessageTooLong
         | SocketError::InvalidArgument => io::ErrorKind::InvalidInput,
+        _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
 }

@@ -3,7 +3,7 @@
 //! # A tour
 //!
 //! [`Stack::builder`] puts a [`Stack`] on a device: a TUN that it makes ([`Builder::tun`]), an
-//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`stack::device::Device`] of
+//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`device::Device`] of
 //! your own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as
 //! their first argument; [`Poller`] waits for many of them in one thread.
 //!
@@ -30,8 +30,8 @@
 //! On an Ethernet interface, behind a router, sending without a copy:
 //!
 //! ```no_run
+//! use neap::SocketOption;
 //! use neap::device::{Packet, PacketConfig};
-//! use neap::tcp::options::SocketOption;
 //!
 //! // The address belongs to no interface of the kernel here. Needs CAP_NET_RAW.
 //! let device = Packet::open(&PacketConfig::new("eth0"))?.into_device();
@@ -52,10 +52,14 @@
 //! bytes by place; [`Stack::host`] has the flows, interfaces, counters and drops of the whole host.
 //!
 //! Settings: [`Builder::sysctl`] takes Linux's names and units
-//! ([`Config`](tcp::config::Config) lists them), [`TcpStream::set_option`] the socket options.
+//! ([`Config`](config::Config) lists them), [`TcpStream::set_option`] the socket options.
 //!
-//! Below are [`tcp`], one connection as a pure state machine; [`stack`], one host around it; and
-//! [`device`], the way out.
+//! # Versions
+//!
+//! This crate follows semantic versioning, and everything that can be reached through it is part of
+//! the promise. A struct of settings may get more fields in a minor version: write
+//! `..Default::default()`, or `..` and its constructor, behind the fields that you set. `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this
+//! crate is made of them. They promise nothing: depend on `neap` alone.
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -63,11 +67,22 @@ mod blocking;
 mod builder;
 mod clock;
 mod condition;
+pub mod config;
+pub mod congestion;
+pub mod device;
 mod driver;
 mod engine;
 mod error;
+mod host;
+pub mod info;
+pub mod net;
 mod poller;
+pub mod posix;
+pub mod qdisc;
 mod resolver;
+mod settings;
+pub mod threadless;
+pub mod time;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod watch;
@@ -76,16 +91,17 @@ mod workers;
 pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
+pub use host::Host;
 pub use poller::{Event, Events, Poller};
 pub use resolver::{Resolve, SystemResolver, ToAddrs};
 pub use watch::Pollable;
 pub use workers::Stack;
 
-pub use neap_device as device;
-pub use neap_posix as posix;
-pub use neap_stack as stack;
-pub use neap_tcp as tcp;
-pub use neap_tcp::connection::WriteFlags;
+pub use neap_stack::socket::SocketError;
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+pub use neap_tcp::connection::{ConnectionError, WriteFlags};
+pub use neap_tcp::info::TcpInfo;
+pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]

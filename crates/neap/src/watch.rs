@@ -2,7 +2,7 @@
 
 use crate::blocking::{TcpListener, TcpStream, UdpSocket};
 use crate::engine::Engine;
-use neap_stack::listener::{ListenerHandle, WeakListenerHandle};
+use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
 use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
 use neap_stack::socket::udp::{UdpHandle, WeakUdpHandle};

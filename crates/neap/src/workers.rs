@@ -2,11 +2,9 @@
 
 use crate::clock;
 use crate::engine::Engine;
+use crate::host::Host;
 use neap_posix::{Fd, Process};
-use neap_stack::qdisc::config::{QdiscConfig, QdiscError};
-use neap_stack::qdisc::report::Report;
-use neap_stack::stack;
-use neap_tcp::time::Instant;
+use neap_stack::qdisc::config::QdiscError;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -36,9 +34,9 @@ impl Stack {
         &self.engine
     }
 
-    /// The host, for figures: counters, flows, interfaces, qdiscs.
-    pub fn host(&self) -> &stack::Stack {
-        &self.engine.stack
+    /// The figures of the host: flows, interfaces, routes, counters, drops. They can only be read.
+    pub fn host(&self) -> Host<'_> {
+        Host::new(&self.engine)
     }
 
     /// The socket interface of a C library over this stack: descriptors from `first_fd` on, and
@@ -49,28 +47,19 @@ impl Stack {
         Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
     }
 
-    /// Replaces the queueing discipline of the device, in the words of `tc`. What waits moves into
+    /// Replaces the queueing discipline of the device, in the words of `tc`
+    /// or by the name of a kind of your own. What waits moves into
     /// the new one, or leaves at its time where that would not hold it; no socket's account
     /// changes.
     ///
     /// # Errors
     /// [`QdiscError`], and nothing is replaced.
     pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
-        let config: QdiscConfig = qdisc.parse()?;
-        let is_there = self.host().set_qdisc(clock::now(), self.engine.interface, &config);
-        debug_assert!(is_there, "the device's interface stays as long as the stack");
+        let config = self.engine.qdiscs.parse(qdisc)?;
+        let engine = &self.engine;
+        let replaced = engine.stack.set_qdisc(clock::now(), engine.interface, &config);
+        debug_assert!(replaced.is_ok(), "the device's interface stays as long as the stack");
         Ok(())
-    }
-
-    /// The queueing discipline with its figures, one for each queue of the device; each prints as
-    /// `tc -s qdisc` does.
-    pub fn qdiscs(&self) -> Vec<Report> {
-        self.host().qdiscs(clock::now(), self.engine.interface)
-    }
-
-    /// The clock of this stack now, for calls of [`host`](Self::host) that take a time.
-    pub fn now(&self) -> Instant {
-        clock::now()
     }
 }
 
@@ -90,6 +79,6 @@ impl Drop for Stack {
             engine.stack.poll(shard, clock::now());
         }
         // Sockets that are still held keep the host, and may not keep the device.
-        engine.stack.remove_interfaces();
+        engine.stack.remove_interfaces(clock::now());
     }
 }

@@ -15,13 +15,13 @@ use std::time::Duration;
 use common::{
     Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
 };
+use neap::SocketOption;
+use neap::device::Frame;
 use neap::device::TunConfig;
-use neap::stack::device::{
+use neap::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
 };
-use neap::stack::frame::Frame;
-use neap::tcp::options::SocketOption;
-use neap::tcp::time::{Instant, Nanos};
+use neap::time::{Instant, Nanos};
 use neap::{Stack, TcpListener, TcpStream, WriteFlags};
 
 /// A device that leads nowhere: what matters stays inside of the host.
@@ -49,17 +49,18 @@ impl RxQueue for Nowhere {
 /// A stack with two workers and no way out.
 fn island() -> Stack {
     let capabilities = Capabilities {
-        medium: Medium::Ip,
-        mtu: 1500,
         gso_max_size: 65_535,
-        gso_max_segs: 65_535,
         checksum_tx: true,
         checksum_rx: true,
-        completion: Completion::OnSubmit,
-        pacing_shift: 10,
+        ..Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit)
     };
     let queue = || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), descriptor: None };
-    let device = Device { name: "nowhere".into(), capabilities, queues: vec![queue(), queue()] };
+    let device = Device {
+        name: "nowhere".into(),
+        capabilities,
+        queues: vec![queue(), queue()],
+        monitor: None,
+    };
     let builder = Stack::builder().device(device).address("10.9.0.2/24").address("fd00:9::2/64");
     builder.build().expect("a stack")
 }
@@ -85,8 +86,8 @@ fn meddle(stack: &Stack, stream: &TcpStream, is_over: &AtomicBool) {
         };
         stream.set_option(option).expect("an option");
         if round.is_multiple_of(16) {
-            stack.host().flows(stack.now());
-            stack.host().interfaces(stack.now());
+            stack.host().flows();
+            stack.host().interfaces();
         }
         round = round.wrapping_add(1);
         // Two cores are few for so many threads.

@@ -102,7 +102,11 @@ impl Flags {
 
     /// The sysctls of the namespace that do not count.
     pub(crate) fn baseline(&self, read: impl Fn(&str) -> Option<String>) -> Baseline {
-        let all = Config::names().chain([QDISC_SYSCTL]).filter(|_| self.is_from_defaults);
+        let all = Config::sysctls()
+            .iter()
+            .map(|sysctl| sysctl.name)
+            .chain([QDISC_SYSCTL])
+            .filter(|_| self.is_from_defaults);
         all.filter_map(|name| Some((name.to_owned(), read(name)?))).collect()
     }
 
@@ -113,7 +117,11 @@ impl Flags {
         read: impl Fn(&str) -> Option<String>,
     ) -> Config {
         let mut config = Config::default();
-        for name in Config::names().filter(|name| name.starts_with("net.")) {
+        for name in Config::sysctls()
+            .iter()
+            .map(|sysctl| sysctl.name)
+            .filter(|name| name.starts_with("net."))
+        {
             if let Some(value) = read(name).filter(|value| baseline.get(name) != Some(value)) {
                 // What the kernel knows and neap does not keeps neap's default.
                 let _ = config.set(name, &value);

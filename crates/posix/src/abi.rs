@@ -1,7 +1,7 @@
-//! The numbers of Linux's socket interface, as its UAPI headers have them for x86-64 and the other
-//! architectures that share `asm-generic`. Everything else of [`posix`](super) names them from
-//! here. The names are C's; what they mean is in the manual pages. [`NAMES`] has them by name, for
-//! whoever reads or shows them.
+//! Numbers of Linux's socket interface, as its UAPI headers have them for x86-64 and the other
+//! architectures that share `asm-generic`.
+//!
+//! The names are C's, and the manual pages say what they mean. [`NAMES`] lists them by name.
 #![allow(missing_docs, non_upper_case_globals)]
 
 macro_rules! named {
@@ -198,7 +198,8 @@ pub const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub const TCP_INQ: i32 = 36;
 pub const TCP_CM_INQ: i32 = TCP_INQ;
 pub const TCP_TX_DELAY: i32 = 37;
-/// Not Linux's: the low-water mark as microseconds of the pacing rate.
+/// `TCP_NEAP_NOTSENT_LOWAT_US`, an option of neap: the low-water mark as microseconds of the pacing
+/// rate.
 pub const TCP_NEAP_NOTSENT_LOWAT_US: i32 = 0x4e01;
 /// `TCP_CA_NAME_MAX`.
 pub const TCP_CA_NAME_MAX: usize = 16;
@@ -265,7 +266,7 @@ pub const CMSG_HEADER_LEN: usize = 16;
 /// `sizeof(struct sock_extended_err)`.
 pub const SOCK_EXTENDED_ERR_LEN: usize = 16;
 
-/// The constant of this name. Cost: a search through all.
+/// Returns the constant of this name. Cost: a search through all names.
 pub fn number(name: &str) -> Option<i64> {
     NAMES.iter().find(|(known, _)| *known == name).map(|&(_, value)| value)
 }

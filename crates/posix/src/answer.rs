@@ -1,29 +1,32 @@
-//! What calls answer.
+//! Results of calls.
 
 use crate::Fd;
 use core::net::SocketAddr;
 
-/// What `accept` took from the queue.
+/// Result of `accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Accepted {
     /// The new socket.
     pub fd: Fd,
-    /// The peer, as the listener's family shows it.
+    /// Address of the peer, as the listener's family shows it.
     pub peer: SocketAddr,
 }
 
-/// What a receiving call brought.
+/// Result of a receiving call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
-    /// What the call returns: bytes, or with `MSG_TRUNC` the size of the datagram.
+    /// Value that the call returns: the bytes received, or with `MSG_TRUNC` the size of the
+    /// datagram.
     pub len: usize,
-    /// `msg_flags`: `MSG_TRUNC` where a datagram was cut, `MSG_CTRUNC` where control messages were,
-    /// `MSG_ERRQUEUE`.
+    /// Flags of the message (`msg_flags`): `MSG_TRUNC` if a datagram was cut, `MSG_CTRUNC` if
+    /// control messages were, `MSG_ERRQUEUE`.
     pub flags: i32,
-    /// Who sent the datagram, or whom the packet of an error was for; nothing for the bytes of TCP,
-    /// as in Linux.
+    /// Sender of the datagram, or destination of the packet that an error is about. It is `None`
+    /// for the bytes of TCP, as in Linux.
     pub from: Option<SocketAddr>,
-    /// `msg_controllen`: bytes of control messages.
+    /// Bytes of control messages (`msg_controllen`).
     pub control: usize,
 }
 
@@ -33,13 +36,13 @@ impl Received {
     }
 }
 
-/// `struct pollfd`.
+/// Descriptor and events of one `poll` (`struct pollfd`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollFd {
-    /// Descriptor; a negative one is ignored.
+    /// Descriptor. A negative one is ignored.
     pub fd: Fd,
-    /// `POLL*` that are asked for.
+    /// Events asked for, as `POLL*`.
     pub events: i16,
-    /// What came, of these and `POLLERR`, `POLLHUP`, `POLLNVAL`.
+    /// Events that came: those asked for, and `POLLERR`, `POLLHUP`, `POLLNVAL`.
     pub revents: i16,
 }

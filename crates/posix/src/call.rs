@@ -1,4 +1,4 @@
-//! What one system call has done so far, and what it waits for.
+//! State of one system call: its progress, and what it waits for.
 
 use crate::Fd;
 use crate::errno::Errno;
@@ -13,18 +13,18 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// What a call that may wait answers.
+/// Result of an attempt of a call that may wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// It is over.
+    /// The call is over, with this result.
     Done(T),
-    /// A thread would sleep here, until then at the latest ([`Instant::FAR_FUTURE`] if the wait has
-    /// no limit). To repeat the call earlier does no harm.
+    /// The call waits, at most until this time ([`Instant::FAR_FUTURE`] without a limit). Repeating
+    /// it earlier does no harm.
     Wait(Instant),
 }
 
 impl<T> Outcome<T> {
-    /// The same with another answer.
+    /// Applies `change` to the result of a call that is over.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Self::Done(answer) => Outcome::Done(change(answer)),
@@ -32,7 +32,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The answer, or `None` if the call waits.
+    /// Returns the result, or `None` if the call waits.
     pub fn done(self) -> Option<T> {
         match self {
             Self::Done(answer) => Some(answer),
@@ -77,9 +77,10 @@ impl Watching {
     }
 }
 
-/// What one system call has done so far, kept by the caller while the call waits. It holds the
-/// files of the call, as a thread in the kernel does: to close their descriptors changes nothing
-/// for it. A new call begins with a new one.
+/// State of one system call, which the caller keeps while the call waits.
+///
+/// It holds the files of the call, as a thread in the kernel does: closing their descriptors does
+/// not change the call. Each new call begins with a new `Call`.
 #[derive(Debug, Default)]
 pub struct Call {
     since: Option<Instant>,
@@ -91,7 +92,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call that has not begun.
+    /// Returns the state of a call that has not begun.
     pub fn new() -> Self {
         Self::default()
     }

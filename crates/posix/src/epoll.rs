@@ -29,12 +29,12 @@ const WITH_EXCLUSIVE: u32 =
 /// Steps from a set to the last of those that it watches (`EP_MAX_NESTS`).
 const MAX_NESTS: u32 = 4;
 
-/// `struct epoll_event`.
+/// Event of an epoll set (`struct epoll_event`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
-    /// `POLL*`; when asking also `EPOLLET` and `EPOLLONESHOT`.
+    /// Events as `POLL*`. A request may also have `EPOLLET` and `EPOLLONESHOT`.
     pub events: u32,
-    /// The caller's.
+    /// Data of the caller, returned with the event.
     pub data: u64,
 }
 

@@ -5,7 +5,7 @@ use neap_stack::socket::SocketError;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::options::OptionError;
 
-/// Why a call failed: `errno` as Linux numbers it.
+/// Error number of a call, as Linux's `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -14,18 +14,18 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Self = Self($number);)+
 
-            /// The error of this name.
+            /// Returns the error of this name.
             pub fn named(name: &str) -> Option<Self> {
                 let all = [$((stringify!($name), Self::$name)),+];
                 all.into_iter().find(|(known, _)| *known == name).map(|(_, errno)| errno)
             }
 
-            /// The name (`EAGAIN`); `None` for a number that has none here.
+            /// Returns the name, such as `EAGAIN`; `None` for a number that is unknown here.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)+ _ => None }
             }
 
-            /// The text of `strerror(3)`.
+            /// Returns the text of `strerror(3)`.
             pub fn text(self) -> &'static str {
                 match self.0 { $($number => $text,)+ _ => "Unknown error" }
             }
@@ -113,10 +113,12 @@ impl From<ConnectionError> for Errno {
             ConnectionError::ProtocolUnavailable => Self::ENOPROTOOPT,
             ConnectionError::NotSupported => Self::EOPNOTSUPP,
             ConnectionError::HostDown => Self::EHOSTDOWN,
+            ConnectionError::NetworkDown => Self::ENETDOWN,
             ConnectionError::NoNetwork => Self::ENONET,
             ConnectionError::Forbidden => Self::EACCES,
             ConnectionError::Protocol => Self::EPROTO,
             ConnectionError::MessageTooLong => Self::EMSGSIZE,
+            _ => Self::EIO,
         }
     }
 }
@@ -143,8 +145,8 @@ impl From<ReadError> for Errno {
 impl From<OptionError> for Errno {
     fn from(error: OptionError) -> Self {
         match error {
-            OptionError::Range(_) => Self::EINVAL,
             OptionError::UnknownCongestion(_) => Self::ENOENT,
+            _ => Self::EINVAL,
         }
     }
 }
@@ -165,6 +167,7 @@ impl From<SocketError> for Errno {
             SocketError::InvalidArgument => Self::EINVAL,
             SocketError::Reported(error) => error.into(),
             SocketError::ShutDown => Self::ENETDOWN,
+            _ => Self::EIO,
         }
     }
 }

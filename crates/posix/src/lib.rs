@@ -1,8 +1,9 @@
-//! The socket face: descriptors, calls, flags, options and errors as Linux has them, for whatever
-//! brings its own system calls: a script, a test tool's plug-in, a library that is loaded before
-//! the C library.
+//! Socket interface of Linux on a neap stack: descriptors, calls, flags, options and errors.
 //!
-//! It has no clock, and [`Posix`] never waits. A call that would wait on Linux answers
+//! It is for programs that make system calls themselves: a script, a plug-in of a test tool, a
+//! library that is loaded before the C library.
+//!
+//! It has no clock, and [`Posix`] never waits. A call that would wait on Linux returns
 //! [`Outcome::Wait`], which says until when; the caller polls the stack, lets time pass, and
 //! repeats the call *with the same [`Call`]* until it answers [`Outcome::Done`] or fails. The
 //! `Call` keeps what a thread in the kernel would keep on its stack: the files that it works on,
@@ -75,10 +76,10 @@ use neap_tcp::time::Instant;
 use std::sync::{Arc, Mutex};
 use table::Table;
 
-/// A descriptor.
+/// File descriptor.
 pub type Fd = i32;
 
-/// The sockets of one process on one [`Stack`], by descriptor. Threads may share it.
+/// Sockets of one process on one [`Stack`], by descriptor. Threads may share it.
 #[derive(Debug)]
 pub struct Posix {
     stack: Arc<Stack>,
@@ -88,23 +89,23 @@ pub struct Posix {
 }
 
 impl Posix {
-    /// A process without sockets; its first descriptor is `first_fd`.
+    /// Returns a process without sockets, whose first descriptor is `first_fd`.
     pub fn new(stack: impl Into<Arc<Stack>>, first_fd: Fd) -> Self {
         let table = Table::new(first_fd.max(0));
         Self { stack: stack.into(), table, nesting: Mutex::new(()) }
     }
 
-    /// The stack, to be polled by the caller.
+    /// Returns the stack, which the caller polls.
     pub fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// Whether this descriptor is open here.
+    /// Returns whether this descriptor is open here.
     pub fn owns(&self, fd: Fd) -> bool {
         self.table.file(fd).is_ok()
     }
 
-    /// Closes all descriptors, as the end of the process does.
+    /// Closes all descriptors, as the end of a process does.
     pub fn close_all(&self, now: Instant) {
         for fd in self.table.descriptors() {
             // Nobody is left to linger for.

@@ -1,4 +1,4 @@
-//! What a pipe holds, and who holds its ends, as `fs/pipe.c` has it.
+//! Pipes: their contents and their ends, after `fs/pipe.c`.
 //!
 //! A pipe belongs to this process: both ends are descriptors here. Cost: a page per slot that is in
 //! use, at most 64 KiB.

@@ -1,4 +1,4 @@
-//! The calls of a process on a running stack: they wait.
+//! Calls of a process on a running stack, which wait where Linux's do.
 
 use crate::answer::{Accepted, PollFd, Received};
 use crate::call::{Call, Outcome};
@@ -11,9 +11,10 @@ use neap_stack::wait::{Drive, WriteTally};
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
-/// The sockets of one process on a running stack, by descriptor: [`Posix`], whose calls wait where
-/// those of Linux do. Threads share it. A thread that waits drives the stack meanwhile, as one in
-/// a call of a blocking socket does.
+/// Sockets of one process on a running stack, by descriptor. Calls wait where those of Linux do.
+///
+/// It is [`Posix`] with waiting. Threads share it. A thread that waits drives the stack meanwhile,
+/// as one in a call of a blocking socket does.
 ///
 /// Nothing interrupts a call: there are no signals. When the stack ends, its connections fail with
 /// `ECONNABORTED`, and calls that wait for them return.
@@ -26,18 +27,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process without sockets on `stack`, which `drive` drives; its first descriptor is
+    /// Returns a process without sockets on `stack`, which `drive` drives. Its first descriptor is
     /// `first_fd`.
+    #[doc(hidden)]
     pub fn new(stack: Arc<Stack>, drive: Arc<dyn Drive>, first_fd: Fd) -> Self {
         Self { posix: Posix::new(stack, first_fd), drive, sent: WriteTally::default() }
     }
 
-    /// The stack, for figures.
+    /// Returns the stack, for figures.
     pub fn stack(&self) -> &Stack {
         self.posix.stack()
     }
 
-    /// Whether this descriptor is open here.
+    /// Returns whether this descriptor is open here.
     pub fn owns(&self, fd: Fd) -> bool {
         self.posix.owns(fd)
     }
@@ -103,101 +105,104 @@ impl Process {
     }
 }
 
-/// The system calls, as [`Posix`] has them, without the time and without an attempt that waits.
+/// System calls of [`Posix`], which wait here and take no time argument.
 impl Process {
-    /// `socket(2)`.
+    /// `socket(2)`: makes a socket.
     ///
     /// # Errors
-    /// As [`Posix::socket`].
+    /// Those of [`Posix::socket`].
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
         self.posix.socket(domain, kind, protocol)
     }
 
-    /// `bind(2)`. Port 0 is chosen at once.
+    /// `bind(2)`: gives a socket an address. Port 0 is replaced by a free port at once.
     ///
     /// # Errors
-    /// As [`Posix::bind`].
+    /// Those of [`Posix::bind`].
     pub fn bind(&self, fd: Fd, address: &[u8]) -> Result<(), Errno> {
         self.posix.bind(self.now(), fd, address)
     }
 
-    /// `listen(2)`; again on a listener it changes the backlog.
+    /// `listen(2)`: makes a socket listen. On a listener it changes the backlog.
     ///
     /// # Errors
-    /// As [`Posix::listen`].
+    /// Those of [`Posix::listen`].
     pub fn listen(&self, fd: Fd, backlog: i32) -> Result<(), Errno> {
         self.posix.listen(self.now(), fd, backlog)
     }
 
-    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. Several threads may wait: each gets a connection
-    /// of its own.
+    /// `accept4(2)`: takes a connection from a listener. It waits up to `SO_RCVTIMEO`. If several
+    /// threads wait, each gets a connection of its own.
     ///
     /// # Errors
-    /// As [`Posix::accept`].
+    /// Those of [`Posix::accept`].
     pub fn accept(&self, fd: Fd, flags: i32) -> Result<Accepted, Errno> {
         self.call(|now, call| self.posix.accept(now, call, fd, flags))
     }
 
-    /// `connect(2)`; waits as `SO_SNDTIMEO` says.
+    /// `connect(2)`: opens a connection, or sets the peer of a UDP socket. It waits up to
+    /// `SO_SNDTIMEO`.
     ///
     /// # Errors
-    /// As [`Posix::connect`].
+    /// Those of [`Posix::connect`].
     pub fn connect(&self, fd: Fd, address: &[u8]) -> Result<(), Errno> {
         self.call(|now, call| self.posix.connect(now, call, fd, address))
     }
 
-    /// `shutdown(2)`; calls that wait in this direction return.
+    /// `shutdown(2)`: ends one or both directions of a connection. Calls that wait in a direction
+    /// that ends return.
     ///
     /// # Errors
-    /// As [`Posix::shutdown`].
+    /// Those of [`Posix::shutdown`].
     pub fn shutdown(&self, fd: Fd, how: i32) -> Result<(), Errno> {
         self.posix.shutdown(self.now(), fd, how)
     }
 
-    /// `close(2)`; waits as `SO_LINGER` says. A call of another thread that waits keeps the file.
+    /// `close(2)`: closes a descriptor. It waits up to the time of `SO_LINGER`. A call of another
+    /// thread that waits keeps the file.
     ///
     /// # Errors
-    /// As [`Posix::close`].
+    /// Those of [`Posix::close`].
     pub fn close(&self, fd: Fd) -> Result<(), Errno> {
         self.call(|now, call| self.posix.close(now, call, fd))
     }
 
-    /// `read(2)`.
+    /// `read(2)`: receives like `recv` without flags.
     ///
     /// # Errors
-    /// As [`Posix::read`].
+    /// Those of [`Posix::read`].
     pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize, Errno> {
         self.call(|now, call| self.posix.read(now, call, fd, buf))
     }
 
-    /// `write(2)`.
+    /// `write(2)`: sends like `send` without flags.
     ///
     /// # Errors
-    /// As [`Posix::write`].
+    /// Those of [`Posix::write`].
     pub fn write(&self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
         self.send_by(|now, call| self.posix.write(now, call, fd, data))
     }
 
-    /// `recv(2)`; waits as `SO_RCVTIMEO` says.
+    /// `recv(2)`: receives bytes or a datagram. It waits up to `SO_RCVTIMEO`.
     ///
     /// # Errors
-    /// As [`Posix::recv`].
+    /// Those of [`Posix::recv`].
     pub fn recv(&self, fd: Fd, buf: &mut [u8], flags: i32) -> Result<usize, Errno> {
         self.call(|now, call| self.posix.recv(now, call, fd, buf, flags))
     }
 
-    /// `recvfrom(2)`; waits as `SO_RCVTIMEO` says.
+    /// `recvfrom(2)`: receives bytes or a datagram, and its sender. It waits up to `SO_RCVTIMEO`.
     ///
     /// # Errors
-    /// As [`Posix::recv_from`].
+    /// Those of [`Posix::recv_from`].
     pub fn recv_from(&self, fd: Fd, buf: &mut [u8], flags: i32) -> Result<Received, Errno> {
         self.call(|now, call| self.posix.recv_from(now, call, fd, buf, flags))
     }
 
-    /// `recvmsg(2)`; waits as `SO_RCVTIMEO` says.
+    /// `recvmsg(2)`: receives data and control messages. It waits up to `SO_RCVTIMEO`.
     ///
     /// # Errors
-    /// As [`Posix::recv_msg`].
+    /// Those of [`Posix::recv_msg`].
     pub fn recv_msg(
         &self,
         fd: Fd,
@@ -208,18 +213,19 @@ impl Process {
         self.call(|now, call| self.posix.recv_msg(now, call, fd, buf, control, flags))
     }
 
-    /// `send(2)`; waits as `SO_SNDTIMEO` says, until everything is taken.
+    /// `send(2)`: sends data. It waits up to `SO_SNDTIMEO` until everything is taken.
     ///
     /// # Errors
-    /// As [`Posix::send`].
+    /// Those of [`Posix::send`].
     pub fn send(&self, fd: Fd, data: &[u8], flags: i32) -> Result<usize, Errno> {
         self.send_by(|now, call| self.posix.send(now, call, fd, data, flags))
     }
 
-    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken.
+    /// `sendto(2)`, `sendmsg(2)`: sends data to an address. It waits up to `SO_SNDTIMEO` until
+    /// everything is taken.
     ///
     /// # Errors
-    /// As [`Posix::send_to`].
+    /// Those of [`Posix::send_to`].
     pub fn send_to(
         &self,
         fd: Fd,
@@ -230,34 +236,35 @@ impl Process {
         self.send_by(|now, call| self.posix.send_to(now, call, fd, data, flags, to))
     }
 
-    /// `getsockname(2)`.
+    /// `getsockname(2)`: returns the socket's own address.
     ///
     /// # Errors
-    /// As [`Posix::getsockname`].
+    /// Those of [`Posix::getsockname`].
     pub fn getsockname(&self, fd: Fd) -> Result<SocketAddr, Errno> {
         self.posix.getsockname(fd)
     }
 
-    /// `getpeername(2)`.
+    /// `getpeername(2)`: returns the peer's address.
     ///
     /// # Errors
-    /// As [`Posix::getpeername`].
+    /// Those of [`Posix::getpeername`].
     pub fn getpeername(&self, fd: Fd) -> Result<SocketAddr, Errno> {
         self.posix.getpeername(self.now(), fd)
     }
 
-    /// `setsockopt(2)`.
+    /// `setsockopt(2)`: sets an option of a socket.
     ///
     /// # Errors
-    /// As [`Posix::setsockopt`].
+    /// Those of [`Posix::setsockopt`].
     pub fn setsockopt(&self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         self.posix.setsockopt(self.now(), fd, level, name, value)
     }
 
-    /// `getsockopt(2)`: writes the value, as much as fits `out`, and answers its size.
+    /// `getsockopt(2)`: writes the value of an option to `out`, as much as fits, and returns its
+    /// size.
     ///
     /// # Errors
-    /// As [`Posix::getsockopt`].
+    /// Those of [`Posix::getsockopt`].
     pub fn getsockopt(
         &self,
         fd: Fd,
@@ -268,52 +275,53 @@ impl Process {
         self.posix.getsockopt(self.now(), fd, level, name, out)
     }
 
-    /// `fcntl(2)`.
+    /// `fcntl(2)`: duplicates a descriptor, or reads and sets its flags.
     ///
     /// # Errors
-    /// As [`Posix::fcntl`].
+    /// Those of [`Posix::fcntl`].
     pub fn fcntl(&self, fd: Fd, command: i32, argument: i64) -> Result<i32, Errno> {
         self.posix.fcntl(fd, command, argument)
     }
 
-    /// `ioctl(2)`; the answer is what it writes through its pointer.
+    /// `ioctl(2)`: returns the value that Linux writes through the pointer.
     ///
     /// # Errors
-    /// As [`Posix::ioctl`].
+    /// Those of [`Posix::ioctl`].
     pub fn ioctl(&self, fd: Fd, request: u64, argument: i32) -> Result<i32, Errno> {
         self.posix.ioctl(self.now(), fd, request, argument)
     }
 
-    /// `poll(2)`: how many of `fds` have something; waits up to `timeout_ms` milliseconds, forever
-    /// if that is negative.
+    /// `poll(2)`: fills in the events of `fds` and returns how many have any. It waits up to
+    /// `timeout_ms` milliseconds, and without limit if that is negative.
     ///
     /// # Errors
-    /// As [`Posix::poll`].
+    /// Those of [`Posix::poll`].
     pub fn poll(&self, fds: &mut [PollFd], timeout_ms: i32) -> Result<usize, Errno> {
         let is_none = |count: &usize| *count == 0;
         self.run(&mut Call::new(), is_none, |now, call| self.posix.poll(now, call, fds, timeout_ms))
     }
 
-    /// `epoll_create(2)`.
+    /// `epoll_create(2)`: makes an epoll set.
     ///
     /// # Errors
-    /// As [`Posix::epoll_create`].
+    /// Those of [`Posix::epoll_create`].
     pub fn epoll_create(&self, size: i32) -> Result<Fd, Errno> {
         self.posix.epoll_create(size)
     }
 
-    /// `epoll_create1(2)`.
+    /// `epoll_create1(2)`: makes an epoll set with flags.
     ///
     /// # Errors
-    /// As [`Posix::epoll_create1`].
+    /// Those of [`Posix::epoll_create1`].
     pub fn epoll_create1(&self, flags: i32) -> Result<Fd, Errno> {
         self.posix.epoll_create1(flags)
     }
 
-    /// `epoll_ctl(2)`; a thread that waits for the set sees the change.
+    /// `epoll_ctl(2)`: adds a descriptor to an epoll set, changes or removes it. A thread that
+    /// waits for the set sees the change.
     ///
     /// # Errors
-    /// As [`Posix::epoll_ctl`].
+    /// Those of [`Posix::epoll_ctl`].
     pub fn epoll_ctl(
         &self,
         epfd: Fd,
@@ -324,11 +332,11 @@ impl Process {
         self.posix.epoll_ctl(epfd, operation, fd, event)
     }
 
-    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms`
-    /// milliseconds, forever if that is negative.
+    /// `epoll_wait(2)`: returns at most `most` events. It waits up to `timeout_ms` milliseconds,
+    /// and without limit if that is negative.
     ///
     /// # Errors
-    /// As [`Posix::epoll_wait`].
+    /// Those of [`Posix::epoll_wait`].
     pub fn epoll_wait(
         &self,
         epfd: Fd,
@@ -340,23 +348,23 @@ impl Process {
         })
     }
 
-    /// `pipe2(2)`: the end that reads and the one that writes.
+    /// `pipe2(2)`: makes a pipe and returns its reading end and its writing end.
     ///
     /// # Errors
-    /// As [`Posix::pipe2`].
+    /// Those of [`Posix::pipe2`].
     pub fn pipe2(&self, flags: i32) -> Result<[Fd; 2], Errno> {
         self.posix.pipe2(flags)
     }
 
-    /// `splice(2)` without offsets.
+    /// `splice(2)`: moves bytes between a pipe and a pipe or connection, without offsets.
     ///
     /// # Errors
-    /// As [`Posix::splice`].
+    /// Those of [`Posix::splice`].
     pub fn splice(&self, input: Fd, output: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
         self.send_by(|now, call| self.posix.splice(now, call, input, output, len, flags))
     }
 
-    /// Closes all descriptors, as the end of the process does. Nothing lingers.
+    /// Closes all descriptors, as the end of a process does. Nothing lingers.
     pub fn close_all(&self) {
         self.posix.close_all(self.now());
     }

@@ -1,13 +1,13 @@
-//! `struct sockaddr_in` and `sockaddr_in6` from and to bytes.
+//! Socket addresses as bytes: `struct sockaddr_in` and `sockaddr_in6`.
 
 use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::errno::Errno;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use neap_stack::socket::mapped;
 
-/// `sizeof(struct sockaddr_in)`.
+/// Size of `struct sockaddr_in`, in bytes.
 pub const SIZE_V4: usize = 16;
-/// `sizeof(struct sockaddr_in6)`.
+/// Size of `struct sockaddr_in6`, in bytes.
 pub const SIZE_V6: usize = 28;
 /// `SIN6_LEN_RFC2133`: what a `sockaddr_in6` needs at the least.
 const LEAST_V6: usize = 24;
@@ -15,14 +15,14 @@ const LEAST_V6: usize = 24;
 /// Address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
-    /// `AF_INET`
+    /// IPv4 (`AF_INET`).
     V4,
-    /// `AF_INET6`, IPv4-mapped addresses included unless `IPV6_V6ONLY` is set.
+    /// IPv6 (`AF_INET6`), IPv4-mapped addresses included unless `IPV6_V6ONLY` is set.
     V6,
 }
 
 impl Domain {
-    /// `AF_INET`, `AF_INET6`.
+    /// Returns `AF_INET` or `AF_INET6`.
     pub const fn number(self) -> i32 {
         match self {
             Self::V4 => AF_INET,
@@ -30,7 +30,7 @@ impl Domain {
         }
     }
 
-    /// The address of nobody in particular.
+    /// Returns the unspecified address, `0.0.0.0` or `::`.
     pub const fn unspecified(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -38,7 +38,7 @@ impl Domain {
         }
     }
 
-    /// The address as a socket of this family shows it: IPv4 is mapped in IPv6.
+    /// Returns the address as a socket of this family shows it: IPv4 is mapped in IPv6.
     pub fn show(self, address: SocketAddr) -> SocketAddr {
         match self {
             Self::V4 => address,
@@ -55,17 +55,17 @@ pub(super) fn check_len(bytes: &[u8]) -> Result<(), Errno> {
     if bytes.len() > MOST { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// The `sa_family` of an address.
+/// Returns the `sa_family` of an address.
 ///
 /// # Errors
-/// `EINVAL` if it is too short for one, or longer than any.
+/// `EINVAL` if the address is too short to have one, or longer than any.
 pub fn family(bytes: &[u8]) -> Result<i32, Errno> {
     check_len(bytes)?;
     let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
     Ok(i32::from(u16::from_ne_bytes(*family)))
 }
 
-/// Reads an address for a socket of `domain`. An IPv4-mapped one comes as IPv6.
+/// Parses an address for a socket of `domain`. An IPv4-mapped one is returned as IPv6.
 ///
 /// # Errors
 /// `EINVAL` if it is too short; `EAFNOSUPPORT` for another family.
@@ -83,12 +83,14 @@ pub fn parse(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     read(domain, bytes)
 }
 
-/// Reads where a datagram goes (`udp_sendmsg`, `udpv6_sendmsg`). Without a family it goes to an
-/// IPv4 address, or where the socket of IPv6 is connected: then there is none. A socket of IPv6
-/// takes an IPv4 address, too.
+/// Parses the destination of a datagram (`udp_sendmsg`, `udpv6_sendmsg`); `None` is the connected
+/// peer.
+///
+/// On an IPv4 socket an address without a family is an IPv4 address. On an IPv6 socket it stands
+/// for the connected peer. A socket of IPv6 takes an IPv4 address, too.
 ///
 /// # Errors
-/// As [`parse`]; `EINVAL` for another family on IPv6.
+/// Those of [`parse`]; `EINVAL` for another family on IPv6.
 pub fn parse_destination(domain: Domain, bytes: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     match (domain, family(bytes)?) {
         (Domain::V4, AF_UNSPEC) | (Domain::V6, AF_INET) if bytes.len() < SIZE_V4 => {
@@ -116,7 +118,7 @@ fn read(domain: Domain, bytes: &[u8]) -> Result<SocketAddr, Errno> {
     })
 }
 
-/// An address as bytes.
+/// Address as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     bytes: [u8; SIZE_V6],
@@ -131,7 +133,8 @@ impl core::ops::Deref for Encoded {
 }
 
 impl Encoded {
-    /// Copies what fits, as `getsockname(2)` does; the size that the whole has.
+    /// Copies as much as fits to `buf`, as `getsockname(2)` does, and returns the size of the whole
+    /// address.
     pub fn copy_to(&self, buf: &mut [u8]) -> usize {
         let len = self.len.min(buf.len());
         buf[..len].copy_from_slice(&self[..len]);

@@ -1,14 +1,13 @@
-//! What a socket is between `socket` and `close`, and what it is ready for (`tcp_poll`,
-//! `datagram_poll`).
+//! Sockets between `socket` and `close`: their state and readiness (`tcp_poll`, `datagram_poll`).
 
 use crate::abi::*;
 use crate::sockaddr::Domain;
 use crate::sync::lock;
 use crate::watch::{CHANGED, READ, Seen, WRITE, Watch};
 use core::net::SocketAddr;
-use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::bound::BoundPort;
 use neap_stack::socket::errors::ErrorQueue;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::mapped;
 use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
 use neap_stack::socket::tcp::TcpHandle;

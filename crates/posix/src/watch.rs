@@ -1,4 +1,4 @@
-//! What can be watched: events by Linux's numbers, and words that change.
+//! Things that can be watched: events by Linux's numbers, and words that change.
 
 use crate::abi::*;
 use core::fmt::Debug;

@@ -1,4 +1,4 @@
-//! What a script says, as parsed.
+//! Syntax tree of a script.
 
 use crate::cursor::Position;
 use crate::expression::Assertion;
@@ -25,14 +25,14 @@ pub(crate) const FLAG_LETTERS: [(u16, char); 9] = [
     (0x100, 'A'),
 ];
 
-/// When an event happens. Times count from the start of the script.
+/// Time of an event, from the start of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At this time.
+    /// At a time from the start of the script.
     At(Nanos),
-    /// So long after the event before.
+    /// At a length of time after the event before.
     After(Nanos),
-    /// Between two times.
+    /// Between two times from the start of the script.
     Between(Nanos, Nanos),
     /// Between two lengths of time after the event before.
     AfterBetween(Nanos, Nanos),
@@ -40,81 +40,80 @@ pub enum When {
     Any,
 }
 
-/// A whole script.
+/// Script: options, sysctls and events.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// `--name=value` lines.
+    /// Options, written as `--name=value` lines.
     pub options: Vec<Setting>,
-    /// `sysctl -q name=value` between back quotes.
+    /// Sysctls, written as `sysctl -q name=value` between back quotes.
     pub sysctls: Vec<Setting>,
-    /// Line of the event where Linux differs: the one that a `linux: differs` remark stands beside
-    /// or above.
+    /// Line of the event where Linux differs: the event beside or below a `linux: differs` remark.
     pub differs_on_linux: Option<u32>,
-    /// The reason that a `linux: skip` remark gives for not running the script on Linux.
+    /// Reason for not running the script on Linux, from a `linux: skip` remark.
     pub not_for_linux: Option<String>,
-    /// What happens, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
 }
 
-/// A name with a value, and where it stands.
+/// Name with a value, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its place in the script.
+    /// Place in the script.
     pub at: Position,
-    /// The name of an option or of a sysctl.
+    /// Name of an option or of a sysctl.
     pub name: String,
     /// The value as it is written.
     pub value: String,
 }
 
 impl Setting {
-    /// Whether packets are IPv6 because of it.
+    /// Returns whether packets are IPv6.
     pub fn is_v6(&self) -> bool {
         self.name == "ip_version" && self.value == "ipv6"
     }
 }
 
-/// One event.
+/// Event of a script.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Its place in the script.
+    /// Place in the script.
     pub at: Position,
-    /// When it happens.
+    /// Time of the event.
     pub when: When,
-    /// Until when a system call blocks; counts from the same time as `when`.
+    /// Time until which a system call blocks, counted as `when` is.
     pub until: Option<Nanos>,
-    /// Its text on one line.
+    /// Text of the event on one line.
     pub text: String,
-    /// What happens.
+    /// Action of the event.
     pub kind: EventKind,
 }
 
-/// What happens in an event.
+/// Action of an event.
 #[derive(Clone, Debug)]
 pub enum EventKind {
-    /// The peer sends this.
+    /// The peer sends this packet.
     Inject(PacketSpec),
-    /// The host is to send this.
+    /// The host must send this packet.
     Expect(PacketSpec),
-    /// The application does this.
+    /// The application makes this call.
     Call(CallSpec),
-    /// This must hold for `TCP_INFO`.
+    /// These assertions about `TCP_INFO` must hold.
     Assert(Vec<Assertion>),
 }
 
-/// A packet as written.
+/// Packet as written.
 #[derive(Clone, Debug)]
 pub struct PacketSpec {
-    /// The ports in the packet, the sender's first. Without them it belongs to the connection under
+    /// Ports in the packet, the sender's first. Without them it belongs to the connection under
     /// test.
     pub ports: Option<(u16, u16)>,
-    /// The ECN codepoint, if the script names one.
+    /// ECN codepoint, if the script names one.
     pub ecn: Option<Ecn>,
-    /// What the packet carries.
+    /// Contents of the packet.
     pub body: Body,
 }
 
-/// What an IP packet carries.
+/// Contents of an IP packet.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A segment.
@@ -123,10 +122,10 @@ pub enum Body {
     Icmp(IcmpSpec),
 }
 
-/// A TCP segment as written; numbers count from the initial ones.
+/// TCP segment as written. Sequence numbers count from the initial ones.
 #[derive(Clone, Debug)]
 pub struct TcpSpec {
-    /// Control bits, NS as 0x100.
+    /// Control bits, with NS as 0x100.
     pub flags: u16,
     /// Sequence number of the first byte.
     pub seq: u32,
@@ -138,11 +137,11 @@ pub struct TcpSpec {
     pub window: Option<u16>,
     /// Urgent pointer.
     pub urgent: Option<u16>,
-    /// Options in order; `None` for `<...>`, which is any.
+    /// Options in order; `None` for `<...>`, which stands for any.
     pub options: Option<Vec<OptionSpec>>,
 }
 
-/// One TCP option.
+/// TCP option as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionSpec {
     /// `nop`.
@@ -166,7 +165,7 @@ pub enum OptionSpec {
 }
 
 impl OptionSpec {
-    /// Bytes of a header that the option takes.
+    /// Returns the bytes of a header that the option takes.
     pub fn wire_len(&self) -> usize {
         2 + match self {
             Self::Nop | Self::End => return 1,
@@ -180,7 +179,7 @@ impl OptionSpec {
     }
 }
 
-/// An ICMP error as written.
+/// ICMP error as written.
 #[derive(Clone, Debug)]
 pub struct IcmpSpec {
     /// `Protocol::ICMP` or `Protocol::ICMPV6`.
@@ -197,7 +196,7 @@ pub struct IcmpSpec {
     pub quoted_len: u32,
 }
 
-/// A value with its place.
+/// Value with its place.
 #[derive(Clone, Debug)]
 pub struct Value {
     /// Its place in the script.
@@ -206,7 +205,7 @@ pub struct Value {
     pub kind: ValueKind,
 }
 
-/// An argument or result.
+/// Kind of a value: an argument or a result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ValueKind {
     /// A number.
@@ -215,7 +214,7 @@ pub enum ValueKind {
     Name(String),
     /// Bytes in quotes.
     Text(Vec<u8>),
-    /// `...`: any.
+    /// `...`, which stands for anything.
     Any,
     /// `[a, b]`.
     List(Vec<Value>),
@@ -233,18 +232,18 @@ impl PartialEq for Value {
     }
 }
 
-/// One field of a structure.
+/// Field of a structure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// The name, if the field has one.
+    /// Name of the field, if it has one.
     pub name: Option<String>,
-    /// The number in brackets behind the name: 2 in `msg_iov(2)`.
+    /// Number in brackets behind the name: 2 in `msg_iov(2)`.
     pub count: Option<i64>,
     /// The value of the field.
     pub value: Value,
 }
 
-/// A system call as written.
+/// System call as written.
 #[derive(Clone, Debug)]
 pub struct CallSpec {
     /// The name of the call.

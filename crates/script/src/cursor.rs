@@ -1,8 +1,8 @@
-//! Reads text by characters, with the place of each for what is said about it.
+//! Cursor over the text of a script, with the place of each character for error messages.
 
 use core::fmt;
 
-/// A place in a script; both count from one.
+/// Place in a script. Line and column count from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The line.
@@ -17,17 +17,17 @@ impl fmt::Display for Position {
     }
 }
 
-/// Text that is not in the language, and where.
+/// Error of a text that is not in the language, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct SyntaxError {
-    /// The place in the script.
+    /// Place in the script.
     pub at: Position,
-    /// What is wrong, or what should be there.
+    /// Description of what is wrong, or of what should be there.
     pub what: String,
 }
 
-/// A piece of a script, or why the text is none.
+/// Result of parsing a piece of a script.
 pub type Parsed<T> = Result<T, SyntaxError>;
 
 /// Text and a place in it. Copies are cheap and serve to look ahead.
@@ -40,23 +40,23 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the beginning of `text`.
+    /// Returns a cursor at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { rest: text, at: Position { line: 1, column: 1 }, open_comment: None }
     }
 
-    /// Where the next token begins.
+    /// Returns the place where the next token begins.
     pub fn position(&mut self) -> Position {
         self.skip_blanks();
         self.at
     }
 
-    /// The text that was passed since `start`, a copy of this cursor made earlier.
+    /// Returns the text that was passed since `start`, a copy of this cursor made earlier.
     pub fn since(&self, start: &Self) -> &'a str {
         start.rest[..start.rest.len() - self.rest.len()].trim()
     }
 
-    /// An error about what comes next.
+    /// Returns an error about what comes next.
     pub fn error(&mut self, what: impl Into<String>) -> SyntaxError {
         self.skip_blanks();
         self.check_comments().err().unwrap_or(SyntaxError { at: self.at, what: what.into() })
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An error that says what should come next and what does.
+    /// Returns an error that says what should come next and what does.
     pub fn expected(&mut self, what: &str) -> SyntaxError {
         self.skip_blanks();
         let next: String =
@@ -82,12 +82,12 @@ impl<'a> Cursor<'a> {
         self.error(format!("expected {what}, not {next}"))
     }
 
-    /// The next character, blanks and comments included.
+    /// Returns the next character, blanks and comments included.
     pub fn peek_raw(&self) -> Option<char> {
         self.rest.chars().next()
     }
 
-    /// The next character that is no blank or comment.
+    /// Returns the next character that is no blank or comment.
     pub fn peek(&mut self) -> Option<char> {
         self.skip_blanks();
         self.peek_raw()
@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes white space and comments: `//` and `#` to the end of the line, `/* */`.
+    /// Skips white space and comments: `//` and `#` to the end of the line, `/* */`.
     pub fn skip_blanks(&mut self) {
         loop {
             let trimmed = self.rest.trim_start();
@@ -132,7 +132,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether this text comes next.
+    /// Returns whether this text comes next.
     pub fn looks_at(&mut self, text: &str) -> bool {
         self.skip_blanks();
         self.rest.starts_with(text)
@@ -176,7 +176,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// A name, if one comes next.
+    /// Takes a name, if one comes next.
     pub fn name(&mut self) -> Option<&'a str> {
         self.skip_blanks();
         if !self.peek_raw().is_some_and(|char| char.is_ascii_alphabetic() || char == '_') {
@@ -195,10 +195,10 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// An integer, decimal or hexadecimal, with a sign perhaps.
+    /// Takes an integer, decimal or hexadecimal, with an optional sign.
     ///
     /// # Errors
-    /// If none comes, or one that does not fit.
+    /// There is none, or it does not fit.
     pub fn integer(&mut self) -> Parsed<i64> {
         self.skip_blanks();
         let start = *self;
@@ -217,10 +217,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An integer of 32 bits without a sign.
+    /// Takes an integer of 32 bits without a sign.
     ///
     /// # Errors
-    /// If none comes, or one that does not fit.
+    /// There is none, or it does not fit.
     pub fn integer_u32(&mut self) -> Parsed<u32> {
         let start = *self;
         u32::try_from(self.integer()?).map_err(|_| {
@@ -229,16 +229,16 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// An integer that fits `T`.
+    /// Takes an integer that fits `T`.
     ///
     /// # Errors
-    /// If none comes, or one that does not fit.
+    /// There is none, or it does not fit.
     pub fn integer_as<T: TryFrom<i64>>(&mut self) -> Parsed<T> {
         let mut start = *self;
         T::try_from(self.integer()?).map_err(|_| start.expected("a smaller number"))
     }
 
-    /// Whether nothing but blanks and comments is left.
+    /// Returns whether only blanks and comments are left.
     pub fn is_at_end(&mut self) -> bool {
         self.peek().is_none()
     }

@@ -7,12 +7,12 @@ use crate::cursor::{Cursor, Parsed, Position, SyntaxError};
 use crate::tcp_info;
 use neap_posix::abi;
 
-/// One `assert`.
+/// Assertion about `TCP_INFO`.
 #[derive(Clone, Debug)]
 pub struct Assertion {
-    /// Where it stands.
+    /// Place in the script.
     pub at: Position,
-    /// Its text.
+    /// Text of the assertion.
     pub text: String,
     expression: Expression,
 }
@@ -73,7 +73,7 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 /// Parses the assertions of one block, up to its `}%`.
 ///
 /// # Errors
-/// If it is not in the language.
+/// The text is not in the language.
 pub fn block(cursor: &mut Cursor<'_>) -> Parsed<Vec<Assertion>> {
     let mut assertions = Vec::new();
     loop {
@@ -173,16 +173,15 @@ fn reported(name: &str, info: &[u8]) -> Option<i128> {
 }
 
 impl Assertion {
-    /// Whether it holds for the bytes of a `struct tcp_info`.
+    /// Returns whether the assertion holds for the bytes of a `struct tcp_info`.
     ///
     /// # Errors
-    /// Why that cannot be said: a field that the host does not report, or arithmetic without
-    /// result.
+    /// The host does not report a field, or arithmetic has no result.
     pub fn holds(&self, info: &[u8]) -> Result<bool, String> {
         self.expression.evaluate(info).map(|value| value != 0)
     }
 
-    /// The fields in it with their values in the bytes of a `struct tcp_info`.
+    /// Returns the fields of the assertion with their values in the bytes of a `struct tcp_info`.
     pub fn values(&self, info: &[u8]) -> String {
         let mut found = Vec::new();
         self.expression.names(&mut found);

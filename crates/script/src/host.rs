@@ -1,4 +1,4 @@
-//! What a script runs on: system calls, the wire, and time.
+//! Host on which a script runs: system calls, the wire, and time.
 
 use crate::constants;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use core::fmt;
 use neap_posix::{EpollEvent, Errno, Fd, PollFd};
 use neap_tcp::time::Nanos;
 
-/// A system call with its arguments, which need not make sense.
+/// System call with its arguments, which need not make sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemCall {
     /// `socket`
@@ -131,19 +131,19 @@ pub enum SystemCall {
         fd: Fd,
         /// `FIONREAD` and so on.
         request: u32,
-        /// What the int is before the call.
+        /// Value of the int before the call.
         argument: i32,
     },
-    /// `poll`; what holds is in [`Reply::fds`].
+    /// `poll`; the result is in [`Reply::fds`].
     Poll {
-        /// What is asked for.
+        /// Descriptors and events asked for.
         fds: Vec<PollFd>,
-        /// In milliseconds; negative is forever.
+        /// Timeout in milliseconds; a negative one is without limit.
         timeout_ms: i32,
     },
     /// `epoll_create`
     EpollCreate {
-        /// A hint of long ago.
+        /// Size, which means nothing.
         size: i32,
     },
     /// `epoll_create1`
@@ -157,27 +157,27 @@ pub enum SystemCall {
         epoll: Fd,
         /// `EPOLL_CTL_*`
         operation: i32,
-        /// The descriptor that it is about.
+        /// Descriptor that is added, changed or removed.
         fd: Fd,
-        /// What is asked for.
+        /// Events asked for.
         event: EpollEvent,
     },
     /// `epoll_wait`; the events are [`Reply::events`].
     EpollWait {
         /// The epoll set.
         epoll: Fd,
-        /// Events that there is room for.
+        /// Number of events that there is room for.
         max_events: usize,
-        /// In milliseconds; negative is forever.
+        /// Timeout in milliseconds; a negative one is without limit.
         timeout_ms: i32,
     },
     /// `pipe`; the descriptors are [`Reply::pipe`].
     Pipe,
     /// `splice` without offsets.
     Splice {
-        /// Where the bytes come from.
+        /// Descriptor that the bytes come from.
         input: Fd,
-        /// Where they go to.
+        /// Descriptor that they go to.
         output: Fd,
         /// Most bytes.
         len: usize,
@@ -186,10 +186,10 @@ pub enum SystemCall {
     },
 }
 
-/// What a system call answered.
+/// Result of a system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What the call returned: a value, or -1 and this error.
+    /// Value that the call returned, or its error.
     pub result: Result<i64, Errno>,
     /// Received bytes, or the value of an option or of an `ioctl`.
     pub data: Vec<u8>,
@@ -199,14 +199,14 @@ pub struct Reply {
     pub control: Vec<u8>,
     /// The descriptors of a `poll`.
     pub fds: Vec<PollFd>,
-    /// What `epoll_wait` reports.
+    /// Events of an `epoll_wait`.
     pub events: Vec<EpollEvent>,
-    /// The two ends of a `pipe`: the one that reads, the one that writes.
+    /// Ends of a `pipe`: the reading one, the writing one.
     pub pipe: [Fd; 2],
 }
 
 impl Reply {
-    /// A call that returned something, with nothing besides.
+    /// Returns the reply of a call that returned `result` and nothing besides.
     pub fn returned(result: Result<i64, Errno>) -> Self {
         Self {
             result,
@@ -219,27 +219,27 @@ impl Reply {
         }
     }
 
-    /// A call that succeeded.
+    /// Returns the reply of a call that succeeded.
     pub fn ok(value: impl Into<i64>) -> Self {
         Self::returned(Ok(value.into()))
     }
 
-    /// A call that succeeded and returned how many there are.
+    /// Returns the reply of a call that succeeded and returned a count.
     pub fn count(count: usize) -> Self {
         Self::ok(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
-    /// A call that failed.
+    /// Returns the reply of a call that failed.
     pub fn error(errno: Errno) -> Self {
         Self::returned(Err(errno))
     }
 
-    /// The value that the C library returns.
+    /// Returns the value that the C library returns.
     pub fn value(&self) -> i64 {
         self.result.unwrap_or(-1)
     }
 
-    /// The error of a call that failed.
+    /// Returns the error of a call that failed.
     pub fn errno(&self) -> Option<Errno> {
         self.result.err()
     }
@@ -255,23 +255,23 @@ impl fmt::Display for Reply {
     }
 }
 
-/// A packet that the host sent.
+/// Packet that the host sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentPacket {
-    /// When it left, since the start of the script.
+    /// Time at which it left, from the start of the script.
     pub at: Nanos,
-    /// The IP packet; a super-frame is one.
+    /// IP packet. A super-frame is one packet.
     pub packet: Bytes,
 }
 
-/// Why a host could not go on; nothing that a script tests.
+/// Reason why a host could not go on, other than a difference that the script tests for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HostFailure(pub String);
 
-/// Something that scripts run on. Times count from the start of the script.
+/// Host on which scripts run. Times count from the start of the script.
 pub trait Host {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> Nanos;
 
     /// Lets time pass until `until`, or until a packet left or a blocked call returned.
@@ -280,30 +280,33 @@ pub trait Host {
     /// [`HostFailure`].
     fn wait(&mut self, until: Nanos) -> Result<(), HostFailure>;
 
-    /// The peer's packet arrives now.
+    /// Lets a packet of the peer arrive now.
     ///
     /// # Errors
     /// [`HostFailure`].
     fn inject(&mut self, packet: Bytes) -> Result<(), HostFailure>;
 
-    /// The next packet that has left.
+    /// Takes the next packet that has left.
     fn take_sent(&mut self) -> Option<SentPacket>;
 
-    /// Makes a system call. `None` if it blocks: its reply comes from
-    /// [`take_reply`](Self::take_reply). One call may block at a time. `will_block` says that the
-    /// script expects it to block.
+    /// Makes a system call, and returns its reply, or `None` if it blocks.
+    ///
+    /// The reply of a call that blocks comes from [`take_reply`](Self::take_reply). One call may
+    /// block at a time. `will_block` says that the script expects it to block.
     ///
     /// # Errors
     /// [`HostFailure`].
     fn call(&mut self, call: SystemCall, will_block: bool) -> Result<Option<Reply>, HostFailure>;
 
-    /// The reply of the call that blocked, and when it returned.
+    /// Takes the reply of the call that blocked, and the time at which it returned.
     fn take_reply(&mut self) -> Option<(Nanos, Reply)>;
 
-    /// What was to happen at some time happened so much later. A host whose clock cannot be stopped
-    /// sets its clock back by that, so that the times that follow keep their distance.
+    /// Sets the clock back by the time that an event was late.
+    ///
+    /// A host whose clock cannot be stopped does so, so that the times that follow keep their
+    /// distance.
     fn set_clock_back(&mut self, by: Nanos);
 
-    /// How late something that takes `span` may be, beyond a script's tolerance.
+    /// Returns how late an event that takes `span` may be, beyond a script's tolerance.
     fn slack(&self, span: Nanos) -> Nanos;
 }

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Ticks of the kernel's timers and what a busy machine adds.
 const SLACK: Nanos = Nanos::from_millis(8);
 
-/// This machine's Linux, in the network namespace of this process.
+/// Host that is this machine's Linux, in the network namespace of this process.
 #[derive(Debug)]
 pub struct KernelHost {
     /// When the script began, later by what [`Host::set_clock_back`] said.

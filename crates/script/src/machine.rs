@@ -1,5 +1,5 @@
-//! neap in virtual time with what a script needs around it: a stack, the descriptors of one
-//! process, and a wire whose other end is the script.
+//! Machine in virtual time on which scripts run neap: a stack, the descriptors of one process, and
+//! a wire whose other end is the script.
 //!
 //! [`VirtualHost`](crate::virtual_host::VirtualHost) runs the calls of a script on it. The plug-in
 //! for packetdrill makes its own calls, from several threads, and decides by itself when time
@@ -18,19 +18,20 @@ use neap_stack::stack::{Stack, StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use wire::Wire;
 
-/// The time at which every machine begins.
+/// Time at which every machine begins.
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
 /// Visits of the stack at one instant after which it is thought to spin.
 const MAX_POLLS: u32 = 100_000;
 
-/// The stack still has work at this instant after very many visits.
+/// Error of a stack that still has work at one instant after very many visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stack has work for ever at one instant")]
 pub struct EndlessWork;
 
-/// One stack in virtual time, whose network is the script. Nothing happens but in a call, and time
-/// stands still but in [`advance`](Self::advance).
+/// Stack in virtual time, whose network is the script.
+///
+/// Nothing happens except in a call, and time passes only in [`advance`](Self::advance).
 #[derive(Debug)]
 pub struct Machine {
     posix: Posix,
@@ -46,8 +47,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine without addresses. Its first descriptor is `first_fd`; its interfaces have this
-    /// MTU, in bytes.
+    /// Returns a machine without addresses. Its first descriptor is `first_fd`; its interfaces have
+    /// this MTU, in bytes.
     ///
     /// # Errors
     /// [`StackError`] for settings that make no sense.
@@ -64,23 +65,25 @@ impl Machine {
         })
     }
 
-    /// The descriptors, and through them the stack.
+    /// Returns the descriptors, and through them the stack.
     pub fn posix(&mut self) -> &mut Posix {
         &mut self.posix
     }
 
-    /// The stack.
+    /// Returns the stack.
     pub fn stack(&self) -> &Stack {
         self.posix.stack()
     }
 
-    /// Whether this is one of the host's own addresses.
+    /// Returns whether this is one of the host's own addresses.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 
-    /// Makes an address the host's own, on an interface of its own; all interfaces are at the same
-    /// wire. The first address of each family is the source of what goes beyond the networks of the
+    /// Adds an address of the host, on an interface of its own. All interfaces are at the same
+    /// wire.
+    ///
+    /// The first address of each family is the source of packets beyond the networks of the
     /// interfaces.
     ///
     /// # Errors
@@ -100,12 +103,12 @@ impl Machine {
         Ok(())
     }
 
-    /// The qdisc of every interface, if one was set.
+    /// Returns the qdisc of every interface, if one was set.
     pub fn qdisc(&self) -> Option<&QdiscConfig> {
         self.qdisc.as_ref()
     }
 
-    /// Gives every interface this qdisc, those to come included.
+    /// Sets the qdisc of every interface, those of later addresses included.
     pub fn set_qdisc(&mut self, qdisc: QdiscConfig) {
         for &interface in &self.interfaces {
             self.replace_qdisc(interface, &qdisc);
@@ -114,31 +117,30 @@ impl Machine {
     }
 
     fn replace_qdisc(&self, interface: InterfaceId, qdisc: &QdiscConfig) {
-        let is_there = self.stack().set_qdisc(self.now, interface, qdisc);
-        debug_assert!(is_there, "no interface is ever removed");
+        let replaced = self.stack().set_qdisc(self.now, interface, qdisc);
+        debug_assert!(replaced.is_ok(), "no interface is ever removed");
     }
 
     /// Everything is behind the wire.
     fn add_default_route(&self, interface: InterfaceId, source: IpAddr) {
         let any: IpAddr = if source.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
-        let InterfaceId(interface) = interface;
         let route = Route { interface, gateway: None, mtu: None, pref_src: Some(source) };
-        let is_there = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
-        debug_assert!(is_there, "no interface is ever removed");
+        let added = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
+        debug_assert!(added.is_ok(), "no interface is ever removed");
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Nanos {
         self.now.since(START)
     }
 
-    /// When the stack has something to do next.
+    /// Returns when the stack has something to do next.
     pub fn due(&self) -> Instant {
         self.due
     }
@@ -162,17 +164,18 @@ impl Machine {
         self.now = self.due.min(end).max(self.now);
     }
 
-    /// A packet of the script arrives at the next [`poll`](Self::poll). False if too many wait.
+    /// Lets a packet of the script arrive at the next [`poll`](Self::poll). Returns false if too
+    /// many wait.
     pub fn inject(&mut self, packet: Bytes) -> bool {
         self.wire.inject(packet)
     }
 
-    /// The next packet that the stack sent.
+    /// Takes the next packet that the stack sent.
     pub fn take_sent(&mut self) -> Option<SentPacket> {
         self.wire.take_sent()
     }
 
-    /// How many packets wait to be taken.
+    /// Returns how many sent packets wait to be taken.
     pub fn sent(&self) -> usize {
         self.wire.sent()
     }

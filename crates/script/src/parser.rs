@@ -1,4 +1,4 @@
-//! From text to [`Script`]: lines of options, then events.
+//! Parser of scripts: lines of options, then events.
 
 mod packet;
 mod value;

@@ -1,4 +1,4 @@
-//! Tells a person what went wrong: what differs, and what happened before.
+//! Reports of failures for people: what differs, and what happened before.
 
 use crate::cursor::{Position, SyntaxError};
 use crate::host::HostFailure;
@@ -26,38 +26,38 @@ impl History {
     }
 }
 
-/// A difference between script and host.
+/// Difference between a script and a host.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The place of the event in the script.
+    /// Place of the event in the script.
     pub at: Position,
-    /// What differs, in words.
+    /// Description of the difference.
     pub what: String,
-    /// The event as the script has it.
+    /// Text of the event in the script.
     pub expected: String,
-    /// What happened and when, where there is something to show.
+    /// Time and description of what happened instead, if there is any.
     pub happened: Option<(Nanos, String)>,
-    /// What happened before.
+    /// Events that happened before.
     pub(crate) history: History,
     /// Packets that left afterwards and that nobody had expected yet.
     pub(crate) later: Vec<(Nanos, String)>,
 }
 
-/// Why a script did not pass.
+/// Reason why a script did not pass.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
     /// The script is not in the language.
     #[error("{0}")]
     Syntax(#[from] SyntaxError),
-    /// The host does something else.
+    /// The host did something else than the script says.
     #[error("{0}")]
     Differs(Box<Difference>),
-    /// The host cannot go on; at the event, once one has begun.
+    /// The host could not go on.
     #[error("{}the host cannot go on: {failure}", Place(*at))]
     Host {
-        /// The place of the event in the script.
+        /// Place of the event in the script, once one has begun.
         at: Option<Position>,
-        /// Why the host cannot go on.
+        /// Reason of the host.
         failure: HostFailure,
     },
 }
@@ -69,13 +69,13 @@ impl From<HostFailure> for Failure {
 }
 
 impl Failure {
-    /// The failure behind the name of the script's file and its place there.
+    /// Returns the failure with the name of the script's file and the place in it.
     pub fn in_file(&self, file: &Path) -> String {
         let blank = if self.place().is_some() { "" } else { " " };
         format!("{}:{blank}{self}", file.display())
     }
 
-    /// The place in the script, where one is to blame.
+    /// Returns the place in the script, if one is to blame.
     pub fn place(&self) -> Option<Position> {
         match self {
             Self::Syntax(error) => Some(error.at),

@@ -75,7 +75,7 @@ struct Runner<'a> {
     lateness: Nanos,
 }
 
-/// Runs a script.
+/// Runs a script on a host.
 ///
 /// # Errors
 /// [`Failure`]: the first difference, or that something cannot be run.

@@ -1,4 +1,4 @@
-//! What the lines in front of a script's events set.
+//! Settings from the lines in front of a script's events.
 
 use crate::ast::{Script, Setting};
 use crate::cursor::SyntaxError;
@@ -10,16 +10,16 @@ use neap_tcp::time::Nanos;
 /// namespace, so hosts set the qdisc instead.
 pub const QDISC_SYSCTL: &str = "net.core.default_qdisc";
 
-/// Addresses, sizes and tolerances of a script.
+/// Settings of a script: addresses, sizes and tolerances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `--ip_version=ipv6`: packets are IPv6.
     pub is_v6: bool,
     /// `--ip_version=ipv4-mapped-ipv6`: packets are IPv4, sockets IPv6.
     pub is_mapped: bool,
-    /// `--tolerance_usecs`: how far from its time an event may be.
+    /// Longest time by which an event may be off (`--tolerance_usecs`).
     pub tolerance: Nanos,
-    /// `--tcp_ts_tick_usecs`: timestamps must tick so; otherwise their values are free.
+    /// Length of a tick of timestamps, whose values are then checked (`--tcp_ts_tick_usecs`).
     pub timestamp_tick: Option<Nanos>,
     /// `--mtu` of the interface.
     pub mtu: u16,
@@ -27,15 +27,15 @@ pub struct Settings {
     pub local_ip: IpAddr,
     /// `--remote_ip`: the peer.
     pub remote_ip: IpAddr,
-    /// `--bind_port`: where `...` binds to.
+    /// Port that `...` binds to (`--bind_port`).
     pub bind_port: u16,
-    /// `--connect_port`: where `...` connects to.
+    /// Port that `...` connects to (`--connect_port`).
     pub connect_port: u16,
-    /// Sysctls in order, but for [`QDISC_SYSCTL`].
+    /// Sysctls in order, except [`QDISC_SYSCTL`].
     pub sysctls: Vec<Setting>,
-    /// The qdisc of the interface, if the script names one.
+    /// Qdisc of the interface, if the script names one.
     pub qdisc: Option<QdiscConfig>,
-    /// The qdisc in the words of the script, which are those of tc.
+    /// Qdisc in the words of the script, which are those of tc.
     pub qdisc_words: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Settings {
 const MAX_TOLERANCE: u64 = 60_000_000;
 
 impl Settings {
-    /// What a script sets, and the defaults of packetdrill otherwise.
+    /// Returns the settings of a script, with the defaults of packetdrill.
     ///
     /// # Errors
     /// An option that does not exist, or a bad value.
@@ -131,12 +131,12 @@ impl Settings {
         text.parse::<IpAddr>().ok().filter(|ip| ip.is_ipv6() == self.is_v6)
     }
 
-    /// Where `...` binds to.
+    /// Returns the address that `...` binds to.
     pub fn bind_address(&self) -> SocketAddr {
         (self.local_ip, self.bind_port).into()
     }
 
-    /// Where `...` connects to.
+    /// Returns the address that `...` connects to.
     pub fn connect_address(&self) -> SocketAddr {
         (self.remote_ip, self.connect_port).into()
     }

@@ -1,4 +1,4 @@
-//! neap in virtual time as a host for scripts.
+//! Host that is neap in virtual time.
 
 use crate::ast::Script;
 use crate::cursor::SyntaxError;
@@ -32,7 +32,7 @@ struct StartedCall {
     until: Instant,
 }
 
-/// One [`Machine`] that runs the calls of a script.
+/// Host that runs the calls of a script on a [`Machine`].
 #[derive(Debug)]
 pub struct VirtualHost {
     machine: Machine,
@@ -46,7 +46,7 @@ fn failure(error: impl core::fmt::Display) -> HostFailure {
 }
 
 impl VirtualHost {
-    /// A host with one interface, as the settings say.
+    /// Returns a host with one interface, as the settings say.
     ///
     /// # Errors
     /// [`Failure::Syntax`] for a sysctl that neap does not have, [`Failure::Host`] for a stack that

@@ -15,9 +15,9 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
-use neap_stack::listener::ListenerHandle;
-use neap_stack::shard::Why;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::Why;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos};
@@ -150,6 +150,7 @@ fn device(end: &SharedEnd) -> Device {
             #[cfg(unix)]
             descriptor: None,
         }],
+        monitor: None,
     }
 }
 

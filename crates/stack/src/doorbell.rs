@@ -1,8 +1,8 @@
-//! The bell that calls the driver of a shard.
+//! Doorbell of a shard, which calls its driver.
 //!
-//! Whoever leaves work for a driver rings. The driver's waker is called only if the driver is not
-//! at work and does not come in time by itself, and at most once until it comes. Cost: a store and
-//! two loads while the driver is at work.
+//! A thread that leaves work for a driver rings. The driver's waker is called only if the driver is
+//! not at work and does not come in time by itself, and at most once until it comes. Cost: a store
+//! and two loads while the driver is at work.
 
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

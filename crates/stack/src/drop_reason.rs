@@ -1,19 +1,20 @@
-//! Why a packet died inside the stack: one counter each (Linux's `skb_drop_reason`).
+//! Reasons for which the stack drops packets, with one counter each (Linux's `skb_drop_reason`).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// Why a packet was dropped.
+        /// Reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum DropReason { $($(#[$doc])* $variant,)+ }
 
         impl DropReason {
             /// All reasons, in the order in which they are printed.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// Its name in listings.
+            /// Returns the name of the reason in listings.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -24,45 +25,45 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The link header is cut off or addressed to another station.
     LinkHeader = "LINK_HEADER",
-    /// An EtherType or IP version that nobody handles.
+    /// The EtherType or IP version is not supported.
     UnhandledProtocol = "UNHANDLED_PROTO",
     /// The IP header is cut off, contradicts itself or has a bad checksum.
     IpHeader = "IP_INHDR",
-    /// A source address that cannot be one (multicast, loopback from outside, unspecified).
+    /// The source address is impossible (multicast, loopback from outside, unspecified).
     IpMartian = "IP_INVALID_SOURCE",
-    /// Not one of the host's addresses; the stack does not forward.
+    /// The packet is for another host, and the stack does not forward.
     IpOtherHost = "OTHERHOST",
-    /// An IP protocol that nobody handles.
+    /// The IP protocol is not supported.
     IpProtocol = "IP_NOPROTO",
-    /// An IPv6 extension header that demands to be dropped.
+    /// An IPv6 extension header demands that the packet is dropped.
     Ipv6Extension = "IPV6_BAD_EXTHDR",
-    /// A fragment that does not fit, overlaps or exceeds the limits of reassembly.
+    /// A fragment does not fit, overlaps or exceeds the limits of reassembly.
     Fragment = "DUP_FRAG",
-    /// A fragment that waits for its siblings too long.
+    /// A fragment waited too long for the others of its datagram.
     FragmentTimeout = "FRAG_REASM_TIMEOUT",
-    /// No route to the destination of a packet to send.
+    /// There is no route to the destination of a packet to send.
     NoRoute = "IP_OUTNOROUTES",
     /// The neighbour did not answer, or too many packets wait for it.
     Neighbor = "NEIGH_FAILED",
-    /// A malformed ARP packet.
+    /// The ARP packet is malformed.
     Arp = "ARP_INVALID",
-    /// A malformed or unauthentic ICMP message.
+    /// The ICMP message is malformed or unauthentic.
     Icmp = "ICMP_INVALID",
-    /// A bad ICMP checksum.
+    /// The ICMP checksum is wrong.
     IcmpChecksum = "ICMP_CSUM",
-    /// A bad TCP checksum.
+    /// The TCP checksum is wrong.
     TcpChecksum = "TCP_CSUM",
     /// The TCP header is cut off or contradicts itself.
     TcpHeader = "TCP_INVALID_HEADER",
-    /// No connection and no listener has this address.
+    /// No connection and no listener has these addresses and ports.
     NoSocket = "NO_SOCKET",
-    /// The backlog of an owned socket is full.
+    /// The backlog of a socket that another thread used is full.
     SocketBacklog = "SOCKET_BACKLOG",
-    /// A listener had no room, or the request was refused.
+    /// The listener had no room, or refused the request.
     ListenerFull = "TCP_OVERFLOW",
-    /// A segment that is no part of an open handshake.
+    /// The segment belongs to no open handshake.
     ListenerState = "TCP_LISTEN_STATE",
-    /// A bad UDP checksum.
+    /// The UDP checksum is wrong.
     UdpChecksum = "UDP_CSUM",
     /// The UDP header is cut off or contradicts itself.
     UdpHeader = "UDP_INVALID_HEADER",
@@ -74,13 +75,15 @@ drop_reasons! {
     QdiscDrop = "QDISC_DROP",
     /// The loopback queue is full.
     LoopbackFull = "LOOPBACK_FULL",
-    /// An answer was withheld by its rate limit.
+    /// The link was down, or its device was taken away while the packet waited.
+    LinkDown = "DEV_READY",
+    /// The rate limit of answers withheld an answer.
     RateLimited = "RATE_LIMITED",
-    /// The stack is shut down.
+    /// The stack was shut down.
     ShutDown = "SHUT_DOWN",
 }
 
-/// One count per reason. Adding is one relaxed atomic add.
+/// Counts of dropped packets by reason. Adding is one relaxed atomic operation.
 #[derive(Debug)]
 pub struct Drops([AtomicU64; DropReason::ALL.len()]);
 
@@ -92,21 +95,21 @@ impl Default for Drops {
 
 impl Drops {
     /// Counts one packet.
-    pub fn count(&self, reason: DropReason) {
+    pub(crate) fn count(&self, reason: DropReason) {
         self.0[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts `n` packets.
-    pub fn add(&self, reason: DropReason, n: u64) {
+    pub(crate) fn add(&self, reason: DropReason, n: u64) {
         self.0[reason as usize].fetch_add(n, Relaxed);
     }
 
-    /// Packets dropped for this reason.
+    /// Returns how many packets were dropped for this reason.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Relaxed)
     }
 
-    /// Every reason with its count.
+    /// Returns every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&reason| (reason, self.get(reason)))
     }

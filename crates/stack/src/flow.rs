@@ -4,21 +4,21 @@ use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use std::net::{IpAddr, SocketAddr};
 
-/// The addresses and ports of a connection, seen from here. 38 bytes.
+/// Addresses and ports of a connection, seen from this host. It takes 38 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourTuple {
-    /// Own address.
+    /// Address of this host.
     pub local: IpAddr,
     /// The peer's address.
     pub remote: IpAddr,
-    /// Own port.
+    /// Port of this host.
     pub local_port: u16,
     /// The peer's port.
     pub remote_port: u16,
 }
 
 impl FourTuple {
-    /// From two socket addresses; flow label and scope are left out.
+    /// Makes a tuple of two socket addresses. Flow label and scope are left out.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
             local: local.ip(),
@@ -28,12 +28,12 @@ impl FourTuple {
         }
     }
 
-    /// Own address and port.
+    /// Returns address and port of this host.
     pub fn local_addr(&self) -> SocketAddr {
         SocketAddr::new(self.local, self.local_port)
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn remote_addr(&self) -> SocketAddr {
         SocketAddr::new(self.remote, self.remote_port)
     }
@@ -86,8 +86,8 @@ fn octets16(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Whether two bound addresses receive packets of each other. `0.0.0.0` and `[::]` each stand for
-/// all addresses of their own family, as with `IPV6_V6ONLY`.
+/// Returns whether two bound addresses receive packets of each other. `0.0.0.0` and `[::]` stand
+/// for all addresses of their own family, as with `IPV6_V6ONLY`.
 pub fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let is_wild = |one: SocketAddr| one.ip().is_unspecified();
     a.port() == b.port()

@@ -1,4 +1,5 @@
-//! One super-packet on its way down: headers, payload slices, and what the device must still do.
+//! Frame: a packet or super-packet on its way down, with headers, payload slices, and what the
+//! device must still do.
 
 use crate::wire::{checksum, ipv4};
 
@@ -10,15 +11,15 @@ use neap_tcp::segment::{Ecn, Payload};
 use neap_tcp::time::{Instant, Rate};
 use neap_tcp::transmit::small_queue::TxCredit;
 
-/// Set in [`Frame::flow`] where no connected socket stands behind the frame: resets, SYN-ACKs,
-/// ICMP, and datagrams of an unconnected socket. The rest is a keyed hash.
+/// Bit of [`Frame::flow`] for frames without a connected socket: resets, SYN-ACKs, ICMP, and
+/// datagrams of an unconnected socket. The other bits are a keyed hash.
 pub const ORPHAN: u64 = 1 << 63;
 
-/// Set in [`Frame::flow`] of a connected UDP socket, whose numbers are counted apart from those of
-/// TCP sockets.
+/// Bit of [`Frame::flow`] for connected UDP sockets, which have numbers of their own beside those
+/// of TCP sockets.
 pub const DATAGRAM: u64 = 1 << 62;
 
-/// The kind of a super-frame.
+/// Protocols of a super-frame's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -27,45 +28,47 @@ pub enum GsoKind {
     Tcp6,
 }
 
-/// A super-frame: its payload is cut into pieces of `size` bytes by device or by `gso`.
+/// Segmentation of a super-frame: the device or the stack cuts its payload into pieces of `size`
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// Payload bytes of each wire segment.
     pub size: u16,
-    /// What the headers are.
+    /// Protocols of the headers.
     pub kind: GsoKind,
 }
 
-/// One super-packet on its way down (Linux's `sk_buff`). Dropping it is its completion: the credit
-/// returns its bytes wherever that happens.
+/// Packet or super-packet on its way down (Linux's `sk_buff`).
+///
+/// Dropping it is its completion: the credit returns its bytes, wherever that happens.
 #[derive(Debug)]
 pub struct Frame {
     /// Link, IP and transport headers.
     pub headers: Headers,
-    /// Bytes of the link header at the front of `headers` (0 on TUN, 14 on Ethernet).
+    /// Size of the link header at the front of `headers`, in bytes (0 on TUN, 14 on Ethernet).
     pub link_len: u8,
     /// Payload.
     pub payload: Payload,
-    /// Set when the payload exceeds one wire segment.
+    /// Segmentation, if the payload exceeds one wire segment.
     pub gso: Option<Gso>,
-    /// Set when the transport checksum is not finished.
+    /// Place of the transport checksum, if that is not finished.
     pub checksum: Option<PartialChecksum>,
-    /// Not before this (EDT); [`Instant::ZERO`] when unpaced.
+    /// Earliest departure (EDT); [`Instant::ZERO`] if the frame is not paced.
     pub departure: Instant,
-    /// `skb->priority`, 0 to 15: the band of `pfifo_fast` and `fq`.
+    /// Priority, 0 to 15, as `skb->priority`: the band in `pfifo_fast` and `fq`.
     pub priority: u8,
-    /// `sk_pacing_rate` for the qdisc that spaces frames without a stamp (`fq`, UDP).
+    /// `sk_pacing_rate`, for a qdisc that spaces frames without a departure time (`fq`, UDP).
     pub pacing_rate: Rate,
-    /// Identifies the flow for fair queueing: the socket's number, or [`ORPHAN`] and a keyed hash.
+    /// Flow for fair queueing: the socket's number, or [`ORPHAN`] and a keyed hash.
     pub flow: u64,
     /// ECN codepoint of the IP header.
     pub ecn: Ecn,
-    /// The share of the socket's account; `None` for pure ACKs and what no socket sent.
+    /// Credit in the socket's account; `None` for pure ACKs and for frames without a socket.
     pub credit: Option<TxCredit>,
 }
 
 impl Frame {
-    /// A frame without a link header that leaves as it is and at once, of no flow and no account.
+    /// Returns a frame without a link header, flow or credit, which leaves as it is and at once.
     pub fn new(headers: Headers, payload: Payload) -> Self {
         Self {
             headers,
@@ -82,34 +85,36 @@ impl Frame {
         }
     }
 
-    /// Bytes of headers and payload as they stand, one header for a super-frame (Linux's
+    /// Returns the bytes of headers and payload as they are, one header for a super-frame (Linux's
     /// `skb->len`).
     pub fn len(&self) -> usize {
         self.headers.len() + self.payload.len() as usize
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether headers and payload are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Wire segments that it becomes.
+    /// Returns the number of wire segments.
     pub fn segments(&self) -> u32 {
         self.gso.map_or(1, |gso| self.payload.len().div_ceil(u32::from(gso.size)).max(1))
     }
 
-    /// Bytes on the wire after segmentation, each piece with its own headers (`qdisc_pkt_len`).
+    /// Returns the bytes on the wire after segmentation, each piece with its own headers
+    /// (`qdisc_pkt_len`).
     pub fn wire_len(&self) -> usize {
         self.payload.len() as usize + self.segments() as usize * self.headers.len()
     }
 
-    /// Memory that it holds: what the socket's account counts, or its bytes (`skb->truesize`).
+    /// Returns the bytes of memory that the frame counts for: those in the socket's account, or its
+    /// length (`skb->truesize`).
     pub fn memory(&self) -> usize {
         self.credit.as_ref().map_or(self.len(), |credit| credit.bytes() as usize)
     }
 
-    /// Marks that it met congestion, if its sender said that it may be (RFC 3168); whether it is
-    /// marked now (`INET_ECN_set_ce`).
+    /// Marks the frame with CE if its sender supports ECN (RFC 3168; `INET_ECN_set_ce`). Returns
+    /// whether the frame is marked now.
     pub fn set_ce(&mut self) -> bool {
         let Some(ip) = self.headers.as_mut_slice().get_mut(usize::from(self.link_len)..) else {
             return false;
@@ -130,7 +135,7 @@ impl Frame {
         true
     }
 
-    /// All bytes in one buffer, for captures and devices that need them contiguous.
+    /// Returns all bytes in one buffer, for captures and for devices that need them contiguous.
     pub fn to_bytes(&self) -> Bytes {
         let mut all = bytes::BytesMut::with_capacity(self.len());
         all.extend_from_slice(self.headers.as_slice());

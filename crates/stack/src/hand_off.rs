@@ -1,10 +1,12 @@
-//! Own it or leave a debt: exclusive state whose owner also does the work that others could not.
+//! State that one thread owns at a time, and whose owner also does the work that other threads
+//! leave.
 //!
-//! To own is to take the boxed state out of the gate, so "owned" is no flag that may lie. A worker
-//! that finds the state away adds to the debt; the owner settles all debts before it puts the state
-//! back. In Linux's terms the gate is `sk_lock.slock`, an absent resident is `sk_lock.owned`, the
-//! debt is `sk_tsq_flags` with `sk_backlog`, and [`Owner::release`] is `release_sock`. The same
-//! type is the run lock of a port: `__qdisc_run` with `QDISC_STATE_MISSED`.
+//! To own is to take the boxed state out of the gate, so that "owned" is no flag that may be wrong.
+//! A thread that finds the state away adds to the debt; the owner settles all debts before it puts
+//! the state back. In Linux's terms the gate is `sk_lock.slock`, an absent resident is
+//! `sk_lock.owned`, the debt is `sk_tsq_flags` with `sk_backlog`, and [`Owner::release`] is
+//! `release_sock`. The same type is the run lock of a port: `__qdisc_run` with
+//! `QDISC_STATE_MISSED`.
 //!
 //! Cost: two uncontended mutexes for own and release, one more for each round of debt; no
 //! allocation after [`HandOff::new`].
@@ -18,13 +20,13 @@ const ROUNDS: u32 = 16;
 
 /// State that can do deferred work.
 pub trait Settle {
-    /// What was left to do. The default is no debt.
+    /// Work that was left. The default is no work.
     type Debt: Default;
-    /// What the work needs from outside: the time and the way down.
+    /// Things that the work needs from outside: the time and the way down.
     type Cx<'a>;
-    /// Whether nothing is left to do.
+    /// Returns whether nothing is left to do.
     fn is_settled(debt: &Self::Debt) -> bool;
-    /// Does the work. A debt that is being settled while this panics is lost with the panic.
+    /// Does the work. If this panics, the debt that is being settled is lost.
     fn settle(&mut self, debt: Self::Debt, cx: &mut Self::Cx<'_>);
 }
 
@@ -42,38 +44,38 @@ struct Gate<T: Settle> {
     waiters: u32,
 }
 
-/// What became of the debts at a release.
+/// Result of [`Owner::release`].
 #[must_use = "a debt that is left must be posted again, by the run list"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// All debts are settled.
     Settled,
-    /// Others posted as fast as this thread settled: after 16 rounds the rest stays, and the
-    /// caller sees to it that somebody visits again.
+    /// Other threads left work as fast as this thread settled it. After 16 rounds the rest stays,
+    /// and the caller sees to it that a thread visits again.
     DebtLeft,
 }
 
-/// What became of posted work.
+/// Result of [`HandOff::post`].
 #[must_use = "a debt that is left must be posted again, by the run list"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// Done, by the calling thread.
+    /// The calling thread did the work.
     Settled,
-    /// Left to the thread that owns the state; it will do it before it leaves.
+    /// The thread that owns the state will do the work before it leaves.
     LeftToOwner,
-    /// The calling thread owned the state, and debt remains: as [`Released::DebtLeft`].
+    /// The calling thread owned the state, and debt remains, as with [`Released::DebtLeft`].
     DebtLeft,
 }
 
 impl<T: Settle> HandOff<T> {
-    /// Free state without debt.
+    /// Makes a hand-off whose state is free and has no debt.
     pub fn new(state: T) -> Self {
         let gate = Gate { resident: Some(Box::new(state)), debt: T::Debt::default(), waiters: 0 };
         Self { gate: Mutex::new(gate), vacated: Condvar::new() }
     }
 
-    /// Owns the state, waiting for another owner to leave. For application threads, which own at
-    /// most one at a time.
+    /// Owns the state, and waits for another owner to leave. An application thread owns at most one
+    /// state at a time.
     pub fn own(&self) -> Owner<'_, T> {
         let mut gate = lock(&self.gate);
         loop {
@@ -92,7 +94,7 @@ impl<T: Settle> HandOff<T> {
         Some(self.owner(state))
     }
 
-    /// Adds a debt and settles it now, or leaves it to the owner; never waits for one.
+    /// Adds a debt and settles it, or leaves it to the owner. It never waits.
     pub fn post(&self, add: impl FnOnce(&mut T::Debt), cx: &mut T::Cx<'_>) -> Posted {
         let mut gate = lock(&self.gate);
         add(&mut gate.debt);
@@ -106,8 +108,9 @@ impl<T: Settle> HandOff<T> {
         }
     }
 
-    /// Adds a debt without settling it. Returns whether a thread owns the state and will settle
-    /// it; if not, the next visitor does, and the caller sees to it that there is one.
+    /// Adds a debt without settling it. Returns whether a thread owns the state and will settle it.
+    ///
+    /// If none does, the next visitor will, and the caller sees to it that there is one.
     pub fn post_only(&self, add: impl FnOnce(&mut T::Debt)) -> bool {
         let mut gate = lock(&self.gate);
         add(&mut gate.debt);
@@ -125,17 +128,17 @@ impl<T: Settle> core::fmt::Debug for HandOff<T> {
     }
 }
 
-/// Exclusive ownership. No mutex is held meanwhile.
+/// Exclusive ownership of the state. No mutex is held meanwhile.
 ///
-/// Dropping an owner without [`release`](Self::release) (a panic) puts the state back and leaves
-/// the debt to the next visitor.
+/// If an owner is dropped without [`release`](Self::release) (by a panic), the state is put back
+/// and the debt is left to the next visitor.
 pub struct Owner<'a, T: Settle> {
     lock: &'a HandOff<T>,
     state: Option<Box<T>>,
 }
 
 impl<T: Settle> Owner<'_, T> {
-    /// Settles what was left meanwhile, at most 16 rounds of it, then gives the state up.
+    /// Settles the debt that was left meanwhile, in at most 16 rounds, then gives the state up.
     pub fn release(mut self, cx: &mut T::Cx<'_>) -> Released {
         for _ in 0..ROUNDS {
             let mut gate = lock(&self.lock.gate);

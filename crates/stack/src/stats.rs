@@ -5,16 +5,17 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! ip_counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// One counter of IP, ICMP or UDP. Names as printed by `nstat`.
+        /// Counter of IP, ICMP or UDP events, by the names that `nstat` prints.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum IpCounter { $($(#[$doc])* $variant,)+ }
 
         impl IpCounter {
             /// All counters, in the order in which they are printed.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The name that `nstat` prints.
+            /// Returns the name that `nstat` prints.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -109,7 +110,7 @@ ip_counters! {
     UdpInCsumErrors = "UdpInCsumErrors",
 }
 
-/// The counters of one host. Adding is one relaxed atomic add.
+/// Counters of one host. Adding is one relaxed atomic operation.
 #[derive(Debug)]
 pub struct IpCounters([AtomicU64; IpCounter::ALL.len()]);
 
@@ -120,17 +121,17 @@ impl Default for IpCounters {
 }
 
 impl IpCounters {
-    /// Adds `n`.
-    pub fn add(&self, counter: IpCounter, n: u64) {
+    /// Adds `n` to a counter.
+    pub(crate) fn add(&self, counter: IpCounter, n: u64) {
         self.0[counter as usize].fetch_add(n, Relaxed);
     }
 
-    /// The value now.
+    /// Returns the current value of a counter.
     pub fn get(&self, counter: IpCounter) -> u64 {
         self.0[counter as usize].load(Relaxed)
     }
 
-    /// Every counter with its value.
+    /// Returns every counter with its value.
     pub fn iter(&self) -> impl Iterator<Item = (IpCounter, u64)> + '_ {
         IpCounter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }

@@ -17,20 +17,23 @@ use neap_tcp::time::Instant;
 use std::fmt::Debug;
 use std::task::Waker;
 
-/// A socket that can be waited for.
+/// Socket that can be waited for.
 pub trait Source {
-    /// What the socket is ready for, and the generation to register with.
+    /// Returns what the socket is ready for, and the generation to register with.
     fn readiness(&self) -> ReadyState;
 
-    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew;
-    /// false, and nothing registered, if the socket has become ready for something since `seen`.
+    /// Registers `waker` for the next time that the socket becomes ready for any of `interest`,
+    /// even if it was ready before.
+    ///
+    /// Returns false and registers nothing if the socket has become ready for something since
+    /// `seen`.
     #[must_use = "false means: look again"]
     fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool;
 
-    /// Forgets a waker that was registered.
+    /// Removes a waker that was registered.
     fn unregister(&self, waker: &Waker);
 
-    /// The shard whose driver brings what is waited for.
+    /// Returns the shard whose driver brings what is waited for.
     fn shard(&self) -> usize;
 }
 
@@ -59,28 +62,33 @@ source!(TcpHandle, Self::shard);
 source!(ListenerHandle, |_| 0);
 source!(UdpHandle, |_| 0);
 
-/// What a thread waits for, from one source or from many.
+/// Condition that a thread waits for, from one source or from many.
 pub trait Condition {
-    /// Whether it has come: the call that waits is worth another try.
+    /// Returns whether the condition is met, so that the call that waits is worth another try.
     fn is_met(&mut self) -> bool;
 
-    /// Leaves `waker` with all that can bring it; false if it has come already.
+    /// Leaves `waker` with everything that can meet the condition. Returns false if it is met
+    /// already.
     #[must_use = "false means: look again"]
     fn arm(&mut self, waker: &Waker) -> bool;
 }
 
-/// A running stack, as the threads that wait on it see it. A thread that waits drives a shard:
-/// it polls the shard and sleeps on its devices, if nobody else does.
+/// Running stack, as the threads that wait on it see it.
+///
+/// A thread that waits drives a shard if no other thread does: it polls the shard and sleeps on its
+/// devices.
 pub trait Drive: Debug + Send + Sync {
-    /// The time by the clock of this stack.
+    /// Returns the time by the clock of this stack.
     fn now(&self) -> Instant;
 
-    /// Polls a shard once if nobody else does. A call that does not wait takes what has arrived by
-    /// this before it refuses.
+    /// Polls a shard once if no other thread does. A call that does not wait takes arrived packets
+    /// by this before it refuses.
     fn look_in(&self, shard: usize);
 
-    /// Blocks the calling thread until `condition` is met or `deadline` passes; drives `shard`
-    /// meanwhile. The condition may be met on any shard. Returns whether it is met.
+    /// Blocks the calling thread until `condition` is met or `deadline` passes. Returns whether it
+    /// is met.
+    ///
+    /// The thread drives `shard` meanwhile. The condition may be met on any shard.
     fn wait(&self, shard: usize, deadline: Instant, condition: &mut dyn Condition) -> bool;
 }
 

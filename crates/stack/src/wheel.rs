@@ -1,4 +1,4 @@
-//! A hierarchical timing wheel: which of many ids is due, for one shard.
+//! Timing wheel of one shard: which of many ids is due.
 //!
 //! Eleven levels of 64 slots cover every `u64` time, so no entry is ever clamped; a bitmap per
 //! level finds the first slot in use. An id has at most one entry. Deadlines that move later cost
@@ -6,8 +6,8 @@
 //! id again. Deadlines that move earlier move the entry.
 //!
 //! Cost: insert and remove are O(1) with one hash of the id; an entry moves down at most one level
-//! per level it was filed above, in total O(1) amortised; `next` reads eleven words. A wheel is
-//! 11 KiB; an entry is 40 bytes and is recycled, so that memory follows the most ids ever filed at
+//! per level it was filed above, in total O(1) amortised; `next` reads eleven words. A wheel is 11
+//! KiB; an entry is 40 bytes and is recycled, so that memory follows the most ids ever filed at
 //! once.
 
 use hashbrown::HashTable;
@@ -39,8 +39,10 @@ struct List {
 
 const EMPTY: List = List { head: NIL, earliest: u64::MAX };
 
-/// Deadlines by id, in ticks. An entry never expires before its deadline, and is late by less than
-/// one tick if [`expire`](Self::expire) is called when [`next`](Self::next) says.
+/// Timing wheel: deadlines by id, in ticks.
+///
+/// An entry never expires before its deadline, and is late by less than one tick if
+/// [`expire`](Self::expire) is called when [`next`](Self::next) says.
 #[derive(Debug)]
 pub struct Wheel {
     tick: u64,
@@ -60,8 +62,8 @@ fn hash(id: u64) -> u64 {
 }
 
 impl Wheel {
-    /// An empty wheel whose deadlines are rounded up to multiples of `tick`, which is at least a
-    /// nanosecond: a microsecond for sockets, a millisecond for neighbours.
+    /// Returns an empty wheel whose deadlines are rounded up to multiples of `tick`, which is at
+    /// least a nanosecond: a microsecond for sockets, a millisecond for neighbours.
     pub fn new(tick: Nanos) -> Self {
         Self {
             tick: tick.0.max(1),
@@ -95,7 +97,7 @@ impl Wheel {
         self.link(place);
     }
 
-    /// Takes `id` out, when what it names goes away.
+    /// Removes `id`.
     pub fn remove(&mut self, id: u64) {
         if let Some(place) = self.find(id) {
             self.unlink(place);
@@ -103,9 +105,10 @@ impl Wheel {
         }
     }
 
-    /// Calls `due` once for each id that is due at `now`, earlier ticks first as far as they
-    /// lie in different slots; ids of one tick in no promised (but always the same) order. The ids
-    /// are no longer filed.
+    /// Calls `due` once for each id that is due at `now`. The ids are no longer filed.
+    ///
+    /// Earlier ticks come first as far as they lie in different slots. Ids of one tick come in an
+    /// unspecified order, which is always the same.
     pub fn expire(&mut self, now: Instant, due: &mut impl FnMut(u64)) {
         self.expire_list(OVERDUE, due);
         let now = now.as_nanos() / self.tick;
@@ -125,9 +128,11 @@ impl Wheel {
         self.current = self.current.max(now);
     }
 
-    /// When to call [`expire`](Self::expire) next: the tick at which the earliest entry is due, or
-    /// after a removal possibly an earlier one; [`Instant::FAR_FUTURE`] when nothing is filed.
-    /// Calling `expire` then always makes this later or expires something.
+    /// Returns when to call [`expire`](Self::expire) next; [`Instant::FAR_FUTURE`] if nothing is
+    /// filed.
+    ///
+    /// It is the tick at which the earliest entry is due, or after a removal possibly an earlier
+    /// one. Calling `expire` then always makes it later or expires something.
     pub fn next(&self) -> Instant {
         let tick = if self.lists[OVERDUE].head != NIL {
             self.current
@@ -139,12 +144,12 @@ impl Wheel {
         Instant::from_nanos(tick.saturating_mul(self.tick))
     }
 
-    /// Ids filed.
+    /// Returns the number of ids filed.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether no id is filed.
+    /// Returns whether no id is filed.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

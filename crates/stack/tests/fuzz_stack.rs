@@ -12,8 +12,7 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
-use neap_stack::listener::ListenerHandle;
-use neap_stack::reassembly;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig, UdpOptions};
@@ -139,15 +138,11 @@ fn config(source: &mut Source<'_>) -> StackConfig {
         tcp_rmem: buffers,
         tcp_ecn: 1,
         tcp_abort_on_overflow: source.bit(),
+        tcp_max_tw_buckets: TIME_WAITS as u32,
+        ipfrag_high_thresh: 50_000,
         ..Config::default()
     };
-    StackConfig {
-        seed: 7,
-        config,
-        tcp_max_tw_buckets: TIME_WAITS,
-        reassembly: reassembly::Config { high_thresh: 50_000, time: Nanos::from_secs(30) },
-        ..StackConfig::default()
-    }
+    StackConfig { seed: 7, config, ..StackConfig::default() }
 }
 
 impl World {
@@ -171,7 +166,8 @@ impl World {
             rx: Box::new(Rx(wire.clone())),
             descriptor: None,
         };
-        let device = Device { name: "fuzz".into(), capabilities, queues: vec![pair] };
+        let device =
+            Device { name: "fuzz".into(), capabilities, queues: vec![pair], monitor: None };
         let stack = Stack::new(config(source)).unwrap();
         let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|text| text.parse::<Address>().unwrap());
         stack.add_interface(now, device, &addresses).unwrap();

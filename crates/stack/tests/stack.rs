@@ -1,6 +1,8 @@
 //! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
 
 mod common;
+#[path = "stack/network.rs"]
+mod network;
 
 use bytes::Bytes;
 use common::{WireConfig, World, config};
@@ -553,30 +555,26 @@ fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
         prefix: "0.0.0.0/0".parse().unwrap(),
         metric: 0,
         route: Route {
-            interface: world.a_interface.0,
+            interface: world.a_interface,
             gateway: Some("10.0.0.2".parse().unwrap()),
             mtu: None,
             pref_src: None,
         },
     };
-    assert!(world.a.add_route(entry));
-    let nowhere = RouteEntry { route: Route { interface: 7, ..entry.route }, ..entry };
-    assert!(!world.a.add_route(nowhere));
+    world.a.add_route(entry).unwrap();
     let qdisc = "pfifo_fast limit 10".parse().unwrap();
-    assert!(world.a.set_qdisc(world.now, world.a_interface, &qdisc));
+    world.a.set_qdisc(world.now, world.a_interface, &qdisc).unwrap();
     let to = address("192.0.2.1:80");
     let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
     assert_eq!(client.local_addr().ip(), address("10.0.0.1:0").ip());
     world.run(Nanos::from_millis(10));
     assert_eq!(world.b.drops().get(DropReason::IpOtherHost), 1);
-    let interfaces = world.a.interfaces(world.now);
-    let neighbor = interfaces[world.a_interface.0].neighbors[0];
+    let (_, neighbor) = world.a.neighbors(world.now)[0];
     assert_eq!(
         (neighbor.address, neighbor.link),
         (address("10.0.0.2:0").ip(), Some([2, 0, 0, 0, 0, 2]))
     );
-    assert!(world.a.remove_route(entry.prefix, world.a_interface));
-    assert_eq!(world.b.interfaces(world.now)[world.b_interface.0].addresses.len(), 2);
+    assert_eq!(world.a.remove_route(entry.prefix, world.a_interface, None), Ok(entry));
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use core::time::Duration;
-use neap_stack::shard::Why;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::Why;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
 use neap_tcp::connection::{ReadError, WriteError};
 use neap_tcp::time::{Instant, Nanos};

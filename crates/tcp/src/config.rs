@@ -1,216 +1,240 @@
-//! Every constant of a connection, by its sysctl name, with Linux's unit and default.
+//! Settings of a connection, by sysctl name, with Linux's units and defaults.
+
+pub use crate::congestion::{Controllers, FrameRule, HyStartRule};
 
 use thiserror::Error;
 
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
 
-/// `min default max` of a buffer, in bytes of memory.
+/// Smallest, first and largest size of a buffer, in bytes of memory, as in `tcp_rmem` and
+/// `tcp_wmem`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// Granted even under memory pressure.
+    /// Size in bytes that Linux guarantees under memory pressure. neap has no memory pressure and
+    /// does not use it.
     pub min: u32,
-    /// At the start.
+    /// Size in bytes of a new connection's buffer.
     pub default: u32,
-    /// Autotuning never goes beyond.
+    /// Size in bytes that autotuning does not exceed.
     pub max: u32,
+}
+
+/// The ports that the stack chooses from, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest.
+    pub low: u16,
+    /// The highest.
+    pub high: u16,
 }
 
 /// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoBonus {
-    /// None, as before it.
+    /// There is no bonus, as before 2022.
     Off,
-    /// As Linux since 2022: up to a full super-frame on any short path.
+    /// The bonus has no bound in time, as in Linux since 2022: any short path gets frames up to the
+    /// largest size.
     Linux,
-    /// The frame takes no longer to leave than `neap.tcp_tso_max_usecs`.
+    /// A frame with its bonus takes at most `neap.tcp_tso_max_usecs` at the flow's rate.
     Bounded,
 }
 
-/// How large frames are, as far as a congestion controller reckons with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FrameRule {
-    /// A millisecond at the pacing rate, two segments at the least.
-    #[default]
-    Linux,
-    /// At most so many microseconds at the rate of the flow.
-    Bounded {
-        /// `neap.tcp_tso_max_usecs`.
-        usecs: u32,
-    },
-}
-
-/// How slow start is watched, so that it ends before losses end it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HyStartRule {
-    /// Not at all.
-    Off,
-    /// By trains of ACKs and by their delay, as Linux's CUBIC does it.
-    Linux,
-    /// HyStart++ (RFC 9406).
-    #[default]
-    Rfc9406,
-}
-
-/// What the small-queue limit is made of.
+/// Rule that computes the small-queue limit: how many bytes of one socket may be below TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SmallQueueRule {
-    /// `tcp_limit_output_bytes`, whatever the rate (Linux 46d3ceabd8d9, 2012).
+    /// The limit is `tcp_limit_output_bytes` at every rate (Linux 46d3ceabd8d9, 2012).
     Fixed,
-    /// Two frames or a time's worth of the rate, capped (Linux 605ad7f184b6, 2014).
+    /// The limit is two frames, or the bytes of a millisecond at the flow's rate if that is more,
+    /// and at most `tcp_limit_output_bytes` (Linux 605ad7f184b6, 2014).
     Rate,
 }
 
-/// When the next ACK is too far away to wait for it with a frame that could grow.
+/// Rule that decides whether a frame that could grow is sent now or waits for the next ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TsoDefer {
-    /// When it is expected later than half a round trip or a millisecond from now (Linux
-    /// 295ce1eb36ae, 2025).
+    /// The frame is sent if the next ACK is expected later than half a round trip or a millisecond
+    /// from now (Linux 295ce1eb36ae, 2025).
     NextAck,
-    /// When less than half a round trip has passed since the oldest frame left (before it).
+    /// The frame is sent if less than half a round trip has passed since the oldest frame in flight
+    /// left, as Linux did before 2025.
     HalfRtt,
 }
 
-/// Settings of a connection: sysctls with Linux's names, units and defaults, and rule switches.
+/// Settings of a stack and its connections: sysctls with Linux's names, units and defaults, and
+/// switches between rules.
+///
+/// Each stack has its own. [`Config::set`] takes a sysctl by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// `net.ipv4.tcp_limit_output_bytes`: hard cap of the small-queue limit, bytes. `u32::MAX` with
-    /// [`small_queues`](Self::small_queues) off.
+    /// `net.ipv4.tcp_limit_output_bytes`: hard cap of the small-queue limit, in bytes. It acts as
+    /// `u32::MAX` where [`small_queues`](Self::small_queues) is off.
     pub tcp_limit_output_bytes: u32,
-    /// `net.ipv4.tcp_min_tso_segs`: segments per frame at the least.
+    /// `net.ipv4.tcp_min_tso_segs`: fewest segments of a frame.
     pub tcp_min_tso_segs: u32,
-    /// `net.ipv4.tcp_tso_rtt_log`: the bonus halves with every 2^n microseconds of minimum RTT.
+    /// `net.ipv4.tcp_tso_rtt_log`: each 2^n microseconds of the minimum round-trip time halve the
+    /// round-trip bonus of frame sizes.
     pub tcp_tso_rtt_log: u32,
-    /// `net.ipv4.tcp_tso_win_divisor`: share of the window that one deferral may wait for.
+    /// `net.ipv4.tcp_tso_win_divisor`: a deferred frame is sent when it fills one nth of the
+    /// window.
     pub tcp_tso_win_divisor: u32,
-    /// `net.ipv4.tcp_autocorking`.
+    /// `net.ipv4.tcp_autocorking`: small writes wait while earlier bytes are below TCP.
     pub tcp_autocorking: bool,
-    /// `net.ipv4.tcp_wmem`.
+    /// `net.ipv4.tcp_wmem`: send buffer.
     pub tcp_wmem: BufferSizes,
-    /// `net.ipv4.tcp_rmem`.
+    /// `net.ipv4.tcp_rmem`: receive buffer.
     pub tcp_rmem: BufferSizes,
-    /// `net.ipv4.tcp_moderate_rcvbuf`: receive-buffer autotuning.
+    /// `net.ipv4.tcp_moderate_rcvbuf`: the receive buffer grows as fast as the application reads.
     pub tcp_moderate_rcvbuf: bool,
-    /// `net.ipv4.tcp_window_scaling`.
+    /// `net.ipv4.tcp_window_scaling`: windows above 64 KiB (RFC 7323).
     pub tcp_window_scaling: bool,
-    /// `net.ipv4.tcp_timestamps`.
+    /// `net.ipv4.tcp_timestamps`: the timestamp option (RFC 7323).
     pub tcp_timestamps: bool,
-    /// `net.ipv4.tcp_sack`.
+    /// `net.ipv4.tcp_sack`: selective acknowledgments (RFC 2018).
     pub tcp_sack: bool,
-    /// `net.ipv4.tcp_dsack`.
+    /// `net.ipv4.tcp_dsack`: reports of duplicates in SACK blocks (RFC 2883).
     pub tcp_dsack: bool,
-    /// `net.ipv4.tcp_ecn`: 0 never, 1 ask and accept, 2 accept only.
+    /// `net.ipv4.tcp_ecn`: 0 never uses ECN, 1 asks for it and accepts it, 2 only accepts it.
     pub tcp_ecn: u8,
     /// `net.ipv4.tcp_ecn_fallback`: a SYN that is sent again does not ask for ECN (RFC 3168
     /// section 6.1.1.1).
     pub tcp_ecn_fallback: bool,
-    /// `net.ipv4.tcp_frto`.
+    /// `net.ipv4.tcp_frto`: detection of spurious timeouts (F-RTO, RFC 5682).
     pub tcp_frto: bool,
-    /// `net.ipv4.tcp_early_retrans`: tail loss probes when not 0.
+    /// `net.ipv4.tcp_early_retrans`: 0 turns tail loss probes off; every other value leaves them
+    /// on.
     pub tcp_early_retrans: u8,
-    /// `net.ipv4.tcp_reordering`: initial reordering degree in segments.
+    /// `net.ipv4.tcp_reordering`: initial reordering degree, in segments.
     pub tcp_reordering: u32,
-    /// `net.ipv4.tcp_max_reordering`.
+    /// `net.ipv4.tcp_max_reordering`: largest reordering degree, in segments.
     pub tcp_max_reordering: u32,
-    /// `net.ipv4.tcp_slow_start_after_idle`.
+    /// `net.ipv4.tcp_slow_start_after_idle`: the congestion window shrinks while a flow is idle.
     pub tcp_slow_start_after_idle: bool,
-    /// `net.ipv4.tcp_pacing_ss_ratio`: percent.
+    /// `net.ipv4.tcp_pacing_ss_ratio`: pacing rate in slow start, in percent of the window per
+    /// round trip.
     pub tcp_pacing_ss_ratio: u32,
-    /// `net.ipv4.tcp_pacing_ca_ratio`: percent.
+    /// `net.ipv4.tcp_pacing_ca_ratio`: pacing rate in congestion avoidance, in percent of the
+    /// window per round trip.
     pub tcp_pacing_ca_ratio: u32,
-    /// `neap.tcp_internal_pacing`: connections pace themselves where no qdisc does it.
+    /// `neap.tcp_internal_pacing`: connections pace themselves if no qdisc paces them.
     pub internal_pacing: bool,
-    /// `neap.tcp_pacing_credit`: a late departure shortens the gap behind it, by half at the most.
+    /// `neap.tcp_pacing_credit`: a late departure shortens the next gap, by at most half.
     pub pacing_credit: bool,
-    /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that leave back to back.
+    /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that are not paced.
     pub pacing_free_segments: u32,
-    /// `neap.timer_slack_ns`: timers of a shard may wait so long for others, nanoseconds: twice
-    /// the `timer_slack` of `fq`, since less than half a gap late costs no rate.
+    /// `neap.timer_slack_ns`: time in nanoseconds that a timer may wait, so that one wake-up serves
+    /// several timers.
+    ///
+    /// The default is twice the `timer_slack` of `fq`: a departure that is less than half a gap
+    /// late costs no rate.
     pub timer_slack_ns: u32,
-    /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX` is off.
+    /// `net.ipv4.tcp_notsent_lowat`: unsent bytes at which a writer has to wait; `u32::MAX` is off.
     pub tcp_notsent_lowat: u32,
-    /// `neap.tcp_notsent_lowat_us`: the mark as microseconds of a connection's pacing rate, at
-    /// least two frames; 0 is off. The lower of the two marks holds.
+    /// `neap.tcp_notsent_lowat_us`: the low-water mark as microseconds of the connection's pacing
+    /// rate, at least two frames; 0 is off. The lower of the two marks holds.
     pub tcp_notsent_lowat_us: u32,
-    /// `neap.tcp_notsent_lowat_half`: a waiting writer is woken below half the mark (Linux
-    /// a74f0fa082b7); off, below the mark itself, so by every ACK.
+    /// `neap.tcp_notsent_lowat_half`: a waiting writer is woken when less than half of the mark is
+    /// unsent (Linux a74f0fa082b7). Off: below the mark itself, which is about once per ACK.
     pub notsent_lowat_half: bool,
-    /// `net.ipv4.tcp_syn_retries`: SYNs sent again with doubled timeouts, after the linear ones.
+    /// `net.ipv4.tcp_syn_retries`: retransmissions of a SYN with doubled timeouts, after the linear
+    /// ones.
     pub tcp_syn_retries: u32,
-    /// `net.ipv4.tcp_syn_linear_timeouts`: SYNs sent again after a second each before timeouts
-    /// double.
+    /// `net.ipv4.tcp_syn_linear_timeouts`: retransmissions of a SYN, one second apart, before
+    /// timeouts double.
     pub tcp_syn_linear_timeouts: u32,
-    /// `net.ipv4.tcp_synack_retries`.
+    /// `net.ipv4.tcp_synack_retries`: retransmissions of a SYN-ACK.
     pub tcp_synack_retries: u32,
-    /// `net.ipv4.tcp_retries2`: timeouts of an established connection before it is given up.
+    /// `net.ipv4.tcp_retries2`: timeouts after which an established connection is given up.
     pub tcp_retries2: u32,
-    /// `net.ipv4.tcp_orphan_retries`: the same after close; 0 means 8.
+    /// `net.ipv4.tcp_orphan_retries`: timeouts after which a connection that the application has
+    /// closed is given up; 0 means 8.
     pub tcp_orphan_retries: u32,
-    /// `net.ipv4.tcp_fin_timeout`: seconds in FIN-WAIT-2 after close.
+    /// `net.ipv4.tcp_fin_timeout`: seconds that a closed connection stays in FIN-WAIT-2.
     pub tcp_fin_timeout: u32,
-    /// `net.ipv4.tcp_keepalive_time`: seconds.
+    /// `net.ipv4.tcp_keepalive_time`: seconds of silence before the first keepalive probe.
     pub tcp_keepalive_time: u32,
-    /// `net.ipv4.tcp_keepalive_intvl`: seconds.
+    /// `net.ipv4.tcp_keepalive_intvl`: seconds between keepalive probes.
     pub tcp_keepalive_intvl: u32,
-    /// `net.ipv4.tcp_keepalive_probes`.
+    /// `net.ipv4.tcp_keepalive_probes`: unanswered probes after which a connection is given up.
     pub tcp_keepalive_probes: u32,
-    /// `net.ipv4.tcp_rto_min_us`: microseconds.
+    /// `net.ipv4.tcp_rto_min_us`: shortest retransmission timeout, in microseconds.
     pub tcp_rto_min_us: u32,
-    /// `net.ipv4.tcp_rto_max_ms`: milliseconds.
+    /// `net.ipv4.tcp_rto_max_ms`: longest retransmission timeout, in milliseconds.
     pub tcp_rto_max_ms: u32,
-    /// `net.ipv4.tcp_invalid_ratelimit`: milliseconds between challenge ACKs of one connection.
+    /// `net.ipv4.tcp_invalid_ratelimit`: least milliseconds between two challenge ACKs of one
+    /// connection.
     pub tcp_invalid_ratelimit: u32,
-    /// `net.ipv4.tcp_syncookies`: 0 never, 1 when the SYN queue overflows, 2 always.
+    /// `net.ipv4.tcp_syncookies`: 0 never sends SYN cookies, 1 does when the SYN queue is full, 2
+    /// always.
     pub tcp_syncookies: u8,
-    /// `net.ipv4.tcp_max_syn_backlog`: half-open connections per listener.
+    /// `net.ipv4.tcp_max_syn_backlog`: most half-open connections of a listener.
     pub tcp_max_syn_backlog: u32,
-    /// `net.core.somaxconn`: accept queue of a listener at the most.
+    /// `net.core.somaxconn`: most connections of a listener that wait to be accepted.
     pub somaxconn: u32,
-    /// `net.core.wmem_max`: the most that `SO_SNDBUF` may ask, bytes.
+    /// `net.core.wmem_max`: largest value that `SO_SNDBUF` takes, in bytes.
     pub wmem_max: u32,
-    /// `net.core.rmem_max`: the most that `SO_RCVBUF` may ask, bytes.
+    /// `net.core.rmem_max`: largest value that `SO_RCVBUF` takes, in bytes.
     pub rmem_max: u32,
-    /// `net.ipv4.tcp_congestion_control`.
+    /// `net.ipv4.tcp_congestion_control`: name of the congestion controller of new connections.
     pub tcp_congestion_control: String,
-    /// `net.ipv4.tcp_abort_on_overflow`: reset instead of silence when the accept queue is full.
+    /// `net.ipv4.tcp_abort_on_overflow`: a connection is reset if the accept queue is full;
+    /// otherwise its last ACK is ignored.
     pub tcp_abort_on_overflow: bool,
-    /// `net.ipv4.tcp_base_mss` floor for a peer's MSS option: `net.ipv4.tcp_min_snd_mss`.
+    /// `net.ipv4.tcp_min_snd_mss`: smallest MSS in bytes that a peer can make a connection use.
     pub tcp_min_snd_mss: u32,
-    /// `neap.tcp_small_queues`: the small-queue check, on unless an experiment turns it off.
+    /// `neap.tcp_small_queues`: the small-queue check, which limits the bytes of a socket below
+    /// TCP.
     pub small_queues: bool,
     /// `neap.tcp_small_queue_rule`: `fixed` or `rate`.
     pub small_queue_rule: SmallQueueRule,
-    /// `neap.tcp_small_queue_spare`: frames that may be unacknowledged whatever is below, the one
-    /// that leaves included.
+    /// `neap.tcp_small_queue_spare`: a frame passes the small-queue check if at most this many
+    /// frames, itself included, are then unacknowledged.
     pub small_queue_spare: u32,
-    /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` holds for paced flows too.
+    /// `neap.tcp_small_queue_cap_paced`: `tcp_limit_output_bytes` also caps paced flows.
     pub small_queue_cap_paced: bool,
-    /// `neap.tcp_late_completions`: the limit adapts to devices that complete late.
+    /// `neap.tcp_late_completions`: the small-queue limit adapts to devices that complete frames
+    /// late.
     pub late_completions: bool,
-    /// `neap.tcp_skb_overhead`: bytes that a frame below counts beside its payload.
+    /// `neap.tcp_skb_overhead`: bytes that a frame below TCP counts beside its payload.
     pub skb_overhead: u32,
-    /// `neap.tcp_half_cwnd`: a frame takes at most half of the window.
+    /// `neap.tcp_half_cwnd`: a frame takes at most half of the congestion window.
     pub half_cwnd: bool,
     /// `neap.tcp_tso_defer`: `next_ack` or `half_rtt`.
     pub tso_defer: TsoDefer,
-    /// `neap.tcp_hystart`: `off`, `linux` or `rfc9406`; what CUBIC does in slow start.
+    /// `neap.tcp_hystart`: `off`, `linux` or `rfc9406`; how CUBIC leaves slow start.
     pub hystart: HyStartRule,
-    /// `neap.tcp_tso_autosizing`: sizing at transmit; off sends super-frames as large as possible.
+    /// `neap.tcp_tso_autosizing`: frames get their size when they are sent. Off: frames are as
+    /// large as the path takes.
     pub tso_autosizing: bool,
-    /// `neap.tcp_tso_at_write`: a buffer gets its size when it is written, for half a millisecond
-    /// of the pacing rate of that moment, and leaves as it is (`tcp_xmit_size_goal` before
+    /// `neap.tcp_tso_at_write`: a buffer gets its size when it is written, half a millisecond of
+    /// the pacing rate at that moment, and is sent as it is (`tcp_xmit_size_goal` before Linux
     /// 605ad7f184b6).
     pub tso_at_write: bool,
     /// `neap.tcp_tso_bonus`: `off`, `linux` or `bounded`.
     pub tso_bonus: TsoBonus,
     /// `neap.tcp_tso_max_usecs`: with the bounded bonus, the longest time in microseconds that one
-    /// frame may take at the flow's rate; the small-queue limit is twice that. Where the round trip
-    /// is 32 ms or more, only the millisecond of the pacing rate bounds frames.
+    /// frame may take at the flow's rate. The small-queue limit is twice that.
+    ///
+    /// At round-trip times of 32 ms and more, frames take up to a millisecond of the pacing rate.
     pub tso_max_usecs: u32,
+    /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
+    pub ip_local_port_range: PortRange,
+    /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
+    pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
+    pub ipfrag_high_thresh: u32,
+    /// `net.ipv4.ipfrag_time`: seconds that a datagram may stay incomplete.
+    pub ipfrag_time: u32,
+    /// The congestion controllers that connections choose from; no sysctl.
+    pub controllers: Controllers,
 }
 
 impl Config {
-    /// How large frames are: bounded in time, or as in Linux.
+    /// Returns the rule for the size of frames.
     pub fn frame_rule(&self) -> FrameRule {
         match self.tso_bonus {
             TsoBonus::Bounded => FrameRule::Bounded { usecs: self.tso_max_usecs },
@@ -283,27 +307,33 @@ impl Default for Config {
             tso_at_write: false,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,
+            ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
+            tcp_max_tw_buckets: 262_144,
+            ipfrag_high_thresh: 4 << 20,
+            ipfrag_time: 30,
+            controllers: Controllers::default(),
         }
     }
 }
 
-/// A sysctl that cannot be set.
+/// Error of reading or setting a sysctl.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SysctlError {
-    /// No such name.
+    /// There is no sysctl of this name.
     #[error("unknown sysctl {0}")]
     Unknown(String),
-    /// It can only be read.
+    /// The sysctl can only be read.
     #[error("{0} can only be read")]
     ReadOnly(String),
-    /// The value does not parse or is out of range.
+    /// The value cannot be parsed or is out of range.
     #[error("{name}: {value:?} is not {expected}")]
     Value {
-        /// The sysctl's name.
+        /// Name of the sysctl.
         name: String,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// What it should have been.
-        expected: &'static str,
+        expected: String,
     },
 }

@@ -1,20 +1,21 @@
-//! Counters of what happened to segments, by the names `nstat` prints.
+//! Counters of TCP events, by the names that `nstat` prints.
 
 use crate::lateness::Lateness;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// One counter. Names as printed by `nstat`; neap's own start with `Neap`.
+        /// Counter of TCP events. Names are those of `nstat`; neap's own begin with `Neap`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(usize)]
+        #[non_exhaustive]
         pub enum Counter { $($(#[$doc])* $variant,)+ }
 
         impl Counter {
             /// All counters, in the order in which they are printed.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The name that `nstat` prints.
+            /// Returns the name that `nstat` prints.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -111,7 +112,7 @@ counters! {
     SYNChallenge = "TcpExtTCPSYNChallenge",
     /// Challenge ACKs sent.
     ChallengeACK = "TcpExtTCPChallengeACK",
-    /// Acceptable ACKs suppressed by the out-of-window limit.
+    /// Challenge ACKs that the rate limit held back.
     ACKSkipped = "TcpExtTCPACKSkippedChallenge",
     /// SYN cookies sent.
     SyncookiesSent = "TcpExtSyncookiesSent",
@@ -143,16 +144,16 @@ counters! {
     SpuriousRtxHostQueues = "TcpExtTCPSpuriousRtxHostQueues",
     /// Retransmissions that a qdisc or device refused.
     RetransFail = "TcpExtTCPRetransFail",
-    /// Times that nothing was cut off what waits, or off a frame in flight for a retransmission,
-    /// because the frames in flight are too fine for the send buffer.
+    /// Cuts of waiting or sent frames that were not made because frames are too fine for the send
+    /// buffer.
     WqueueTooBig = "TcpExtTCPWqueueTooBig",
-    /// Slow start left by HyStart on a train of ACKs.
+    /// Flows that HyStart took out of slow start because of a train of ACKs.
     HystartTrainDetect = "TcpExtTCPHystartTrainDetect",
-    /// Window at which it left slow start so, summed.
+    /// Sum of the windows, in segments, at which a train of ACKs ended slow start.
     HystartTrainCwnd = "TcpExtTCPHystartTrainCwnd",
-    /// Slow start left by HyStart or HyStart++ on delay.
+    /// Flows that HyStart or HyStart++ took out of slow start because of rising delay.
     HystartDelayDetect = "TcpExtTCPHystartDelayDetect",
-    /// Window at which it left slow start so, summed.
+    /// Sum of the windows, in segments, at which rising delay ended slow start.
     HystartDelayCwnd = "TcpExtTCPHystartDelayCwnd",
     /// Transmissions that stopped at the small-queue limit.
     SmallQueueThrottled = "NeapTCPSmallQueueThrottled",
@@ -162,20 +163,20 @@ counters! {
     TsoDeferred = "NeapTCPTsoDeferred",
     /// Segments refused by the local qdisc, each of which entered CWR.
     LocalCongestion = "NeapTCPLocalCongestion",
-    /// Work left as a debt for the owner of the socket.
+    /// Events that were left to the thread that owned the socket.
     Deferred = "NeapTCPDeferred",
-    /// Polls of a shard that nothing but a timer called for: no packet had come, no frame was
-    /// completed, nobody had asked.
+    /// Polls of a shard that only a timer called for: no packet had come, no frame was completed,
+    /// nobody had asked.
     TimerWakeups = "NeapTimerWakeups",
 }
 
-/// A set of counters, shared by the connections of one shard.
+/// Set of counters that the connections of one shard share.
 ///
-/// Adding is one relaxed atomic add.
+/// Adding is one relaxed atomic operation.
 #[derive(Debug)]
 pub struct Counters {
     values: [AtomicU64; Counter::ALL.len()],
-    /// How late frames left that a connection held until they were due.
+    /// Lateness of frames that a connection held until they were due.
     pub lateness: Lateness,
 }
 
@@ -187,17 +188,17 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Adds `n`.
+    /// Adds `n` to a counter.
     pub fn add(&self, counter: Counter, n: u64) {
         self.values[counter as usize].fetch_add(n, Relaxed);
     }
 
-    /// The value now.
+    /// Returns the current value of a counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Relaxed)
     }
 
-    /// Every counter with its value.
+    /// Returns every counter with its value.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }

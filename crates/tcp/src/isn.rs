@@ -1,5 +1,7 @@
-//! Numbers that an off-path attacker must not guess (RFC 6528, RFC 7323 section 5.4): keyed hashes
-//! of the two ends. Cost: one SipHash of 52 bytes per connection.
+//! Numbers that an off-path attacker must not guess: initial sequence numbers and timestamp offsets
+//! (RFC 6528, RFC 7323 section 5.4).
+//!
+//! They are keyed hashes of the two ends. Cost: one SipHash of 52 bytes per connection.
 
 use crate::seq::SeqNumber;
 use crate::time::Instant;
@@ -46,7 +48,7 @@ fn octets(end: SocketAddr) -> [u8; 16] {
     }
 }
 
-/// The secrets of one host, for as long as it runs.
+/// Secret keys of one host for sequence numbers and timestamps.
 #[derive(Clone, Copy, Debug)]
 pub struct Secrets {
     sequence: TupleHash,
@@ -54,21 +56,24 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Derives the secrets from one random `seed`.
+    /// Derives the keys from one random `seed`.
     pub fn from_seed(seed: u64) -> Self {
         Self { sequence: TupleHash::from_seed(seed, 1), timestamp: TupleHash::from_seed(seed, 2) }
     }
 
-    /// The initial sequence number (RFC 6528 section 3): a hash of the ends plus a clock of 64 ns
-    /// per number as in Linux, so that a new connection between the same ends starts behind the
-    /// old one.
+    /// Returns the initial sequence number of a connection between two ends (RFC 6528 section 3).
+    ///
+    /// It is a hash of the ends plus a clock of 64 ns per number, as in Linux, so that a new
+    /// connection between the same ends starts behind the old one.
     pub fn isn(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> SeqNumber {
         let hash = self.sequence.hash(local, remote, [0; 2]) as u32;
         SeqNumber(hash.wrapping_add((now.as_nanos() >> 6) as u32))
     }
 
-    /// What this end adds to its clock in timestamps to these ends: the same for every connection
-    /// between them, so PAWS holds across connections, while uptime stays hidden.
+    /// Returns the offset that this end adds to its clock in timestamps towards `remote`.
+    ///
+    /// It is the same for every connection between these ends, so that PAWS holds across
+    /// connections. The uptime stays hidden.
     pub fn ts_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.timestamp.hash(local, remote, [0; 2]) as u32
     }

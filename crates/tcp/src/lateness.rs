@@ -1,4 +1,4 @@
-//! How late timed departures are: a histogram that any thread may add to.
+//! Histograms of how late timed departures are. Any thread may add to them.
 
 use crate::time::Nanos;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ const STEPS: u32 = 4;
 /// Classes; the last one begins at 7.5 seconds.
 const CLASSES: usize = 128;
 
-/// Lateness by class.
+/// Histogram of lateness.
 ///
 /// Cost: adding is two relaxed atomic operations; 1 KiB, one per shard and per qdisc.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ fn end(class: usize) -> u64 {
 }
 
 impl Lateness {
-    /// A frame left so late.
+    /// Records a frame that left `late` after its departure time.
     pub fn record(&self, late: Nanos) {
         self.classes[class(late.0)].fetch_add(1, Relaxed);
         if late.0 > self.max.load(Relaxed) {
@@ -52,7 +52,7 @@ impl Lateness {
     }
 }
 
-/// What histograms of lateness say together.
+/// Sum of several histograms of lateness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departures {
     classes: [u64; CLASSES],
@@ -66,7 +66,7 @@ impl Default for Departures {
 }
 
 impl Departures {
-    /// Adds what was recorded so far.
+    /// Adds the frames that `lateness` has recorded.
     pub fn add(&mut self, lateness: &Lateness) {
         for (sum, class) in self.classes.iter_mut().zip(&lateness.classes) {
             *sum += class.load(Relaxed);
@@ -74,13 +74,13 @@ impl Departures {
         self.max = self.max.max(Nanos(lateness.max.load(Relaxed)));
     }
 
-    /// Frames that left when a timer said so.
+    /// Returns how many frames left when a timer said so.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// So many percent were not later than this; zero if there were none. Too large by a quarter at
-    /// the most.
+    /// Returns the lateness that so many percent of the frames did not exceed; zero if there were
+    /// no frames. It is at most a quarter too large.
     pub fn percentile(&self, percent: f64) -> Nanos {
         let count = self.count();
         let rank = ((count as f64 * percent / 100.0).ceil() as u64).clamp(1, count.max(1));
@@ -94,7 +94,7 @@ impl Departures {
         Nanos::ZERO
     }
 
-    /// The latest.
+    /// Returns the lateness of the latest frame.
     pub fn max(&self) -> Nanos {
         self.max
     }

@@ -1,7 +1,7 @@
 //! Socket options of a connection, by their Linux names.
 
 use crate::config::Config;
-use crate::congestion;
+use crate::congestion::UnknownController;
 use crate::time::{Nanos, Rate};
 use thiserror::Error;
 
@@ -10,47 +10,49 @@ const MIN_SNDBUF: u32 = 4608;
 /// `TCP_MIN_RCVBUF`: the least receive buffer that `SO_RCVBUF` gives.
 const MIN_RCVBUF: u32 = 2304;
 
-/// What an application set on its socket; children inherit a listener's.
+/// Options that an application has set on its socket. Accepted sockets inherit their listener's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// `TCP_NODELAY`.
+    /// `TCP_NODELAY`: small segments are not held back (Nagle is off).
     pub nodelay: bool,
-    /// `TCP_CORK`.
+    /// `TCP_CORK`: segments that are not full are held back.
     pub cork: bool,
-    /// `TCP_QUICKACK` as last set; `None` leaves it to the stack.
+    /// `TCP_QUICKACK` as it was last set; `None` leaves delayed ACKs to the stack.
     pub quickack: Option<bool>,
-    /// `SO_KEEPALIVE`.
+    /// `SO_KEEPALIVE`: an idle peer is probed.
     pub keepalive: bool,
-    /// `TCP_KEEPIDLE`; `None` is `tcp_keepalive_time`.
+    /// `TCP_KEEPIDLE`: silence before the first probe; `None` is `tcp_keepalive_time`.
     pub keepalive_idle: Option<Nanos>,
-    /// `TCP_KEEPINTVL`; `None` is `tcp_keepalive_intvl`.
+    /// `TCP_KEEPINTVL`: time between probes; `None` is `tcp_keepalive_intvl`.
     pub keepalive_interval: Option<Nanos>,
-    /// `TCP_KEEPCNT`; `None` is `tcp_keepalive_probes`.
+    /// `TCP_KEEPCNT`: unanswered probes before the connection is given up; `None` is
+    /// `tcp_keepalive_probes`.
     pub keepalive_count: Option<u32>,
-    /// `TCP_USER_TIMEOUT`; `None` leaves it to `tcp_retries2`.
+    /// `TCP_USER_TIMEOUT`: time without progress after which the connection is given up; `None`
+    /// leaves it to `tcp_retries2`.
     pub user_timeout: Option<Nanos>,
     /// `SO_LINGER`: zero resets at close; `None` is off.
     pub linger: Option<Nanos>,
-    /// `SO_SNDBUF` doubled as Linux does; `None` is autotuned.
+    /// `SO_SNDBUF` in bytes of memory, doubled as in Linux; `None` is autotuned.
     pub send_buffer: Option<u32>,
-    /// `SO_RCVBUF` doubled as Linux does; `None` is autotuned.
+    /// `SO_RCVBUF` in bytes of memory, doubled as in Linux; `None` is autotuned.
     pub receive_buffer: Option<u32>,
-    /// `SO_RCVLOWAT`: unread bytes from which on a reader is woken, at least 1.
+    /// `SO_RCVLOWAT`: unread bytes at which a reader is woken; at least 1.
     pub receive_lowat: u32,
-    /// `TCP_MAXSEG`: upper bound of the MSS.
+    /// `TCP_MAXSEG`: upper bound of the MSS, in bytes.
     pub max_segment: Option<u16>,
-    /// `SO_MAX_PACING_RATE`.
+    /// `SO_MAX_PACING_RATE`: upper bound of the pacing rate.
     pub max_pacing_rate: Rate,
     /// `TCP_NOTSENT_LOWAT` in bytes; 0 is `tcp_notsent_lowat`.
     pub notsent_lowat: u32,
-    /// `TCP_NEAP_NOTSENT_LOWAT_US`: the mark as microseconds of the pacing rate; 0 is
+    /// `TCP_NEAP_NOTSENT_LOWAT_US`: the low-water mark as microseconds of the pacing rate; 0 is
     /// `neap.tcp_notsent_lowat_us`. The lower of the two marks holds.
     pub notsent_lowat_us: u32,
-    /// `SO_PRIORITY`, 0 to 15: the band of `pfifo_fast` and `fq`.
+    /// `SO_PRIORITY`, 0 to 15: the band in `pfifo_fast` and `fq`.
     pub priority: u8,
-    /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection tells at once what routers say of it.
+    /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection reports errors from routers at once.
     pub receive_errors: bool,
-    /// `TCP_CONGESTION`; `None` is `tcp_congestion_control`.
+    /// `TCP_CONGESTION`: name of the congestion controller; `None` is `tcp_congestion_control`.
     pub congestion: Option<&'static str>,
 }
 
@@ -60,8 +62,9 @@ fn seconds(span: Nanos, name: &'static str) -> Result<Nanos, OptionError> {
 }
 
 impl SocketOptions {
-    /// Sets one option of a socket that may have no connection yet. Nothing has changed where it
-    /// fails.
+    /// Sets one option of a socket, which may have no connection yet.
+    ///
+    /// If it fails, nothing has changed.
     ///
     /// # Errors
     /// [`OptionError`].
@@ -103,10 +106,7 @@ impl SocketOptions {
             SocketOption::NotSentLowat(bytes) => self.notsent_lowat = bytes,
             SocketOption::NotSentLowatMicros(micros) => self.notsent_lowat_us = micros,
             SocketOption::Congestion(ref name) => {
-                let Some(controller) = congestion::by_name(name) else {
-                    return Err(OptionError::UnknownCongestion(name.clone()));
-                };
-                self.congestion = Some(controller.name());
+                self.congestion = Some(config.controllers.find(name)?);
             }
             SocketOption::Priority(band @ 0..=15) => self.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
@@ -142,59 +142,65 @@ impl Default for SocketOptions {
     }
 }
 
-/// One option with its new value, as the application gives it.
+/// Socket option and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SocketOption {
-    /// `TCP_NODELAY`.
+    /// `TCP_NODELAY`: small segments are not held back (Nagle is off).
     NoDelay(bool),
-    /// `TCP_CORK`.
+    /// `TCP_CORK`: segments that are not full are held back.
     Cork(bool),
-    /// `TCP_QUICKACK`: 0 lets ACKs wait for data, odd values do not, even ones acknowledge what was
-    /// read and let the next ones wait.
+    /// `TCP_QUICKACK`: 0 lets ACKs wait for data. Odd values send ACKs at once. Even values
+    /// acknowledge what was read and let later ACKs wait.
     QuickAck(i32),
-    /// `SO_KEEPALIVE`.
+    /// `SO_KEEPALIVE`: an idle peer is probed.
     KeepAlive(bool),
-    /// `TCP_KEEPIDLE`, 1 s to 32767 s.
+    /// `TCP_KEEPIDLE`, 1 s to 32767 s: silence before the first probe.
     KeepAliveIdle(Nanos),
-    /// `TCP_KEEPINTVL`, 1 s to 32767 s.
+    /// `TCP_KEEPINTVL`, 1 s to 32767 s: time between probes.
     KeepAliveInterval(Nanos),
-    /// `TCP_KEEPCNT`, 1 to 127.
+    /// `TCP_KEEPCNT`, 1 to 127: unanswered probes before the connection is given up.
     KeepAliveCount(u32),
-    /// `TCP_USER_TIMEOUT`; zero is off.
+    /// `TCP_USER_TIMEOUT`: time without progress after which the connection is given up; zero is
+    /// off.
     UserTimeout(Nanos),
-    /// `SO_LINGER`.
+    /// `SO_LINGER`: zero resets the connection at close; `None` is off.
     Linger(Option<Nanos>),
-    /// `SO_SNDBUF`, bytes as asked (doubled inside).
+    /// `SO_SNDBUF`: send buffer in bytes. As in Linux, twice as much memory is used.
     SendBuffer(u32),
-    /// `SO_RCVBUF`, bytes as asked (doubled inside).
+    /// `SO_RCVBUF`: receive buffer in bytes. As in Linux, twice as much memory is used.
     ReceiveBuffer(u32),
-    /// `SO_RCVLOWAT`, bytes; at most half the receive buffer, 0 is 1.
+    /// `SO_RCVLOWAT`: unread bytes at which a reader is woken, at most half of the receive buffer;
+    /// 0 means 1.
     ReceiveLowat(u32),
-    /// `TCP_MAXSEG`, 88 to 32767; 0 ends the bound.
+    /// `TCP_MAXSEG`, 88 to 32767 bytes: upper bound of the MSS; 0 removes the bound.
     MaxSegment(u16),
-    /// `SO_MAX_PACING_RATE` of eight bytes: bytes per second, unlimited when all ones.
+    /// `SO_MAX_PACING_RATE` with a value of eight bytes, in bytes per second; unlimited when all
+    /// bits are set.
     MaxPacingRate(Rate),
-    /// `SO_MAX_PACING_RATE` of four bytes, unlimited when all ones.
+    /// `SO_MAX_PACING_RATE` with a value of four bytes, in bytes per second; unlimited when all
+    /// bits are set.
     MaxPacingRate32(u32),
-    /// `TCP_NOTSENT_LOWAT`.
+    /// `TCP_NOTSENT_LOWAT`: unsent bytes at which a writer has to wait; 0 is `tcp_notsent_lowat`.
     NotSentLowat(u32),
-    /// `TCP_NEAP_NOTSENT_LOWAT_US`, microseconds.
+    /// `TCP_NEAP_NOTSENT_LOWAT_US`: the low-water mark as microseconds of the pacing rate.
     NotSentLowatMicros(u32),
-    /// `TCP_CONGESTION`.
+    /// `TCP_CONGESTION`: name of the congestion controller.
     Congestion(String),
-    /// `SO_PRIORITY`, 0 to 15.
+    /// `SO_PRIORITY`, 0 to 15: the band in `pfifo_fast` and `fq`.
     Priority(u8),
-    /// `IP_RECVERR`, `IPV6_RECVERR`.
+    /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection reports errors from routers at once.
     ReceiveErrors(bool),
 }
 
-/// Why an option was refused.
+/// Reason why an option was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OptionError {
-    /// The value is out of range (EINVAL).
+    /// The value is out of range (EINVAL). The text names the range.
     #[error("{0} is out of range")]
     Range(&'static str),
     /// No such congestion control (ENOENT).
-    #[error("unknown congestion control {0:?}")]
-    UnknownCongestion(String),
+    #[error(transparent)]
+    UnknownCongestion(#[from] UnknownController),
 }

@@ -1,33 +1,36 @@
-//! The rules of a year: named sets of settings, so that published figures can be compared.
+//! Named sets of settings, each with the rules of a Linux version, so that published figures can be
+//! compared.
 //!
-//! A profile is data: sysctls as that kernel had them, and a switch for each rule that was another
-//! one then. Each can be set alone afterwards. The controllers, loss recovery and the receiver are
-//! today's in every profile; HyStart is that of Linux 6.18 in those of Linux.
+//! A profile sets sysctls as that kernel had them, and a switch for each rule that was different
+//! then. Each can be set alone afterwards. The controllers, loss recovery and the receiver are
+//! today's in every profile; Linux's profiles have the HyStart of Linux 6.18.
 
 use crate::config::{BufferSizes, Config, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer};
 
 /// A named set of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Profile {
-    /// Linux 3.6 with small queues as they came (46d3ceabd8d9): a fixed limit, frames as large as
+    /// Linux 3.6, which introduced small queues (46d3ceabd8d9): a fixed limit, frames of at most
     /// half of it, no pacing.
     Linux2012,
-    /// Linux 3.19 with frames sized when they are sent (605ad7f184b6), paced only by `fq`, at twice
+    /// Linux 3.19, which sizes frames when they are sent (605ad7f184b6). Only `fq` paces, at twice
     /// the rate of the window.
     Linux2014,
-    /// Linux 4.13 with internal pacing (218af599fa63): no credit for lateness, none free.
+    /// Linux 4.13, which paces in TCP (218af599fa63): a late departure gets no credit, and no
+    /// segment is free of pacing.
     Linux2017,
-    /// Linux 4.20 with departure times, the half rule of the low-water mark (a74f0fa082b7), and no
-    /// cap of the queue of paced flows (c73e5807e4f6).
+    /// Linux 4.20, which has departure times, the half rule of the low-water mark (a74f0fa082b7)
+    /// and no cap of the queue of paced flows (c73e5807e4f6).
     Linux2018,
     /// Linux 6.18.
     Linux6_18,
-    /// Today's rules with the known traps closed: the default.
+    /// neap's own rules, which are the default.
     Neap,
 }
 
 impl Profile {
-    /// All, oldest first.
+    /// All profiles, oldest first.
     pub const ALL: [Self; 6] = [
         Self::Linux2012,
         Self::Linux2014,
@@ -37,7 +40,7 @@ impl Profile {
         Self::Neap,
     ];
 
-    /// Its name.
+    /// Returns the name of the profile.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux2012 => "linux-2012",
@@ -49,12 +52,12 @@ impl Profile {
         }
     }
 
-    /// The profile of this name.
+    /// Returns the profile of this name, or `None` if there is none.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 
-    /// Its settings.
+    /// Returns the settings of the profile.
     pub fn config(self) -> Config {
         match self {
             Self::Linux2012 => linux_2012(),
@@ -68,7 +71,7 @@ impl Profile {
 }
 
 impl Config {
-    /// The settings of the profile `name`; `None` if there is no such profile.
+    /// Returns the settings of the profile `name`, or `None` if there is none.
     pub fn profile(name: &str) -> Option<Self> {
         Profile::by_name(name).map(Profile::config)
     }

@@ -1,4 +1,6 @@
-//! What a TCP segment says, not how it is encoded. The codec is `neap_stack::wire::tcp`.
+//! TCP segments as values: header fields, options and payload, not their encoding.
+//!
+//! The codec is `neap_stack::wire::tcp`.
 
 use crate::seq::SeqNumber;
 use bytes::Bytes;
@@ -8,7 +10,7 @@ bitflags::bitflags! {
     /// Control bits of the header (RFC 9293 section 3.1, RFC 3168), with their wire values.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
-        /// No more data from the sender.
+        /// The sender has no more data.
         const FIN = 0x01;
         /// Synchronise sequence numbers.
         const SYN = 0x02;
@@ -27,7 +29,7 @@ bitflags::bitflags! {
     }
 }
 
-/// The ECN codepoint of the IP header that carries a segment (RFC 3168 section 5), wire values.
+/// ECN codepoint of an IP header (RFC 3168 section 5), with its wire value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Ecn {
@@ -60,17 +62,17 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// At most four SACK blocks fit the option space.
+/// SACK blocks of one segment. The option space has room for four at most.
 pub type SackBlocks = SmallVec<[SackBlock; 4]>;
 
-/// The options of a segment. Absent options are `None`, `false` or empty.
+/// Options of a segment. Absent options are `None`, `false` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Maximum segment size in bytes (RFC 9293 section 3.7.1); SYN only.
     pub mss: Option<u16>,
-    /// Shift count of the window (RFC 7323 section 2); SYN only.
+    /// Shift of the window (RFC 7323 section 2); SYN only.
     pub window_scale: Option<u8>,
-    /// SACK may be used (RFC 2018); SYN only.
+    /// Whether SACK may be used (RFC 2018); SYN only.
     pub sack_permitted: bool,
     /// Timestamps (RFC 7323).
     pub timestamps: Option<Timestamps>,
@@ -79,8 +81,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Bytes that these options take in the header, padded as Linux pads them:
-    /// every option on a four-byte boundary.
+    /// Returns the bytes that these options take in the header, padded as Linux pads them: every
+    /// option on a four-byte boundary.
     pub fn wire_len(&self) -> usize {
         let mut len = 0;
         if self.mss.is_some() {
@@ -101,7 +103,8 @@ impl Options {
     }
 }
 
-/// Payload as slices of shared pages; two are enough for a super-frame that spans a page border.
+/// Payload of a segment, as slices of shared pages. Two slices are enough for a super-frame that
+/// spans a page border.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     chunks: SmallVec<[Bytes; 2]>,
@@ -109,12 +112,12 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// No payload.
+    /// Returns an empty payload.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a slice; empty slices are left out.
+    /// Appends a slice. Empty slices are left out.
     pub fn push(&mut self, chunk: Bytes) {
         if !chunk.is_empty() {
             self.len += u32::try_from(chunk.len()).expect("a payload is under 4 GiB");
@@ -122,17 +125,17 @@ impl Payload {
         }
     }
 
-    /// Payload bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there is no payload.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slices in order.
+    /// Returns the slices in order.
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
     }
@@ -160,7 +163,8 @@ impl Payload {
         }
     }
 
-    /// The bytes `start..start + len` as slices of the same pages; clamped to what is there.
+    /// Returns the bytes `start..start + len` as slices of the same pages, clamped to what is
+    /// there.
     #[must_use]
     pub fn slice(&self, start: u32, len: u32) -> Self {
         let (mut skip, mut want) = (start as usize, len as usize);
@@ -181,7 +185,7 @@ impl Payload {
         part
     }
 
-    /// Cuts at `at` (clamped): keeps what is before and returns what is behind.
+    /// Cuts at `at` (clamped): keeps the bytes before it and returns the others.
     #[must_use]
     pub fn split_off(&mut self, at: u32) -> Self {
         let rest = self.slice(at, u32::MAX);
@@ -215,43 +219,43 @@ impl From<Bytes> for Payload {
     }
 }
 
-/// One segment, or one super-segment of `gso_size` pieces.
+/// One TCP segment, or a super-segment (TSO, GRO) of pieces with `gso_size` bytes each.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
-    /// Sequence number of the first byte (or of SYN).
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: SeqNumber,
-    /// Next sequence number expected; meaningful with [`Flags::ACK`].
+    /// Next sequence number that the sender expects; meaningful with [`Flags::ACK`].
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: Flags,
-    /// The window field as on the wire, not scaled.
+    /// Window field as on the wire, not scaled.
     pub window: u16,
-    /// The urgent pointer as on the wire.
+    /// Urgent pointer as on the wire.
     pub urgent: u16,
     /// Options.
     pub options: Options,
     /// Data.
     pub payload: Payload,
-    /// Payload bytes of each wire segment when this is a super-segment (TSO, GRO); 0 otherwise.
+    /// Payload bytes of each wire segment of a super-segment; 0 for an ordinary segment.
     pub gso_size: u16,
     /// ECN codepoint of the IP packet.
     pub ecn: Ecn,
 }
 
 impl Segment {
-    /// Sequence numbers that the segment takes: payload plus SYN and FIN.
+    /// Returns how many sequence numbers the segment takes: payload, SYN and FIN.
     pub fn seq_len(&self) -> u32 {
         self.payload.len()
             + u32::from(self.flags.contains(Flags::SYN))
             + u32::from(self.flags.contains(Flags::FIN))
     }
 
-    /// The sequence number just behind the segment.
+    /// Returns the sequence number just behind the segment.
     pub fn end_seq(&self) -> SeqNumber {
         self.seq + self.seq_len()
     }
 
-    /// Wire segments that this stands for; at least one.
+    /// Returns the number of wire segments, at least one.
     pub fn segments(&self) -> u32 {
         if self.gso_size == 0 {
             1

@@ -2,37 +2,37 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. Comparisons are circular, so there is no `Ord`:
-/// use [`before`](Self::before) and [`after`](Self::after).
+/// Sequence number. Comparisons are circular, so there is no `Ord`: use [`before`](Self::before)
+/// and [`after`](Self::after).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// Whether `self` comes before `other` in the half circle behind it.
+    /// Returns whether `self` comes before `other`, by less than 2^31.
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
-    /// Whether `self` comes after `other`.
+    /// Returns whether `self` comes after `other`, by less than 2^31.
     pub const fn after(self, other: Self) -> bool {
         other.before(self)
     }
-    /// `self` at or before `other`.
+    /// Returns whether `self` is at or before `other`.
     pub const fn at_or_before(self, other: Self) -> bool {
         !other.before(self)
     }
-    /// `self` at or after `other`.
+    /// Returns whether `self` is at or after `other`.
     pub const fn at_or_after(self, other: Self) -> bool {
         !self.before(other)
     }
-    /// Bytes from `earlier` to `self`, modulo 2^32.
+    /// Returns the bytes from `earlier` to `self`, modulo 2^32.
     pub const fn bytes_since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
-    /// The later of two.
+    /// Returns the later of two sequence numbers.
     pub const fn later(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
-    /// The earlier of two.
+    /// Returns the earlier of two sequence numbers.
     pub const fn earlier(self, other: Self) -> Self {
         if self.before(other) { self } else { other }
     }

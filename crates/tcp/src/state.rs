@@ -1,5 +1,7 @@
-//! The states of a connection (RFC 9293 section 3.3.2). LISTEN is a listener's, not a connection's;
-//! SYN-RECEIVED of a passive open is a `handshake::Request`.
+//! States of a connection (RFC 9293 section 3.3.2).
+//!
+//! LISTEN is the state of a listener, and SYN-RECEIVED of a passive open that of a
+//! `handshake::Request`.
 
 use core::fmt;
 
@@ -12,46 +14,48 @@ pub enum State {
     SynReceived,
     /// Data may flow both ways.
     Established,
-    /// Our FIN is queued or sent, not acknowledged.
+    /// The FIN of this end is queued or sent, and not acknowledged.
     FinWait1,
-    /// Our FIN is acknowledged, the peer's has not come.
+    /// The FIN of this end is acknowledged, and the peer's has not come.
     FinWait2,
-    /// The peer's FIN came; we may still send.
+    /// The peer's FIN came, and this end may still send.
     CloseWait,
-    /// Both FINs are out, ours is not acknowledged.
+    /// Both FINs were sent, and that of this end is not acknowledged.
     Closing,
-    /// The peer's FIN came, then ours was sent.
+    /// The peer's FIN came, then that of this end was sent.
     LastAck,
     /// Both sides are closed; old segments may still arrive.
     TimeWait,
-    /// Over.
+    /// The connection is over.
     Closed,
 }
 
-/// What moves a connection from state to state.
+/// Event that moves a connection from state to state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transition {
-    /// SYN and the ACK of ours arrived.
+pub(crate) enum Transition {
+    /// A SYN arrived together with the ACK of this end's SYN.
     SynAckArrived,
-    /// A bare SYN arrived while ours is out.
+    /// A bare SYN arrived while this end's SYN is out.
     SynArrived,
-    /// Our SYN was acknowledged.
+    /// This end's SYN was acknowledged.
     SynAcked,
-    /// The application has no more to send.
+    /// The application has no more data to send.
     Shutdown,
-    /// Our FIN was acknowledged.
+    /// This end's FIN was acknowledged.
     FinAcked,
     /// The peer's FIN arrived in order.
     FinArrived,
-    /// Reset, abort or timeout.
+    /// A reset, an abort or a timeout ended the connection.
     Abort,
 }
 
 impl State {
-    /// The state after `transition`; itself where the transition means nothing. In SYN-RECEIVED a
-    /// shutdown waits for the handshake: it comes once more after it.
+    /// Returns the state after `transition`, or the same state if the transition means nothing in
+    /// it.
+    ///
+    /// In SYN-RECEIVED a shutdown waits for the handshake, and is repeated after it.
     #[must_use]
-    pub const fn after(self, transition: Transition) -> Self {
+    pub(crate) const fn after(self, transition: Transition) -> Self {
         use Transition as T;
         match (self, transition) {
             (_, T::Abort) => Self::Closed,
@@ -71,22 +75,22 @@ impl State {
         }
     }
 
-    /// Whether the handshake is complete and the connection is not over.
+    /// Returns whether the handshake is complete and the connection is not over.
     pub const fn is_synchronized(self) -> bool {
         !matches!(self, Self::SynSent | Self::SynReceived | Self::Closed)
     }
 
-    /// Whether nothing more happens but the wait for old segments.
+    /// Returns whether only the wait for old segments remains.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::TimeWait | Self::Closed)
     }
 
-    /// Whether all that the application wrote, and the FIN behind it, is acknowledged or given up.
+    /// Returns whether all that the application wrote, and the FIN behind it, is acknowledged or given up.
     pub const fn has_no_more_to_send(self) -> bool {
         matches!(self, Self::FinWait2 | Self::TimeWait | Self::Closed)
     }
 
-    /// Whether data that waits may be sent.
+    /// Returns whether data that waits may be sent.
     pub const fn may_send(self) -> bool {
         matches!(
             self,
@@ -94,12 +98,12 @@ impl State {
         )
     }
 
-    /// Whether the application may write.
+    /// Returns whether the application may write.
     pub const fn may_write(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether data may still arrive.
+    /// Returns whether data may still arrive.
     pub const fn may_receive(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }

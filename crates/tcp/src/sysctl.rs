@@ -1,18 +1,63 @@
-//! Settings by name: one table of every field of [`Config`] with Linux's name, unit and range.
+//! Settings by name: one table of every field of [`Config`] with Linux's name, unit and range, and
+//! with what a change acts on.
 
 use crate::config::{
-    BufferSizes, Config, HyStartRule, SmallQueueRule, SysctlError, TsoBonus, TsoDefer,
+    BufferSizes, Config, HyStartRule, PortRange, SmallQueueRule, SysctlError, TsoBonus, TsoDefer,
 };
-use crate::congestion;
+use core::fmt;
 use core::str::FromStr;
+
+/// The controller of connections that choose none.
+const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 
 /// The names of all congestion controllers: read, not set.
 const AVAILABLE_CONGESTION_CONTROL: &str = "net.ipv4.tcp_available_congestion_control";
 
-/// One row of the table.
-struct Sysctl {
-    name: &'static str,
-    expected: &'static str,
+/// What a change of a sysctl on a running stack acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ActsOn {
+    /// Open connections, when they next send, receive or time out; and new ones.
+    OpenConnections,
+    /// Connections that open from then on.
+    NewConnections,
+    /// Listeners that exist, from the next segment or timeout of a half-open connection on.
+    OpenListeners,
+    /// Later calls of `listen`.
+    NewListeners,
+    /// Later calls that set socket options.
+    LaterOptions,
+    /// The host as a whole, at once.
+    Host,
+}
+
+impl fmt::Display for ActsOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenConnections => "open connections",
+            Self::NewConnections => "new connections",
+            Self::OpenListeners => "open listeners",
+            Self::NewListeners => "later calls of `listen`",
+            Self::LaterOptions => "later socket options",
+            Self::Host => "the host, at once",
+        })
+    }
+}
+
+/// One sysctl: a row of the table of all settings.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Sysctl {
+    /// The name, as in `net.ipv4.tcp_sack`.
+    pub name: &'static str,
+    /// The unit of its values; empty for switches, names and plain numbers.
+    pub unit: &'static str,
+    /// What its values look like.
+    pub values: &'static str,
+    /// What a change acts on while the stack runs.
+    pub acts_on: ActsOn,
+    /// What it does.
+    pub about: &'static str,
     get: fn(&Config) -> String,
     /// `None` if the text is not what is expected; then nothing has changed.
     set: fn(&mut Config, &str) -> Option<()>,
@@ -44,15 +89,24 @@ macro_rules! expected {
     (controller) => {
         "the name of a congestion controller"
     };
+    (ports) => {
+        "two ports, low high, from 1 to 65535 and in this order"
+    };
 }
 
 /// Makes the table, and fails to compile when a field of [`Config`] is missing from it or
 /// appears twice.
 macro_rules! sysctls {
-    ($($name:literal $field:ident: $kind:ident $($low:literal..$high:literal)?;)+) => {
+    ($(
+        $name:literal $field:ident: $kind:ident $($low:literal..$high:literal)?,
+        $unit:literal, $acts_on:ident, $about:literal;
+    )+) => {
         const SYSCTLS: &[Sysctl] = &[$(Sysctl {
             name: $name,
-            expected: expected!($kind $($low $high)?),
+            unit: $unit,
+            values: expected!($kind $($low $high)?),
+            acts_on: ActsOn::$acts_on,
+            about: $about,
             get: |config| show::$kind(&config.$field),
             set: |config, text| {
                 config.$field = parse::$kind(text $(, $low, $high)?)?;
@@ -61,81 +115,148 @@ macro_rules! sysctls {
         },)+];
 
         const _: fn(&Config) = |config| {
-            let Config { $($field: _,)+ } = config;
+            let Config { $($field: _,)+ controllers: _ } = config;
         };
     };
 }
 
 // Ranges are those of Linux where it has one; times are bounded so that no product overflows.
 sysctls! {
-    "net.core.rmem_max" rmem_max: int 2304..2147483647;
-    "net.core.somaxconn" somaxconn: int 0..2147483647;
-    "net.core.wmem_max" wmem_max: int 4608..2147483647;
-    "net.ipv4.tcp_abort_on_overflow" tcp_abort_on_overflow: switch;
-    "net.ipv4.tcp_autocorking" tcp_autocorking: switch;
-    "net.ipv4.tcp_congestion_control" tcp_congestion_control: controller;
-    "net.ipv4.tcp_dsack" tcp_dsack: switch;
-    "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4;
-    "net.ipv4.tcp_ecn" tcp_ecn: int 0..2;
-    "net.ipv4.tcp_ecn_fallback" tcp_ecn_fallback: switch;
-    "net.ipv4.tcp_fin_timeout" tcp_fin_timeout: int 0..2147483;
-    "net.ipv4.tcp_frto" tcp_frto: switch;
-    "net.ipv4.tcp_invalid_ratelimit" tcp_invalid_ratelimit: int 0..2147483647;
-    "net.ipv4.tcp_keepalive_intvl" tcp_keepalive_intvl: int 1..2147483;
-    "net.ipv4.tcp_keepalive_probes" tcp_keepalive_probes: int 0..255;
-    "net.ipv4.tcp_keepalive_time" tcp_keepalive_time: int 1..2147483;
-    "net.ipv4.tcp_limit_output_bytes" tcp_limit_output_bytes: int 0..2147483647;
-    "net.ipv4.tcp_max_reordering" tcp_max_reordering: int 1..2147483647;
-    "net.ipv4.tcp_max_syn_backlog" tcp_max_syn_backlog: int 0..2147483647;
-    "net.ipv4.tcp_min_snd_mss" tcp_min_snd_mss: int 48..65535;
-    "net.ipv4.tcp_min_tso_segs" tcp_min_tso_segs: int 1..255;
-    "net.ipv4.tcp_moderate_rcvbuf" tcp_moderate_rcvbuf: switch;
-    "net.ipv4.tcp_notsent_lowat" tcp_notsent_lowat: int 0..4294967295;
-    "net.ipv4.tcp_orphan_retries" tcp_orphan_retries: int 0..255;
-    "net.ipv4.tcp_pacing_ca_ratio" tcp_pacing_ca_ratio: int 0..1000;
-    "net.ipv4.tcp_pacing_ss_ratio" tcp_pacing_ss_ratio: int 0..1000;
-    "net.ipv4.tcp_reordering" tcp_reordering: int 1..2147483647;
-    "net.ipv4.tcp_retries2" tcp_retries2: int 0..255;
-    "net.ipv4.tcp_rmem" tcp_rmem: sizes;
-    "net.ipv4.tcp_rto_max_ms" tcp_rto_max_ms: int 1000..120000;
-    "net.ipv4.tcp_rto_min_us" tcp_rto_min_us: int 1..2147483647;
-    "net.ipv4.tcp_sack" tcp_sack: switch;
-    "net.ipv4.tcp_slow_start_after_idle" tcp_slow_start_after_idle: switch;
-    "net.ipv4.tcp_syn_linear_timeouts" tcp_syn_linear_timeouts: int 0..127;
-    "net.ipv4.tcp_syn_retries" tcp_syn_retries: int 1..127;
-    "net.ipv4.tcp_synack_retries" tcp_synack_retries: int 0..255;
-    "net.ipv4.tcp_syncookies" tcp_syncookies: int 0..2;
-    "net.ipv4.tcp_timestamps" tcp_timestamps: switch;
-    "net.ipv4.tcp_tso_rtt_log" tcp_tso_rtt_log: int 0..255;
-    "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255;
-    "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch;
-    "net.ipv4.tcp_wmem" tcp_wmem: sizes;
-    "neap.tcp_internal_pacing" internal_pacing: switch;
-    "neap.tcp_pacing_credit" pacing_credit: switch;
-    "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647;
-    "neap.tcp_half_cwnd" half_cwnd: switch;
-    "neap.tcp_hystart" hystart: hystart;
-    "neap.tcp_late_completions" late_completions: switch;
-    "neap.tcp_skb_overhead" skb_overhead: int 0..65536;
-    "neap.tcp_small_queue_cap_paced" small_queue_cap_paced: switch;
-    "neap.tcp_small_queue_rule" small_queue_rule: rule;
-    "neap.tcp_small_queue_spare" small_queue_spare: int 0..64;
-    "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000;
-    "neap.tcp_notsent_lowat_half" notsent_lowat_half: switch;
-    "neap.tcp_small_queues" small_queues: switch;
-    "neap.tcp_tso_autosizing" tso_autosizing: switch;
-    "neap.tcp_tso_at_write" tso_at_write: switch;
-    "neap.tcp_tso_bonus" tso_bonus: bonus;
-    "neap.tcp_tso_defer" tso_defer: defer;
-    "neap.tcp_tso_max_usecs" tso_max_usecs: int 1..1000000;
-    "neap.timer_slack_ns" timer_slack_ns: int 0..1000000000;
+    "net.core.rmem_max" rmem_max: int 2304..2147483647, "bytes", LaterOptions,
+        "The most that `SO_RCVBUF` may ask for.";
+    "net.core.somaxconn" somaxconn: int 0..2147483647, "connections", NewListeners,
+        "The most that may wait to be accepted, whatever `listen` asked for.";
+    "net.core.wmem_max" wmem_max: int 4608..2147483647, "bytes", LaterOptions,
+        "The most that `SO_SNDBUF` may ask for.";
+    "net.ipv4.ip_local_port_range" ip_local_port_range: ports, "ports", Host,
+        "Where the stack chooses ports from, for TCP and UDP.";
+    "net.ipv4.ipfrag_high_thresh" ipfrag_high_thresh: int 0..2147483647, "bytes", Host,
+        "Memory for incomplete datagrams, of IPv4 and IPv6 together.";
+    "net.ipv4.ipfrag_time" ipfrag_time: int 0..2147483, "seconds", Host,
+        "How long a datagram may stay incomplete. Those that wait already keep their time.";
+    "net.ipv4.tcp_abort_on_overflow" tcp_abort_on_overflow: switch, "", OpenListeners,
+        "A full accept queue answers with a reset, not with silence.";
+    "net.ipv4.tcp_autocorking" tcp_autocorking: switch, "", OpenConnections,
+        "A small write waits while an earlier frame is below TCP.";
+    "net.ipv4.tcp_congestion_control" tcp_congestion_control: controller, "", NewConnections,
+        "The controller of connections that choose none with `TCP_CONGESTION`.";
+    "net.ipv4.tcp_dsack" tcp_dsack: switch, "", OpenConnections,
+        "Data that arrives twice is reported (RFC 2883).";
+    "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4, "", OpenConnections,
+        "0 turns tail loss probes off; every other value turns them on.";
+    "net.ipv4.tcp_ecn" tcp_ecn: int 0..2, "", NewConnections,
+        "0: no ECN. 1: ask for it and accept it. 2: accept it.";
+    "net.ipv4.tcp_ecn_fallback" tcp_ecn_fallback: switch, "", OpenConnections,
+        "A SYN that is sent again does not ask for ECN.";
+    "net.ipv4.tcp_fin_timeout" tcp_fin_timeout: int 0..2147483, "seconds", OpenConnections,
+        "How long a closed connection waits for the FIN of its peer.";
+    "net.ipv4.tcp_frto" tcp_frto: switch, "", OpenConnections,
+        "After a timeout, new data tells whether it was spurious (RFC 5682).";
+    "net.ipv4.tcp_invalid_ratelimit" tcp_invalid_ratelimit: int 0..2147483647, "milliseconds", OpenConnections,
+        "The least time between two answers to invalid segments.";
+    "net.ipv4.tcp_keepalive_intvl" tcp_keepalive_intvl: int 1..2147483, "seconds", OpenConnections,
+        "The time between two keepalive probes.";
+    "net.ipv4.tcp_keepalive_probes" tcp_keepalive_probes: int 0..255, "probes", OpenConnections,
+        "Probes without an answer before the connection is given up.";
+    "net.ipv4.tcp_keepalive_time" tcp_keepalive_time: int 1..2147483, "seconds", OpenConnections,
+        "Silence before the first keepalive probe. A timer that runs already ends first.";
+    "net.ipv4.tcp_limit_output_bytes" tcp_limit_output_bytes: int 0..2147483647, "bytes", OpenConnections,
+        "The most that one connection has below TCP.";
+    "net.ipv4.tcp_max_reordering" tcp_max_reordering: int 1..2147483647, "segments", OpenConnections,
+        "The largest degree of reordering that a connection learns.";
+    "net.ipv4.tcp_max_syn_backlog" tcp_max_syn_backlog: int 0..2147483647, "connections", OpenListeners,
+        "Half-open connections of one listener.";
+    "net.ipv4.tcp_max_tw_buckets" tcp_max_tw_buckets: int 0..2147483647, "connections", Host,
+        "Connections in TIME-WAIT. Beyond it the oldest gives way; 0 keeps none.";
+    "net.ipv4.tcp_min_snd_mss" tcp_min_snd_mss: int 48..65535, "bytes", NewConnections,
+        "The least MSS that is believed of a peer.";
+    "net.ipv4.tcp_min_tso_segs" tcp_min_tso_segs: int 1..255, "segments", OpenConnections,
+        "The least size of a frame that has enough data.";
+    "net.ipv4.tcp_moderate_rcvbuf" tcp_moderate_rcvbuf: switch, "", OpenConnections,
+        "The receive buffer grows with the reader.";
+    "net.ipv4.tcp_notsent_lowat" tcp_notsent_lowat: int 0..4294967295, "bytes", OpenConnections,
+        "Unsent bytes at which a writer is refused; 4294967295 is off.";
+    "net.ipv4.tcp_orphan_retries" tcp_orphan_retries: int 0..255, "timeouts", OpenConnections,
+        "Timeouts after `close` before the connection is given up; 0 means 8.";
+    "net.ipv4.tcp_pacing_ca_ratio" tcp_pacing_ca_ratio: int 0..1000, "percent", OpenConnections,
+        "The pacing rate in congestion avoidance, of the window per round trip.";
+    "net.ipv4.tcp_pacing_ss_ratio" tcp_pacing_ss_ratio: int 0..1000, "percent", OpenConnections,
+        "The pacing rate in slow start, of the window per round trip.";
+    "net.ipv4.tcp_reordering" tcp_reordering: int 1..2147483647, "segments", OpenConnections,
+        "The degree of reordering at the start. A timeout brings an open connection back to it.";
+    "net.ipv4.tcp_retries2" tcp_retries2: int 0..255, "timeouts", OpenConnections,
+        "Timeouts of an open connection before it is given up.";
+    "net.ipv4.tcp_rmem" tcp_rmem: sizes, "bytes", OpenConnections,
+        "The receive buffer: least, at the start, most. The start is for new connections.";
+    "net.ipv4.tcp_rto_max_ms" tcp_rto_max_ms: int 1000..120000, "milliseconds", NewConnections,
+        "The longest retransmission timeout.";
+    "net.ipv4.tcp_rto_min_us" tcp_rto_min_us: int 1..2147483647, "microseconds", NewConnections,
+        "The shortest retransmission timeout, without the round trip.";
+    "net.ipv4.tcp_sack" tcp_sack: switch, "", NewConnections,
+        "Selective acknowledgments are offered (RFC 2018).";
+    "net.ipv4.tcp_slow_start_after_idle" tcp_slow_start_after_idle: switch, "", OpenConnections,
+        "The window shrinks while a connection is idle.";
+    "net.ipv4.tcp_syn_linear_timeouts" tcp_syn_linear_timeouts: int 0..127, "timeouts", OpenConnections,
+        "SYNs sent again after a second each, before timeouts double.";
+    "net.ipv4.tcp_syn_retries" tcp_syn_retries: int 1..127, "timeouts", OpenConnections,
+        "SYNs sent again with doubled timeouts, after the linear ones.";
+    "net.ipv4.tcp_synack_retries" tcp_synack_retries: int 0..255, "timeouts", OpenListeners,
+        "SYN-ACKs sent again before a half-open connection is forgotten.";
+    "net.ipv4.tcp_syncookies" tcp_syncookies: int 0..2, "", OpenListeners,
+        "SYN cookies. 0: never. 1: when `tcp_max_syn_backlog` is reached. 2: always.";
+    "net.ipv4.tcp_timestamps" tcp_timestamps: switch, "", NewConnections,
+        "Timestamps are offered (RFC 7323).";
+    "net.ipv4.tcp_tso_rtt_log" tcp_tso_rtt_log: int 0..255, "", OpenConnections,
+        "The bonus of short paths halves with every 2^n microseconds of round trip.";
+    "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255, "", OpenConnections,
+        "A frame waits to grow until it is the n-th part of the window.";
+    "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch, "", NewConnections,
+        "Window scaling is offered (RFC 7323).";
+    "net.ipv4.tcp_wmem" tcp_wmem: sizes, "bytes", OpenConnections,
+        "The send buffer: least, at the start, most. The start is for new connections.";
+    "neap.tcp_internal_pacing" internal_pacing: switch, "", OpenConnections,
+        "Connections pace themselves where no qdisc does it.";
+    "neap.tcp_pacing_credit" pacing_credit: switch, "", OpenConnections,
+        "A late departure shortens the gap behind it, by half at the most.";
+    "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647, "segments", OpenConnections,
+        "Segments at the start of a connection that leave back to back.";
+    "neap.tcp_half_cwnd" half_cwnd: switch, "", OpenConnections,
+        "A frame takes at most half of the congestion window.";
+    "neap.tcp_hystart" hystart: hystart, "", OpenConnections,
+        "How CUBIC leaves slow start: HyStart++, Linux's HyStart, or by losses alone.";
+    "neap.tcp_late_completions" late_completions: switch, "", OpenConnections,
+        "The small-queue limit adapts to devices that complete late.";
+    "neap.tcp_skb_overhead" skb_overhead: int 0..65536, "bytes", OpenConnections,
+        "What a frame below TCP counts for besides its payload.";
+    "neap.tcp_small_queue_cap_paced" small_queue_cap_paced: switch, "", OpenConnections,
+        "`tcp_limit_output_bytes` holds for paced connections too.";
+    "neap.tcp_small_queue_rule" small_queue_rule: rule, "", OpenConnections,
+        "The small-queue limit is `tcp_limit_output_bytes`, or follows the rate below it.";
+    "neap.tcp_small_queue_spare" small_queue_spare: int 0..64, "frames", OpenConnections,
+        "Frames that may be in flight whatever the small-queue limit says.";
+    "neap.tcp_notsent_lowat_us" tcp_notsent_lowat_us: int 0..60000000, "microseconds", OpenConnections,
+        "The low-water mark as a time of the pacing rate; 0 is off. The lower mark holds.";
+    "neap.tcp_notsent_lowat_half" notsent_lowat_half: switch, "", OpenConnections,
+        "A waiting writer is woken below half the low-water mark; off, below all of it.";
+    "neap.tcp_small_queues" small_queues: switch, "", OpenConnections,
+        "What one connection has below TCP is limited.";
+    "neap.tcp_tso_autosizing" tso_autosizing: switch, "", OpenConnections,
+        "Frames follow the rate; off, they are as large as they can be.";
+    "neap.tcp_tso_at_write" tso_at_write: switch, "", OpenConnections,
+        "A frame gets its size when it is written, as before Linux 605ad7f184b6.";
+    "neap.tcp_tso_bonus" tso_bonus: bonus, "", OpenConnections,
+        "Larger frames on short paths: none, as in Linux, or bounded in time.";
+    "neap.tcp_tso_defer" tso_defer: defer, "", OpenConnections,
+        "How long a frame waits to grow: by the next ACK, or half a round trip.";
+    "neap.tcp_tso_max_usecs" tso_max_usecs: int 1..1000000, "microseconds", OpenConnections,
+        "With `neap.tcp_tso_bonus` bounded, the longest time one frame takes at the rate.";
+    "neap.timer_slack_ns" timer_slack_ns: int 0..1000000000, "nanoseconds", Host,
+        "A timer may wait so long for others, so that one wake-up serves both.";
 }
 
 /// From text; `None` if it is not what is expected.
 mod parse {
-    use super::{
-        BufferSizes, FromStr, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer, congestion,
-    };
+    use super::{BufferSizes, FromStr, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer};
 
     pub(super) fn int<T: TryFrom<u32>>(text: &str, low: u32, high: u32) -> Option<T> {
         let value = u32::from_str(text).ok().filter(|value| (low..=high).contains(value))?;
@@ -187,14 +308,22 @@ mod parse {
         }
     }
 
+    /// Any name: [`Config::set`](super::Config::set) has asked for one that exists.
     pub(super) fn controller(text: &str) -> Option<String> {
-        congestion::by_name(text).map(|controller| controller.name().into())
+        Some(text.into())
+    }
+
+    pub(super) fn ports(text: &str) -> Option<PortRange> {
+        let mut values = text.split_whitespace().map(|text| int(text, 1, u16::MAX.into()));
+        let mut next = || values.next().flatten();
+        let range = PortRange { low: next()?, high: next()? };
+        (values.next().is_none() && range.low <= range.high).then_some(range)
     }
 }
 
 /// To text, in the form that is parsed.
 mod show {
-    use super::{BufferSizes, HyStartRule, SmallQueueRule, TsoBonus, TsoDefer};
+    use super::{BufferSizes, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer};
 
     pub(super) fn int(value: &impl ToString) -> String {
         value.to_string()
@@ -242,40 +371,54 @@ mod show {
     pub(super) fn controller(value: &str) -> String {
         value.into()
     }
+
+    /// Separated by a tab, as `/proc/sys` shows them.
+    pub(super) fn ports(PortRange { low, high }: &PortRange) -> String {
+        format!("{low}\t{high}")
+    }
 }
 
 impl Config {
-    /// Sets the sysctl `name` (`net.ipv4.tcp_sack`) to `value`, in Linux's units, white space
-    /// around it ignored.
+    /// Sets the sysctl `name`, such as `net.ipv4.tcp_sack`, to `value` in Linux's units. White
+    /// space around the value is ignored.
     ///
     /// # Errors
-    /// [`SysctlError::Unknown`] for a name that is not there, [`SysctlError::Value`] for a value
-    /// that does not parse or is out of range, [`SysctlError::ReadOnly`] for
-    /// `net.ipv4.tcp_available_congestion_control`; nothing has changed then.
+    /// [`SysctlError::Unknown`] if there is no such name, [`SysctlError::Value`] if the value
+    /// cannot be parsed or is out of range, [`SysctlError::ReadOnly`] for
+    /// `net.ipv4.tcp_available_congestion_control`. Nothing has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SysctlError> {
         if name == AVAILABLE_CONGESTION_CONTROL {
             return Err(SysctlError::ReadOnly(name.into()));
         }
         let sysctl = find(name).ok_or_else(|| SysctlError::Unknown(name.into()))?;
-        (sysctl.set)(self, value.trim()).ok_or_else(|| SysctlError::Value {
-            name: name.into(),
-            value: value.into(),
-            expected: sysctl.expected,
-        })
+        let error = |expected: String| {
+            Err(SysctlError::Value { name: name.into(), value: value.into(), expected })
+        };
+        if name == CONGESTION_CONTROL
+            && let Err(unknown) = self.controllers.find(value.trim())
+        {
+            return error(format!("one of {}", unknown.available));
+        }
+        match (sysctl.set)(self, value.trim()) {
+            Some(()) => Ok(()),
+            None => error(sysctl.values.to_owned()),
+        }
     }
 
-    /// The value of the sysctl `name` as text that [`set`](Self::set) takes, or the controllers of
-    /// `net.ipv4.tcp_available_congestion_control`; `None` if there is no such name.
+    /// Returns the value of the sysctl `name` as text that [`set`](Self::set) takes; `None` if
+    /// there is no such name.
+    ///
+    /// `net.ipv4.tcp_available_congestion_control` gives the names of the controllers.
     pub fn get(&self, name: &str) -> Option<String> {
         if name == AVAILABLE_CONGESTION_CONTROL {
-            return Some(congestion::NAMES.join(" "));
+            return Some(self.controllers.names().collect::<Vec<_>>().join(" "));
         }
         find(name).map(|sysctl| (sysctl.get)(self))
     }
 
-    /// The names of all sysctls that can be set.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        SYSCTLS.iter().map(|sysctl| sysctl.name)
+    /// All sysctls that can be set.
+    pub fn sysctls() -> &'static [Sysctl] {
+        SYSCTLS
     }
 }
 
@@ -289,19 +432,23 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn names() -> impl Iterator<Item = &'static str> {
+        Config::sysctls().iter().map(|sysctl| sysctl.name)
+    }
+
     #[test]
     fn names_are_unique() {
-        let names: BTreeSet<_> = Config::names().collect();
-        assert_eq!(names.len(), Config::names().count());
+        let unique: BTreeSet<_> = names().collect();
+        assert_eq!(unique.len(), names().count());
     }
 
     #[test]
     fn every_default_survives_being_set_and_refuses_nonsense() {
         let mut config = Config::default();
-        for name in Config::names() {
+        for name in names() {
             let value = config.get(name).expect("a listed name");
             assert_eq!(config.set(name, &format!(" {value}\n")), Ok(()), "{name}");
-            for nonsense in ["", "-1", "1 1", "4294967296", "nonsense", "1 2 3 4", "0 0 0"] {
+            for nonsense in ["", "-1", "1 0", "4294967296", "nonsense", "1 2 3 4", "0 0 0"] {
                 assert!(config.set(name, nonsense).is_err(), "{name}={nonsense:?}");
             }
         }
@@ -310,17 +457,17 @@ mod tests {
 
     #[test]
     fn every_field_is_changed_by_its_own_name_alone() {
-        for name in Config::names() {
+        for name in names() {
             let default = Config::default();
-            let candidates =
-                ["0", "1", "4", "1000", "5000", "reno", "linux", "fixed", "half_rtt", "1 2 3"];
+            let candidates = [
+                "0", "1", "4", "1000", "5000", "reno", "linux", "fixed", "half_rtt", "1 2 3", "1 2",
+            ];
             let changed = candidates.iter().find_map(|value| {
                 let mut config = Config::default();
                 (config.set(name, value).is_ok() && config != default).then_some(config)
             });
             let changed = changed.unwrap_or_else(|| panic!("{name} cannot be changed"));
-            let differing =
-                Config::names().filter(|other| default.get(other) != changed.get(other));
+            let differing = names().filter(|other| default.get(other) != changed.get(other));
             assert_eq!(differing.collect::<Vec<_>>(), [name]);
         }
     }
@@ -359,7 +506,7 @@ mod tests {
         );
         assert_eq!(
             error(config.set("net.ipv4.tcp_congestion_control", "vegas")),
-            "net.ipv4.tcp_congestion_control: \"vegas\" is not the name of a congestion controller"
+            "net.ipv4.tcp_congestion_control: \"vegas\" is not one of reno, cubic, bbr, bbr3"
         );
     }
 }

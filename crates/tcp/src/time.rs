@@ -1,34 +1,34 @@
-//! Time and rate as values. Nothing here reads a clock.
+//! Time, lengths of time and rates, as values. Nothing here reads a clock.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A point in time: nanoseconds since an epoch that the caller chose.
+/// Point in time: nanoseconds since an epoch that the caller chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
     /// The epoch.
     pub const ZERO: Self = Self(0);
-    /// Later than any event; the deadline of what never happens.
+    /// Point in time later than any event, for deadlines that never come.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the epoch.
+    /// Returns the instant `nanos` nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds since the epoch (the unit of the timestamp option).
+    /// Returns the whole milliseconds since the epoch (the unit of the timestamp option).
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Time since `earlier`; zero when `earlier` is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
@@ -56,45 +56,45 @@ impl Sub<Nanos> for Instant {
     }
 }
 
-/// A length of time in nanoseconds.
+/// Length of time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero nanoseconds.
     pub const ZERO: Self = Self(0);
-    /// Longer than any measured time; "not yet measured" for minima.
+    /// Longest length of time. As a minimum it means "not yet measured".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `n` microseconds.
+    /// Returns a length of `n` microseconds.
     pub const fn from_micros(n: u64) -> Self {
         Self(n.saturating_mul(1_000))
     }
-    /// `n` milliseconds.
+    /// Returns a length of `n` milliseconds.
     pub const fn from_millis(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
-    /// `n` seconds.
+    /// Returns a length of `n` seconds.
     pub const fn from_secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000_000))
     }
-    /// Whole microseconds.
+    /// Returns the whole microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
-    /// Whole milliseconds.
+    /// Returns the whole milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
-    /// Seconds, for reports.
+    /// Returns the length in seconds, for reports.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
-    /// The difference, or zero.
+    /// Returns the difference, or zero.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
-    /// The product, or the longest time.
+    /// Returns the product, or the longest time.
     pub const fn saturating_mul(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
@@ -127,22 +127,22 @@ impl From<Nanos> for core::time::Duration {
     }
 }
 
-/// Bytes per second, as `SO_MAX_PACING_RATE` and `tcpi_pacing_rate` count.
+/// Rate in bytes per second, the unit of `SO_MAX_PACING_RATE` and `tcpi_pacing_rate`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(pub u64);
 
 impl From<u32> for Rate {
-    /// The four-byte form of `SO_MAX_PACING_RATE`: all ones are no limit.
+    /// Takes the four-byte form of `SO_MAX_PACING_RATE`: all ones are no limit.
     fn from(rate: u32) -> Self {
         if rate == u32::MAX { Self::UNLIMITED } else { Self(rate.into()) }
     }
 }
 
 impl Rate {
-    /// No limit: all ones, as in Linux.
+    /// Rate without limit: all ones, as in Linux.
     pub const UNLIMITED: Self = Self(u64::MAX);
 
-    /// The rate that moves `bytes` in `span`; unlimited when `span` is zero.
+    /// Returns the rate that moves `bytes` in `span`; unlimited if `span` is zero.
     pub fn from_bytes_in(bytes: u64, span: Nanos) -> Self {
         if span.0 == 0 {
             return Self::UNLIMITED;
@@ -151,12 +151,12 @@ impl Rate {
         Self(u64::try_from(rate).unwrap_or(u64::MAX - 1))
     }
 
-    /// `n` bits per second.
+    /// Returns a rate of `n` bits per second.
     pub const fn from_bits(n: u64) -> Self {
         Self(n / 8)
     }
 
-    /// Time that `bytes` take at this rate; zero when unlimited, forever at rate zero.
+    /// Returns the time that `bytes` take at this rate; zero if unlimited, forever at rate zero.
     pub fn time_for(self, bytes: u64) -> Nanos {
         match self {
             Self::UNLIMITED => Nanos::ZERO,
@@ -168,7 +168,7 @@ impl Rate {
         }
     }
 
-    /// Bytes that pass in `span` at this rate.
+    /// Returns the bytes that pass in `span` at this rate.
     pub fn bytes_in(self, span: Nanos) -> u64 {
         let bytes = u128::from(self.0) * u128::from(span.0) / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -1,32 +1,36 @@
-//! What is left of a connection whose both ends have closed (TIME-WAIT; RFC 9293 section 3.10.7.4,
-//! RFC 1122 section 4.2.2.13, RFC 6191; Linux's `tcp_timewait_state_process`).
+//! TIME-WAIT: what is left of a connection that both ends have closed.
+//!
+//! Sources: RFC 9293 section 3.10.7.4, RFC 1122 section 4.2.2.13, RFC 6191; Linux's
+//! `tcp_timewait_state_process`.
 
 use crate::handshake::{is_paws_reject, timestamp};
 use crate::segment::{Flags, Options, Segment, Timestamps};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
 
-/// How long the remains of a connection stay (`TCP_TIMEWAIT_LEN`).
+/// Time that a connection stays in TIME-WAIT (`TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT: Nanos = Nanos::from_secs(60);
 
-/// What is to be done after a segment for a connection in TIME-WAIT.
+/// Action that a [`TimeWait`] asks its host for, after a segment.
 #[derive(Clone, Debug)]
 pub enum TimeWaitVerdict {
-    /// Nothing.
+    /// Do nothing.
     Drop,
     /// Send this acknowledgment.
     Ack(Segment),
-    /// An acceptable SYN of a new connection between the same ends: forget this one and give the
-    /// SYN to the listener, whose SYN-ACK should start at `iss`, beyond all that was sent before.
+    /// Forget this connection and give the SYN to the listener: an acceptable SYN opens a new
+    /// connection between the same ends.
+    ///
+    /// The SYN-ACK should start at `iss`, which is beyond all that was sent before.
     Reopen {
         /// The initial sequence number to use.
         iss: SeqNumber,
     },
-    /// The peer has reset: forget the connection (as Linux with `tcp_rfc1337` off).
+    /// Forget the connection: the peer has reset it (as Linux with `tcp_rfc1337` off).
     Remove,
 }
 
-/// The remains of a connection. At most 64 bytes; O(1) per segment.
+/// Connection in TIME-WAIT. It takes at most 64 bytes, and O(1) per segment.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
     rcv_nxt: SeqNumber,
@@ -43,8 +47,8 @@ pub struct TimeWait {
 }
 
 impl TimeWait {
-    /// The connection enters TIME-WAIT. `rcv_wnd` is the window field that it sent last;
-    /// `ratelimit_ms` is `tcp_invalid_ratelimit`.
+    /// Takes over a connection that enters TIME-WAIT. `rcv_wnd` is the window field that it sent
+    /// last; `ratelimit_ms` is `tcp_invalid_ratelimit`.
     pub fn new(
         now: Instant,
         rcv_nxt: SeqNumber,
@@ -67,17 +71,17 @@ impl TimeWait {
         }
     }
 
-    /// When the remains may be forgotten.
+    /// Returns when the connection may be forgotten.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// When TIME-WAIT was entered.
+    /// Returns when TIME-WAIT was entered.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Judges a segment for these ends.
+    /// Judges a segment between these ends.
     pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> TimeWaitVerdict {
         let is_old = is_paws_reject(self.ts_recent, &segment.options);
         let is_reset = segment.flags.contains(Flags::RST);

@@ -207,7 +207,7 @@ impl World {
         };
         let account = TxAccount::new(Waker::noop().clone());
         let setup = Setup {
-            controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
+            controller: config.controllers.make(&config.tcp_congestion_control).expect("known"),
             config: Arc::new(config.clone()),
             counters: Arc::new(Counters::default()),
             pages: Arc::new(Unpooled),
@@ -513,9 +513,9 @@ impl World {
             10 => SocketOption::ReceiveBuffer(source.word() >> (source.byte() % 32)),
             11 => SocketOption::MaxSegment(source.short() as u16),
             12 => SocketOption::MaxPacingRate(Rate(u64::from(source.word()))),
-            13 => {
-                SocketOption::Congestion(congestion::NAMES[usize::from(source.byte() % 4)].into())
-            }
+            13 => SocketOption::Congestion(
+                congestion::BUILT_IN[usize::from(source.byte() % 4)].into(),
+            ),
             14 => SocketOption::ReceiveLowat(source.word() >> (source.byte() % 32)),
             _ => SocketOption::NotSentLowat(source.word() >> (source.byte() % 32)),
         };

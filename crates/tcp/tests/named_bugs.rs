@@ -4,8 +4,7 @@
 mod peer;
 
 use neap_tcp::config::Config;
-use neap_tcp::congestion;
-use neap_tcp::congestion::CaState;
+use neap_tcp::congestion::{CaState, Controllers};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Nanos;
 use neap_tcp::transmit::TxBlocked;
@@ -37,18 +36,16 @@ fn run(peer: &mut Peer, rounds: usize, per_round: usize) {
 fn the_congestion_window_does_not_overflow() {
     for name in CONTROLLERS {
         // The window itself.
-        let mut controller = congestion::by_name(name).expect("known");
+        let mut controller = Controllers::default().make(name).expect("known");
         let mut window = neap_tcp::congestion::Window::new(10);
-        let mut sample = neap_tcp::congestion::AckSample {
-            acked: u32::MAX / 2,
-            acked_sacked: u32::MAX / 2,
-            is_cwnd_limited: true,
-            rtt: Some(Nanos::from_millis(1)),
-            srtt: Nanos::from_millis(1),
-            min_rtt: Nanos::from_millis(1),
-            mss: 1448,
-            ..neap_tcp::congestion::AckSample::default()
-        };
+        let mut sample = neap_tcp::congestion::AckSample::default();
+        sample.acked = u32::MAX / 2;
+        sample.acked_sacked = u32::MAX / 2;
+        sample.is_cwnd_limited = true;
+        sample.rtt = Some(Nanos::from_millis(1));
+        sample.srtt = Nanos::from_millis(1);
+        sample.min_rtt = Nanos::from_millis(1);
+        sample.mss = 1448;
         for i in 0..100_000u64 {
             sample.now = neap_tcp::time::Instant::from_nanos(i << 30);
             sample.total_delivered = i << 31;

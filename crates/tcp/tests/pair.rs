@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use neap_tcp::config::Config;
-use neap_tcp::congestion;
 use neap_tcp::connection::{Connection, Path, ReadError, Readiness, Setup, WriteError, WriteFlags};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::options::SocketOptions;
@@ -121,7 +120,7 @@ fn end(now: Instant, isn: u32, config: Config, mtu: u32) -> (End, Arc<TxAccount>
     let counters = Arc::new(Counters::default());
     let account = TxAccount::new(Waker::noop().clone());
     let setup = Setup {
-        controller: congestion::by_name(&config.tcp_congestion_control).expect("known"),
+        controller: config.controllers.make(&config.tcp_congestion_control).expect("known"),
         config: Arc::new(config),
         counters: counters.clone(),
         pages: Arc::new(Unpooled),

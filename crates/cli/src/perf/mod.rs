@@ -341,8 +341,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
-    let ip = host.ip_counters().iter().map(|(counter, n)| (counter.name(), n));
-    let drops = host.drops().iter().map(|(reason, n)| (reason.name(), n));
+    let ip = host.ip_counters().into_iter().map(|(counter, n)| (counter.name(), n));
+    let drops = host.drops().into_iter().map(|(reason, n)| (reason.name(), n));
     for (name, n) in tcp.chain(ip).chain(drops).filter(|&(_, n)| n > 0) {
         eprintln!("{name:<32} {n}");
     }
@@ -357,12 +357,12 @@ fn nstat(stack: &Stack) {
             late.max().0 as f64 / 1e3
         );
     }
-    for interface in host.interfaces(stack.now()) {
+    for interface in host.interfaces() {
         for (queue, port) in interface.ports.iter().enumerate() {
             eprintln!("{} queue {queue}: {port:?}", interface.name);
         }
     }
-    for qdisc in stack.qdiscs() {
+    for qdisc in stack.host().qdiscs() {
         eprintln!("{qdisc}");
     }
 }

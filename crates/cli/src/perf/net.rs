@@ -4,9 +4,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use neap::stack::stack::ConnectOptions;
-use neap::tcp::options::{SocketOption, SocketOptions as TcpOptions};
-use neap::tcp::time::Rate;
+use neap::ConnectOptions;
+use neap::time::Rate;
+use neap::{SocketOption, SocketOptions as TcpOptions};
 pub(crate) use neap::{Stack, TcpListener, TcpStream};
 
 /// What a test asks of its sockets.
@@ -192,7 +192,7 @@ impl Spent {
 /// Figures of a connection now.
 pub(crate) fn info(socket: &TcpStream) -> Info {
     let info = socket.info();
-    let micros = |span: neap::tcp::time::Nanos| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
+    let micros = |span: neap::time::Nanos| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
     Info {
         retransmits: u64::from(info.total_retrans),
         snd_cwnd: u64::from(info.snd_cwnd) * u64::from(info.snd_mss),

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use neap::config::Profile;
 use neap::device::{Packet, PacketConfig, TunConfig};
-use neap::stack::qdisc::config::QdiscConfig;
-use neap::tcp::profile::Profile;
+use neap::qdisc::QdiscConfig;
 
 use super::net::IpVersion;
 

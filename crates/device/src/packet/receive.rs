@@ -1,4 +1,4 @@
-//! The receiving half: slots that the kernel fills in order.
+//! Receiving half of an AF_PACKET socket: slots that the kernel fills in order.
 
 use crate::arena::{Arena, PACKET_ROOM};
 use crate::ring::SlotRing;

@@ -1,4 +1,4 @@
-//! The sending half: slots that go to the kernel in order and come back in any.
+//! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;

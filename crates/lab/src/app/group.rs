@@ -1,4 +1,4 @@
-//! Groups of equal connections: what their clients write and when, and what is measured.
+//! Groups of equal connections: the traffic of their clients, and its measurement.
 
 mod client;
 mod datagrams;
@@ -25,24 +25,23 @@ use std::rc::Rc;
 /// Bytes of one write at most, except of [`Traffic::Produced`]: about 64 KiB.
 const LONGEST_WRITE: u64 = page::PERIOD as u64;
 
-/// What the client of a connection writes.
+/// Traffic of one connection, written by its client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// As much as is taken, for ever or so many bytes, then the end.
+    /// As much as the socket takes, without end or up to a number of bytes.
     Bulk {
-        /// Bytes of the stream; `None` for ever.
+        /// Bytes of the stream; `None` is without end.
         bytes: Option<u64>,
-        /// Bytes of one write at most.
+        /// Most bytes of one write.
         write: u64,
     },
-    /// Bytes that are produced while time passes: at a rate, in parts every 10 ms, and none in a
-    /// pause.
+    /// Bytes that are produced while time passes, in parts every 10 ms, and none in a pause.
     Produced {
-        /// Bytes of one write at most.
+        /// Most bytes of one write.
         write: u64,
-        /// Bytes per second; `None` if more are there than the socket takes.
+        /// Bytes per second; `None` produces more than the socket takes.
         rate: Option<Rate>,
-        /// From when until when nothing is written, from the start of the client.
+        /// Begin and end of the pause, from the start of the client.
         pause: Option<(Nanos, Nanos)>,
     },
     /// A request, the whole response, a pause, and again.
@@ -54,22 +53,24 @@ pub enum Traffic {
         /// Time from the response to the next request.
         think: Nanos,
     },
-    /// Bursts of bytes with pauses, both uniform around their mean.
+    /// Bursts of bytes with pauses between them. Sizes and pauses are uniform around their mean.
     OnOff {
         /// Mean bytes of a burst.
         burst: u64,
-        /// Mean time from the writing of a burst to the next.
+        /// Mean time from the writing of one burst to the next.
         off: Nanos,
     },
-    /// A message of so many bytes in every interval, whether the last one has left or not.
+    /// A message in every interval, whether the last one has left or not.
     Paced {
         /// Bytes of a message.
         message: u64,
         /// Time from one message to the next.
         interval: Nanos,
     },
-    /// One connection that carries a bulk stream in frames, and small urgent messages which go
-    /// before all frames that are not yet written (as the streams of HTTP/2 do).
+    /// A bulk stream in frames and small urgent messages on one connection, as the streams of
+    /// HTTP/2.
+    ///
+    /// Urgent messages go before all frames that are not yet written.
     Mixed {
         /// Bytes of an urgent message.
         urgent: u64,
@@ -80,23 +81,23 @@ pub enum Traffic {
     },
 }
 
-/// What the connections of a group have in common.
+/// Settings that the connections of a group share.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// What each client does.
+    /// Traffic of each client.
     pub traffic: Traffic,
-    /// The servers read no faster than this, in bytes per second; `None` at once.
+    /// Rate at which the servers read, in bytes per second; `None` reads at once.
     pub read_rate: Option<Rate>,
-    /// Both ends look at their sockets after everything that happens on their hosts, instead of
-    /// sleeping until they are woken.
+    /// Whether both ends look at their sockets after everything that happens on their hosts,
+    /// instead of sleeping until they are woken.
     pub polls: bool,
-    /// How the clients connect.
+    /// Options of the clients' connections.
     pub client: ConnectOptions,
-    /// How the server listens.
+    /// Options of the server's listener.
     pub server: ListenOptions,
 }
 
-/// What one end of a connection has come to.
+/// Record of one end of a connection.
 #[derive(Debug, Default)]
 pub struct EndLog {
     /// The connection, while it is open.
@@ -105,44 +106,45 @@ pub struct EndLog {
     pub written: u64,
     /// Bytes that this end has read.
     pub read: u64,
-    /// When this end began: the call of `connect`, or the acceptance.
+    /// Time at which this end began: the call of `connect`, or the acceptance.
     pub begun: Option<Instant>,
-    /// When the end of the stream was read.
+    /// Time at which the end of the stream was read.
     pub finished: Option<Instant>,
     /// Datagrams that were not sent, since there was no room for them.
     pub refused: u64,
-    /// The connection was refused, reset or given up.
+    /// Whether the connection was refused, reset or given up.
     pub has_failed: bool,
 }
 
-/// What a group has come to.
+/// Record of a group.
 #[derive(Debug, Default)]
 pub struct GroupLog {
     /// The logs of the clients, in the order in which they were made.
     pub clients: Vec<EndLog>,
-    /// The servers, in the order of their acceptance.
+    /// Logs of the servers, in the order of their acceptance.
     pub servers: Vec<EndLog>,
-    /// A stream was not what was written, from this byte on.
+    /// First byte at which a stream was not what was written.
     pub wrong_at: Option<u64>,
-    /// From the writing of a message to its whole arrival; of a request to that of the response.
+    /// Times from the writing of a message to its whole arrival, or from the writing of a request
+    /// to the whole arrival of its response.
     pub latency: Times,
 }
 
 impl GroupLog {
-    /// Bytes that the servers have read.
+    /// Returns the bytes that the servers have read.
     pub fn delivered(&self) -> u64 {
         self.servers.iter().map(|server| server.read).sum()
     }
 }
 
-/// A log that both ends and the experiment share.
+/// Log that both ends and the experiment share.
 pub type SharedGroupLog = Rc<RefCell<GroupLog>>;
 
 /// When the messages on their way were due, by the address of their client. Both ends share it, so
 /// that a message need not carry the time.
 type Births = Rc<RefCell<BTreeMap<SocketAddr, VecDeque<Instant>>>>;
 
-/// A group of equal connections, which both of their ends share.
+/// Group of equal connections, which both of their ends share.
 #[derive(Clone)]
 pub struct Group {
     config: Rc<GroupConfig>,
@@ -151,21 +153,21 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of which nothing runs yet.
+    /// Returns a group of which nothing runs yet.
     pub fn new(config: GroupConfig) -> Self {
         let config = Rc::new(config);
         Self { config, log: SharedGroupLog::default(), births: Births::default() }
     }
 
-    /// What the group comes to.
+    /// Returns the log of the group.
     pub fn log(&self) -> SharedGroupLog {
         self.log.clone()
     }
 
-    /// The server, which listens on `local`.
+    /// Returns the server, which listens on `local`.
     ///
     /// # Errors
-    /// As [`Stack::listen`].
+    /// Those of [`Stack::listen`].
     pub fn server(
         &self,
         stack: &Stack,
@@ -175,7 +177,7 @@ impl Group {
         Ok(Server::new(listener, GroupAcceptor { group: self.clone() }))
     }
 
-    /// One more client, which connects to `remote` at `start` and writes until `end`.
+    /// Returns one more client, which connects to `remote` at `start` and writes until `end`.
     pub fn client(
         &self,
         remote: SocketAddr,

@@ -4,7 +4,7 @@ use super::stream::Stream;
 use super::task::{Task, run};
 use super::{App, Step};
 use core::net::SocketAddr;
-use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Stack;
 use neap_tcp::time::{Instant, Nanos};

@@ -1,5 +1,6 @@
-//! Sessions: single connections whose two ends write, read, rest and leave each by a plan of its
-//! own, with what is random drawn while they run. Each end checks what it reads.
+//! Sessions: single connections whose two ends each follow a plan of writing, reading and resting.
+//!
+//! Random choices are drawn while a session runs. Each end checks what it reads.
 
 use super::App;
 use super::client::Client;
@@ -18,12 +19,12 @@ use neap_tcp::time::{Instant, Nanos};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How an application writes.
+/// Plan by which an application writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writing {
-    /// The bytes that it writes.
+    /// Bytes that it writes.
     pub pattern: Pattern,
-    /// How much; `u64::MAX` for ever.
+    /// Number of bytes; `u64::MAX` is without end.
     pub bytes: u64,
     /// Least and most bytes of one write.
     pub chunk: (u64, u64),
@@ -33,25 +34,25 @@ pub struct Writing {
     pub pause: Ppm,
     /// The longest rest.
     pub rest: Nanos,
-    /// It writes only in answer to what it has read.
+    /// Rule for an end that writes only in answer to what it has read.
     pub turns: Option<Turns>,
 }
 
-/// Request and response: `ahead + read / per` times `bytes` may have been written.
+/// Turns of request and response: `ahead + read / per` times `bytes` may have been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
     /// Bytes of one message.
     pub bytes: u64,
     /// Bytes of the peer's message.
     pub per: u64,
-    /// Messages before the first answer: 1 for who asks, 0 for who answers.
+    /// Messages before the first answer: 1 for the end that asks, 0 for the end that answers.
     pub ahead: u64,
 }
 
-/// How an application reads.
+/// Plan by which an application reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The bytes that must come.
+    /// Bytes that have to come.
     pub pattern: Pattern,
     /// Least and most bytes of one read.
     pub chunk: (u64, u64),
@@ -61,24 +62,24 @@ pub struct Reading {
     pub pause: Ppm,
     /// The longest rest.
     pub rest: Nanos,
-    /// It reads nothing for so long after the start.
+    /// Time after the start in which the application reads nothing.
     pub late: Nanos,
 }
 
-/// How an application leaves.
+/// Way in which an application leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// `shutdown` after the last byte, close after the peer's.
+    /// `shutdown` after its last byte, and close after the peer's.
     HalfClose,
-    /// Close after the last byte, whatever the peer does.
+    /// Close after its last byte, whatever the peer does.
     Close,
-    /// Reset once so many bytes were written and read, together.
+    /// Reset once this many bytes were written and read together.
     Abort(u64),
-    /// It does not leave.
+    /// The application does not leave.
     Stay,
 }
 
-/// What one end of a connection does.
+/// Plan of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// How this end writes.
@@ -89,7 +90,7 @@ pub struct Plan {
     pub ending: Ending,
 }
 
-/// What one end of a session has come to.
+/// Record of one end of a session.
 #[derive(Debug, Default)]
 pub struct SessionLog {
     /// The connection, while it is open.
@@ -98,20 +99,20 @@ pub struct SessionLog {
     pub written: u64,
     /// Bytes that this end has read.
     pub read: u64,
-    /// The first byte that was not what the pattern says.
+    /// First byte that was not that of the pattern.
     pub wrong_at: Option<u64>,
-    /// The end of the peer's stream was read.
+    /// Whether the end of the peer's stream was read.
     pub at_end: bool,
-    /// Why the connection failed.
+    /// Error with which the connection failed.
     pub error: Option<ConnectionError>,
-    /// The application has left.
+    /// Whether the application has left.
     pub is_over: bool,
 }
 
-/// A log that the application and its observers share.
+/// Log that the application and its observers share.
 pub type SharedSessionLog = Rc<RefCell<SessionLog>>;
 
-/// The application that connects to `remote` at the time `start` and follows `plan`, and its log.
+/// Returns the application that connects to `remote` at `start` and follows `plan`, and its log.
 pub fn client(
     remote: SocketAddr,
     options: ConnectOptions,
@@ -124,11 +125,11 @@ pub fn client(
     (Client::new(remote, options, start, end), log)
 }
 
-/// The application that listens on `local` of this host, accepts one connection and follows `plan`,
-/// and its log.
+/// Returns the application that listens on `local` of this host, accepts one connection and follows
+/// `plan`, and its log.
 ///
 /// # Errors
-/// As [`Stack::listen`].
+/// Those of [`Stack::listen`].
 pub fn server(
     stack: &Stack,
     local: SocketAddr,

@@ -5,53 +5,53 @@ use super::service::Trace;
 use crate::rng::Ppm;
 use neap_tcp::time::{Nanos, Rate};
 
-/// The two ends of a link.
+/// Number of ends of a link.
 pub const ENDS: usize = 2;
 
-/// A whole link: the NIC of each end, and the path that leaves from there.
+/// Configuration of a link: the NIC of each end, and the path that leaves from there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// The card of each end.
+    /// Card of each end.
     pub nics: [NicConfig; ENDS],
-    /// The path that begins at each end.
+    /// Path that begins at each end.
     pub paths: [PathConfig; ENDS],
 }
 
-/// Interrupt moderation (`ethtool -C`): the interrupt comes this long after the first event, or
-/// with so many events.
+/// Interrupt moderation (`ethtool -C`): the interrupt comes after a delay from the first event, or
+/// with a number of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {
-    /// `rx-usecs`, `tx-usecs`.
+    /// Longest delay (`rx-usecs`, `tx-usecs`).
     pub delay: Nanos,
-    /// `rx-frames`, `tx-frames`; at least one.
+    /// Number of events, at least one (`rx-frames`, `tx-frames`).
     pub frames: u32,
 }
 
 impl Coalescing {
-    /// An interrupt for each event.
+    /// Moderation that makes an interrupt for each event.
     pub const NONE: Self = Self { delay: Nanos::ZERO, frames: 1 };
 }
 
-/// The NIC of one end.
+/// Network card of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Frames in the transmit ring; a super-frame takes one.
+    /// Frames that the transmit ring holds. A super-frame takes one place.
     pub descriptors: usize,
-    /// Largest super-frame in bytes; the MTU or less turns TSO off.
+    /// Largest super-frame in bytes. The MTU or less turns TSO off.
     pub gso_max_size: u32,
     /// Most segments of a super-frame.
     pub gso_max_segs: u32,
-    /// Checksums are finished on the way out and verified on the way in.
+    /// Whether checksums are finished on the way out and verified on the way in.
     pub checksums: bool,
-    /// Received segments that follow each other become one packet; needs `checksums`.
+    /// Whether received segments that follow each other become one packet. It needs `checksums`.
     pub gro: bool,
-    /// Packets that may wait for the host in the receive ring.
+    /// Packets that the receive ring holds for the host.
     pub rx_descriptors: usize,
     /// `sk_pacing_shift` that the device asks for: 10, or less where it must aggregate.
     pub pacing_shift: u8,
-    /// From a frame's last bit on the wire to its completion.
+    /// Time from a frame's last bit on the wire to its completion.
     pub completion_delay: Nanos,
     /// Moderation of the interrupts for transmit completions.
     pub tx_coalescing: Coalescing,
@@ -77,24 +77,24 @@ impl Default for NicConfig {
     }
 }
 
-/// The path from one end to the other.
+/// Path from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathConfig {
     /// Rate of the NIC's wire, in bytes per second.
     pub rate: Rate,
     /// Propagation delay, in one direction.
     pub delay: Nanos,
-    /// A slower hop.
+    /// Slower hop on the path.
     pub bottleneck: Option<Bottleneck>,
-    /// How its queue is managed.
+    /// Management of the hop's queue.
     pub discipline: Discipline,
-    /// A recorded rate in place of the hop's.
+    /// Recorded rate in place of the hop's.
     pub trace: Option<Trace>,
-    /// The hop is a wifi station.
+    /// Aggregation of the hop, if it is a wifi station.
     pub wifi: Option<Wifi>,
     /// A token bucket in front of the hop.
     pub policer: Option<Policer>,
-    /// Largest packet of a hop on the way, where a router says so by ICMP.
+    /// Largest packet of a hop on the way, whose router sends "packet too big".
     pub mtu: Option<u16>,
     /// Share of the segments that are lost at random.
     pub loss: Ppm,
@@ -104,20 +104,20 @@ pub struct PathConfig {
     pub scripted: ScriptedLoss,
     /// Share of the segments of which one bit is flipped.
     pub corruption: Ppm,
-    /// Segments that arrive twice, the second time up to `reorder_delay` later.
+    /// Share of the segments that arrive twice, the second time up to `reorder_delay` later.
     pub duplication: Ppm,
-    /// Segments that are delayed by up to `reorder_delay` while others pass.
+    /// Share of the segments that are delayed by up to `reorder_delay` while others pass.
     pub reordering: Ppm,
-    /// The longest delay of a packet that is duplicated or that others overtake.
+    /// Longest delay of a packet that is duplicated or overtaken.
     pub reorder_delay: Nanos,
-    /// Up to so much more delay for each segment, order kept.
+    /// Longest additional delay of each segment. The order is kept.
     pub jitter: Nanos,
-    /// Segments that are marked as by a congested router, if they may be (RFC 3168).
+    /// Share of the segments that are marked as by a congested router, if they may be (RFC 3168).
     pub congestion_marks: Ppm,
 }
 
 impl PathConfig {
-    /// A clean path.
+    /// Returns a path without impairments.
     pub const fn clean(rate: Rate, delay: Nanos) -> Self {
         Self {
             rate,
@@ -141,10 +141,10 @@ impl PathConfig {
     }
 }
 
-/// A slower hop behind the NIC, with a queue that drops at its tail.
+/// Slower hop behind the NIC, with a queue that drops at its tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bottleneck {
-    /// Bytes per second on the wire.
+    /// Rate on the wire.
     pub rate: Rate,
     /// Packets that may wait in the queue.
     pub packets: usize,
@@ -152,13 +152,13 @@ pub struct Bottleneck {
     pub bytes: u64,
 }
 
-/// Active queue management of a hop.
+/// Queue management of a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discipline {
-    /// Drops what does not fit.
+    /// Packets that do not fit are dropped.
     #[default]
     DropTail,
-    /// Marks what finds more than so many bytes waiting, as switches do for DCTCP (RFC 8257).
+    /// Packets that find more bytes waiting are marked, as switches do for DCTCP (RFC 8257).
     MarkAbove(u64),
     /// Random early detection.
     Red(Red),
@@ -177,7 +177,7 @@ pub struct Red {
     pub probability: Ppm,
     /// The mean moves by 2^-n of the difference with every packet.
     pub weight_log: u32,
-    /// Marks instead of drops where the sender allows it (`ecn`).
+    /// Whether packets are marked instead of dropped if the sender allows it (`ecn`).
     pub ecn: bool,
 }
 
@@ -186,9 +186,9 @@ pub struct Red {
 pub struct CoDel {
     /// Acceptable standing delay (`target`).
     pub target: Nanos,
-    /// Time for which it must be exceeded (`interval`).
+    /// Time for which the target must be exceeded (`interval`).
     pub interval: Nanos,
-    /// Marks instead of drops where the sender allows it (`ecn`).
+    /// Whether packets are marked instead of dropped if the sender allows it (`ecn`).
     pub ecn: bool,
 }
 
@@ -199,11 +199,11 @@ impl Default for CoDel {
     }
 }
 
-/// A medium that is won for one aggregate at a time (802.11n and later), whose frames all arrive at
-/// its end.
+/// Aggregation of a wifi station (802.11n and later): the medium is won for one aggregate at a
+/// time, whose frames all arrive at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wifi {
-    /// Contention, preamble and block ACK of one aggregate.
+    /// Time of contention, preamble and block ACK of one aggregate.
     pub overhead: Nanos,
     /// Most frames of one aggregate.
     pub frames: u32,
@@ -224,21 +224,21 @@ pub struct Policer {
 /// the parameters of `netem loss gemodel`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GilbertElliott {
-    /// From the good to the bad state, per packet (`p`).
+    /// Probability per packet of going from the good to the bad state (`p`).
     pub to_bad: Ppm,
-    /// From the bad to the good state, per packet (`r`).
+    /// Probability per packet of going from the bad to the good state (`r`).
     pub to_good: Ppm,
-    /// Loss in the bad state (`1-h`).
+    /// Probability of loss in the bad state (`1-h`).
     pub loss_in_bad: Ppm,
-    /// Loss in the good state (`1-k`).
+    /// Probability of loss in the good state (`1-k`).
     pub loss_in_good: Ppm,
 }
 
 /// Loss of chosen packets, and at chosen times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptedLoss {
-    /// Packets that vanish, counted from 0 in the order of their departure; ascending.
+    /// Packets that are lost, counted from 0 in the order of their departure; ascending.
     pub packets: Vec<u64>,
-    /// Times in which everything vanishes, from the start of the world, end excluded; ascending.
+    /// Times in which every packet is lost, from the start of the world, end excluded; ascending.
     pub outages: Vec<(Nanos, Nanos)>,
 }

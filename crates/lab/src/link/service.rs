@@ -1,4 +1,4 @@
-//! How fast packets leave: at a constant rate, or as a recorded trace says.
+//! Service of a queue: at a constant rate, or as a recorded trace says.
 
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::sync::Arc;
@@ -43,27 +43,28 @@ impl Serializer {
     }
 }
 
-/// A recorded link, in mahimahi's format: the millisecond of each opportunity to deliver one
-/// packet; the last one is also the period after which the trace begins again.
+/// Recorded link in mahimahi's format: the millisecond of each opportunity to deliver one packet.
+///
+/// The last one is also the period after which the trace begins again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace(Arc<[u32]>);
 
-/// Why a text is no trace.
+/// Reason why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// A line that is not a number of milliseconds.
+    /// This line is not a number of milliseconds.
     #[error("line {0}: not a number of milliseconds")]
     Number(usize),
-    /// The times do not ascend.
+    /// The times do not ascend, from this line on.
     #[error("line {0}: earlier than the line before")]
     Order(usize),
-    /// No opportunity, or all at time zero: it would never end or never begin.
+    /// There is no opportunity, or all are at time zero: the trace would never end or never begin.
     #[error("a trace needs an opportunity after millisecond 0")]
     Empty,
 }
 
 impl Trace {
-    /// Reads a trace: one number per line.
+    /// Parses a trace: one number per line.
     ///
     /// # Errors
     /// [`TraceError`], with the line.

@@ -1,4 +1,4 @@
-//! What can be observed of one direction of a link: counters, frames and packets that left.
+//! Observations of one direction of a link: counters, frames and packets that left.
 
 use crate::histogram::Times;
 use neap_tcp::time::{Instant, Nanos};
@@ -16,9 +16,9 @@ pub struct LinkStats {
     pub packets: u64,
     /// Bytes on the wire, with the headers and gaps that Ethernet adds.
     pub wire_bytes: u64,
-    /// Time in which the wire carried something.
+    /// Time in which the wire carried packets.
     pub busy: Nanos,
-    /// Lost at random, by script, or on a link that is down.
+    /// Packets lost at random, by script, or on a link that is down.
     pub lost: u64,
     /// Packets dropped at the tail of the hop's queue.
     pub dropped: u64,
@@ -38,7 +38,7 @@ pub struct LinkStats {
     pub marked: u64,
     /// Packets dropped because the receive ring was full.
     pub ring_drops: u64,
-    /// Handed over to the host, the router or the actor at the other end.
+    /// Packets handed to the host, the router or the actor at the other end.
     pub delivered: u64,
     /// ICMP errors that hops of the opposite direction have sent, which arrive by this one.
     pub answered: u64,
@@ -46,7 +46,7 @@ pub struct LinkStats {
     pub tx_interrupts: u64,
     /// Interrupts of the receiving NIC.
     pub rx_interrupts: u64,
-    /// Delay below the socket: from a frame's departure from TCP to its last bit on the wire.
+    /// Times below the socket: from a frame's departure from TCP to its last bit on the wire.
     pub below: Times,
     /// Time of those frames in the NIC's ring.
     pub in_ring: Times,
@@ -54,7 +54,7 @@ pub struct LinkStats {
     pub queued: Times,
     /// The most bytes that waited in the hop.
     pub most_queued: u64,
-    /// Hash of when each frame left and how long it was.
+    /// Hash of the times at which frames left and of their lengths.
     pub digest: u64,
 }
 
@@ -64,28 +64,28 @@ impl LinkStats {
     }
 }
 
-/// A frame with data of a socket, as the NIC got it.
+/// Frame with data of a socket, as the NIC got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departed {
-    /// When the NIC got it.
+    /// Time at which the NIC got it.
     pub at: Instant,
     /// The flow of the socket, see [`neap_stack::frame::Frame`].
     pub flow: u64,
     /// Bytes of payload.
     pub bytes: u32,
-    /// From its departure from TCP to its last bit on the wire.
+    /// Time from its departure from TCP to its last bit on the wire.
     pub below: Nanos,
 }
 
-/// A packet as it left a NIC or the port of a router.
+/// Packet as it left a NIC or the port of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// When its last bit left.
+    /// Time at which its last bit left.
     pub at: Instant,
     /// Its headers, from that of IP on.
     pub headers: Box<[u8]>,
     /// Bytes of the whole IP packet.
     pub len: u32,
-    /// Its TCP checksum is right, or it carries no TCP.
+    /// Whether its TCP checksum is right. It is true for a packet without TCP.
     pub is_sound: bool,
 }

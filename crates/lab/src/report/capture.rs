@@ -1,4 +1,4 @@
-//! Packets on links, each with what its flow looked like when it went.
+//! Captured packets of links, each with the state of its flow.
 
 use crate::app::group::SharedGroupLog;
 use crate::link::{Captured, ENDS, FourTuple, four_tuple};
@@ -9,21 +9,21 @@ use neap_tcp::transmit::TxBlocked;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// A packet that left one end of a link.
+/// Packet that left one end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed<'a> {
-    /// The link.
+    /// Name of the link.
     pub link: &'a str,
-    /// The end of the link that it left.
+    /// End of the link that the packet left.
     pub end: usize,
-    /// When its last bit left.
+    /// Time at which its last bit left.
     pub at: Instant,
-    /// Its headers, from that of IP on.
+    /// Headers of the packet, from that of IP on.
     pub headers: &'a [u8],
     /// Bytes of the whole IP packet.
     pub len: u32,
-    /// The state of its flow at the end of the host's turn in which it was handed to the NIC; empty
-    /// if the packet is of no application's connection.
+    /// State of the packet's flow at the end of the host's turn in which it was handed to the NIC.
+    /// It is empty if the packet is of no application's connection.
     pub comment: &'a str,
 }
 

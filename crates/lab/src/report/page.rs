@@ -1,4 +1,4 @@
-//! One page for people: text, tables, plots. It needs nothing but itself.
+//! Page for people: text, tables and plots in one file that needs no other.
 
 use super::plot::{Line, Plot, Shape, escape, put};
 use super::record::{Quantity, Recording, Track};
@@ -37,13 +37,13 @@ print-color-adjust:exact;-webkit-print-color-adjust:exact}\
 /// One run on a page.
 #[derive(Clone, Debug)]
 pub struct Case<'a> {
-    /// What makes it differ from the others; empty if it is the only one.
+    /// Values that distinguish the run from others; empty if it is the only one.
     pub name: String,
-    /// The series that are drawn.
+    /// Recording that is drawn.
     pub recording: &'a Recording,
 }
 
-/// A page in the making.
+/// Page that is being made.
 pub struct Page {
     html: String,
 }
@@ -73,12 +73,12 @@ impl Page {
         put(&mut self.html, format_args!("<h2>{}</h2>\n", escape(text)));
     }
 
-    /// A paragraph.
+    /// Adds a paragraph.
     pub fn text(&mut self, text: &str) {
         put(&mut self.html, format_args!("<p>{}</p>\n", escape(text)));
     }
 
-    /// A table; its first column is text.
+    /// Adds a table. Its first column is text.
     pub fn table<C: Display>(&mut self, head: &[&str], rows: &[Vec<C>]) {
         self.html.push_str("<div class=\"t\"><table><thead><tr>");
         for cell in head {
@@ -95,7 +95,7 @@ impl Page {
         self.html.push_str("</tbody></table></div>\n");
     }
 
-    /// What holds and what does not.
+    /// Adds the list of expectations that hold and that do not.
     pub fn verdicts<'a>(&mut self, verdicts: impl IntoIterator<Item = (&'a str, bool)>) {
         let mut verdicts = verdicts.into_iter().peekable();
         if verdicts.peek().is_none() {
@@ -109,8 +109,8 @@ impl Page {
         self.html.push_str("</ul>\n");
     }
 
-    /// All plots that these runs have something for: each quantity in one plot for all runs, and
-    /// for each run where the bytes of its applications are.
+    /// Adds all plots that these runs have data for: each quantity in one plot for all runs, and
+    /// for each run the places of its applications' bytes.
     pub fn cases(&mut self, cases: &[Case<'_>]) {
         self.html.push_str("<div class=\"p\">");
         for (title, quantity, unit, shape) in OVER_TIME {
@@ -139,7 +139,7 @@ impl Page {
         self.html.push_str(&plot.to_svg());
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub fn finish(mut self) -> String {
         self.html.push_str("</body></html>\n");
         self.html

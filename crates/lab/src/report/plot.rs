@@ -17,29 +17,29 @@ const POINTS: usize = 240;
 /// Colours of the page's style.
 pub(super) const COLOURS: usize = 8;
 
-/// A line or a layer.
+/// Line or layer of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Ascending in `x`.
+    /// Points, ascending in `x`.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How lines are drawn.
+/// Way in which lines are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Each by itself; of points too near to each other the mean is drawn.
+    /// Lines by themselves. Of points that are too close the mean is drawn.
     Lines,
-    /// Each by itself; of points too near to each other the largest is drawn.
+    /// Lines by themselves. Of points that are too close the largest is drawn.
     Peaks,
-    /// As layers, each on top of those before it. All lines have the same `x`.
+    /// Layers, each on top of those before it. All lines have the same `x`.
     Stacked,
-    /// Shares from 0 to 1 over a logarithmic axis.
+    /// Distributions: shares from 0 to 1 over a logarithmic axis.
     Cdf,
 }
 
-/// One plot. Lines beyond the eighth are drawn in the colours of the first.
+/// Plot. Lines beyond the eighth are drawn in the colours of the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     /// The title of the plot.
@@ -179,7 +179,7 @@ impl Plot {
         Frame { x: (0.0, last), y: if most > 0.0 { most * 1.05 } else { 1.0 }, is_log: false }
     }
 
-    /// The figure; nothing if there is nothing to draw.
+    /// Returns the figure as SVG; empty if there is nothing to draw.
     pub fn to_svg(&self) -> String {
         let lines = self.lines();
         if lines.is_empty() {

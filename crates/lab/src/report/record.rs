@@ -1,4 +1,4 @@
-//! Series and distributions of a run.
+//! Recordings of a run: series and distributions.
 
 use crate::app::group::SharedGroupLog;
 use crate::histogram::Times;
@@ -9,7 +9,7 @@ use neap_tcp::time::{Instant, Nanos};
 /// Steps of a distribution.
 const QUANTILES: u32 = 200;
 
-/// What a track shows.
+/// Quantity that a track shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// Payload that an application has written and not sent, bytes.
@@ -42,39 +42,39 @@ pub enum Quantity {
     QdiscBacklog,
 }
 
-/// One value per sample.
+/// Series of one quantity, with one value per sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// The application, host, or direction of a link that the track is about.
+    /// Application, host, or direction of a link that the track is about.
     pub subject: String,
-    /// What its values are.
+    /// Quantity of the values.
     pub quantity: Quantity,
-    /// At the times of the recording.
+    /// Values at the times of the recording.
     pub values: Vec<f64>,
 }
 
-/// What share of all times is how long.
+/// Distribution of times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// The application, the host or the link that the times are of.
+    /// Application, host or link that the times belong to.
     pub subject: String,
-    /// Milliseconds and share, both ascending.
+    /// Points of milliseconds and share, both ascending.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What plots need of one run.
+/// Recording of one run, from which plots are drawn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
-    /// When the samples were taken, milliseconds from the end of the warm-up.
+    /// Times of the samples, in milliseconds from the end of the warm-up.
     pub ms: Vec<f64>,
-    /// The tracks, with one value for each of these times.
+    /// Tracks, with one value for each of these times.
     pub tracks: Vec<Track>,
-    /// Over the whole run.
+    /// Distributions over the whole run.
     pub distributions: Vec<Distribution>,
 }
 
 impl Recording {
-    /// All tracks of a quantity in which something happened.
+    /// Returns all tracks of a quantity that have a value other than zero.
     pub fn of(&self, quantity: Quantity) -> impl Iterator<Item = &Track> {
         self.tracks.iter().filter(move |track| {
             track.quantity == quantity && track.values.iter().any(|&value| value != 0.0)

@@ -1,4 +1,5 @@
-//! What is measured, by name: `app.NAME.…`, `host.NAME.…`, `link.NAME.there.…` and `….back.…`.
+//! Figures of a run, by name: `app.NAME.…`, `host.NAME.…`, `link.NAME.there.…` and `….back.…`.
+//!
 //! Counters have the names that `nstat` prints; times are milliseconds, rates Mbit/s or per second.
 
 use super::model::AppKind;
@@ -12,15 +13,15 @@ use neap_tcp::counters::Counter;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
 
-/// All figures of a run by name.
+/// Figures of a run by name.
 pub type Figures = BTreeMap<String, f64>;
 
 /// Figures over time.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// What the columns are; the first is the time since the start, in milliseconds.
+    /// Names of the columns. The first is the time since the start, in milliseconds.
     pub names: Vec<String>,
-    /// One row per sample.
+    /// Rows, one per sample.
     pub rows: Vec<Vec<f64>>,
 }
 

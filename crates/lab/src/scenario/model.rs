@@ -1,4 +1,4 @@
-//! What a scenario file says. Unknown keys are errors everywhere.
+//! Contents of a scenario file. Unknown keys are errors everywhere.
 
 mod hostile;
 mod session;
@@ -18,16 +18,16 @@ pub(super) const COLUMN: &str = "column";
 /// A name that must exist elsewhere, with its place in the file.
 pub(super) type Name = Spanned<String>;
 
-/// A whole file.
+/// Contents of a scenario file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// One line that says what the scenario shows.
+    /// Line that says what the scenario shows.
     pub about: String,
-    /// What to look at in its figures.
+    /// Advice on which figures to look at.
     #[serde(default)]
     pub look_at: Option<String>,
-    /// The seed of all randomness.
+    /// Seed of all randomness.
     #[serde(default = "one")]
     pub seed: u64,
     /// Time before anything is measured.
@@ -35,10 +35,10 @@ pub struct Scenario {
     pub warm_up: Option<Time>,
     /// Time over which figures are measured.
     pub duration: Time,
-    /// Between two looks at sockets and queues; a thousandth of the duration by default.
+    /// Time between two looks at sockets and queues; a thousandth of the duration by default.
     #[serde(default)]
     pub sample: Option<Time>,
-    /// All addresses are of IPv6.
+    /// Whether all addresses are IPv6.
     #[serde(default)]
     pub ipv6: bool,
     /// Hosts by name.
@@ -51,25 +51,25 @@ pub struct Scenario {
     /// Applications by name.
     #[serde(default)]
     pub app: BTreeMap<String, Spanned<AppSpec>>,
-    /// Single connections by name.
+    /// Sessions by name.
     #[serde(default)]
     pub session: BTreeMap<String, Spanned<SessionSpec>>,
     /// Hostile peers by name.
     #[serde(default)]
     pub hostile: BTreeMap<String, Spanned<HostileSpec>>,
-    /// What is watched beside the figures: a run in which it does not hold fails.
+    /// Oracles that watch the run. A run in which one of their rules is broken fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
-    /// Changes of links, in any order.
+    /// Changes of links and of the settings of hosts, in any order.
     #[serde(default)]
     pub event: Vec<EventSpec>,
-    /// Figures that must hold.
+    /// Expectations about figures.
     #[serde(default)]
     pub expect: Vec<Spanned<Expectation>>,
-    /// What is compared: each sets some parameters. The sweep takes all of them, as `column`.
+    /// Columns of a comparison. Each sets some parameters; the sweep takes all of them as `column`.
     #[serde(default)]
     pub column: Vec<Column>,
-    /// Names of the columns that others have measured.
+    /// Names of the columns with published measurements.
     #[serde(default)]
     pub published: Vec<Name>,
     /// Figures that are shown for each column.
@@ -80,13 +80,13 @@ pub struct Scenario {
     pub sweep: BTreeMap<Name, Vec<toml::Value>>,
 }
 
-/// Which oracles watch a run.
+/// Oracles that watch a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Oracles {
-    /// All that holds always, and that everything arrives that was written.
+    /// The rules that always hold, and everything written must arrive.
     Delivery,
-    /// All that holds always; a connection may fail, if it says so.
+    /// The rules that always hold. A connection may fail if it says so.
     Survival,
 }
 
@@ -94,30 +94,30 @@ const fn one() -> u64 {
     1
 }
 
-/// A host.
+/// Host of a scenario.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
-    /// The name of a profile of settings: Linux of a year, or neap's own.
+    /// Name of the profile of its settings, such as `linux-6.18`.
     #[serde(default)]
     pub profile: Option<Name>,
-    /// Sysctls by their names. They come after the profile.
+    /// Sysctls by name. They are set after the profile.
     #[serde(default)]
     pub sysctl: BTreeMap<Name, toml::Value>,
-    /// Queueing discipline of all its interfaces, as `tc` would be told.
+    /// Queueing discipline of all its interfaces, in `tc`'s words.
     #[serde(default)]
     pub qdisc: Option<Name>,
-    /// How late it notices an event at the most; or quantiles: `[["50%", "43us"], ...]`.
+    /// Longest time by which it notices an event late, or quantiles: `[["50%", "43us"], ...]`.
     #[serde(default)]
     pub lateness: Option<LatenessSpec>,
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
-    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13 (218af599fa63).
-    /// Only the count changes.
+    /// Whether each packet arms a timer of its own, which is an interrupt, as in Linux 4.13
+    /// (218af599fa63). Only the count changes.
     #[serde(default)]
     pub timer_per_flow: bool,
-    /// From the wake-up of an application to its turn.
+    /// Time from the wake-up of an application to its turn.
     #[serde(default)]
     pub per_switch: Option<Time>,
     /// Its network cards.
@@ -125,11 +125,11 @@ pub struct HostSpec {
     pub nic: NicSpec,
 }
 
-/// How late a host is.
+/// Lateness of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum LatenessSpec {
-    /// Equally likely up to this.
+    /// Lateness that is uniform up to this.
     UpTo(Time),
     /// Quantiles of the lateness.
     Quantiles(Vec<(Share, Time)>),
@@ -139,15 +139,15 @@ pub enum LatenessSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
-    /// Largest IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: Option<u16>,
-    /// The card cuts super-frames (TSO).
+    /// Whether the card cuts super-frames (TSO).
     pub tso: Option<bool>,
-    /// Super-frames at all: those that the stack would cut, too.
+    /// Whether there are super-frames at all, including those that the stack would cut.
     pub gso: Option<bool>,
-    /// Received segments are joined by the card.
+    /// Whether the card joins received segments.
     pub gro: Option<bool>,
-    /// Checksums are left to the card.
+    /// Whether checksums are left to the card.
     pub checksums: Option<bool>,
     /// Transmit descriptors.
     pub ring: Option<usize>,
@@ -173,7 +173,7 @@ pub struct NicSpec {
     pub pacing_shift: Option<u8>,
 }
 
-/// A router. All about its queues is said at its links.
+/// Router of a scenario. Its queues are described at its links.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSpec {}
@@ -260,16 +260,17 @@ pub struct BottleneckSpec {
 /// Makes [`LinkSpec`] and [`DirectionSpec`], which share what can be said of one direction.
 macro_rules! directions {
     ($($(#[$doc:meta])* $field:ident: $kind:ty,)+) => {
-        /// A link: what is said here holds in both directions.
+        /// Link of a scenario. Its keys hold in both directions unless one direction says
+        /// otherwise.
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct LinkSpec {
             /// Names of two hosts or routers.
             pub ends: [Name; 2],
-            /// What differs from the first end to the second.
+            /// Keys that differ from the first end to the second.
             #[serde(default)]
             pub there: DirectionSpec,
-            /// What differs from the second end to the first.
+            /// Keys that differ from the second end to the first.
             #[serde(default)]
             pub back: DirectionSpec,
             $($(#[$doc])* #[serde(default)] pub $field: Option<$kind>,)+
@@ -283,7 +284,7 @@ macro_rules! directions {
         }
 
         impl LinkSpec {
-            /// All that is said of one direction.
+            /// Returns all keys of one direction.
             pub fn direction(&self, from: usize) -> DirectionSpec {
                 let own = if from == 0 { &self.there } else { &self.back };
                 DirectionSpec { $($field: own.$field.clone().or_else(|| self.$field.clone()),)+ }
@@ -337,34 +338,34 @@ directions! {
     mark: Share,
 }
 
-/// The kind of an application's traffic.
+/// Kind of an application's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AppKind {
-    /// Writes for ever.
+    /// Writes without end.
     Bulk,
     /// Writes `bytes` and closes.
     Transfer,
-    /// Writes a request, waits for the response, and again.
+    /// Writes a request, waits for the response, and repeats.
     RequestResponse,
     /// Writes bursts with pauses between them.
     OnOff,
-    /// A message in every interval.
+    /// Writes a message in every interval.
     Paced,
-    /// UDP datagrams, one in every interval.
+    /// Sends a UDP datagram in every interval.
     Udp,
-    /// Bulk and urgent messages on one connection.
+    /// Writes bulk and urgent messages on one connection.
     Mixed,
 }
 
-/// How the clients of a host wait for their sockets.
+/// Way in which the clients of a host wait for their sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriterKind {
     /// A thread per connection.
     #[default]
     Blocking,
-    /// One thread that waits for all of them, by edges.
+    /// One thread that waits for all of them, edge-triggered.
     Edge,
     /// Tasks of one executor.
     Async,
@@ -386,13 +387,13 @@ macro_rules! apps {
             /// Number of connections.
             #[serde(default = "one_flow")]
             pub count: u32,
-            /// When the first begins, from the start of the world.
+            /// Time at which the first begins, from the start of the world.
             #[serde(default)]
             pub start: Option<Time>,
-            /// The others begin at random within this after it.
+            /// Time within which the others begin at random after it.
             #[serde(default)]
             pub stagger: Option<Time>,
-            /// When they stop.
+            /// Time at which they stop, from the start of the world.
             #[serde(default)]
             pub stop: Option<Time>,
             $($(#[$doc])* #[serde(default)] pub $field: Option<$type>,)+
@@ -459,15 +460,20 @@ apps! {
     priority: u8, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
 }
 
-/// A change of a link.
+/// A change of a link, or of the settings of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
-    /// When it happens, from the start of the world.
+    /// Time at which the change happens, from the start of the world.
     pub at: Time,
+    /// The host whose sysctls are set.
+    pub host: Option<Name>,
+    /// Sysctls by their names, for connections that are open too.
+    #[serde(default)]
+    pub sysctl: BTreeMap<Name, toml::Value>,
     /// The link that changes.
-    pub link: Name,
-    /// The end from which on the link changes; both by default.
+    pub link: Option<Name>,
+    /// End from which on the link changes; both by default.
     pub from: Option<Name>,
     /// The new rate.
     pub rate: Option<Speed>,
@@ -483,7 +489,7 @@ pub struct EventSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// The name of the column.
+    /// Name of the column.
     pub name: Name,
     /// Parameters and their values, as in a sweep.
     #[serde(default)]
@@ -494,17 +500,17 @@ pub struct Column {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowSpec {
-    /// What the figure is, in words, with its unit.
+    /// Description of the figure in words, with its unit.
     pub what: String,
     /// The name of the figure.
     pub figure: Name,
-    /// The figure is shown multiplied by this.
+    /// Factor by which the figure is multiplied when it is shown.
     #[serde(default)]
     pub scale: Option<f64>,
     /// Digits behind the point.
     #[serde(default)]
     pub digits: usize,
-    /// Measurements of others.
+    /// Published measurements.
     #[serde(default)]
     pub published: Vec<Published>,
 }
@@ -515,50 +521,52 @@ impl RowSpec {
     }
 }
 
-/// A measurement of others.
+/// Published measurement.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
     /// Values of the sweep for which it holds.
     #[serde(default)]
     pub when: BTreeMap<Name, toml::Value>,
-    /// By the columns named as published; empty where nothing was measured.
+    /// Values by the columns named as published; empty if nothing was measured.
     pub values: Vec<String>,
-    /// Why the runs differ, if they do.
+    /// Reason why the runs differ, if they do.
     #[serde(default)]
     pub why: Option<String>,
 }
 
-/// A figure that must hold.
+/// Expectation about a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
-    /// In plain words, where `{}` is the value; its name and where it holds if nothing is said.
-    /// With words an expectation needs no bounds: then it only tells.
+    /// Text in plain words, where `{}` is the value. By default it is the figure's name and where
+    /// it holds.
+    ///
+    /// An expectation with a text needs no bounds: it only tells the value then.
     #[serde(default)]
     pub says: Option<String>,
-    /// The figure is told multiplied by this.
+    /// Factor by which the figure is multiplied when it is told.
     #[serde(default)]
     pub scale: Option<f64>,
     /// The name of the figure.
     pub figure: Name,
-    /// The figure must not be below this.
+    /// Lower bound of the figure.
     pub at_least: Option<f64>,
-    /// The figure must not be above this.
+    /// Upper bound of the figure.
     pub at_most: Option<f64>,
     /// Values of the sweep for which it must hold; all runs by default.
     #[serde(default)]
     pub when: BTreeMap<Name, toml::Value>,
-    /// Divided by the figure of the run with these values in place of its own.
+    /// Values that select the run by whose figure this figure is divided.
     #[serde(default)]
     pub relative_to: BTreeMap<Name, toml::Value>,
-    /// Less the figure of the run with these values in place of its own.
+    /// Values that select the run whose figure is subtracted.
     #[serde(default)]
     pub more_than: BTreeMap<Name, toml::Value>,
 }
 
 impl Scenario {
-    /// The time between two samples.
+    /// Returns the time between two samples.
     pub fn sample(&self) -> Nanos {
         let default = Nanos((self.duration.0.0 / 1000).max(1));
         self.sample.map_or(default, |Time(sample)| sample)

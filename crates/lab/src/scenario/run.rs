@@ -1,6 +1,6 @@
-//! One run of a scenario, from the first event to its figures.
+//! Run of a scenario, from the first event to its figures.
 
-use super::build::{LinkChange, ScenarioWorld};
+use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::units::{Share, Speed, Time};
@@ -10,26 +10,26 @@ use crate::rng::mix;
 use crate::world::{Fault, World};
 use neap_tcp::time::{Instant, Nanos};
 
-/// What a run has come to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// All figures by name.
     pub figures: Figures,
-    /// What was looked at over time.
+    /// Samples over time.
     pub series: Series,
     /// Hash of when each frame left on every link, how long it was, and of all figures.
     pub hash: String,
-    /// What plots need, if it was asked for.
+    /// Recording for plots, if it was asked for.
     pub recording: Option<Recording>,
 }
 
-/// Why a run has no figures.
+/// Reason why a run has no figures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A host spins.
+    /// A host spins: it always has more to do, and time does not pass.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// An oracle was asked for, and this does not hold.
+    /// An oracle was asked for, and this rule of it is broken.
     #[error("does not hold: {0}")]
     Broken(String),
     /// The receiver of an application got other bytes than were sent.
@@ -37,7 +37,7 @@ pub enum RunError {
     WrongByte {
         /// The name of the application.
         app: String,
-        /// Where in its stream.
+        /// Position in its stream.
         at: u64,
     },
 }
@@ -102,7 +102,17 @@ impl ScenarioWorld {
     }
 }
 
-pub(super) fn apply(world: &World, LinkChange { link, from, event, .. }: &LinkChange) {
+pub(super) fn apply(world: &World, Change { what, .. }: &Change) {
+    let (link, from, event) = match what {
+        Changed::Link { link, from, event } => (link, from, event),
+        Changed::Host { host, sysctls } => {
+            for (name, value) in sysctls {
+                let set = world.stack(*host).set_sysctl(name, value);
+                debug_assert_eq!(set, Ok(()), "it was checked when the world was built");
+            }
+            return;
+        }
+    };
     let target = world.link(*link);
     for &end in from {
         if let Some(Speed(rate)) = event.rate {

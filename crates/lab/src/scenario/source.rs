@@ -1,22 +1,22 @@
-//! The text of a scenario file, and where in it something is wrong.
+//! Text of a scenario file, and the places of its errors.
 
 use core::fmt;
 use core::ops::Range;
 use toml::Spanned;
 
-/// What a scenario's file cannot say itself: the text of the files that it names.
+/// Function that returns the text of a file that a scenario names.
 pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + Sync + 'a;
 
-/// What is wrong with a scenario file.
+/// Error of a scenario file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError {
-    /// The file's name as it was given.
+    /// Name of the file as it was given.
     pub file: String,
-    /// Its line; the first is 1.
+    /// Line of the error; the first is 1.
     pub line: usize,
-    /// The key or table on that line.
+    /// Key or table on that line.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// Description of the error, and of a right value.
     pub what: String,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for ScenarioError {
 
 impl core::error::Error for ScenarioError {}
 
-/// A scenario file as text.
+/// Scenario file as text.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
     /// The file's name, for messages.

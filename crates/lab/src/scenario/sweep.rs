@@ -1,15 +1,16 @@
 //! All combinations of the values that a scenario's parameters take.
 
+use super::Extensions;
 use super::model::{COLUMN, Column, Scenario};
 use super::source::{Files, ScenarioError, SourceFile};
 use core::fmt::Write;
 use core::ops::Range;
 use toml::{Table, Value};
 
-/// One combination: parameter and value, in the order of the parameters' names.
+/// Combination of a sweep: parameters and values, in the order of the parameters' names.
 pub type Choice = Vec<(String, Value)>;
 
-/// A choice as text, for people and to know it again.
+/// Returns a combination as text.
 pub fn describe(choice: &Choice) -> String {
     let mut text = String::new();
     for (index, (name, value)) in choice.iter().enumerate() {
@@ -19,7 +20,7 @@ pub fn describe(choice: &Choice) -> String {
     text
 }
 
-/// A value without quotation marks.
+/// Returns a value without quotation marks.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -91,6 +92,7 @@ impl SourceFile {
         &self,
         scenario: &Scenario,
         files: &Files<'_>,
+        extensions: &Extensions,
     ) -> Result<Vec<Choice>, ScenarioError> {
         let mut choices = vec![Choice::new()];
         let names = |column: &Column| Value::from(column.name.get_ref().clone());
@@ -108,7 +110,7 @@ impl SourceFile {
             for value in values {
                 let single = vec![(name.clone(), value.clone())];
                 let (changed, scenario) = self.with(&single, Some(offset))?;
-                changed.build(&scenario, files).map_err(|e| {
+                changed.build(&scenario, files, extensions).map_err(|e| {
                     let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
                     self.error_at(offset, what)
                 })?;

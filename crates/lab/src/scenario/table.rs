@@ -1,5 +1,4 @@
-//! What a scenario's rows and columns show: published figures beside those of the runs, and where
-//! they differ.
+//! Tables of a scenario: published figures beside those of the runs, and where they differ.
 
 use super::figures::Figures;
 use super::model::{self, COLUMN};
@@ -11,42 +10,42 @@ use serde::Serialize;
 /// What a published figure and one of a run may differ by, as a part, and still be called the same.
 const SAME: f64 = 0.1;
 
-/// All runs of a scenario.
+/// Table of all runs of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
-    /// The columns that others have measured.
+    /// Columns with published measurements.
     pub published: Vec<String>,
     /// All columns.
     pub columns: Vec<String>,
-    /// One per figure that is shown.
+    /// Groups of rows, one per figure that is shown.
     pub groups: Vec<TableGroup>,
-    /// In words, where the runs differ from what was published by more than a tenth, and why.
+    /// Texts that say where the runs differ from published figures by more than a tenth, and why.
     pub unmatched: Vec<String>,
 }
 
-/// One figure.
+/// Rows of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableGroup {
-    /// In words, with its unit.
+    /// Description of the figure in words, with its unit.
     pub what: String,
-    /// Digits behind the point that mean something.
+    /// Number of meaningful digits behind the point.
     pub digits: usize,
-    /// One per combination of the sweep.
+    /// Rows, one per combination of the sweep.
     pub rows: Vec<TableRow>,
 }
 
-/// One figure in all columns.
+/// Values of one figure in all columns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableRow {
-    /// The combination; empty without a sweep.
+    /// Combination of the sweep; empty without a sweep.
     pub case: String,
-    /// By published column; empty where nothing was.
+    /// Published values by column; empty if nothing was published.
     pub published: Vec<String>,
-    /// The values that the runs came to, by column.
+    /// Values of the runs by column.
     pub values: Vec<f64>,
 }
 
-/// A combination by its values alone, in the words of a table.
+/// Returns the values of a combination in the words of a table.
 pub fn brief(choice: &Choice) -> String {
     let words = choice.iter().map(|(name, value)| match value {
         toml::Value::Boolean(value) => {
@@ -59,7 +58,7 @@ pub fn brief(choice: &Choice) -> String {
 }
 
 impl Experiment<'_> {
-    /// The table of these runs, in the order of the sweep.
+    /// Returns the table of these runs, in the order of the sweep.
     ///
     /// # Errors
     /// A row whose figure does not exist.

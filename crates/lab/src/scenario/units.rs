@@ -74,9 +74,9 @@ fn share(text: &str) -> Option<Ppm> {
 /// Room in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Packets at most.
+    /// Most packets.
     pub packets: usize,
-    /// Bytes at most.
+    /// Most bytes.
     pub bytes: u64,
 }
 

@@ -1,6 +1,6 @@
-//! A world of a scenario with every oracle on.
+//! Run of a scenario's world with every oracle on.
 
-use super::build::{LinkChange, ScenarioWorld};
+use super::build::{Change, ScenarioWorld};
 use super::model::{AppKind, Oracles};
 use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
@@ -20,20 +20,20 @@ const DRAIN: Nanos = Nanos::from_secs(6 * 3600);
 /// Turns of hosts between two looks at whether all is over.
 const PATIENCE: u64 = 64;
 
-/// Most memory and sockets of a host at any time.
+/// Most memory and sockets that a host had at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
-    /// Bytes of what was received and not read, of all sockets (`skmem r`).
+    /// Bytes received and not read, of all sockets together (`r` of `skmem`).
     pub received: u64,
-    /// Bytes of what was received and not read, of the socket that had most.
+    /// Bytes received and not read, of the socket that had most.
     pub received_by_one: u64,
-    /// Bytes of what is to be sent, of all sockets (`skmem w`).
+    /// Bytes to be sent, of all sockets together (`w` of `skmem`).
     pub sending: u64,
-    /// Bytes of what is to be sent, of the socket that had most.
+    /// Bytes to be sent, of the socket that had most.
     pub sending_by_one: u64,
-    /// Connections with state of their own.
+    /// Open connections.
     pub connections: u64,
-    /// Half-open connections and those that wait to be accepted, of all listeners.
+    /// Half-open connections and those that wait to be accepted, of all listeners together.
     pub half_open: u64,
     /// Connections in TIME_WAIT.
     pub time_wait: u64,
@@ -59,25 +59,25 @@ impl Peaks {
     }
 }
 
-/// What a sound world came to.
+/// Result of a world in which every rule held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How long it was, until nothing was left to happen.
+    /// Simulated time until nothing was left to happen.
     pub simulated: Nanos,
-    /// Turns of hosts.
+    /// Number of turns of hosts.
     pub steps: u64,
-    /// Segments that were judged.
+    /// Number of segments that were judged.
     pub segments: u64,
     /// Hash of when each frame left and how long it was.
     pub hash: u64,
-    /// The most that each host held, by the host's name.
+    /// Peaks of each host, by its name.
     pub peaks: Vec<(String, Peaks)>,
-    /// What happened on all links and hosts, so that a test can tell whether its worlds are worth
-    /// anything.
+    /// Counts of events on all links and hosts, by which a test can tell whether its worlds are
+    /// interesting.
     pub events: EventCounts,
 }
 
-/// How often what happened, on all links and hosts of a world.
+/// Counts of events on all links and hosts of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
     /// Bytes that sessions and applications have read.
@@ -90,7 +90,7 @@ pub struct EventCounts {
     pub bad_checksums: u64,
     /// Packets that arrived twice.
     pub duplicated: u64,
-    /// Packets that others have passed.
+    /// Packets that were overtaken.
     pub reordered: u64,
     /// Packets too big for a hop.
     pub too_big: u64,
@@ -102,9 +102,9 @@ pub struct EventCounts {
     pub timeouts: u64,
     /// Recoveries that were undone, since nothing was lost.
     pub spurious: u64,
-    /// Visits that a pacer ended.
+    /// Transmissions that stopped at the pacing gate.
     pub paced: u64,
-    /// Visits that the account of bytes below the socket ended.
+    /// Transmissions that stopped at the small-queue limit.
     pub throttled: u64,
     /// Resets sent.
     pub resets: u64,
@@ -143,7 +143,7 @@ impl EventCounts {
         events
     }
 
-    /// Every count with its name.
+    /// Returns every count with its name.
     pub fn named(&self) -> [(&'static str, u64); 14] {
         [
             ("bytes", self.bytes),
@@ -226,7 +226,7 @@ impl WatchedRun {
     pub(crate) fn run(
         mut self,
         most: u64,
-        apply: impl Fn(&World, &LinkChange),
+        apply: impl Fn(&World, &Change),
     ) -> Result<Outcome, String> {
         let start = self.built.start;
         let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();

@@ -1,5 +1,5 @@
-//! A host under each hostile peer, with settings that are known: what it holds at the most, and
-//! what it may.
+//! Memory of a host under each hostile peer, with known settings: the most that it holds, and the
+//! most that it may hold.
 
 use super::{Broken, LONGEST, run};
 use crate::hostile::Attack;
@@ -21,25 +21,25 @@ const BACKLOG: u64 = 128;
 /// taken whole while there is any room, and `SO_RCVBUF` counts memory.
 const RECEIVE_SLACK: u64 = 2;
 
-/// What an attack came to.
+/// Result of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttackMemory {
     /// The attack.
     pub attack: Attack,
-    /// The most that the host held.
+    /// Most that the host held.
     pub peaks: Peaks,
-    /// What one socket may hold to be read, by its settings.
+    /// Bytes that one socket may hold for its reader, by its settings.
     pub receive_limit: u64,
     /// Bytes that one socket may hold to be sent, by its settings.
     pub send_limit: u64,
-    /// Half-open connections of a listener.
+    /// Most half-open connections of a listener.
     pub backlog_limit: u64,
-    /// Connections that the attacker and a session have.
+    /// Number of connections of the attacker and a session.
     pub connections: u64,
 }
 
 impl AttackMemory {
-    /// The heading of a table of these.
+    /// Heading of a table of these results.
     pub const HEADER: &'static str = "attack                 received/socket      limit   to send/socket      limit   half-open  limit   sockets";
 
     /// Runs one attack for 20 seconds, and until nothing is left of it.
@@ -60,7 +60,7 @@ impl AttackMemory {
         })
     }
 
-    /// Whether the host held no more than it may.
+    /// Returns whether the host held no more than it may.
     pub fn holds(&self) -> bool {
         let Peaks { received_by_one, sending_by_one, half_open, connections, .. } = self.peaks;
         received_by_one <= self.receive_limit

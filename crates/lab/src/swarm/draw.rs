@@ -1,4 +1,4 @@
-//! From a seed to a scenario.
+//! Draws scenarios from a seed.
 
 mod network;
 mod traffic;
@@ -57,7 +57,8 @@ enum Theme {
     Pair,
 }
 
-/// The scenario of a seed, as text: transfers, silence or hostile peers, in networks of any shape.
+/// Returns the scenario of a seed as text: transfers, silence or hostile peers, in networks of any
+/// shape.
 pub fn draw(seed: u64) -> String {
     let mut rng = Rng::new(seed).fork(200);
     let theme = match rng.below(20) {
@@ -68,8 +69,8 @@ pub fn draw(seed: u64) -> String {
     draw_theme(seed, theme, rng)
 }
 
-/// The scenario of a seed, as text: two hosts at one link, where everything must arrive. It is not
-/// that of [`draw`] for the same seed.
+/// Returns the scenario of a seed as text: two hosts at one link, where everything must arrive. It
+/// differs from that of [`draw`] for the same seed.
 pub fn draw_pair(seed: u64) -> String {
     draw_theme(seed, Theme::Pair, Rng::new(seed).fork(201))
 }

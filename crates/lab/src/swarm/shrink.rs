@@ -1,5 +1,4 @@
-//! From a broken world to a small one: whatever can be left out or made smaller without healing it
-//! is.
+//! Shrinks a broken world: everything that can be left out or made smaller without healing it is.
 
 use super::{Broken, run};
 use toml::{Table, Value};
@@ -20,8 +19,8 @@ enum PathStep {
     Index(usize),
 }
 
-/// A smaller scenario in which the same oracle says no; `text` if there is none. `progress` is told
-/// how many runs were made.
+/// Returns a smaller scenario in which the same oracle finds a fault, or `text` if there is none.
+/// `progress` is told how many runs were made.
 pub fn shrink(text: &str, broken: &Broken, progress: &dyn Fn(u32)) -> (String, Broken) {
     let Ok(table) = text.parse::<Table>() else { return (text.to_owned(), broken.clone()) };
     let mut shrinking =

@@ -5,19 +5,20 @@ use bytes::Bytes;
 use neap_stack::frame::Frame;
 use neap_tcp::time::Instant;
 
-/// What an actor sends in one turn, in order.
+/// Packets that an actor sends in one turn, in order.
 pub type Outbox = Vec<Frame>;
 
-/// A peer that sends and receives packets itself. It has no card and no lateness: it answers at the
-/// instant of an arrival.
+/// Peer that sends and receives packets itself.
+///
+/// It has no card and no lateness: it answers at the instant of an arrival.
 pub trait Actor {
-    /// An IP packet has arrived.
+    /// Takes an IP packet that has arrived.
     fn receive(&mut self, now: Instant, packet: &Bytes, out: &mut Outbox);
 
-    /// When it wants a turn though nothing arrives; asked after each turn.
+    /// Returns when the actor wants a turn even if nothing arrives. It is asked after each turn.
     fn next(&self) -> Instant;
 
-    /// The turn that it wanted, or one before it.
+    /// Gives the actor the turn that it wanted, or one before it.
     fn wake(&mut self, now: Instant, out: &mut Outbox);
 }
 

@@ -1,15 +1,16 @@
-//! The processor of a host: how late it notices, what a turn costs, who runs on it.
+//! Processor of a host: its lateness, the cost of a turn, and who runs on it.
 
 use crate::rng::{Ppm, Rng};
 use neap_tcp::time::Nanos;
 
-/// How late a host notices an event.
+/// Lateness with which a host notices an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lateness {
-    /// Anything from nothing to this, equally likely.
+    /// Uniform from zero to this.
     UpTo(Nanos),
-    /// By quantiles, linear in between: the share of all wake-ups that is no later. The first is
-    /// reached from zero; beyond the last it is as late as the last.
+    /// Quantiles, linear in between: the share of all wake-ups that is no later.
+    ///
+    /// The first is reached from zero; beyond the last it is as late as the last.
     Quantiles(Vec<(Ppm, Nanos)>),
 }
 
@@ -36,18 +37,18 @@ impl Lateness {
 /// The processor of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// From an event to the host's turn.
+    /// Time from an event to the host's turn.
     pub lateness: Lateness,
-    /// Processor time of one turn: the host has no other before it is over.
+    /// Processor time of one turn. The host has no other turn before it is over.
     pub per_wakeup: Nanos,
-    /// From the moment when a sleeping application has something to do to its turn.
+    /// Time from the moment when a sleeping application has something to do to its turn.
     pub per_switch: Nanos,
-    /// Each packet arms a timer of its own, which is an interrupt, as in Linux 4.13.
+    /// Whether each packet arms a timer of its own, which is an interrupt, as in Linux 4.13.
     pub timer_per_flow: bool,
 }
 
 impl Cpu {
-    /// A processor that costs nothing and is at most so late.
+    /// Returns a processor that costs nothing and is late by at most `lateness`.
     pub const fn up_to(lateness: Nanos) -> Self {
         let (per_wakeup, per_switch) = (Nanos::ZERO, Nanos::ZERO);
         let lateness = Lateness::UpTo(lateness);
@@ -55,16 +56,16 @@ impl Cpu {
     }
 }
 
-/// What a host's processor did (`vmstat`).
+/// Figures of a host's processor (`vmstat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuStats {
-    /// Turns of the host.
+    /// Number of turns of the host.
     pub turns: u64,
-    /// The interrupts that were for a timer of the stack.
+    /// Interrupts that were for a timer of the stack.
     pub timer_interrupts: u64,
     /// Sleeping applications that were given a turn.
     pub wakeups: u64,
-    /// Changes of who runs: from one application, or from idling, to another (`cs`).
+    /// Changes from one application, or from idling, to another (`cs`).
     pub context_switches: u64,
 }
 

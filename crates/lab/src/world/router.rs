@@ -6,14 +6,14 @@ use neap_stack::route::Prefix;
 use neap_tcp::time::Instant;
 use std::collections::BTreeMap;
 
-/// Packets of a router, by what became of them.
+/// Counts of a router's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterStats {
-    /// Sent on.
+    /// Packets sent on.
     pub forwarded: u64,
-    /// Had no route.
+    /// Packets without a route.
     pub no_route: u64,
-    /// Had used up their hop limit.
+    /// Packets whose hop limit was used up.
     pub expired: u64,
 }
 

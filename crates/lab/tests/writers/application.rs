@@ -6,8 +6,8 @@
 
 use neap_lab::app::{App, Step};
 use neap_lab::pattern::Pattern;
-use neap_stack::listener::ListenerHandle;
 use neap_stack::socket::SocketError;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};

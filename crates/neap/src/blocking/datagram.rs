@@ -264,7 +264,7 @@ impl UdpSocket {
     }
 
     fn take_batch(&self, into: &mut Vec<Datagram>, most: usize) -> Result<usize, SocketError> {
-        self.handle.recv_batch(most, |ReceivedDatagram { from, to, data }| {
+        self.handle.recv_batch(most, |ReceivedDatagram { from, to, data, .. }| {
             let local = self.show(SocketAddr::new(to, 0)).ip();
             into.push(Datagram { data, peer: self.show(from), local: Some(local) });
         })

@@ -7,7 +7,7 @@ use crate::error::socket_error;
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use core::net::SocketAddr;
-use neap_stack::listener::ListenerHandle;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::ListenOptions;

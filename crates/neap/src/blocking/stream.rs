@@ -492,7 +492,7 @@ impl TcpStream {
     /// connection. Otherwise it returns at once, and so does a drop always.
     ///
     /// # Errors
-    /// Only with a linger time: `WouldBlock` when the time is over, what is left is still sent then;
+    /// Only with a linger time: `WouldBlock` when the time is over (what is left is still sent);
     /// otherwise why the connection failed before everything was acknowledged.
     pub fn close(self) -> io::Result<()> {
         let linger = self.begin_close();

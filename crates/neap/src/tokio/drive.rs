@@ -5,7 +5,7 @@ use crate::driver::{Driver, Sleeper};
 use crate::engine::Engine;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
-use neap_stack::shard::Why;
+use neap_stack::stack::Why;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;

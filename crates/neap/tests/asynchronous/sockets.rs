@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use neap::tcp::options::SocketOption;
+use neap::SocketOption;
 use neap::tokio::{TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 

@@ -267,9 +267,9 @@ pub(crate) fn expect_nothing_below(stack: &Stack) {
     let host = stack.host();
     eventually(
         || {
-            let ports = host.interfaces(stack.now()).into_iter().flat_map(|each| each.ports);
+            let ports = host.interfaces().into_iter().flat_map(|each| each.ports);
             let queued: u64 = ports.map(|port| port.ring_bytes + port.pieces as u64).sum();
-            let flows = host.flows(stack.now());
+            let flows = host.flows();
             let below: u64 = flows.iter().map(|flow| flow.info.below_bytes).sum();
             (queued, below)
         },

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use neap::stack::stats::IpCounter;
+use neap::info::IpCounter;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use crate::common::{Family, Pattern, in_namespace, skip};
@@ -148,7 +148,7 @@ fn the_stack_answers_a_ping() {
                 assert!(buf[8..len] == echo[8..], "{size} bytes");
             }
             if family == Family::V4 {
-                assert_eq!(stack.host().ip_counters().get(IpCounter::IcmpOutEchoReps), 5);
+                assert_eq!(stack.host().ip_counter(IpCounter::IcmpOutEchoReps), 5);
             }
         }
     });

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use neap::Stack;
-use neap::stack::stack::{ListenOptions, UdpOptions};
+use neap::{ListenOptions, UdpOptions};
 
 use crate::common::{Family, eventually, in_namespace, run};
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use neap::Stack;
-use neap::tcp::counters::Counter;
+use neap::info::Counter;
 
 use crate::common::{
     Family, Pattern, eventually, expect_end, expect_nothing_left, in_namespace, run,
@@ -92,7 +92,7 @@ fn close_lingers_until_all_is_acknowledged() {
         // Far longer than the test may take: the acknowledgement ends the wait, and nothing else.
         ours.set_linger(Some(Duration::from_secs(3600))).expect("an option");
         ours.write_all(b"to the last byte").expect("written");
-        let before = stack.host().flows(stack.now());
+        let before = stack.host().flows();
         assert_eq!(before.len(), 1);
         ours.close().expect("acknowledged in time");
         let mut got = Vec::new();

@@ -9,7 +9,7 @@ use std::thread;
 
 use neap::Stack;
 use neap::device::{Packet, PacketConfig};
-use neap::stack::neighbor::Neighbor;
+use neap::net::Neighbor;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::common::{Family, Pattern, expect_end, in_namespace, run};
@@ -195,7 +195,7 @@ fn packet_stack(family: Family, gateway: bool) -> Stack {
 }
 
 fn neighbors(stack: &Stack) -> Vec<Neighbor> {
-    stack.host().interfaces(stack.now()).into_iter().flat_map(|each| each.neighbors).collect()
+    stack.host().interfaces().into_iter().flat_map(|each| each.neighbors).collect()
 }
 
 #[test]

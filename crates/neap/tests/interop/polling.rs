@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use neap::tcp::options::SocketOption;
+use neap::SocketOption;
 use neap::{Event, Events, Poller};
 
 use crate::common::{Family, Pattern, expect_end, expect_nothing_left, in_namespace};

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use neap::Stack;
 use neap::device::TunConfig;
-use neap::stack::qdisc::fq::FqStats;
-use neap::stack::qdisc::report::Xstats;
+use neap::qdisc::FqStats;
+use neap::qdisc::Xstats;
 
 use crate::common::{Family, Pattern, expect_nothing_below, in_namespace};
 
 fn fq(stack: &Stack) -> FqStats {
-    match stack.qdiscs()[0].xstats {
+    match stack.host().qdiscs()[0].xstats {
         Xstats::Fq(figures) => figures,
         other => panic!("{other:?}"),
     }
@@ -86,7 +86,7 @@ fn qdiscs_change_under_load() {
     in_namespace(|| {
         let stack = Family::V4.stack();
         assert!(stack.set_qdisc("fq speed 1").is_err());
-        assert_eq!(stack.qdiscs()[0].config.kind(), "pfifo_fast");
+        assert_eq!(stack.host().qdiscs()[0].config.kind(), "pfifo_fast");
         let pairs: Vec<_> = (0..3).map(|_| Family::V4.pair(&stack)).collect();
         thread::scope(|scope| {
             let mut senders = Vec::new();
@@ -128,7 +128,7 @@ fn each_queue_has_a_qdisc_of_its_own() {
                 scope.spawn(move || Pattern(seed).send(&mut ours, 100_000));
             }
         });
-        let qdiscs = stack.qdiscs();
+        let qdiscs = stack.host().qdiscs();
         assert_eq!(qdiscs.len(), 2);
         for qdisc in qdiscs {
             assert!(qdisc.config.to_string().starts_with("fq limit 10000p flow_limit 50p"));

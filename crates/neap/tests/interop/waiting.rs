@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use neap::stack::stack::ConnectOptions;
-use neap::tcp::options::SocketOption;
+use neap::ConnectOptions;
+use neap::SocketOption;
 use neap::{Event, Events, Poller};
 
 use crate::common::{Family, Pattern, expect_end, in_namespace};
@@ -41,7 +41,7 @@ fn threads_share_a_stream() {
                         assert!(acked >= last, "acknowledged bytes went back");
                         last = acked;
                         ours.set_option(SocketOption::QuickAck(1)).expect("an option");
-                        stack.host().flows(stack.now());
+                        stack.host().flows();
                     }
                 });
             }

@@ -9,7 +9,7 @@ use neap_tcp::time::Instant;
 
 impl Posix {
     /// `fcntl(2)`: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, and `F_SETFL` of
-    /// `O_NONBLOCK`; `O_APPEND` and `O_NOATIME` are kept.
+    /// `O_NONBLOCK`. `O_APPEND` and `O_NOATIME` are kept and do nothing.
     ///
     /// # Errors
     /// `EBADF`; `EINVAL` for other commands, a descriptor out of range, `O_DIRECT`, and `O_ASYNC`
@@ -50,11 +50,11 @@ impl Posix {
         }
     }
 
-    /// `ioctl(2)`: `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` answer what they write
-    /// through their pointer; `FIONBIO` takes `argument`.
+    /// `ioctl(2)`: `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD` and `SIOCATMARK` return the value that
+    /// Linux writes through the pointer; `FIONBIO` takes `argument`.
     ///
     /// # Errors
-    /// `EBADF`; `ENOTTY` for others; `EINVAL` on a listener and on an epoll set.
+    /// `EBADF`; `ENOTTY` for other requests; `EINVAL` on a listener and on an epoll set.
     pub fn ioctl(&self, now: Instant, fd: Fd, request: u64, argument: i32) -> Result<i32, Errno> {
         let file = self.table.file(fd)?;
         if request == FIONBIO {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const MAX_EVENTS: i32 = i32::MAX / 12;
 
 impl Posix {
-    /// `epoll_create(2)`.
+    /// `epoll_create(2)`: makes an epoll set.
     ///
     /// # Errors
     /// `EINVAL` for a size below 1, `EMFILE`.
@@ -26,7 +26,7 @@ impl Posix {
         self.epoll_create1(0)
     }
 
-    /// `epoll_create1(2)`.
+    /// `epoll_create1(2)`: makes an epoll set with flags.
     ///
     /// # Errors
     /// `EINVAL` for unknown flags, `EMFILE`.
@@ -37,12 +37,12 @@ impl Posix {
         self.table.open(Object::Epoll(Set::default()), false, flags & EPOLL_CLOEXEC != 0)
     }
 
-    /// `epoll_ctl(2)`.
+    /// `epoll_ctl(2)`: adds a descriptor to an epoll set, changes or removes it.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set or `fd` is the set itself, for an unknown
-    /// operation, and for what does not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for
-    /// sets within sets.
+    /// `EBADF`; `EINVAL` if `epfd` is no set or `fd` is the set itself, for an unknown operation,
+    /// and for flags that do not go with `EPOLLEXCLUSIVE`; `EEXIST`, `ENOENT`; `ELOOP` for sets
+    /// within sets.
     pub fn epoll_ctl(
         &self,
         epfd: Fd,
@@ -57,11 +57,11 @@ impl Posix {
         epoll::control(&set, operation, fd, &file, event)
     }
 
-    /// `epoll_wait(2)`: what is ready, at most `most` events; waits up to `timeout_ms`
-    /// milliseconds, forever if that is negative.
+    /// `epoll_wait(2)`: returns at most `most` events. It waits up to `timeout_ms` milliseconds,
+    /// and without limit if that is negative.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` where `epfd` is no set, or `most` is below 1 or above 178956970.
+    /// `EBADF`; `EINVAL` if `epfd` is no set, or `most` is below 1 or above 178956970.
     pub fn epoll_wait(
         &self,
         now: Instant,

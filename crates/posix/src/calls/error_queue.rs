@@ -19,9 +19,9 @@ const MOST: usize = SOCK_EXTENDED_ERR_LEN + sockaddr::SIZE_V6;
 fn extended_error(domain: Domain, record: &ErrorRecord) -> ([u8; MOST], usize) {
     let mut bytes = [0; MOST];
     let origin = match record.origin {
-        ErrorOrigin::Local => SO_EE_ORIGIN_LOCAL,
         ErrorOrigin::Icmp => SO_EE_ORIGIN_ICMP,
         ErrorOrigin::Icmp6 => SO_EE_ORIGIN_ICMP6,
+        _ => SO_EE_ORIGIN_LOCAL,
     };
     bytes[..4].copy_from_slice(&Errno::from(record.error).0.to_ne_bytes());
     bytes[4..7].copy_from_slice(&[origin, record.kind, record.code]);

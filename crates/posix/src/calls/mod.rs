@@ -1,4 +1,4 @@
-//! The system calls, each as far as it goes without waiting.
+//! System calls. Each does what it can without waiting.
 
 mod control;
 mod epoll;

@@ -9,7 +9,7 @@ use neap_tcp::state::State;
 use neap_tcp::time::Instant;
 
 impl Posix {
-    /// `bind(2)`. Port 0 is chosen at once.
+    /// `bind(2)`: gives a socket an address. Port 0 is replaced by a free port at once.
     ///
     /// # Errors
     /// `EINVAL` for an address that is too short or a socket that is bound or connected,
@@ -36,7 +36,7 @@ impl Posix {
         }
     }
 
-    /// `getsockname(2)`: own address, unspecified where nothing is bound.
+    /// `getsockname(2)`: returns the socket's own address, unspecified if it is not bound.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.
@@ -52,7 +52,7 @@ impl Posix {
         Ok(socket.domain.show(local))
     }
 
-    /// `getpeername(2)`.
+    /// `getpeername(2)`: returns the peer's address.
     ///
     /// # Errors
     /// `ENOTCONN`.

@@ -1,5 +1,4 @@
-//! Sockets from `socket` to `close`: what each call finds and leaves, as `net/ipv4/af_inet.c` has
-//! it.
+//! Sockets from `socket` to `close`, with the states and errors of `net/ipv4/af_inet.c`.
 
 use crate::abi::*;
 use crate::call::{Call, Outcome};
@@ -19,7 +18,7 @@ use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
 
 impl Posix {
-    /// `socket(2)`.
+    /// `socket(2)`: makes a socket.
     ///
     /// # Errors
     /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`; `EINVAL` for unknown flags, types and
@@ -46,7 +45,7 @@ impl Posix {
         self.table.open(object, flags & SOCK_NONBLOCK != 0, flags & SOCK_CLOEXEC != 0)
     }
 
-    /// `listen(2)`; again on a listener it changes the backlog.
+    /// `listen(2)`: makes a socket listen. On a listener it changes the backlog.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for UDP, `EINVAL` for a connected socket, `EADDRINUSE`.
@@ -90,10 +89,11 @@ impl Posix {
         Ok(())
     }
 
-    /// `accept4(2)`; waits as `SO_RCVTIMEO` says. The new socket inherits the listener's options.
+    /// `accept4(2)`: takes a connection from a listener. It waits up to `SO_RCVTIMEO`. The new
+    /// socket inherits the listener's options.
     ///
     /// # Errors
-    /// `EINVAL` for one that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
+    /// `EINVAL` for a socket that does not listen or unknown flags, `EOPNOTSUPP` for UDP, `EAGAIN`,
     /// `EMFILE`.
     pub fn accept(
         &self,
@@ -136,7 +136,8 @@ impl Posix {
         }
     }
 
-    /// `connect(2)`; waits as `SO_SNDTIMEO` says. `AF_UNSPEC` ends a connection.
+    /// `connect(2)`: opens a connection, or sets the peer of a UDP socket. It waits up to
+    /// `SO_SNDTIMEO`. `AF_UNSPEC` ends a connection.
     ///
     /// # Errors
     /// `EINPROGRESS`, `EALREADY`, `EISCONN`; `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`,
@@ -257,7 +258,7 @@ impl Posix {
         Ok(handle)
     }
 
-    /// `shutdown(2)`.
+    /// `shutdown(2)`: ends one or both directions of a connection.
     ///
     /// # Errors
     /// `EINVAL` for an unknown direction, `ENOTCONN`.
@@ -307,9 +308,10 @@ impl Posix {
         Ok(())
     }
 
-    /// `close(2)`. The descriptor is gone at once; with a linger time the call waits until the peer
-    /// has everything, or for so long. A call that another thread waits in keeps the file: it is
-    /// closed when that call ends.
+    /// `close(2)`: closes a descriptor. The descriptor is gone at once.
+    ///
+    /// With a linger time the call waits until the peer has everything, up to that time. A call
+    /// that another thread waits in keeps the file, which is closed when that call ends.
     ///
     /// # Errors
     /// `EBADF`.

@@ -119,7 +119,7 @@ fn whole_seconds(span: Nanos) -> u64 {
 }
 
 impl Posix {
-    /// `setsockopt(2)`.
+    /// `setsockopt(2)`: sets an option of a socket.
     ///
     /// # Errors
     /// `ENOPROTOOPT` for an option that neap does not have, or one that it cannot set to this
@@ -180,10 +180,11 @@ impl Posix {
         }
     }
 
-    /// `getsockopt(2)`: writes the value, as much as fits `out`, and answers its size.
+    /// `getsockopt(2)`: writes the value of an option to `out`, as much as fits, and returns its
+    /// size.
     ///
     /// # Errors
-    /// `ENOPROTOOPT`; `ENOTCONN` for what only a connection has.
+    /// `ENOPROTOOPT`; `ENOTCONN` for an option that only a connection has.
     pub fn getsockopt(
         &self,
         now: Instant,

@@ -277,7 +277,7 @@ impl Splice {
 }
 
 impl Posix {
-    /// `pipe2(2)`: the end that reads and the one that writes.
+    /// `pipe2(2)`: makes a pipe and returns its reading end and its writing end.
     ///
     /// # Errors
     /// `EINVAL` for flags other than `O_CLOEXEC` and `O_NONBLOCK`, `EMFILE`.
@@ -292,13 +292,16 @@ impl Posix {
         Ok([reader.open(open(read)), writer.open(open(write))])
     }
 
-    /// `splice(2)` without offsets, which neither pipes nor sockets have: moves up to `len` bytes,
-    /// as many as are there. Waits for the first ones and for room as the two descriptors and
-    /// `SPLICE_F_NONBLOCK` say; with `SPLICE_F_MORE` more will follow.
+    /// `splice(2)`: moves up to `len` bytes between a pipe and a pipe or connection, as many as are
+    /// there.
+    ///
+    /// There are no offsets, which neither pipes nor sockets have. The call waits for the first
+    /// bytes and for room, as the two descriptors and `SPLICE_F_NONBLOCK` say. `SPLICE_F_MORE` says
+    /// that more data will follow.
     ///
     /// # Errors
-    /// `EBADF`, also for the wrong end of a pipe; `EINVAL` where neither is a pipe, both are the
-    /// same one, or for unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the others of reading and
+    /// `EBADF`, also for the wrong end of a pipe; `EINVAL` if neither is a pipe, both are the same
+    /// one, or for unknown flags; `EAGAIN`; `EPIPE`, `ENOTCONN` and the others of reading and
     /// writing.
     pub fn splice(
         &self,

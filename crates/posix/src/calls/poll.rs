@@ -13,11 +13,10 @@ pub(super) fn timeout(millis: i32) -> Option<Nanos> {
 }
 
 impl Posix {
-    /// `poll(2)`: how many of `fds` have something. Descriptors that are not open here get
-    /// `POLLNVAL`; waits up to `timeout_ms` milliseconds, forever if that is negative.
+    /// `poll(2)`: fills in the events of `fds` and returns how many have any.
     ///
-    /// # Errors
-    /// None so far.
+    /// Descriptors that are not open here get `POLLNVAL`. The call waits up to `timeout_ms`
+    /// milliseconds, and without limit if that is negative. It never fails.
     pub fn poll(
         &self,
         now: Instant,

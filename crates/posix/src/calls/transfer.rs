@@ -1,8 +1,8 @@
-//! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, as `tcp_sendmsg` and
-//! `tcp_recvmsg` have it.
+//! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, after `tcp_sendmsg`
+//! and `tcp_recvmsg`.
 //!
-//! Vectors and `struct msghdr` are the caller's to flatten. Control messages come with the error
-//! queue alone, and none can be sent.
+//! The caller flattens vectors and `struct msghdr`. Control messages come only from the error
+//! queue, and none can be sent.
 
 use crate::abi::*;
 use crate::call::{Call, Outcome};
@@ -50,10 +50,10 @@ fn may_wait(file: &File, flags: i32) -> bool {
 }
 
 impl Posix {
-    /// `read(2)`: as `recv` without flags, and nothing at all for an empty buffer.
+    /// `read(2)`: receives like `recv` without flags. With an empty buffer it does nothing.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Those of [`recv`](Self::recv).
     pub fn read(
         &self,
         now: Instant,
@@ -72,10 +72,10 @@ impl Posix {
         self.recv(now, call, fd, buf, 0).map_err(file_error)
     }
 
-    /// `write(2)`.
+    /// `write(2)`: sends like `send` without flags.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn write(
         &self,
         now: Instant,
@@ -90,10 +90,10 @@ impl Posix {
         self.send(now, call, fd, data, 0).map_err(file_error)
     }
 
-    /// `recv(2)`.
+    /// `recv(2)`: receives bytes or a datagram.
     ///
     /// # Errors
-    /// As [`recv_from`](Self::recv_from).
+    /// Those of [`recv_from`](Self::recv_from).
     pub fn recv(
         &self,
         now: Instant,
@@ -105,10 +105,10 @@ impl Posix {
         Ok(self.recv_from(now, call, fd, buf, flags)?.map(|received| received.len))
     }
 
-    /// `send(2)`.
+    /// `send(2)`: sends bytes or a datagram.
     ///
     /// # Errors
-    /// As [`send_to`](Self::send_to).
+    /// Those of [`send_to`](Self::send_to).
     pub fn send(
         &self,
         now: Instant,
@@ -120,10 +120,11 @@ impl Posix {
         self.send_to(now, call, fd, data, flags, None)
     }
 
-    /// `recvfrom(2)`: [`recv_msg`](Self::recv_msg) without room for control messages.
+    /// `recvfrom(2)`: receives like [`recv_msg`](Self::recv_msg), without room for control
+    /// messages.
     ///
     /// # Errors
-    /// As [`recv_msg`](Self::recv_msg).
+    /// Those of [`recv_msg`](Self::recv_msg).
     pub fn recv_from(
         &self,
         now: Instant,
@@ -135,15 +136,16 @@ impl Posix {
         self.recv_msg(now, call, fd, buf, &mut [], flags)
     }
 
-    /// `recvmsg(2)` into a buffer for data and one for control messages (`msg_control`, laid out as
-    /// cmsg(3) says); waits as `SO_RCVTIMEO` says. `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and
-    /// `MSG_DONTWAIT` are known. With `MSG_TRUNC` on TCP the bytes are dropped and the buffer only
-    /// says how many. With `MSG_ERRQUEUE` the oldest record of the error queue comes, or `EAGAIN`
-    /// at once.
+    /// `recvmsg(2)`: receives into a buffer for data and one for control messages (`msg_control`,
+    /// laid out as cmsg(3) says). It waits up to `SO_RCVTIMEO`.
+    ///
+    /// The flags `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_DONTWAIT` are supported. With
+    /// `MSG_TRUNC` on TCP the bytes are dropped, and the buffer only says how many. With
+    /// `MSG_ERRQUEUE` the call returns the oldest record of the error queue, or `EAGAIN` at once.
     ///
     /// # Errors
-    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; what ended the
-    /// connection or an ICMP message said, once.
+    /// `EAGAIN`; `ENOTCONN`; `EINVAL` for `MSG_OOB`, since there is no urgent data; the error that
+    /// ended the connection or that an ICMP message reported, once.
     pub fn recv_msg(
         &self,
         now: Instant,
@@ -183,14 +185,16 @@ impl Posix {
         }
     }
 
-    /// `sendto(2)`, `sendmsg(2)`; waits as `SO_SNDTIMEO` says, until everything is taken.
-    /// `MSG_MORE`, `MSG_EOR`, `MSG_DONTWAIT` and `MSG_NOSIGNAL` are known; `MSG_ZEROCOPY` is a hint
-    /// that changes nothing. TCP ignores `to`.
+    /// `sendto(2)`, `sendmsg(2)`: sends data. It waits up to `SO_SNDTIMEO` until everything is
+    /// taken.
+    ///
+    /// The flags `MSG_MORE`, `MSG_EOR`, `MSG_DONTWAIT` and `MSG_NOSIGNAL` are supported.
+    /// `MSG_ZEROCOPY` is a hint that changes nothing. TCP ignores `to`.
     ///
     /// # Errors
-    /// `EAGAIN`; `EPIPE`, and of TCP without `MSG_NOSIGNAL` it is for the caller to raise SIGPIPE;
-    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams;
-    /// `EDESTADDRREQ`, `EMSGSIZE`, `ENOBUFS`; what ended the connection, once.
+    /// `EAGAIN`; `EPIPE`, for which the caller raises SIGPIPE on TCP without `MSG_NOSIGNAL`;
+    /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams; `EDESTADDRREQ`,
+    /// `EMSGSIZE`, `ENOBUFS`; the error that ended the connection, once.
     pub fn send_to(
         &self,
         now: Instant,

@@ -37,7 +37,9 @@ fn write_sysctl(name: &str, value: &str) -> std::io::Result<()> {
 /// Gives the namespace the settings that neap has, as far as it has its own, and the script's.
 fn set_sysctls(settings: &Settings) -> Result<(), Failure> {
     let config = Config::default();
-    for name in Config::names().filter(|name| name.starts_with("net.")) {
+    for name in
+        Config::sysctls().iter().map(|sysctl| sysctl.name).filter(|name| name.starts_with("net."))
+    {
         if let Some(value) = config.get(name) {
             // What belongs to the machine, not to a namespace, cannot be set here.
             let _ = write_sysctl(name, &value);

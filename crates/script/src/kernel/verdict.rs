@@ -1,4 +1,4 @@
-//! How a script ended on the kernel, and the text in which one process tells another.
+//! Verdict about a script on the kernel, and its text, by which one process tells another.
 
 use super::KernelHost;
 use super::namespace;
@@ -10,19 +10,19 @@ use core::fmt;
 use core::str::FromStr;
 use std::path::Path;
 
-/// How a script ended on the kernel.
+/// Result of a script on the kernel.
 ///
 /// Its text is a line with a word, which has the line of the script behind it if there is a
-/// difference. What there is to say follows.
+/// difference. A description follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As the script says.
+    /// The kernel did what the script says.
     Passed,
     /// The kernel does something else at this line of the script.
     Differs(u32, String),
     /// The kernel lacks something.
     Skipped(String),
-    /// It could not be run.
+    /// The script could not be run.
     Failed(String),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A text that is no [`Verdict`].
+/// Error of a text that is not a [`Verdict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the verdict on a script")]
 pub struct NoVerdict;
@@ -60,8 +60,8 @@ impl FromStr for Verdict {
     }
 }
 
-/// Runs a script on the kernel, in the network namespace of this process. `file` is where the
-/// script comes from, for what is said about it.
+/// Runs a script on the kernel, in the network namespace of this process. `file` is the script's
+/// file, for messages.
 pub fn run(script: &Script, file: &Path) -> Verdict {
     match check(script) {
         Ok(verdict) => verdict,

@@ -74,7 +74,7 @@ impl Wire {
             #[cfg(unix)]
             descriptor: None,
         };
-        Device { name: "script".into(), capabilities, queues: vec![pair] }
+        Device { name: "script".into(), capabilities, queues: vec![pair], monitor: None }
     }
 }
 

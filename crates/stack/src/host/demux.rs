@@ -1,4 +1,4 @@
-//! From addresses and ports to sockets.
+//! Demultiplexer: finds the socket of a packet by addresses and ports.
 //!
 //! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
 //! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
@@ -21,16 +21,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Who gets a segment.
+/// Receiver of a segment.
 #[derive(Debug)]
 pub(crate) enum Recipient {
-    /// The connection of exactly these addresses.
+    /// The connection with exactly these addresses.
     Connection(Arc<TcpSocket>),
-    /// An old connection; ask [`Demux::with_time_wait`].
+    /// A connection in TIME_WAIT; ask [`Demux::with_time_wait`].
     TimeWait,
     /// A listener on the local address or on all addresses.
     Listener(Arc<Listener>),
-    /// Nobody.
+    /// No socket.
     Nobody,
 }
 
@@ -45,7 +45,6 @@ struct TimeWaitEntry {
 /// All TCP sockets of a host by address.
 pub(crate) struct Demux {
     key: FlowKey,
-    max_time_wait: usize,
     tables: Mutex<Tables>,
 }
 
@@ -66,38 +65,35 @@ struct Tables {
     /// serial number tells an entry from a later one in the same place.
     expiry: VecDeque<(Instant, u32, u32)>,
     next_serial: u32,
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    max_time_wait: usize,
     uses: PortUses,
     ephemeral: Ephemeral,
     is_shut_down: bool,
 }
 
-/// How many sockets of each kind a host has.
+/// Numbers of TCP sockets of a host, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SocketCounts {
-    /// Connections with state of their own.
+    /// Open connections.
     pub connections: usize,
     /// Listeners.
     pub listeners: usize,
     /// Connections in TIME_WAIT.
     pub time_wait: usize,
-    /// Half-open connections of all listeners.
+    /// Half-open connections of all listeners together.
     pub requests: usize,
-    /// Connections that wait to be accepted, of all listeners.
+    /// Connections of all listeners together that wait to be accepted.
     pub waiting: usize,
 }
 
 impl Demux {
-    /// Empty tables. `ports` is `net.ipv4.ip_local_port_range`, `max_time_wait`
-    /// `net.ipv4.tcp_max_tw_buckets`.
-    pub(crate) fn new(
-        key: FlowKey,
-        ports: RangeInclusive<u16>,
-        seed: u64,
-        max_time_wait: usize,
-    ) -> Self {
+    /// Empty tables, without a port to choose and without room in TIME-WAIT; see
+    /// [`set_limits`](Self::set_limits).
+    pub(crate) fn new(key: FlowKey, seed: u64) -> Self {
         Self {
             key,
-            max_time_wait,
             tables: Mutex::new(Tables {
                 connections: HashTable::new(),
                 listeners: HashTable::new(),
@@ -106,18 +102,28 @@ impl Demux {
                 time_wait_entries: Slab::new(),
                 expiry: VecDeque::new(),
                 next_serial: 0,
+                max_time_wait: 0,
                 uses: PortUses::default(),
-                ephemeral: Ephemeral::new(ports, seed),
+                ephemeral: Ephemeral::new(seed),
                 is_shut_down: false,
             }),
         }
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on, and keeps at most
+    /// `max_time_wait` connections in TIME-WAIT (`net.ipv4.tcp_max_tw_buckets`) when the next one
+    /// comes.
+    pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
+        let mut tables = self.lock();
+        tables.ephemeral.set_range(ports);
+        tables.max_time_wait = max_time_wait;
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         lock(&self.tables)
     }
 
-    /// Who gets a segment of this flow.
+    /// Returns the receiver of a segment of this flow.
     pub(crate) fn lookup(&self, tuple: &FourTuple) -> Recipient {
         let hash = self.key.hash(tuple);
         let tables = self.lock();
@@ -187,10 +193,10 @@ impl Demux {
         let tuple = *socket.tuple();
         let hash = key.hash(&tuple);
         let mut tables = self.lock();
-        if !tables.remove(key, socket) || tables.is_shut_down || self.max_time_wait == 0 {
+        if !tables.remove(key, socket) || tables.is_shut_down || tables.max_time_wait == 0 {
             return;
         }
-        while tables.time_wait_entries.len() >= self.max_time_wait {
+        while tables.time_wait_entries.len() >= tables.max_time_wait {
             let Some((_, slot, serial)) = tables.expiry.pop_front() else { break };
             tables.remove_time_wait(key, slot, serial);
         }

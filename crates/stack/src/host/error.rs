@@ -1,50 +1,51 @@
-//! Why a socket call failed.
+//! Errors of socket calls.
 
 use crate::net::egress::NoRoute;
 use crate::net::topology::NoSource;
 use neap_tcp::connection::ConnectionError;
 use thiserror::Error;
 
-/// Why a socket call failed, besides what the connection itself says.
+/// Reason why a socket call failed, other than an error of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SocketError {
-    /// `EADDRINUSE`
+    /// Another socket has the address and port (`EADDRINUSE`).
     #[error("address already in use")]
     AddressInUse,
-    /// `EADDRNOTAVAIL`: not an address of this host, or no port is left.
+    /// The address is not one of this host, or no port is left (`EADDRNOTAVAIL`).
     #[error("cannot assign requested address")]
     AddressNotAvailable,
-    /// `ENETUNREACH`
+    /// No route leads to the destination (`ENETUNREACH`).
     #[error("network is unreachable")]
     NetworkUnreachable,
-    /// `EHOSTUNREACH`
+    /// The destination host cannot be reached (`EHOSTUNREACH`).
     #[error("no route to host")]
     HostUnreachable,
-    /// `ECONNREFUSED`: a port unreachable message came back.
+    /// The peer has no socket on this port, as an ICMP message said (`ECONNREFUSED`).
     #[error("connection refused")]
     Refused,
-    /// `EAFNOSUPPORT`: IPv4 mixed with IPv6.
+    /// IPv4 and IPv6 addresses were mixed (`EAFNOSUPPORT`).
     #[error("address family not supported by protocol")]
     AddressFamily,
-    /// `EDESTADDRREQ`
+    /// The datagram has no destination, and the socket is not connected (`EDESTADDRREQ`).
     #[error("destination address required")]
     DestinationRequired,
-    /// `EMSGSIZE`
+    /// The datagram is larger than a packet can be (`EMSGSIZE`).
     #[error("message too long")]
     MessageTooLong,
-    /// `EAGAIN`
+    /// The call would have to wait (`EAGAIN`).
     #[error("resource temporarily unavailable")]
     WouldBlock,
-    /// `ENOBUFS`: the qdisc refused the datagram.
+    /// The qdisc refused the datagram (`ENOBUFS`).
     #[error("no buffer space available")]
     NoBuffers,
-    /// `EINVAL`
+    /// An argument is invalid, such as port 0 for a peer (`EINVAL`).
     #[error("invalid argument")]
     InvalidArgument,
-    /// What an ICMP message said that has no word of its own here.
+    /// An ICMP message reported another error.
     #[error(transparent)]
     Reported(ConnectionError),
-    /// The stack is shut down.
+    /// The stack was shut down.
     #[error("the stack is shut down")]
     ShutDown,
 }

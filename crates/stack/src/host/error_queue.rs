@@ -1,7 +1,7 @@
-//! The error queue of a socket (`sk_error_queue`): what routers and the own host said of packets
-//! that it sent, one record each, for who reads it beside the data (`MSG_ERRQUEUE` of `recvmsg(2)`,
-//! ip(7)).
+//! Error queue of a socket (`sk_error_queue`): errors that routers and this host report about sent
+//! packets.
 //!
+//! Each error is one record, which is read beside the data (`MSG_ERRQUEUE` of `recvmsg(2)`, ip(7)).
 //! Cost: nothing until the first record; then a deque, bounded by the receive buffer.
 
 use bytes::Bytes;
@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 /// quoted (Linux's smallest `truesize`).
 const OVERHEAD: u32 = 768;
 
-/// Who found the error (`SO_EE_ORIGIN_*`).
+/// Source of a reported error (`SO_EE_ORIGIN_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ErrorOrigin {
-    /// This host, when the packet was to be sent.
+    /// This host, before the packet was sent.
     Local,
     /// An ICMP message.
     Icmp,
@@ -24,25 +25,25 @@ pub enum ErrorOrigin {
     Icmp6,
 }
 
-/// One error (`struct sock_extended_err`, and what goes with it).
+/// Record of the error queue (`struct sock_extended_err`, and what belongs to it).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorRecord {
-    /// What a call would fail with (`ee_errno`).
+    /// Error that a call would return (`ee_errno`).
     pub error: ConnectionError,
-    /// Who found it.
+    /// Source of the report.
     pub origin: ErrorOrigin,
     /// Type of the ICMP message, or 0.
     pub kind: u8,
     /// Code of the ICMP message, or 0.
     pub code: u8,
-    /// MTU in bytes where the packet was too big, pointer of a parameter problem; else 0
-    /// (`ee_info`).
+    /// MTU in bytes if the packet was too big, pointer of a parameter problem, or 0 (`ee_info`).
     pub info: u32,
-    /// Where the packet was going.
+    /// Destination of the packet.
     pub destination: SocketAddr,
-    /// Who sent the ICMP message.
+    /// Sender of the ICMP message.
     pub offender: Option<IpAddr>,
-    /// As much of the packet as the message quotes: of UDP its payload, of TCP from the header on.
+    /// Quoted part of the packet: of UDP its payload, of TCP from the header on.
     pub data: Bytes,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct ErrorReport {
     pub(crate) is_too_big: bool,
 }
 
-/// Records in the order in which they came.
+/// Error queue of one socket, oldest record first.
 #[derive(Debug, Default)]
 pub struct ErrorQueue {
     records: VecDeque<ErrorRecord>,
@@ -75,17 +76,18 @@ pub struct ErrorQueue {
 }
 
 impl ErrorQueue {
-    /// Whether there is none.
+    /// Returns whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Memory that it takes of the receive buffer.
+    /// Returns the bytes of memory that the records take of the receive buffer.
     pub fn memory(&self) -> u32 {
         self.memory
     }
 
-    /// Appends a record while all stays below `room` bytes (`sock_queue_err_skb`); whether it did.
+    /// Appends a record if all records stay below `room` bytes (`sock_queue_err_skb`). Returns
+    /// whether it did.
     pub fn push(&mut self, record: ErrorRecord, room: u32) -> bool {
         let memory = self.memory.saturating_add(record.memory());
         let fits = memory < room;
@@ -96,8 +98,10 @@ impl ErrorQueue {
         fits
     }
 
-    /// Takes the oldest record. `tell` gets the error that the next call fails with from now on, if
-    /// that changes: it follows the ICMP records (`sock_dequeue_err_skb`).
+    /// Takes the oldest record (`sock_dequeue_err_skb`).
+    ///
+    /// `tell` gets the error that the next call fails with from then on, if that changes: it
+    /// follows the ICMP records.
     pub fn pop(&mut self, tell: impl FnOnce(Option<ConnectionError>)) -> Option<ErrorRecord> {
         let record = self.records.pop_front()?;
         self.memory = self.memory.saturating_sub(record.memory());
@@ -109,7 +113,7 @@ impl ErrorQueue {
         Some(record)
     }
 
-    /// Forgets all (`skb_errqueue_purge`).
+    /// Removes all records (`skb_errqueue_purge`).
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -20,8 +20,8 @@ const FLUSHING: Flags =
 /// Flags in which merged segments may differ.
 const MAY_DIFFER: Flags = Flags::PSH.union(Flags::FIN).union(Flags::CWR);
 
-/// Holds segments of the current batch. `K` names a flow: the 4-tuple, and whatever else must
-/// agree.
+/// Segments of the current receive batch that may be joined (generic receive offload). `K` names a
+/// flow: the 4-tuple, and whatever else must agree.
 #[derive(Debug)]
 pub struct Gro<K> {
     /// Oldest first in each bucket.
@@ -43,8 +43,8 @@ impl<K> Default for Gro<K> {
 }
 
 impl<K: PartialEq> Gro<K> {
-    /// Takes one segment of flow `key`, whose `hash` picks the bucket. What can wait no longer goes
-    /// to `deliver`, in order within each flow.
+    /// Takes one segment of flow `key`, whose `hash` picks the bucket. Segments that can wait no
+    /// longer go to `deliver`, in order within each flow.
     pub fn receive(
         &mut self,
         key: K,
@@ -83,14 +83,14 @@ impl<K: PartialEq> Gro<K> {
         bucket.push(Held { key, segment, size });
     }
 
-    /// Delivers all that is held: the batch is over.
+    /// Delivers all segments that are held, at the end of the batch.
     pub fn flush(&mut self, deliver: &mut impl FnMut(K, Segment)) {
         for held in self.buckets.iter_mut().flat_map(|bucket| bucket.drain(..)) {
             deliver(held.key, held.segment);
         }
     }
 
-    /// Whether nothing is held.
+    /// Returns whether no segment is held.
     pub fn is_empty(&self) -> bool {
         self.buckets.iter().all(Vec::is_empty)
     }

@@ -1,4 +1,4 @@
-//! ICMP errors, and packets that no neighbour takes, to the sockets that they concern.
+//! Delivery of ICMP errors and of failures of neighbours to the sockets that they concern.
 
 use super::Host;
 use super::error_queue::{ErrorOrigin, ErrorRecord, ErrorReport};

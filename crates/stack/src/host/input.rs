@@ -8,7 +8,7 @@ use super::demux::Recipient;
 use super::gro::Gro;
 use super::listener::{Answer, Listener};
 use super::tcp::TcpSocket;
-use crate::device::{Medium, Received, RxChecksum};
+use crate::device::{Received, RxChecksum};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
@@ -59,8 +59,7 @@ struct Delivery<'a> {
 impl Input<'_> {
     /// Takes a packet from a device.
     pub(crate) fn receive(&mut self, mut packet: Received) {
-        let medium = self.interface.map(|interface| interface.capabilities().medium);
-        if let Some(Medium::Ethernet(own)) = medium {
+        if let Some(own) = self.interface.and_then(|interface| interface.link_address()) {
             let Ok(header) = ethernet::parse(&packet.data) else {
                 return self.drop(DropReason::LinkHeader);
             };
@@ -456,11 +455,10 @@ impl Host {
         iss: Option<SeqNumber>,
     ) {
         let mut route = CachedRoute::default();
-        let Some(mtu) = route.refresh(&self.net, visit.now, tuple.remote).map(|route| route.mtu)
-        else {
+        let Some(way) = route.refresh(&self.net, visit.now, tuple.local, tuple.remote) else {
             return self.count_drop(DropReason::NoRoute);
         };
-        let cx = self.listen_context(visit, mtu);
+        let cx = self.listen_context(visit, way.mtu);
         match listener.on_segment(&cx, tuple, &segment, iss) {
             Answer::Ignore => {}
             Answer::Full => self.count_drop(DropReason::ListenerFull),

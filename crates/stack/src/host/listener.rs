@@ -41,16 +41,16 @@ pub(crate) struct ListenContext<'a> {
     pub(crate) mtu: u32,
 }
 
-/// What the host does with a segment that a listener looked at. Nothing was sent yet.
+/// Action of the host after a listener has judged a segment. Nothing was sent yet.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Nothing; the segment is dropped without being bad.
+    /// Do nothing. The segment is dropped without being bad.
     Ignore,
-    /// Dropped for lack of room.
+    /// Drop the segment for lack of room.
     Full,
-    /// Dropped as no part of a handshake.
+    /// Drop the segment, which is no part of a handshake.
     NoHandshake,
-    /// Send this.
+    /// Send this segment.
     Send(Segment),
     /// Send the reset that RFC 9293 section 3.10.7.2 asks for.
     Reset,
@@ -240,11 +240,12 @@ impl Listener {
         &self,
         now: Instant,
         key: FlowKey,
+        config: &Config,
         mut send: impl FnMut(&FourTuple, Segment),
     ) {
         let mut due = Vec::new();
         let mut backlog = self.lock();
-        backlog.expire(now, key, &mut due);
+        backlog.expire(now, key, config, &mut due);
         let next = backlog.deadline();
         drop(backlog);
         self.cell.publish(next);
@@ -282,7 +283,7 @@ impl Backlog {
         is_full: bool,
     ) -> Answer {
         let entry = &mut self.requests[slot];
-        match entry.request.on_segment(cx.now, segment) {
+        match entry.request.on_segment(cx.now, segment, &cx.config) {
             RequestVerdict::Drop => Answer::Ignore,
             RequestVerdict::Retransmit(segment) | RequestVerdict::Challenge(segment) => {
                 Answer::Send(segment)
@@ -424,7 +425,13 @@ impl Backlog {
         }
     }
 
-    fn expire(&mut self, now: Instant, key: FlowKey, send: &mut Vec<(FourTuple, Segment)>) {
+    fn expire(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        config: &Config,
+        send: &mut Vec<(FourTuple, Segment)>,
+    ) {
         for level in 0..LEVELS {
             while let Some(&(queued_for, slot, serial)) = self.timers[level].front() {
                 if queued_for > now {
@@ -440,7 +447,7 @@ impl Backlog {
                     self.timers[level].push_back((entry.request.deadline(), slot, serial));
                     continue;
                 }
-                match entry.request.on_deadline(now) {
+                match entry.request.on_deadline(now, config) {
                     RequestVerdict::Retransmit(segment) => {
                         send.push((entry.tuple, segment));
                         let next = (entry.request.deadline(), slot, serial);

@@ -1,6 +1,6 @@
-//! Sockets, the way up to them, and who visits them: all of one host above its links.
+//! Sockets of one host, the way up to them, and the drivers that visit them.
 //!
-//! [`Host`] is over [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
+//! [`Host`] is above [`Net`]. Its tables ([`demux`], [`udp`], [`registry`]) hold sockets; a socket
 //! gets the host as an argument of each call, so sockets and tables do not own each other.
 
 pub(crate) mod bound;
@@ -10,6 +10,7 @@ pub mod error_queue;
 pub mod gro;
 mod icmp_error;
 pub(crate) mod input;
+mod links;
 pub(crate) mod listener;
 pub(crate) mod opening;
 mod pages;
@@ -17,22 +18,22 @@ mod ports;
 pub mod readiness;
 pub(crate) mod registry;
 pub(crate) mod run_list;
-pub mod shard;
+pub(crate) mod shard;
 pub(crate) mod tcp;
 mod tcp_egress;
 pub(crate) mod udp;
 
+use crate::event::Subscribers;
 use crate::flow::FlowKey;
 use crate::net::rate_limit::RateLimit;
 use crate::net::reassembly;
 use crate::net::{Net, Seeds, Visit};
 use crate::sync::{Mutex, lock};
 use core::net::IpAddr;
-use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use demux::Demux;
 use error::SocketError;
-use neap_tcp::config::Config;
+use neap_tcp::config::{Config, SysctlError};
 use neap_tcp::handshake::SynCookies;
 use neap_tcp::isn::Secrets;
 use neap_tcp::options::SocketOptions;
@@ -42,33 +43,20 @@ use shard::Shard;
 use std::sync::Arc;
 use udp::UdpTable;
 
-/// What a host is made with.
+/// Settings with which a [`Stack`](crate::stack::Stack) is made.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Randomness of the host: every secret is derived from it. Equal seeds make equal hosts.
+    /// Random number from which every secret of the host is derived. Equal seeds make equal hosts.
     pub seed: u64,
-    /// Settings of TCP; `tcp_congestion_control` must name one that exists.
+    /// Settings of TCP. `tcp_congestion_control` must name a controller that exists.
     pub config: Config,
-    /// Drivers that may poll at the same time; at least one.
+    /// Number of drivers that may poll at the same time; at least one.
     pub shards: usize,
-    /// `net.ipv4.ip_local_port_range`.
-    pub ip_local_port_range: RangeInclusive<u16>,
-    /// `net.ipv4.tcp_max_tw_buckets`.
-    pub tcp_max_tw_buckets: usize,
-    /// Limits of reassembly.
-    pub reassembly: reassembly::Config,
 }
 
 impl Default for StackConfig {
     fn default() -> Self {
-        Self {
-            seed: 0,
-            config: Config::default(),
-            shards: 1,
-            ip_local_port_range: 32_768..=60_999,
-            tcp_max_tw_buckets: 262_144,
-            reassembly: reassembly::Config::default(),
-        }
+        Self { seed: 0, config: Config::default(), shards: 1 }
     }
 }
 
@@ -82,6 +70,7 @@ pub(crate) struct Host {
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
     pub(crate) registry: Registry,
+    pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
     reset_limit: RateLimit,
     /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
@@ -114,22 +103,20 @@ impl Host {
     pub(crate) fn new(config: StackConfig) -> Self {
         let seed = |purpose| fork(config.seed, purpose);
         let flow_key = FlowKey::new(seed(1), seed(2));
-        let ports = config.ip_local_port_range;
-        let slack = Nanos(config.config.timer_slack_ns.into());
-        let shards: Box<[Shard]> =
-            (0..config.shards).map(|index| Shard::new(index, slack)).collect();
+        let shards: Box<[Shard]> = (0..config.shards).map(Shard::new).collect();
         let seeds =
             Seeds { topology: seed(7), reassembly: seed(8), identification: seed(10) as u32 };
-        let net = Net::new(seeds, flow_key, config.reassembly, shards[0].list.bell().clone());
-        Self {
+        let net = Net::new(seeds, flow_key, shards[0].list.bell().clone());
+        let host = Self {
             net,
-            config: Mutex::new(Arc::new(config.config)),
+            config: Mutex::default(),
             secrets: Secrets::from_seed(seed(3)),
             cookies: SynCookies::from_seed(seed(4)),
             flow_key,
-            demux: Demux::new(flow_key, ports.clone(), seed(5), config.tcp_max_tw_buckets),
-            udp: UdpTable::new(ports, seed(6)),
+            demux: Demux::new(flow_key, seed(5)),
+            udp: UdpTable::new(seed(6)),
             registry: Registry::default(),
+            events: Subscribers::default(),
             shards,
             reset_limit: RateLimit::default(),
             part_seed: AtomicU64::new(seed(11)),
@@ -137,16 +124,47 @@ impl Host {
             default_options: Arc::default(),
             last_seen: AtomicU64::new(0),
             is_shut_down: AtomicBool::new(false),
-        }
+        };
+        host.set_config(config.config);
+        host
     }
 
-    /// The settings of TCP now. One mutex.
+    /// The settings now. One mutex.
     pub(crate) fn config(&self) -> Arc<Config> {
         lock(&self.config).clone()
     }
 
+    /// Replaces the settings. The tables of the host go by them at once; an open socket takes them
+    /// up when it is next visited, since its route counts as changed then. Cost: one visit's look
+    /// for a route, for each socket that is used again.
     pub(crate) fn set_config(&self, config: Config) {
-        *lock(&self.config) = Arc::new(config);
+        self.apply(&mut lock(&self.config), config);
+    }
+
+    /// As [`Stack::set_sysctl`](crate::stack::Stack::set_sysctl).
+    pub(crate) fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        let mut current = lock(&self.config);
+        let mut config = Config::clone(&current);
+        config.set(name, value)?;
+        self.apply(&mut current, config);
+        Ok(())
+    }
+
+    /// Under the lock of the settings: the tables never go by those of another caller.
+    fn apply(&self, current: &mut Arc<Config>, config: Config) {
+        let Config { ip_local_port_range: ports, tcp_max_tw_buckets, .. } = config;
+        let Config { ipfrag_high_thresh, ipfrag_time, timer_slack_ns, .. } = config;
+        self.demux.set_limits(ports.low..=ports.high, tcp_max_tw_buckets as usize);
+        self.udp.set_ports(ports.low..=ports.high);
+        self.net.set_reassembly(reassembly::Config {
+            high_thresh: ipfrag_high_thresh as usize,
+            time: Nanos::from_secs(ipfrag_time.into()),
+        });
+        for shard in &self.shards {
+            shard.list.set_slack(Nanos(timer_slack_ns.into()));
+        }
+        *current = Arc::new(config);
+        self.net.topology.note_change();
     }
 
     /// A secret for something that is made while the host runs.
@@ -204,13 +222,6 @@ impl Host {
             self.close_listener(&listener, now);
         }
         self.udp.shut_down();
-    }
-
-    /// Removes all interfaces with their routes, and closes their devices.
-    pub(crate) fn remove_interfaces(&self) {
-        for shard in &self.shards {
-            shard.remove_queues();
-        }
-        self.net.topology.clear();
+        self.events.end();
     }
 }

@@ -1,4 +1,4 @@
-//! How sockets come to be: `connect`, `listen`, and what a handshake leads to.
+//! Opening of sockets: `connect`, `listen`, `bind`, and connections that a handshake led to.
 
 use super::Host;
 use super::bound::Bound;
@@ -12,7 +12,6 @@ use crate::net::Visit;
 use crate::net::egress::CachedRoute;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
-use neap_tcp::congestion;
 use neap_tcp::connection::{Connection, Setup};
 use neap_tcp::handshake::Accepted;
 use neap_tcp::options::SocketOptions;
@@ -24,25 +23,25 @@ use std::task::Waker;
 /// Ports that `connect` tries when other threads take them in between.
 const CONNECT_TRIES: u32 = 16;
 
-/// What was asked of [`Stack::connect`](crate::stack::Stack::connect).
+/// Options of [`Stack::connect`](crate::stack::Stack::connect).
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Own address and port; unspecified and 0 are chosen by the stack.
+    /// Address and port of this end. The stack chooses an unspecified address and port 0.
     pub local: Option<SocketAddr>,
-    /// Socket options from the start.
+    /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
 }
 
-/// What was asked of [`Stack::listen`](crate::stack::Stack::listen).
+/// Options of [`Stack::listen`](crate::stack::Stack::listen).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Connections that may wait to be accepted; `somaxconn` is the upper bound.
+    /// Most connections that wait to be accepted. `somaxconn` is the upper bound.
     pub backlog: u32,
-    /// `SO_REUSEADDR`: old connections on the port do not matter.
+    /// `SO_REUSEADDR`: old connections on the port do not prevent listening.
     pub reuse_address: bool,
     /// `IPV6_V6ONLY`: a listener on `[::]` does not take connections of IPv4.
     pub only_v6: bool,
-    /// What accepted sockets inherit.
+    /// Options that accepted sockets inherit.
     pub options: SocketOptions,
 }
 
@@ -146,14 +145,20 @@ impl Host {
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let Visit { now, shard } = visit;
-        let config = self.config();
-        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
-        let controller = congestion::by_name(controller).ok_or(SocketError::InvalidArgument)?;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
         let id = cell.id();
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
-        let mtu = route.refresh(&self.net, now, tuple.remote).map_or(0, |route| route.mtu);
+        // The route before the settings: settings that change in between are taken up later,
+        // since the route is old then.
+        let way = route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mtu = way.map_or(0, |way| way.mtu);
+        let config = self.config();
+        let controller = options.congestion.unwrap_or(&config.tcp_congestion_control);
+        let Ok(controller) = config.controllers.make(controller) else {
+            self.registry.release(id);
+            return Err(SocketError::InvalidArgument);
+        };
         let setup = Setup {
             config,
             counters: shard.counters().clone(),

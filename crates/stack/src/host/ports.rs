@@ -57,14 +57,20 @@ pub(crate) struct Ephemeral {
 }
 
 impl Ephemeral {
-    /// Chooses within `range` (`net.ipv4.ip_local_port_range`); `seed` starts the counters.
-    pub(crate) fn new(range: RangeInclusive<u16>, seed: u64) -> Self {
+    /// Chooses nothing before it has a range; `seed` starts the counters.
+    pub(crate) fn new(seed: u64) -> Self {
         let mut state = seed;
         let perturbation = core::array::from_fn(|_| {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (state >> 32) as u32
         });
-        Self { range, perturbation }
+        // Empty.
+        Self { range: RangeInclusive::new(1, 0), perturbation }
+    }
+
+    /// Chooses within `range` from now on (`net.ipv4.ip_local_port_range`).
+    pub(crate) fn set_range(&mut self, range: RangeInclusive<u16>) {
+        self.range = range;
     }
 
     /// The first port that `is_free` for a flow whose remote end and local address hash to `hash`.
@@ -89,6 +95,13 @@ impl Ephemeral {
 mod tests {
     use super::*;
 
+    fn within(range: RangeInclusive<u16>, seed: u64) -> Ephemeral {
+        let mut ephemeral = Ephemeral::new(seed);
+        assert_eq!(ephemeral.choose(3, |_| true), None, "no range yet");
+        ephemeral.set_range(range);
+        ephemeral
+    }
+
     #[test]
     fn uses_are_counted_down_to_nothing() {
         let mut uses = PortUses::default();
@@ -103,19 +116,19 @@ mod tests {
 
     #[test]
     fn the_whole_range_is_tried_and_no_more() {
-        let mut ephemeral = Ephemeral::new(40_000..=40_003, 1);
+        let mut ephemeral = within(40_000..=40_003, 1);
         let mut taken = Vec::new();
         while let Some(port) = ephemeral.choose(7, |port| !taken.contains(&port)) {
             taken.push(port);
         }
         taken.sort_unstable();
         assert_eq!(taken, [40_000, 40_001, 40_002, 40_003]);
-        assert_eq!(Ephemeral::new(u16::MAX..=u16::MAX, 1).choose(3, |_| true), Some(u16::MAX));
+        assert_eq!(within(u16::MAX..=u16::MAX, 1).choose(3, |_| true), Some(u16::MAX));
     }
 
     #[test]
     fn two_opens_to_one_peer_get_different_ports_even_if_the_first_is_free_again() {
-        let mut ephemeral = Ephemeral::new(32_768..=60_999, 9);
+        let mut ephemeral = within(32_768..=60_999, 9);
         assert_ne!(ephemeral.choose(7, |_| true), ephemeral.choose(7, |_| true));
     }
 }

@@ -1,4 +1,4 @@
-//! Readiness: a word of bits and a generation, and the waiters that sleep on it.
+//! Readiness of a socket: a word of bits and a generation, and the waiters that sleep on it.
 //!
 //! A waiter reads the word, tries its call, and registers with the generation that it read before
 //! the try; a change in between makes the registration fail, so no change is lost. It is woken only
@@ -12,20 +12,20 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use std::task::Waker;
 
-/// What a socket is ready for (`EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR`).
+/// Events that a socket is ready for (`EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR`).
 pub use neap_tcp::connection::Readiness as Ready;
 
-/// A reading of [`Readiness`]: the bits, and the generation that a waiter passes back.
+/// Value of a [`Readiness`] at one moment: the bits, and the generation that a waiter passes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyState(u64);
 
 impl ReadyState {
-    /// What the socket was ready for.
+    /// Returns the events that the socket was ready for.
     pub fn bits(self) -> Ready {
         Ready::from_bits_truncate(self.0 as u8)
     }
 
-    /// Counts the gains of bits.
+    /// Returns the generation, which grows with each gain of readiness.
     pub fn generation(self) -> u64 {
         self.0 >> GENERATION
     }
@@ -36,7 +36,7 @@ const WAITED_FOR: u64 = 1 << 8;
 /// Where the generation begins in the word.
 const GENERATION: u32 = 9;
 
-/// The readiness of one socket.
+/// Readiness of one socket, and its waiters.
 #[derive(Debug, Default)]
 pub struct Readiness {
     word: AtomicU64,
@@ -50,18 +50,18 @@ struct Waiter {
 }
 
 impl Readiness {
-    /// Nothing ready, nobody waiting.
+    /// Returns a readiness with nothing ready and nobody waiting.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The bits and the generation now.
+    /// Returns the current bits and generation.
     pub fn state(&self) -> ReadyState {
         ReadyState(self.word.load(Ordering::Acquire))
     }
 
-    /// Replaces the bits. What was gained, and those of `edges` that are set, advance the
-    /// generation and wake who waits for them; what is lost concerns nobody who waits.
+    /// Replaces the bits. Gained bits, and those set in `edges`, advance the generation and wake
+    /// the waiters for them. Lost bits wake nobody.
     pub fn set(&self, bits: Ready, edges: Ready) {
         let edges = edges & bits;
         if !edges.is_empty() || self.state().bits() != bits {
@@ -69,7 +69,8 @@ impl Readiness {
         }
     }
 
-    /// Adds bits, and wakes their waiters even if they were there before: something new came.
+    /// Adds bits and wakes their waiters even if the bits were set before, since something new
+    /// came.
     pub fn signal(&self, bits: Ready) {
         self.change(|before| (before | bits, bits));
     }
@@ -104,9 +105,10 @@ impl Readiness {
         woken.into_iter().for_each(|waiter| waiter.waker.wake());
     }
 
-    /// Wakes `waker` at the next gain of any of `interest`, unless something was gained since
-    /// `seen`: then nothing is registered and the answer is false. A waiter that is registered
-    /// already is kept once, with both interests.
+    /// Registers `waker` for the next gain of any of `interest`. Returns false and registers
+    /// nothing if something was gained since `seen`.
+    ///
+    /// A waiter that is registered already is kept once, with both interests.
     #[must_use = "false means that the state changed: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         let mut waiters = lock(&self.waiters);
@@ -123,7 +125,7 @@ impl Readiness {
         true
     }
 
-    /// Forgets a waiter that was registered and not woken. O(waiters of this socket).
+    /// Removes a waiter that was registered and not woken. O(waiters of this socket).
     pub fn unregister(&self, waker: &Waker) {
         lock(&self.waiters).retain(|waiter| !waiter.waker.will_wake(waker));
     }

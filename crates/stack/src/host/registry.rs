@@ -1,4 +1,4 @@
-//! The table that names sockets for timers and the run list.
+//! Registry: the table that names sockets for timers and the run list.
 
 use super::listener::Listener;
 use super::run_list::{RunCell, SocketId};

@@ -1,4 +1,4 @@
-//! How anybody asks the driver of a shard to visit a socket.
+//! Run list: the sockets that the driver of a shard is asked to visit.
 //!
 //! A socket is on the list of its shard at most once, so the list is bounded by the number of
 //! sockets, and a push allocates only while the list grows for the first time.
@@ -15,7 +15,7 @@ use std::task::Wake;
 /// answered by an ACK at once, and the queue from the kernel to a TUN holds 500 packets.
 const SEND_BUDGET: u32 = 128;
 
-/// Names a socket for timers and the run list. Never used twice: the upper half counts.
+/// Name of a socket for timers and the run list. It is never used twice: the upper half counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId(pub u64);
 
@@ -43,18 +43,18 @@ pub(crate) struct RunList {
     /// Frames sent since the receive side was looked at.
     sent: AtomicU32,
     /// A timer may wait so long for others, so that one wake-up serves all that are due together.
-    slack: Nanos,
+    slack: AtomicU64,
     bell: Arc<Doorbell>,
 }
 
 impl RunList {
-    pub(crate) fn new(shard: usize, slack: Nanos) -> Self {
+    pub(crate) fn new(shard: usize) -> Self {
         Self {
             shard,
             counters: Arc::default(),
             queue: Mutex::default(),
             sent: AtomicU32::new(0),
-            slack,
+            slack: AtomicU64::new(0),
             bell: Arc::default(),
         }
     }
@@ -69,7 +69,12 @@ impl RunList {
     }
 
     pub(crate) fn slack(&self) -> Nanos {
-        self.slack
+        Nanos(self.slack.load(Ordering::Relaxed))
+    }
+
+    /// `neap.timer_slack_ns`, for what is planned from now on.
+    pub(crate) fn set_slack(&self, slack: Nanos) {
+        self.slack.store(slack.0, Ordering::Relaxed);
     }
 
     /// The bell that calls the shard's driver.
@@ -154,7 +159,7 @@ impl RunCell {
             && due < self.filed.fetch_min(due, Ordering::AcqRel)
         {
             self.enqueue();
-            self.list.bell.ring(deadline + self.list.slack);
+            self.list.bell.ring(deadline + self.list.slack());
         }
     }
 

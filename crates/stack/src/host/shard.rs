@@ -1,7 +1,7 @@
-//! What one driver has to itself: the receive side and the timing wheel.
+//! Shard: the part of a host that one driver has to itself, the receive side and the timing wheel.
 //!
-//! Both are behind a try-lock, the *driver* role: whoever holds it polls. All others ask through
-//! the run list.
+//! Both are behind a try-lock, the *driver* role: the thread that holds it polls. All others ask
+//! through the run list.
 
 use super::Host;
 use super::input::{Batch, Input};
@@ -9,10 +9,11 @@ use super::pages::PagePool;
 use super::registry::Target;
 use super::run_list::{RunCell, RunList, SocketId, Work};
 use crate::device::RxQueue;
+use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::host::gro::Gro;
 use crate::net::Visit;
-use crate::net::interface::Interface;
+use crate::net::interface::{Interface, InterfaceId};
 use crate::net::port::Port;
 use crate::net::topology::Locals;
 use crate::sync::{Mutex, lock};
@@ -34,10 +35,12 @@ const RUN_ROUNDS: u32 = 4;
 /// Granularity of timers. The wheel costs the same for any; pacing needs microseconds.
 const TICK: Nanos = Nanos::from_micros(1);
 
-/// Why the driver should come back at the time that [`poll`](crate::stack::Stack::poll) answers.
+/// Reason why the driver should come back at the time that [`poll`](crate::stack::Stack::poll)
+/// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Why {
-    /// Another thread drives this shard; nothing was done.
+    /// Another thread drives this shard. The call did nothing.
     Busy,
     /// More work is there already: poll again at once.
     MoreWork,
@@ -54,6 +57,8 @@ struct Receiving {
     interface: Arc<Interface>,
     port: Arc<Port>,
     rx: Box<dyn RxQueue>,
+    /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
+    is_up: bool,
 }
 
 /// What one round, or a part of it, found.
@@ -95,7 +100,7 @@ impl core::fmt::Debug for Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize, slack: Nanos) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         let driver = Driver {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
@@ -108,7 +113,7 @@ impl Shard {
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
         };
-        let list = Arc::new(RunList::new(index, slack));
+        let list = Arc::new(RunList::new(index));
         let pages = Arc::new(PagePool::default());
         Self { list, pages, driver: Mutex::new(driver) }
     }
@@ -133,7 +138,8 @@ impl Shard {
         port: Arc<Port>,
         rx: Box<dyn RxQueue>,
     ) {
-        lock(&self.driver).queues.push(Receiving { interface, port, rx });
+        let is_up = interface.is_up();
+        lock(&self.driver).queues.push(Receiving { interface, port, rx, is_up });
         self.list.bell().ring(Instant::ZERO);
     }
 
@@ -141,10 +147,13 @@ impl Shard {
         lock(&self.driver).queues.iter().any(|queue| queue.port.waits_for_device())
     }
 
-    /// Drops the receive queues, when the host shuts down.
-    pub(crate) fn remove_queues(&self) {
-        let queues = core::mem::take(&mut lock(&self.driver).queues);
-        drop(queues);
+    /// Drops the receive queues of an interface, which is no longer part of the host.
+    pub(crate) fn remove_queues(&self, interface: InterfaceId) {
+        let mut driver = lock(&self.driver);
+        let is_of = |queue: &mut Receiving| queue.interface.id() == interface;
+        let gone: Vec<_> = driver.queues.extract_if(.., is_of).collect();
+        drop(driver);
+        drop(gone);
     }
 
     /// Packets that the devices lost before they could be received.
@@ -189,6 +198,9 @@ impl Shard {
         if driver.generation != topology.generation() {
             driver.generation = topology.generation();
             driver.locals = topology.locals();
+            for queue in &mut driver.queues {
+                queue.is_up = queue.interface.is_up();
+            }
         }
         let mut round = driver.receive(host, visit);
         self.list.restart_budget();
@@ -240,6 +252,10 @@ impl Driver {
                 let Some(packet) = queue.rx.receive(visit.now) else { break };
                 budget -= 1;
                 bytes = bytes.saturating_sub(packet.data.len());
+                if !queue.is_up {
+                    host.net.counters.drops.count(DropReason::LinkDown);
+                    continue;
+                }
                 let mut input = Input {
                     host,
                     visit,
@@ -327,7 +343,7 @@ impl Target {
                     host.close_listener(listener, now);
                 }
                 let visit = Visit { now, shard: listener.cell.list().shard() };
-                listener.on_deadline(now, host.flow_key, |tuple, segment| {
+                listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
                     host.send_orphan(visit, tuple, 0, segment);
                 });
             }

@@ -10,6 +10,7 @@ use crate::flow::FourTuple;
 use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
+use crate::net::interface::InterfaceId;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
@@ -25,7 +26,7 @@ use std::sync::Arc;
 /// Memory that a segment in the backlog counts besides its payload.
 const SEGMENT_OVERHEAD: u32 = 256;
 
-/// What could not be done while another thread owned the socket: `sk_tsq_flags` and `sk_backlog`.
+/// Work that is left for the owner of a socket: `sk_tsq_flags` and `sk_backlog`.
 #[derive(Default)]
 pub(crate) struct Debt {
     work: Work,
@@ -33,6 +34,8 @@ pub(crate) struct Debt {
     backlog_bytes: u32,
     /// The latest ICMP error and the sequence number that it quotes.
     icmp_error: Option<Box<(SeqNumber, ErrorReport)>>,
+    /// The device of this interface is gone.
+    lost: Option<InterfaceId>,
 }
 
 impl Debt {
@@ -48,7 +51,7 @@ impl Debt {
     }
 }
 
-/// What the owner of a socket has to itself.
+/// State of a socket that only its owner sees.
 pub(crate) struct TcpState {
     connection: Connection,
     route: CachedRoute,
@@ -72,16 +75,22 @@ impl Settle for TcpState {
     type Cx<'a> = Context<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
-        debt.work.is_empty() && debt.backlog.is_empty() && debt.icmp_error.is_none()
+        let Debt { work, backlog, icmp_error, lost, .. } = debt;
+        work.is_empty() && backlog.is_empty() && icmp_error.is_none() && lost.is_none()
     }
 
     fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
+        self.begin(cx);
         for segment in debt.backlog {
             self.connection.on_segment(cx.now, segment);
         }
         if let Some(icmp_error) = debt.icmp_error {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
+        }
+        // The way was looked for above: none leads past the interface.
+        if debt.lost.is_some_and(|interface| self.route.was_lost_with(interface)) {
+            self.connection.on_network_down();
         }
         if debt.work.contains(Work::ABORT) {
             self.connection.abort();
@@ -99,6 +108,33 @@ impl Settle for TcpState {
 }
 
 impl TcpState {
+    /// Takes up what has changed around the socket since it was last visited: routes, path MTU,
+    /// settings. To be called before anything is done with the connection. Where nothing has
+    /// changed it costs a load and two comparisons.
+    fn begin(&mut self, cx: &Context<'_>) {
+        if !self.route.is_current(&cx.host.net, cx.now) {
+            self.catch_up(cx);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self, cx: &Context<'_>) {
+        let tuple = &cx.socket.tuple;
+        // The route before the settings: settings that change in between are taken up at the next
+        // visit, since the route is old then.
+        let route = self.route.refresh(&cx.host.net, cx.now, tuple.local, tuple.remote);
+        let mtu = route.map(|route| route.mtu);
+        if mtu.is_none() {
+            self.connection.on_no_route();
+        }
+        let mtu = mtu.unwrap_or(self.told_mtu);
+        self.connection.set_config(cx.host.config());
+        if mtu != self.told_mtu {
+            self.told_mtu = mtu;
+            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
+        }
+    }
+
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &Context<'_>) {
@@ -126,12 +162,6 @@ impl TcpState {
         f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
-        let route = self.route.refresh(&cx.host.net, cx.now, tuple.remote);
-        let mtu = route.map_or(self.told_mtu, |route| route.mtu);
-        if mtu != self.told_mtu {
-            self.told_mtu = mtu;
-            self.connection.on_path_change(cx.now, TcpSocket::path(tuple, mtu));
-        }
         let priority = self.connection.options().priority;
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
@@ -225,10 +255,10 @@ impl TcpState {
             return;
         }
         if is_too_big {
-            // The route learns; `finish` tells the connection.
             let (remote, topology) = (cx.socket.tuple.remote, &cx.host.net.topology);
             let current = self.route.get().map_or(0, |route| route.mtu);
             topology.on_packet_too_big(cx.now, remote, record.info, current);
+            self.begin(cx);
             return;
         }
         let error = record.error;
@@ -323,6 +353,7 @@ impl TcpSocket {
     ) -> R {
         let mut cx = Context { now, host, socket: self };
         let mut owner = self.state.own();
+        owner.begin(&cx);
         let answer = f(&mut owner, &cx);
         owner.finish(&cx);
         self.release(owner, &mut cx);
@@ -352,6 +383,7 @@ impl TcpSocket {
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
+            owner.begin(&cx);
             for segment in segments.drain(..) {
                 owner.connection.on_segment(now, segment);
             }
@@ -434,6 +466,18 @@ impl TcpSocket {
         self.after_post(posted);
     }
 
+    /// Tells the connection that the device of an interface is gone.
+    pub(crate) fn on_device_gone(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+    ) {
+        let mut cx = Context { now, host, socket: self };
+        let posted = self.state.post(|debt| debt.lost = Some(interface), &mut cx);
+        self.after_post(posted);
+    }
+
     fn after_post(&self, posted: Posted) {
         match posted {
             Posted::Settled => {}
@@ -468,16 +512,17 @@ impl TcpSocket {
     }
 }
 
-/// One flow of a listing: what `ss -tin` shows, and where its bytes are.
+/// Figures of one flow in a listing: what `ss -tin` shows, and where its bytes are.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FlowInfo {
-    /// Own address and port.
+    /// Address and port of this end.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// State.
+    /// State of the connection.
     pub state: State,
-    /// `TCP_INFO`; unsent, in flight and unread bytes are here, as is the memory below TCP.
+    /// `TCP_INFO`, with the unsent, in-flight and unread bytes and the memory below TCP.
     pub info: TcpInfo,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection sees of the host below it, for one call of its `transmit`.
+//! Way down of a connection: the host as one call of `transmit` sees it.
 
 use super::Host;
 use super::run_list::RunCell;

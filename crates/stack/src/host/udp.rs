@@ -10,6 +10,7 @@ use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
+use crate::net::interface::InterfaceId;
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
@@ -27,20 +28,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Wake;
 
-/// `net.core.rmem_default` and `wmem_default`.
+/// Default receive and send buffer of a UDP socket, in bytes (`net.core.rmem_default`,
+/// `wmem_default`).
 pub const DEFAULT_BUFFER: u32 = 212_992;
 
 /// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
 const OVERHEAD: u32 = 640;
 
-/// A datagram that waits to be received.
+/// Received datagram.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReceivedDatagram {
-    /// Who sent it.
+    /// Address and port of the sender.
     pub from: SocketAddr,
-    /// Own address that it was sent to.
+    /// Address of this host that the datagram was sent to.
     pub to: IpAddr,
-    /// Data.
+    /// Data of the datagram.
     pub data: Bytes,
 }
 
@@ -200,6 +203,28 @@ impl UdpSocket {
         self.readiness.0.signal(Ready::ERROR);
     }
 
+    /// The device of an interface is gone. The socket fails once if nothing can reach it any more:
+    /// the way to its peer led there and no other does, its own address was there, or it was bound
+    /// to none and the host has none left.
+    fn on_device_gone(&self, host: &Host, now: Instant, interface: InterfaceId, is_last: bool) {
+        let mut state = lock(&self.state);
+        let UdpState { remote, route, .. } = &mut *state;
+        let local = self.local.ip();
+        let is_cut_off = match remote {
+            Some(remote) => {
+                let local = if local.is_unspecified() { None } else { Some(local) };
+                let way = host.net.topology.resolve_from(now, local, remote.ip());
+                way.is_none() && route.may_have_led_through(interface)
+            }
+            None if local.is_unspecified() => is_last,
+            None => host.check_local(local).is_err(),
+        };
+        if is_cut_off && !state.is_closed {
+            state.error = Some(ConnectionError::NetworkDown.into());
+            self.readiness.0.signal(Ready::ERROR);
+        }
+    }
+
     fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
         let room = state.receive_buffer.saturating_sub(state.queued_bytes);
         if state.errors.push(record, room) {
@@ -271,13 +296,19 @@ fn hash(port: u16) -> u64 {
 }
 
 impl UdpTable {
-    pub(crate) fn new(ports: RangeInclusive<u16>, seed: u64) -> Self {
+    /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(UdpSockets {
             by_port: HashTable::new(),
-            ephemeral: Ephemeral::new(ports, seed),
+            ephemeral: Ephemeral::new(seed),
             bound: 0,
             is_shut_down: false,
         }))
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
+    pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
+        lock(&self.0).ephemeral.set_range(ports);
     }
 
     /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.
@@ -336,6 +367,21 @@ impl UdpTable {
     pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
         let socket = self.find(tuple);
         socket.as_deref().map(tell).is_some()
+    }
+
+    /// Tells all sockets that the device of an interface is gone; `is_last` says that no other is
+    /// left. Costs a look at each.
+    pub(crate) fn on_device_gone(
+        &self,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+        is_last: bool,
+    ) {
+        let sockets: Vec<_> = lock(&self.0).by_port.iter().cloned().collect();
+        for socket in sockets {
+            socket.on_device_gone(host, now, interface, is_last);
+        }
     }
 
     /// Forgets a socket whose last handle is gone.

@@ -1,17 +1,17 @@
 //! Byte queue limits: how many bytes a device queue needs so that it never runs dry between two
-//! completion rounds, and no more. The standing queue stays in the qdisc, where it can be managed.
+//! completion rounds, and no more.
 //!
-//! The algorithm is that of Linux's `lib/dynamic_queue_limits.c`, and beside it stands what covers
-//! completions that are late one by one ([`Sojourn`]), which starve a device unseen by the former.
-//! Cost: two comparisons and an addition per frame, some forty operations per completion round;
-//! 216 bytes.
+//! The standing queue stays in the qdisc, where it can be managed. The algorithm is that of Linux's
+//! `lib/dynamic_queue_limits.c`. Completions that are late one by one starve a device unseen by it;
+//! [`Sojourn`] covers them. Cost: two comparisons and an addition per frame, some forty operations
+//! per completion round; 216 bytes.
 
 use crate::net::sojourn::{Advice, Sojourn};
 use neap_tcp::time::{Instant, Nanos};
 
-/// The limit of one device queue, its history, and what the queue holds.
+/// Byte queue limit of one device queue, with its history and the bytes that the queue holds.
 #[derive(Clone, Debug)]
-pub struct ByteQueueLimits {
+pub(crate) struct ByteQueueLimits {
     bounds: (u64, u64),
     limit: u64,
     /// Running totals since the last reset.
@@ -47,11 +47,12 @@ struct CompletionRound {
 }
 
 impl ByteQueueLimits {
-    /// `slack_hold_time`: time over which the least slack is sought before the limit shrinks.
-    pub const HOLD_TIME: Nanos = Nanos::from_secs(1);
+    /// Time over which the least slack is sought before the limit shrinks (`slack_hold_time`).
+    pub(crate) const HOLD_TIME: Nanos = Nanos::from_secs(1);
 
-    /// An empty queue with limit zero: the first frame passes, and the limit grows from there.
-    pub fn new(now: Instant) -> Self {
+    /// Returns the limit of an empty queue: zero, so that the first frame passes and the limit
+    /// grows from there.
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             bounds: (0, u64::from(u32::MAX)),
             limit: 0,
@@ -66,44 +67,46 @@ impl ByteQueueLimits {
         }
     }
 
-    /// Keeps the limit within `min..=max` bytes (`limit_min`, `limit_max`); a `max` below `min`
+    /// Keeps the limit within `min..=max` bytes (`limit_min`, `limit_max`). A `max` below `min`
     /// counts as `min`.
-    pub fn set_bounds(&mut self, min: u64, max: u64) {
+    pub(crate) fn set_bounds(&mut self, min: u64, max: u64) {
         self.bounds = (min, max.max(min));
         self.limit = self.limit.clamp(min, max.max(min));
     }
 
-    /// Bytes that the queue may hold before the stack waits; one frame may overshoot it.
-    pub fn limit(&self) -> u64 {
+    /// Returns how many bytes the queue may hold before the stack waits. One frame may overshoot
+    /// it.
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes queued and not completed.
-    pub fn in_flight(&self) -> u64 {
+    /// Returns the bytes queued and not completed.
+    pub(crate) fn in_flight(&self) -> u64 {
         self.queued - self.completed
     }
 
-    /// Whether one more frame may be queued, whatever its size.
-    pub fn has_room(&self) -> bool {
+    /// Returns whether one more frame may be queued, whatever its size.
+    pub(crate) fn has_room(&self) -> bool {
         self.in_flight() <= self.limit && !self.sojourn.drains()
     }
 
-    /// From the last bit of a frame on the wire to its completion, as far as it shows.
-    pub fn lateness(&self) -> Nanos {
+    /// Returns the estimated time from a frame's last bit on the wire to its completion.
+    pub(crate) fn lateness(&self) -> Nanos {
         self.sojourn.lateness()
     }
 
     /// Counts a frame that the device took.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn on_queued(&mut self, now: Instant, bytes: u64) {
         self.queued += bytes;
         self.last_object = bytes;
         self.sojourn.on_queued(now, bytes, self.queued, self.in_flight(), self.limit);
     }
 
-    /// Counts what one completion round completed, and adapts the limit. Call it once per round,
-    /// never per frame: the limit is made for the interval between rounds. Bytes beyond those
-    /// queued are not counted.
-    pub fn on_completed(&mut self, now: Instant, bytes: u64) {
+    /// Counts the bytes of one completion round, and adapts the limit.
+    ///
+    /// It is called once per round, never per frame: the limit is made for the interval between
+    /// rounds. Bytes beyond those queued are not counted.
+    pub(crate) fn on_completed(&mut self, now: Instant, bytes: u64) {
         let now_completed = bytes.min(self.in_flight());
         if now_completed == 0 {
             return;
@@ -176,8 +179,8 @@ impl ByteQueueLimits {
         self.lowest_slack = u64::MAX;
     }
 
-    /// Forgets the queue and the limit, after the device was reset.
-    pub fn reset(&mut self, now: Instant) {
+    /// Resets queue and limit, after the device was reset.
+    pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { bounds: self.bounds, limit: self.bounds.0, ..Self::new(now) };
     }
 }

@@ -1,11 +1,11 @@
-//! The way down: from a segment or a datagram to a frame in a port.
+//! Way down from a segment or a datagram to a frame in a port.
 //!
 //! Cost per frame of a socket with a valid route: one load for the generation of the routes, on
 //! Ethernet one look at the neighbour, the headers written once from values (no allocation), the
 //! port. A cached route takes 64 bytes.
 
 use super::fragment::fragment;
-use super::interface::Output;
+use super::interface::{InterfaceId, Output};
 use super::topology::{LOOPBACK_MTU, NextHop, ResolvedRoute};
 use super::{Net, Visit};
 use crate::device::{Capabilities, Completion};
@@ -30,10 +30,12 @@ const MAX_PACKET: u32 = 65_535;
 /// Super-frames that are cut in software may carry so many segments, as in Linux.
 const SOFTWARE_GSO_SEGS: u32 = 65_535;
 
-/// The route that a socket last used, as long as it is right (`sk_dst_cache`).
+/// Route that a socket last used, valid until the topology changes (`sk_dst_cache`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CachedRoute {
     route: Option<ResolvedRoute>,
+    /// The interface that the latest way led through.
+    via: Option<InterfaceId>,
     identification: u16,
 }
 
@@ -43,12 +45,31 @@ impl CachedRoute {
         &mut self,
         net: &Net,
         now: Instant,
+        local: IpAddr,
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
-        if !self.route.as_ref().is_some_and(|route| route.is_current(&net.topology, now)) {
-            self.route = net.topology.resolve(now, remote);
+        if !self.is_current(net, now) {
+            self.route = net.topology.resolve_from(now, Some(local), remote);
+            if let Some(route) = &self.route {
+                self.via = route.interface();
+            }
         }
         self.route.as_ref()
+    }
+
+    /// Whether the way led through this interface, and none leads there now.
+    pub(crate) fn was_lost_with(&self, interface: InterfaceId) -> bool {
+        self.route.is_none() && self.via == Some(interface)
+    }
+
+    /// Whether the latest way led through this interface, or none was ever looked for.
+    pub(crate) fn may_have_led_through(&self, interface: InterfaceId) -> bool {
+        self.via.is_none_or(|via| via == interface)
+    }
+
+    /// Whether nothing has changed since the route was found; settings of the host count too.
+    pub(crate) fn is_current(&self, net: &Net, now: Instant) -> bool {
+        self.route.as_ref().is_some_and(|route| route.is_current(&net.topology, now))
     }
 
     /// The route that was found last.
@@ -65,7 +86,7 @@ impl CachedRoute {
     }
 }
 
-/// What the path below tells a connection, once per call of its `transmit`.
+/// Properties of the path below a connection, read once per call of its `transmit`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathTraits {
     pub(crate) gso: GsoLimits,
@@ -80,7 +101,7 @@ pub(crate) struct PathTraits {
 }
 
 impl PathTraits {
-    /// Those of a route, as the sockets of `shard` use it.
+    /// Returns the properties of a route, as the sockets of `shard` use it.
     pub(crate) fn of(route: Option<&ResolvedRoute>, shard: usize) -> Self {
         let mut path = Self {
             gso: GsoLimits { max_size: 1500, max_segs: 1 },
@@ -97,7 +118,7 @@ impl PathTraits {
             Some(NextHop::Neighbor(interface, _)) => {
                 let port = interface.port(shard);
                 let capabilities = port.capabilities();
-                path.gso = gso_limits(capabilities);
+                path.gso = gso_limits(capabilities, port.mtu());
                 path.holds_until_departure = port.holds_until_departure();
                 path.completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
                 path.pacing_shift = u32::from(capabilities.pacing_shift);
@@ -109,11 +130,11 @@ impl PathTraits {
 }
 
 /// Super-frames through a port: as the device takes them, or cut by the port.
-fn gso_limits(capabilities: &Capabilities) -> GsoLimits {
+fn gso_limits(capabilities: &Capabilities, mtu: u16) -> GsoLimits {
     if capabilities.gso_max_segs == 0 {
-        return GsoLimits { max_size: capabilities.mtu.into(), max_segs: 1 };
+        return GsoLimits { max_size: mtu.into(), max_segs: 1 };
     }
-    if capabilities.gso_max_size > u32::from(capabilities.mtu) {
+    if capabilities.gso_max_size > u32::from(mtu) {
         let max_size = capabilities.gso_max_size.min(MAX_PACKET);
         return GsoLimits { max_size, max_segs: capabilities.gso_max_segs.max(1) };
     }
@@ -175,7 +196,7 @@ fn tcp_frame(
     let is_super = segment.gso_size > 0 && segment.payload.len() > u32::from(segment.gso_size);
     let by_device = match next_hop {
         NextHop::Loopback => true,
-        NextHop::Neighbor(interface, _) => is_super || interface.capabilities().checksum_tx,
+        NextHop::Neighbor(interface, _) => is_super || interface.has_checksum_tx(),
     };
     let by = if by_device { ChecksumBy::Device } else { ChecksumBy::Stack };
     let tcp_len = tcp::emit(&mut headers, ports, &segment, pseudo, by);
@@ -313,7 +334,7 @@ impl Net {
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
         let mut cached = CachedRoute::default();
-        cached.refresh(self, visit.now, tuple.remote);
+        cached.refresh(self, visit.now, tuple.local, tuple.remote);
         let stamp = Stamp {
             departure: Instant::ZERO,
             credit: None,
@@ -331,7 +352,8 @@ impl Net {
         cached: &mut CachedRoute,
         datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
-        let Some(route) = cached.refresh(self, visit.now, datagram.remote) else {
+        let (local, remote) = (datagram.local, datagram.remote);
+        let Some(route) = cached.refresh(self, visit.now, local, remote) else {
             self.count_no_route();
             return Err(NoRoute);
         };

@@ -10,10 +10,11 @@ use neap_tcp::segment::Payload;
 use smallvec::SmallVec;
 
 /// Cuts a datagram of UDP or ICMP into fragments of at most `mtu` bytes each, IP header included.
+///
 /// `identification` must differ from that of other datagrams between the two addresses. A frame
-/// that fits, or whose headers leave no room for data, is returned as it is. Whether a frame may be
-/// fragmented is the caller's question: fragments are sent without DF.
-pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments {
+/// that fits, or whose headers leave no room for data, is returned as it is. The caller decides
+/// whether a frame may be fragmented: fragments are sent without DF.
+pub(crate) fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments {
     debug_assert!(frame.gso.is_none(), "super-frames are segmented, not fragmented");
     let layout = Layout::of(&frame, mtu);
     let mut chunks = SmallVec::new();
@@ -25,9 +26,9 @@ pub fn fragment(mut frame: Frame, mtu: usize, identification: u32) -> Fragments 
     Fragments { rest: Some(frame), layout, cutter, offset: 0, identification }
 }
 
-/// The fragments of one datagram, in order.
+/// Iterator over the fragments of one datagram, in order.
 #[derive(Debug)]
-pub struct Fragments {
+pub(crate) struct Fragments {
     /// Headers of the whole and the credit of what is still to come.
     rest: Option<Frame>,
     layout: Option<Layout>,

@@ -1,5 +1,5 @@
-//! Software segmentation: what a device that takes no super-frames needs (Linux's
-//! `tcp_gso_segment`), and the transport checksum for one that does not finish it.
+//! Segmentation in software, for devices that take no super-frames (Linux's `tcp_gso_segment`), and
+//! transport checksums, for devices that do not finish them.
 //!
 //! Cost per piece: one copy of the headers, one reference per payload slice, one sum over the
 //! payload if the checksum is finished; no allocation while a piece spans at most two slices.
@@ -14,18 +14,18 @@ use neap_tcp::segment::{Flags, Payload};
 use neap_tcp::transmit::small_queue::TxCredit;
 use smallvec::SmallVec;
 
-/// Cuts `frame` into its wire segments, in order. A frame that is none too large, or whose headers
-/// are not what its [`GsoKind`] says, is the only piece of itself.
+/// Cuts `frame` into its wire segments, in order. A frame that is not too large, or whose headers
+/// are not those of its [`GsoKind`], is the only piece.
 ///
-/// Each piece takes its payload's share of the credit; the last one takes the rest, and with it the
-/// ticket, so the frame counts as below until its last piece is on the wire.
+/// Each piece takes its payload's share of the credit. The last one takes the rest with the ticket,
+/// so that the frame counts as below TCP until its last piece is on the wire.
 pub fn segment(mut frame: Frame, checksum: ChecksumBy) -> Pieces {
     let layout = Layout::of(&frame);
     let chunks = if layout.is_some() { frame.payload.take_chunks() } else { SmallVec::new() };
     Pieces { rest: Some(frame), layout, cutter: Cutter::new(chunks), checksum, is_first: true }
 }
 
-/// The wire segments of one super-frame.
+/// Iterator over the wire segments of one super-frame.
 #[derive(Debug)]
 pub struct Pieces {
     /// Headers of the next piece, the credit of all pieces to come, and no payload.
@@ -203,7 +203,8 @@ fn length_field(len: usize) -> [u8; 2] {
 }
 
 /// Finishes a partial transport checksum (Linux's `skb_checksum_help`), for a device that does not.
-/// A super-frame is to be cut first. A mark that lies outside the headers is dropped.
+///
+/// A super-frame has to be cut first. A mark that lies outside the headers is dropped.
 pub fn finish_checksum(frame: &mut Frame) {
     let Some(PartialChecksum { start, offset }) = frame.checksum.take() else {
         return;

@@ -1,4 +1,5 @@
-//! When a host next has to forget something: old connections, fragments, requests to neighbours.
+//! Housekeeping: the next time at which a host has to forget old connections and fragments, or ask
+//! neighbours again.
 
 use crate::doorbell::Doorbell;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
-//! ICMP and ICMPv6: answers to echo requests and to neighbours, errors in and out.
+//! ICMP and ICMPv6: answers to echo requests and to neighbours, errors sent and received.
 //!
-//! An error that arrives is returned as an [`IcmpError`]: whom it concerns is not known here.
+//! An error that arrives is returned as an [`IcmpError`]. The sockets that it concerns are not
+//! known here.
 
 use super::egress::{CachedRoute, OutgoingDatagram};
 use super::interface::{ALL_NODES, Interface, Output, Station};

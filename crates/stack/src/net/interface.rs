@@ -1,69 +1,102 @@
 //! Interfaces: a device's ports, the addresses on it, and its neighbours.
 
 use super::Visit;
+use super::error::NetError;
 use super::housekeeping::Housekeeping;
 use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use super::port::{Port, PortStats};
-use super::route::{Prefix, PrefixError};
-use crate::device::{Capabilities, Medium};
+use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium};
 use crate::drop_reason::DropReason;
 use crate::frame::{Frame, Headers, ORPHAN};
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
 use crate::wire::{Protocol, arp, ethernet, icmpv6, ipv6};
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::str::FromStr;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use neap_tcp::segment::{Ecn, Payload};
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
 use std::sync::Arc;
 
+pub use super::address::{Address, InterfaceId};
+
 /// All nodes on the link (RFC 4291 section 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Least MTU of a link with IPv4 (RFC 791 section 3.2).
+const MIN_MTU_V4: u16 = 68;
+/// Least MTU of a link with IPv6 (RFC 8200 section 5).
+const MIN_MTU_V6: u16 = 1280;
 
-/// Names an interface of one host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct InterfaceId(pub usize);
-
-/// An address of this host and the network that it is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// The address.
-    pub ip: IpAddr,
-    /// Bits of the network's prefix.
-    pub prefix: Prefix,
+/// What an interface is made with.
+pub(crate) struct Parts {
+    pub(crate) id: InterfaceId,
+    pub(crate) name: String,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) ports: Vec<Arc<Port>>,
+    pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
+    /// Random: it keys the neighbour table.
+    pub(crate) seed: u64,
+    /// Those of the host.
+    pub(crate) counters: Arc<PacketCounters>,
+    pub(crate) housekeeping: Arc<Housekeeping>,
 }
 
-impl Address {
-    /// `ip` in a network of `len` bits.
-    ///
-    /// # Errors
-    /// As [`Prefix::new`].
-    pub fn new(ip: IpAddr, len: u8) -> Result<Self, PrefixError> {
-        Ok(Self { ip, prefix: Prefix::new(ip, len)? })
+/// What of an interface changes by a call.
+#[derive(Debug)]
+struct Settings {
+    addresses: Vec<Address>,
+    /// What the device takes.
+    device_mtu: u16,
+    /// What the interface was told to take at the most.
+    mtu_limit: u16,
+    /// What the interface was told to be.
+    is_enabled: bool,
+    /// What the device says of its link.
+    has_link: bool,
+}
+
+impl Settings {
+    fn mtu(&self) -> u16 {
+        self.device_mtu.min(self.mtu_limit)
     }
-}
 
-impl FromStr for Address {
-    type Err = PrefixError;
-    /// `ADDRESS/LENGTH`, the host's bits kept.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let prefix: Prefix = text.parse()?;
-        let ip = text.split_once('/').and_then(|(ip, _)| ip.parse().ok());
-        Ok(Self { ip: ip.unwrap_or(prefix.network()), prefix })
+    fn is_up(&self) -> bool {
+        self.is_enabled && self.has_link
     }
 }
 
 /// One interface.
-#[derive(Debug)]
 pub(crate) struct Interface {
+    id: InterfaceId,
     name: String,
     capabilities: Capabilities,
-    addresses: Vec<Address>,
+    settings: Mutex<Settings>,
+    /// That of the settings.
+    mtu: AtomicU16,
+    is_up: AtomicBool,
+    /// The own link address in the lower bytes; meaningless without Ethernet.
+    link: AtomicU64,
     ports: Vec<Arc<Port>>,
+    monitor: Mutex<Option<Box<dyn LinkMonitor>>>,
     neighbors: Mutex<Neighbors>,
     counters: Arc<PacketCounters>,
     housekeeping: Arc<Housekeeping>,
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, name, settings, .. } = self;
+        let mut shown = f.debug_struct("Interface");
+        shown.field("id", id).field("name", name).field("settings", settings);
+        shown.finish_non_exhaustive()
+    }
+}
+
+fn pack(address: LinkAddress) -> u64 {
+    let [a, b, c, d, e, f] = address;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// What became of a packet that was to leave.
@@ -82,39 +115,195 @@ impl Output {
     }
 }
 
-/// An interface in a listing.
+/// Figures of an interface.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct InterfaceInfo {
+    /// Its name in calls.
+    pub id: InterfaceId,
     /// Name of the device.
     pub name: String,
-    /// What the device can do.
+    /// What the device can do, with the MTU that the interface has now.
     pub capabilities: Capabilities,
+    /// Whether packets pass.
+    pub link: LinkState,
     /// Addresses.
     pub addresses: Vec<Address>,
     /// Figures of each queue's way out.
     pub ports: Vec<PortStats>,
-    /// `ip neighbour`.
+    /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
 }
 
+/// What a look at the device of an interface has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LinkChanges {
+    /// The link is up, or it is not.
+    pub(crate) link: Option<bool>,
+    /// The MTU of the interface in bytes.
+    pub(crate) mtu: Option<u16>,
+    pub(crate) is_gone: bool,
+}
+
 impl Interface {
-    /// An interface over the ports of a device. `seed` is random; `counters` and `housekeeping` are
-    /// the host's.
-    pub(crate) fn new(
-        name: String,
-        capabilities: Capabilities,
-        addresses: Vec<Address>,
-        ports: Vec<Arc<Port>>,
-        seed: u64,
-        counters: Arc<PacketCounters>,
-        housekeeping: Arc<Housekeeping>,
-    ) -> Self {
-        let neighbors = Mutex::new(Neighbors::new(seed));
-        Self { name, capabilities, addresses, ports, neighbors, counters, housekeeping }
+    /// An interface over the ports of a device.
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { capabilities, .. } = parts;
+        let link = match capabilities.medium {
+            Medium::Ip => 0,
+            Medium::Ethernet(address) => pack(address),
+        };
+        let settings = Settings {
+            addresses: parts.addresses,
+            device_mtu: capabilities.mtu,
+            mtu_limit: u16::MAX,
+            is_enabled: true,
+            has_link: true,
+        };
+        Self {
+            id: parts.id,
+            name: parts.name,
+            capabilities,
+            settings: Mutex::new(settings),
+            mtu: AtomicU16::new(capabilities.mtu),
+            is_up: AtomicBool::new(true),
+            link: AtomicU64::new(link),
+            ports: parts.ports,
+            monitor: Mutex::new(parts.monitor),
+            neighbors: Mutex::new(Neighbors::new(parts.seed)),
+            counters: parts.counters,
+            housekeeping: parts.housekeeping,
+        }
     }
 
-    pub(crate) fn addresses(&self) -> &[Address] {
-        &self.addresses
+    pub(crate) fn id(&self) -> InterfaceId {
+        self.id
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<Address> {
+        lock(&self.settings).addresses.clone()
+    }
+
+    /// Whether an address of IPv6 is on it.
+    pub(crate) fn has_v6(&self) -> bool {
+        lock(&self.settings).addresses.iter().any(|own| own.ip.is_ipv6())
+    }
+
+    /// Gives the interface one more address.
+    pub(crate) fn add_address(&self, address: Address) -> Result<(), NetError> {
+        let mut settings = lock(&self.settings);
+        if settings.addresses.iter().any(|own| own.ip == address.ip) {
+            return Err(NetError::AddressExists { address: address.ip, interface: self.id });
+        }
+        settings.addresses.push(address);
+        Ok(())
+    }
+
+    /// Takes an address away, which is returned with its prefix.
+    pub(crate) fn remove_address(&self, address: IpAddr) -> Result<Address, NetError> {
+        let mut settings = lock(&self.settings);
+        let at = settings.addresses.iter().position(|own| own.ip == address);
+        let at = at.ok_or(NetError::NoAddress { address, interface: self.id })?;
+        Ok(settings.addresses.remove(at))
+    }
+
+    /// Largest IP packet, in bytes.
+    pub(crate) fn mtu(&self) -> u16 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Whether packets pass: the interface is enabled, and its device has a link.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    /// Lets no packet be larger than `mtu` bytes. Whether that changes the MTU.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<bool, NetError> {
+        let mut settings = lock(&self.settings);
+        let has_v6 = settings.addresses.iter().any(|own| own.ip.is_ipv6());
+        let least = if has_v6 { MIN_MTU_V6 } else { MIN_MTU_V4 };
+        let most = settings.device_mtu;
+        if !(least..=most).contains(&mtu) {
+            return Err(NetError::Mtu { mtu, least, most, interface: self.id });
+        }
+        settings.mtu_limit = if mtu == most { u16::MAX } else { mtu };
+        Ok(self.publish_mtu(&settings).is_some())
+    }
+
+    /// The new MTU, if it has changed. Called under the lock of the settings.
+    fn publish_mtu(&self, settings: &Settings) -> Option<u16> {
+        let mtu = settings.mtu();
+        if self.mtu.swap(mtu, Ordering::Relaxed) == mtu {
+            return None;
+        }
+        self.ports.iter().for_each(|port| port.set_mtu(mtu));
+        Some(mtu)
+    }
+
+    /// Whether the link is up, if that has changed. Called under the lock of the settings.
+    fn publish_link(&self, settings: &Settings, now: Instant) -> Option<bool> {
+        let is_up = settings.is_up();
+        if self.is_up.swap(is_up, Ordering::Relaxed) == is_up {
+            return None;
+        }
+        self.ports.iter().for_each(|port| port.set_link(is_up, now));
+        Some(is_up)
+    }
+
+    /// Whether routes through the interface may be used.
+    pub(crate) fn is_enabled(&self) -> bool {
+        lock(&self.settings).is_enabled
+    }
+
+    /// Enables the interface or disables it (`ip link set DEV up`). Whether the link is up
+    /// afterwards, if that has changed.
+    pub(crate) fn set_enabled(&self, is_enabled: bool, now: Instant) -> Option<bool> {
+        let mut settings = lock(&self.settings);
+        settings.is_enabled = is_enabled;
+        self.publish_link(&settings, now)
+    }
+
+    /// Asks the device what has become of it, and acts by the answer.
+    pub(crate) fn look(&self, now: Instant) -> LinkChanges {
+        let status = lock(&self.monitor).as_mut().map(|monitor| monitor.look());
+        match status {
+            None => LinkChanges::default(),
+            Some(status) => self.on_status(status, now),
+        }
+    }
+
+    /// Acts by what the device says of itself.
+    pub(crate) fn on_status(&self, status: LinkStatus, now: Instant) -> LinkChanges {
+        let mut changes = LinkChanges::default();
+        if status.state == LinkState::Gone {
+            changes.is_gone = true;
+            return changes;
+        }
+        let mut settings = lock(&self.settings);
+        if let Some(mtu) = status.mtu {
+            settings.device_mtu = mtu;
+            changes.mtu = self.publish_mtu(&settings);
+        }
+        settings.has_link = status.state == LinkState::Up;
+        changes.link = self.publish_link(&settings, now);
+        drop(settings);
+        if let (Some(address), Some(own)) = (status.address, self.link_address())
+            && address != own
+        {
+            self.link.store(pack(address), Ordering::Relaxed);
+        }
+        changes
+    }
+
+    /// The interface is no longer part of a host: drops what waits, and gives the device back.
+    pub(crate) fn close(&self, now: Instant) {
+        drop(lock(&self.monitor).take());
+        let held = lock(&self.neighbors).close();
+        self.counters.drops.add(DropReason::LinkDown, held.len() as u64);
+        for port in &self.ports {
+            let lost = port.close(now);
+            self.counters.drops.add(DropReason::LinkDown, lost);
+        }
     }
 
     /// The port that a shard's sockets send through.
@@ -126,27 +315,36 @@ impl Interface {
         &self.ports
     }
 
-    pub(crate) fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+    /// What the device can do, with the MTU of now.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities { mtu: self.mtu(), ..self.capabilities }
+    }
+
+    /// Whether the device finishes partial checksums.
+    pub(crate) fn has_checksum_tx(&self) -> bool {
+        self.capabilities.checksum_tx
     }
 
     /// The own link address; `None` where there are no neighbours.
     pub(crate) fn link_address(&self) -> Option<LinkAddress> {
         match self.capabilities.medium {
             Medium::Ip => None,
-            Medium::Ethernet(link) => Some(link),
+            Medium::Ethernet(_) => {
+                let [_, _, rest @ ..] = self.link.load(Ordering::Relaxed).to_be_bytes();
+                Some(rest)
+            }
         }
     }
 
     /// Whether this is an address on this interface.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
-        self.addresses.iter().any(|own| own.ip == address)
+        lock(&self.settings).addresses.iter().any(|own| own.ip == address)
     }
 
     /// Whether a neighbour discovery message to this group is for this host.
     pub(crate) fn hears(&self, group: Ipv6Addr) -> bool {
         group == ALL_NODES
-            || self.addresses.iter().any(|own| match own.ip {
+            || lock(&self.settings).addresses.iter().any(|own| match own.ip {
                 IpAddr::V6(own) => icmpv6::solicited_node(own) == group,
                 IpAddr::V4(_) => false,
             })
@@ -155,7 +353,9 @@ impl Interface {
     /// The address that packets to `next_hop` are sent from if nothing else is said: one of the
     /// same network if possible, else one of the same scope.
     pub(crate) fn source_for(&self, next_hop: IpAddr) -> Option<IpAddr> {
-        let same_family = || self.addresses.iter().filter(|a| a.ip.is_ipv4() == next_hop.is_ipv4());
+        let settings = lock(&self.settings);
+        let is_same_family = |own: &&Address| own.ip.is_ipv4() == next_hop.is_ipv4();
+        let same_family = || settings.addresses.iter().filter(is_same_family);
         let on_link = same_family().find(|address| address.prefix.contains(next_hop));
         let is_local = |ip| is_link_local(ip) == is_link_local(next_hop);
         on_link
@@ -346,14 +546,55 @@ impl Interface {
         (lock(&self.neighbors).deadline(), failed)
     }
 
+    /// Names the link address of a neighbour for good; what waits for it leaves.
+    pub(crate) fn add_neighbor(
+        &self,
+        visit: Visit,
+        address: IpAddr,
+        link: LinkAddress,
+    ) -> Result<(), NetError> {
+        self.check_has_neighbors()?;
+        let mut has_room = false;
+        let failed = self.ask_neighbors(visit, |neighbors, out| {
+            has_room = neighbors.set_permanent(visit.now, address, link, out);
+        });
+        debug_assert!(failed.is_empty(), "an answer fails nobody");
+        if has_room { Ok(()) } else { Err(NetError::NeighborTableFull(self.id)) }
+    }
+
+    /// Forgets a neighbour, permanent or not.
+    pub(crate) fn remove_neighbor(&self, address: IpAddr) -> Result<(), NetError> {
+        self.check_has_neighbors()?;
+        let held = lock(&self.neighbors).remove(address);
+        let held = held.ok_or(NetError::NoNeighbor { address, interface: self.id })?;
+        self.counters.drops.add(DropReason::Neighbor, held.len() as u64);
+        Ok(())
+    }
+
+    /// Forgets all neighbours that are not permanent.
+    pub(crate) fn flush_neighbors(&self) {
+        let held = lock(&self.neighbors).flush();
+        self.counters.drops.add(DropReason::Neighbor, held.len() as u64);
+    }
+
+    fn check_has_neighbors(&self) -> Result<(), NetError> {
+        self.link_address().map(drop).ok_or(NetError::NoNeighbors(self.id))
+    }
+
+    pub(crate) fn neighbors(&self, now: Instant) -> Vec<Neighbor> {
+        lock(&self.neighbors).iter(now).collect()
+    }
+
     /// Figures for a listing.
     pub(crate) fn info(&self, now: Instant) -> InterfaceInfo {
         InterfaceInfo {
+            id: self.id,
             name: self.name.clone(),
-            capabilities: self.capabilities,
-            addresses: self.addresses.clone(),
+            capabilities: self.capabilities(),
+            link: if self.is_up() { LinkState::Up } else { LinkState::Down },
+            addresses: self.addresses(),
             ports: self.ports.iter().map(|port| port.stats(now)).collect(),
-            neighbors: lock(&self.neighbors).iter(now).collect(),
+            neighbors: self.neighbors(now),
         }
     }
 }

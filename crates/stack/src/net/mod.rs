@@ -1,11 +1,13 @@
-//! Between sockets and devices: links, addresses, routes, neighbours, and all that leaves.
+//! Layer between sockets and devices: links, addresses, routes, neighbours, and the ways out.
 //!
-//! [`Net`] knows no socket. What a socket may have to hear is returned: a packet that no neighbour
+//! [`Net`] knows no socket. A failure that concerns sockets is returned: a packet that no neighbour
 //! takes in [`Output`](interface::Output), an ICMP error as an [`IcmpError`](icmp::IcmpError).
 
-pub mod bql;
+pub(crate) mod address;
+pub(crate) mod bql;
 pub(crate) mod egress;
-pub mod fragment;
+pub mod error;
+pub(crate) mod fragment;
 pub mod gso;
 pub(crate) mod housekeeping;
 pub(crate) mod icmp;
@@ -16,7 +18,7 @@ pub mod qdisc;
 pub(crate) mod rate_limit;
 pub mod reassembly;
 pub mod route;
-pub mod sojourn;
+pub(crate) mod sojourn;
 pub(crate) mod topology;
 
 use crate::doorbell::Doorbell;
@@ -38,17 +40,17 @@ use topology::Topology;
 /// Frames on their way from this host to itself.
 const LOOPBACK_FRAMES: usize = 1000;
 
-/// When something is done, and by the driver of which shard.
+/// Time of a visit, and the shard whose driver makes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) now: Instant,
     pub(crate) shard: usize,
 }
 
-/// What is random in a [`Net`].
+/// Random numbers of a [`Net`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seeds {
-    /// For what spreads the times of path MTUs.
+    /// Random number that spreads the times of path MTUs.
     pub(crate) topology: u64,
     /// The key of reassembly.
     pub(crate) reassembly: u64,
@@ -73,18 +75,16 @@ pub(crate) struct Net {
 
 impl Net {
     /// Nothing is attached. `bell` is that of shard 0.
-    pub(crate) fn new(
-        seeds: Seeds,
-        flow_key: FlowKey,
-        reassembly: reassembly::Config,
-        bell: Arc<Doorbell>,
-    ) -> Self {
+    pub(crate) fn new(seeds: Seeds, flow_key: FlowKey, bell: Arc<Doorbell>) -> Self {
         Self {
             topology: Topology::new(seeds.topology),
             counters: Arc::default(),
             housekeeping: Arc::new(Housekeeping::new(bell.clone())),
             flow_key,
-            reassembler: Mutex::new(Reassembler::new(reassembly, seeds.reassembly)),
+            reassembler: Mutex::new(Reassembler::new(
+                reassembly::Config::default(),
+                seeds.reassembly,
+            )),
             loopback: Mutex::default(),
             icmp_limit: RateLimit::default(),
             identification: AtomicU32::new(seeds.identification),
@@ -124,6 +124,15 @@ impl Net {
     /// Bytes that this host has sent to itself and not received.
     pub(crate) fn loopback_bytes(&self) -> u64 {
         lock(&self.loopback).iter().map(|frame| frame.len() as u64).sum()
+    }
+
+    /// Sets the limits of reassembly, for incomplete datagrams too.
+    pub(crate) fn set_reassembly(&self, config: reassembly::Config) {
+        let mut reassembler = lock(&self.reassembler);
+        reassembler.set_config(config);
+        let due = reassembler.deadline();
+        drop(reassembler);
+        self.housekeeping.schedule(due);
     }
 
     /// Takes a fragment. The datagram, if that completes it.
@@ -182,7 +191,7 @@ mod tests {
 
     fn net() -> Net {
         let seeds = Seeds { topology: 1, reassembly: 2, identification: 4 };
-        Net::new(seeds, FlowKey::new(5, 6), reassembly::Config::default(), Arc::default())
+        Net::new(seeds, FlowKey::new(5, 6), Arc::default())
     }
 
     /// The first fragment of a datagram that never becomes whole.

@@ -1,11 +1,12 @@
-//! The neighbours of one interface: which link address has an IP address. ARP and ND share it.
+//! Neighbours of one interface: the link addresses of IP addresses, for ARP and neighbour
+//! discovery.
 //!
 //! States and times are Linux's (`net/core/neighbour.c`; RFC 4861 section 7.3). The table sends
-//! nothing: what is to be sent, or has failed, is put into an [`Outcome`].
+//! nothing: requests to send and failures are put into an [`Outcome`].
 //!
 //! Cost: one keyed hash per lookup; a timing wheel for entries that probe (an entry that is merely
-//! reachable or stale has no timer); a scan of the table only to make room in a full one. At
-//! most 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
+//! reachable or stale has no timer); a scan of the table only to make room in a full one. At most
+//! 1024 entries of 160 bytes, and 212,992 bytes of held frames each.
 
 use crate::frame::Frame;
 use crate::keyed::Keyed;
@@ -18,7 +19,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// An Ethernet address.
+/// Ethernet address.
 pub type LinkAddress = [u8; 6];
 
 /// `gc_thresh3`: most entries.
@@ -39,53 +40,60 @@ const UNRES_QLEN: usize = 101;
 /// `locktime` of ARP: of several answers to one request the first counts.
 const LOCKTIME: Nanos = Nanos::from_secs(1);
 
-/// What is known of a neighbour, by the names `ip neighbour` prints.
+/// State of a neighbour, by the names that `ip neighbour` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NeighborState {
-    /// No link address yet; requests are under way and frames wait.
+    /// The link address is not known yet. Requests are under way, and frames wait.
     Incomplete,
-    /// Known to answer.
+    /// The neighbour is known to answer.
     Reachable,
-    /// The link address may be outdated; not in use.
+    /// The link address may be outdated, and no packet uses it.
     Stale,
-    /// As stale, in use: the transport may confirm it before it is probed.
+    /// The link address may be outdated, and packets use it. The transport may confirm it before it
+    /// is probed.
     Delay,
-    /// Asked directly whether it is still there; in use meanwhile.
+    /// The neighbour is asked directly whether it is still there. Packets use the address
+    /// meanwhile.
     Probe,
-    /// Did not answer.
+    /// The neighbour did not answer.
     Failed,
+    /// Named by the application: never asked, and never changed by what arrives.
+    Permanent,
 }
 
-/// A request to send.
+/// Request for a link address that has to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicit {
-    /// The neighbour whose link address is asked for.
+    /// Neighbour whose link address is asked for.
     pub target: IpAddr,
-    /// Where the request goes: a known link address, or `None` for broadcast and multicast.
+    /// Receiver of the request: a known link address, or `None` for broadcast and multicast.
     pub to: Option<LinkAddress>,
 }
 
-/// What the stack does after a call. Reuse one: it allocates only while frames are held.
+/// Actions that the stack takes after a call of [`Neighbors`]. Reuse one: it allocates only while
+/// frames are held.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Requests to send.
     pub solicit: SmallVec<[Solicit; 2]>,
     /// Frames that waited and may go to this link address, in order.
     pub send: Vec<(LinkAddress, Frame)>,
-    /// Frames whose next hop does not answer: host unreachable.
+    /// Frames whose next hop does not answer: the host is unreachable.
     pub failed: Vec<(IpAddr, Frame)>,
-    /// Frames that waited and had to make room.
+    /// Frames that waited and were dropped to make room.
     pub discarded: Vec<Frame>,
 }
 
-/// A line of `ip neighbour`.
+/// Entry of the neighbour table, a line of `ip neighbour`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,
     /// Link address, if one is known.
     pub link: Option<LinkAddress>,
-    /// State as of the asking.
+    /// State of the entry.
     pub state: NeighborState,
 }
 
@@ -143,7 +151,10 @@ impl Entry {
             NeighborState::Failed => Some((0, self.used)),
             NeighborState::Stale => Some((1, self.used)),
             NeighborState::Reachable => Some((2, self.used)),
-            NeighborState::Incomplete | NeighborState::Delay | NeighborState::Probe => None,
+            NeighborState::Incomplete
+            | NeighborState::Delay
+            | NeighborState::Probe
+            | NeighborState::Permanent => None,
         }
     }
 
@@ -170,7 +181,7 @@ impl Entry {
     }
 }
 
-/// The neighbour table of one interface.
+/// Neighbour table of one interface.
 #[derive(Debug)]
 pub struct Neighbors {
     entries: Slab<Entry>,
@@ -179,10 +190,12 @@ pub struct Neighbors {
     random: u64,
     wheel: Wheel,
     overflows: u64,
+    /// The interface is no longer part of a host.
+    is_closed: bool,
 }
 
 impl Neighbors {
-    /// An empty table. `seed` is random: it keys the hash and spreads the reachable times.
+    /// Returns an empty table. `seed` is random: it keys the hash and spreads the reachable times.
     pub fn new(seed: u64) -> Self {
         Self {
             entries: Slab::new(),
@@ -191,10 +204,11 @@ impl Neighbors {
             random: seed,
             wheel: Wheel::new(Nanos::from_millis(1)),
             overflows: 0,
+            is_closed: false,
         }
     }
 
-    /// The link address to send to, if there is one; otherwise the frame goes to
+    /// Returns the link address to send to, if it is known. Otherwise the frame goes to
     /// [`hold`](Self::hold).
     pub fn resolve(&mut self, now: Instant, address: IpAddr) -> Option<LinkAddress> {
         let key = self.find(address)?;
@@ -211,9 +225,13 @@ impl Neighbors {
         Some(self.entries[key].link)
     }
 
-    /// Keeps a frame until its next hop has answered, and asks for it. At most 101 frames or
-    /// 212,992 bytes wait for one neighbour; the oldest make room.
+    /// Keeps a frame until its next hop has answered, and asks for that. At most 101 frames or
+    /// 212,992 bytes wait for one neighbour; the oldest are dropped.
     pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {
+        if self.is_closed {
+            out.discarded.push(frame);
+            return;
+        }
         let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
             self.overflows += 1;
             out.failed.push((address, frame));
@@ -234,10 +252,11 @@ impl Neighbors {
         }
     }
 
-    /// Takes in an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
-    /// (gratuitous ARP: `solicited` is false). `replace` lets it change a known link address (ND's
-    /// override flag; always for ARP, whose `locktime` is observed here). What nobody asked for is
-    /// ignored.
+    /// Takes an answer (an ARP reply to this host, a neighbour advertisement) or an announcement
+    /// (gratuitous ARP: `solicited` is false).
+    ///
+    /// With `replace` it may change a known link address (ND's override flag; always for ARP, whose
+    /// `locktime` is observed here). An answer without a request is ignored.
     pub fn on_advertisement(
         &mut self,
         now: Instant,
@@ -249,6 +268,9 @@ impl Neighbors {
     ) {
         let Some(key) = self.find(address) else { return };
         let entry = &self.entries[key];
+        if entry.state == NeighborState::Permanent {
+            return;
+        }
         let changes = entry.has_link() && entry.link != link;
         if changes && !replace {
             // RFC 4861 section 7.2.5: a doubt, no knowledge.
@@ -267,8 +289,8 @@ impl Neighbors {
         }
     }
 
-    /// Takes in the link address of a neighbour that asks for this host (an ARP request, a
-    /// neighbour solicitation with its option): it will want an answer soon.
+    /// Takes the link address of a neighbour that asks for this host (an ARP request, a neighbour
+    /// solicitation with its option), since it will want an answer soon.
     pub fn on_solicited_by(
         &mut self,
         now: Instant,
@@ -281,6 +303,9 @@ impl Neighbors {
             return;
         };
         let entry = &self.entries[key];
+        if entry.state == NeighborState::Permanent {
+            return;
+        }
         let changes = entry.has_link() && entry.link != link;
         let locked = address.is_ipv4() && now.since(entry.updated) < LOCKTIME;
         if !entry.has_link() || (changes && !locked) {
@@ -288,7 +313,8 @@ impl Neighbors {
         }
     }
 
-    /// The transport saw progress through this next hop (`dst_confirm`): no probe is needed.
+    /// Notes that the transport saw progress through this next hop (`dst_confirm`), so that no
+    /// probe is needed.
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
         if let Some(key) = self.find(address) {
             let reachable_until = now + self.reachable_time();
@@ -300,12 +326,61 @@ impl Neighbors {
         }
     }
 
-    /// When to call [`on_deadline`](Self::on_deadline) next.
+    /// Names the link address of a neighbour for good (`ip neighbour replace ... nud permanent`).
+    /// False if all entries are at work.
+    pub fn set_permanent(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        link: LinkAddress,
+        out: &mut Outcome,
+    ) -> bool {
+        let Some(key) = self.find(address).or_else(|| self.add(now, address)) else {
+            return false;
+        };
+        self.learn(now, key, link, NeighborState::Permanent, out);
+        true
+    }
+
+    /// Forgets a neighbour. The frames that waited for it, or `None` if it was not known.
+    pub fn remove(&mut self, address: IpAddr) -> Option<Vec<Frame>> {
+        let key = self.find(address)?;
+        Some(self.remove_entry(key).into())
+    }
+
+    /// Forgets all neighbours that are not permanent. The frames that waited for them.
+    pub fn flush(&mut self) -> Vec<Frame> {
+        self.remove_all(|entry| entry.state != NeighborState::Permanent)
+    }
+
+    /// Forgets all neighbours, and holds no frame from now on. The frames that waited.
+    pub fn close(&mut self) -> Vec<Frame> {
+        self.is_closed = true;
+        self.remove_all(|_| true)
+    }
+
+    fn remove_all(&mut self, which: impl Fn(&Entry) -> bool) -> Vec<Frame> {
+        let entries = self.entries.iter().filter(|(_, entry)| which(entry));
+        let keys: Vec<_> = entries.map(|(key, _)| key).collect();
+        keys.into_iter().flat_map(|key| self.remove_entry(key)).collect()
+    }
+
+    fn remove_entry(&mut self, key: usize) -> VecDeque<Frame> {
+        let mut gone = self.entries.remove(key);
+        self.wheel.remove(key as u64);
+        let hash = self.key.hash_one(gone.address);
+        if let Ok(place) = self.by_address.find_entry(hash, |&one| one == key) {
+            place.remove();
+        }
+        gone.take_held()
+    }
+
+    /// Returns when to call [`on_deadline`](Self::on_deadline) next.
     pub fn deadline(&self) -> Instant {
         self.wheel.next()
     }
 
-    /// Sends requests again, and fails those that stay without answer.
+    /// Sends requests again, and fails entries that stay without an answer.
     pub fn on_deadline(&mut self, now: Instant, out: &mut Outcome) {
         let mut due = SmallVec::<[u64; 16]>::new();
         self.wheel.expire(now, &mut |key| due.push(key));
@@ -320,12 +395,13 @@ impl Neighbors {
         }
     }
 
-    /// Frames and requests refused because all entries were at work (`table_fulls`).
+    /// Returns how many frames and requests were refused because all entries were in use
+    /// (`table_fulls`).
     pub fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// All entries, for `ip neighbour`.
+    /// Returns all entries, for `ip neighbour`.
     pub fn iter(&self, now: Instant) -> impl Iterator<Item = Neighbor> + '_ {
         self.entries.iter().map(move |(_, entry)| Neighbor {
             address: entry.address,
@@ -357,7 +433,10 @@ impl Neighbors {
                 let address = entry.address;
                 out.failed.extend(entry.take_held().into_iter().map(|frame| (address, frame)));
             }
-            NeighborState::Reachable | NeighborState::Stale | NeighborState::Failed => {}
+            NeighborState::Reachable
+            | NeighborState::Stale
+            | NeighborState::Failed
+            | NeighborState::Permanent => {}
         }
     }
 
@@ -375,6 +454,7 @@ impl Neighbors {
         entry.state = state;
         entry.updated = now;
         entry.deadline = Instant::FAR_FUTURE;
+        entry.probes = 0;
         if state == NeighborState::Reachable {
             entry.reachable_until = reachable_until;
         }
@@ -398,12 +478,8 @@ impl Neighbors {
         if self.entries.len() >= MAX_ENTRIES {
             let worth = |(key, entry): (usize, &Entry)| Some((entry.worth(now)?, key));
             let (_, least) = self.entries.iter().filter_map(worth).min()?;
-            let gone = self.entries.remove(least);
-            self.wheel.remove(least as u64);
-            let hash = self.key.hash_one(gone.address);
-            if let Ok(place) = self.by_address.find_entry(hash, |&key| key == least) {
-                place.remove();
-            }
+            let held = self.remove_entry(least);
+            debug_assert!(held.is_empty(), "frames wait only for entries at work");
         }
         let key = self.entries.insert(Entry::new(address));
         let (entries, hasher) = (&self.entries, self.key);

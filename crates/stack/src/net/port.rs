@@ -1,26 +1,27 @@
-//! One device queue's way out: qdisc, byte queue limits, device, and who drains it.
+//! Port: the way out through one device queue, with qdisc, byte queue limits and device.
 //!
-//! To drain is to own the device ([`HandOff`]). Whoever enqueues a frame drains if the device is
-//! free; otherwise it leaves the debt "run again" to the thread that drains already
+//! To drain is to own the device ([`HandOff`]). A thread that enqueues a frame drains if the device
+//! is free; otherwise it leaves the debt "run again" to the thread that drains already
 //! (`__qdisc_run` with `QDISC_STATE_MISSED`). The qdisc's mutex is held for one frame's enqueue or
 //! dequeue, never while the device works, and frames are dropped outside it.
 //!
-//! Order from the qdisc to the wire is kept: what the device gives back goes in front of the
-//! qdisc (`gso_skb`), the pieces of a super-frame that was cut in software go in front of that.
+//! Order from the qdisc to the wire is kept: frames that the device gives back go in front of the
+//! qdisc (`gso_skb`), the pieces of a super-frame that was cut in software go in front of those.
 //!
-//! Cost per frame: two uncontended mutexes when the empty qdisc is passed by, two more otherwise;
-//! no allocation except for cutting.
+//! Cost per frame: two uncontended mutexes when the empty qdisc is bypassed, two more otherwise; no
+//! allocation except for cutting.
 
-use crate::device::{Capabilities, Completion, TxQueue};
+use crate::device::{Capabilities, Completed, Completion, TxQueue};
 use crate::frame::Frame;
 use crate::hand_off::{HandOff, Posted, Released, Settle};
 use crate::net::bql::ByteQueueLimits;
 use crate::net::gso;
+use crate::net::qdisc::fifo::PfifoFast;
 use crate::net::qdisc::report::Report;
 use crate::net::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
+    Ordering::Relaxed, Ordering::Release,
 };
 use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
@@ -29,48 +30,51 @@ use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// Frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
+/// Most frames that one call sends before it leaves the rest to the driver (`dev_tx_weight`).
 pub const QUOTA: u32 = 64;
 
-/// Time without a completion after which a device that holds frames is suspected
+/// Time without a completion after which a device that holds frames counts as stuck
 /// (`watchdog_timeo`).
 pub const TX_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Figures of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortStats {
     /// Frames that the device took, pieces of cut super-frames counted one by one.
     pub frames: u64,
-    /// Their bytes, one header for a super-frame.
+    /// Bytes of these frames, with one header for a super-frame.
     pub bytes: u64,
-    /// Frames that passed by an empty qdisc.
+    /// Frames that bypassed an empty qdisc.
     pub bypassed: u64,
     /// Super-frames that were cut in software.
     pub segmented: u64,
-    /// Times that the device gave a frame back because its ring was full.
+    /// How often the device gave a frame back because its ring was full.
     pub ring_full: u64,
-    /// Enqueues that left the draining to another thread.
+    /// Enqueues after which another thread did the draining.
     pub deferred: u64,
-    /// Times that frames were left to the driver because the quota was used up.
+    /// How often frames were left to the driver because the quota was used up.
     pub quota_exceeded: u64,
-    /// Times that the device held frames and completed none for [`TX_TIMEOUT`].
+    /// How often the device held frames and completed none for [`TX_TIMEOUT`].
     pub tx_timeouts: u64,
     /// Frames that the device lost or refused for good.
     pub device_errors: u64,
+    /// Frames that were dropped because the link was down or the device taken away.
+    pub link_drops: u64,
     /// Pieces of a cut super-frame that wait for the device.
     pub pieces: usize,
     /// Frames that the device holds.
     pub ring_frames: u64,
     /// Bytes that the device holds (`byte_queue_limits/inflight`).
     pub ring_bytes: u64,
-    /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` where frames complete
-    /// at submission and there is nothing to limit.
+    /// Bytes that the device may hold (`byte_queue_limits/limit`); `None` if frames complete at
+    /// submission, so that there is nothing to limit.
     pub ring_limit: Option<u64>,
-    /// Figures of the qdisc, with the frames that passed it by.
+    /// Figures of the qdisc, with the frames that bypassed it.
     pub qdisc: QdiscStats,
 }
 
-/// One device queue's way out.
+/// Way out through one device queue.
 pub struct Port {
     queue: Mutex<Queue>,
     device: HandOff<Transmitter>,
@@ -88,6 +92,8 @@ pub struct Port {
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
     capabilities: Capabilities,
+    /// Largest IP packet in bytes, as the interface says.
+    mtu: AtomicU16,
 }
 
 /// The qdisc, and what is in front of it.
@@ -143,6 +149,15 @@ impl Queue {
         }
     }
 
+    /// All frames, of which none is left.
+    fn take_all(&mut self) -> Vec<Frame> {
+        let qdisc = core::mem::replace(&mut self.qdisc, Box::new(PfifoFast::default()));
+        let mut frames: Vec<_> = core::mem::take(&mut self.requeued).into();
+        frames.extend(self.retiring.take().into_iter().flat_map(Qdisc::into_frames));
+        frames.extend(qdisc.into_frames());
+        frames
+    }
+
     fn stats(&self) -> QdiscStats {
         let mut stats = self.qdisc.stats();
         stats.requeues += self.requeues;
@@ -163,6 +178,9 @@ struct Debt {
     run: bool,
     reap: bool,
     deferred: u64,
+    /// The link went down, or it came up.
+    link: Option<bool>,
+    close: bool,
 }
 
 /// One call's part of the draining.
@@ -189,6 +207,8 @@ struct Transmitter {
     /// The device gave a frame back since it was last reaped.
     is_full: bool,
     needs_flush: bool,
+    /// The link is up; otherwise frames are dropped.
+    is_up: bool,
     ring_frames: u64,
     last_progress: Instant,
     bypassed_bytes: u64,
@@ -196,10 +216,11 @@ struct Transmitter {
 }
 
 impl Port {
-    /// A port over `tx`, with an empty `qdisc`. `kick` wakes the driver when frames were left to
-    /// it, or when [`next_event`](Self::next_event) became earlier, or
-    /// [`waits_for_device`](Self::waits_for_device) true, outside its own call of
-    /// [`run`](Self::run).
+    /// Makes a port over `tx` with an empty `qdisc`.
+    ///
+    /// `kick` wakes the driver when frames were left to it. It also wakes the driver when, outside
+    /// of its own call of [`run`](Self::run), [`next_event`](Self::next_event) became earlier or
+    /// [`waits_for_device`](Self::waits_for_device) became true.
     pub fn new(
         tx: Box<dyn TxQueue>,
         capabilities: Capabilities,
@@ -229,6 +250,7 @@ impl Port {
                 bql: on_wire.then(|| ByteQueueLimits::new(now)),
                 is_full: false,
                 needs_flush: false,
+                is_up: true,
                 ring_frames: 0,
                 last_progress: now,
                 bypassed_bytes: 0,
@@ -236,11 +258,12 @@ impl Port {
             }),
             kick,
             capabilities,
+            mtu: AtomicU16::new(capabilities.mtu),
         }
     }
 
-    /// Queues a frame and drains the queue if nobody does so already. [`Verdict::Dropped`] means
-    /// that the frame is gone and counted.
+    /// Queues a frame, and drains the queue if no thread does so already. After
+    /// [`Verdict::Dropped`] the frame is gone and counted.
     pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
         let Some(mut device) = self.device.try_own() else {
             let verdict = self.queue(frame, now);
@@ -269,9 +292,10 @@ impl Port {
         verdict
     }
 
-    /// Reaps the device and drains the queue: the driver's call, once per poll round, when the time
-    /// of [`next_event`](Self::next_event) has come or the device's descriptor is ready. Whether
-    /// the device had completed frames.
+    /// Reaps the device and drains the queue. Returns whether the device had completed frames.
+    ///
+    /// The driver calls it once per poll, when the time of [`next_event`](Self::next_event) has
+    /// come or the device's descriptor is ready.
     pub fn run(&self, now: Instant) -> bool {
         // If another thread owns the device, its next look publishes anew and kicks; until then the
         // driver shall not spin on a time that has passed.
@@ -292,26 +316,28 @@ impl Port {
         had_completed
     }
 
-    /// When to call [`run`](Self::run) next if no event of the device comes first: the earliest of
-    /// the device's own time, the qdisc's next departure and the watchdog.
+    /// Returns when to call [`run`](Self::run) next if no event of the device comes first: the
+    /// earliest of the device's own time, the qdisc's next departure and the watchdog.
     pub fn next_event(&self) -> Instant {
         Instant::from_nanos(self.next.load(Acquire).min(self.watchdog.load(Acquire)))
     }
 
-    /// Whether the driver must call [`run`](Self::run) when the device's descriptor becomes
+    /// Returns whether the driver must call [`run`](Self::run) when the device's descriptor becomes
     /// writable: the device gave a frame back, or holds frames that it will complete.
     pub fn waits_for_device(&self) -> bool {
         self.waits_for_device.load(Acquire)
     }
 
-    /// From the last bit of a frame on the wire to its completion, as far as it shows.
+    /// Returns the estimated time from a frame's last bit on the wire to its completion.
     pub fn lateness(&self) -> Nanos {
         Nanos(self.lateness.load(Relaxed))
     }
 
-    /// Replaces the qdisc (`tc qdisc replace`, which in Linux drops what waits in the old one).
-    /// Here the frames move into the new one, in the order of each flow; those that it has no room
-    /// for are dropped, counted by it, and their number is returned. Where the old qdisc holds
+    /// Replaces the qdisc (`tc qdisc replace`). Returns how many waiting frames the new one
+    /// dropped.
+    ///
+    /// Linux drops what waits in the old qdisc. Here the frames move into the new one, in the order
+    /// of each flow. It drops and counts those that it has no room for. Where the old qdisc holds
     /// frames until their departure and the new one does not, they stay and leave at their time.
     pub fn set_qdisc(&self, qdisc: Box<dyn Qdisc>, now: Instant) -> usize {
         let mut dropped = Dropped::new();
@@ -338,29 +364,61 @@ impl Port {
         self.visit(now, |debt| debt.run = true);
     }
 
-    /// Whether the qdisc holds frames until their departure (`fq`).
+    /// Returns whether the qdisc holds frames until their departure (`fq`).
     pub fn holds_until_departure(&self) -> bool {
         self.holds_until_departure.load(Acquire)
     }
 
-    /// Adds how late the qdisc let frames go that it held until their departure.
+    /// Adds the lateness of frames that the qdisc held until their departure.
     pub fn add_departures(&self, departures: &mut Departures) {
         lock(&self.queue).qdisc.add_departures(departures);
     }
 
-    /// What the device can do.
+    /// Returns the abilities of the device, with the MTU that it was attached with.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// What `tc -s qdisc` prints. Waits for a thread that drains.
+    /// Returns the largest IP packet, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu.load(Relaxed)
+    }
+
+    /// Changes the MTU. Super-frames that wait are cut as they were made.
+    pub fn set_mtu(&self, mtu: u16) {
+        self.mtu.store(mtu, Relaxed);
+    }
+
+    /// Says whether the link is up. While it is not, frames that leave the qdisc are dropped and
+    /// counted, those that wait there first of all.
+    pub fn set_link(&self, is_up: bool, now: Instant) {
+        self.visit(now, |debt| debt.link = Some(is_up));
+    }
+
+    /// Drops what waits, gives the device back to its owner, and drops all frames from now on.
+    /// Frames that waited.
+    pub fn close(&self, now: Instant) -> u64 {
+        let waiting = {
+            let mut queue = lock(&self.queue);
+            let waiting = queue.take_all();
+            self.backlog.store(queue.len(), Release);
+            waiting
+        };
+        // The drop of a credit wakes a socket: not under the lock.
+        let lost = waiting.len() as u64;
+        drop(waiting);
+        self.visit(now, |debt| debt.close = true);
+        lost
+    }
+
+    /// Returns what `tc -s qdisc` prints. It waits for a thread that drains.
     pub fn qdisc(&self, now: Instant) -> Report {
         let stats = self.stats(now).qdisc;
         let queue = lock(&self.queue);
         Report { config: queue.qdisc.config(), stats, xstats: queue.qdisc.xstats(now) }
     }
 
-    /// Figures since the start and now. Waits for a thread that drains.
+    /// Returns the figures of the port. It waits for a thread that drains.
     pub fn stats(&self, now: Instant) -> PortStats {
         let device = self.device.own();
         let mut stats = device.stats;
@@ -439,16 +497,42 @@ impl<'a> Drain<'a> {
     }
 }
 
+/// What is in the place of a device that was given back. A port over it is down, and submits
+/// nothing.
+struct Closed;
+
+impl TxQueue for Closed {
+    fn submit(&mut self, _: Frame, _: Instant) -> Result<(), Frame> {
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn reap(&mut self, _: Instant) -> Completed {
+        Completed::default()
+    }
+
+    fn next_event(&self) -> Instant {
+        Instant::FAR_FUTURE
+    }
+}
+
 impl Settle for Transmitter {
     type Debt = Debt;
     type Cx<'a> = Drain<'a>;
 
     fn is_settled(debt: &Debt) -> bool {
-        !debt.run && !debt.reap
+        !debt.run && !debt.reap && !debt.close && debt.link.is_none()
     }
 
     fn settle(&mut self, debt: Debt, round: &mut Drain<'_>) {
         self.stats.deferred += debt.deferred;
+        if let Some(is_up) = debt.link {
+            self.is_up = is_up;
+        }
+        if debt.close {
+            self.close();
+        }
         if debt.reap {
             round.had_completed |= self.reap(round.now);
         }
@@ -457,6 +541,16 @@ impl Settle for Transmitter {
 }
 
 impl Transmitter {
+    /// Drops the device with the frames that it holds.
+    fn close(&mut self) {
+        self.tx = Box::new(Closed);
+        let held = self.ring_frames + self.pieces.len() as u64;
+        self.stats.link_drops += held;
+        self.pieces.clear();
+        (self.bql, self.ring_frames) = (None, 0);
+        (self.is_full, self.needs_flush, self.is_up) = (false, false, false);
+    }
+
     fn has_room(&self) -> bool {
         !self.is_full && self.bql.as_ref().is_none_or(ByteQueueLimits::has_room)
     }
@@ -527,7 +621,7 @@ impl Transmitter {
     /// to the caller's loop.
     fn send(&mut self, mut frame: Frame, round: &mut Drain<'_>) {
         let has_checksum = self.capabilities.checksum_tx;
-        if self.must_cut(&frame) {
+        if self.must_cut(&frame, round.port.mtu()) {
             self.stats.segmented += 1;
             let by = if has_checksum { ChecksumBy::Device } else { ChecksumBy::Stack };
             self.pieces.extend(gso::segment(frame, by));
@@ -542,8 +636,8 @@ impl Transmitter {
         }
     }
 
-    fn must_cut(&self, frame: &Frame) -> bool {
-        let Capabilities { mtu, gso_max_size, gso_max_segs, .. } = self.capabilities;
+    fn must_cut(&self, frame: &Frame, mtu: u16) -> bool {
+        let Capabilities { gso_max_size, gso_max_segs, .. } = self.capabilities;
         let ip_len = frame.len() - usize::from(frame.link_len);
         frame.gso.is_some()
             && (gso_max_size <= u32::from(mtu)
@@ -553,6 +647,10 @@ impl Transmitter {
 
     /// Gives the frame to the device; returns it if the ring is full.
     fn submit(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+        if !self.is_up {
+            self.stats.link_drops += 1;
+            return None;
+        }
         let bytes = frame.len() as u64;
         if let Some(credit) = &mut frame.credit {
             credit.enter_device();

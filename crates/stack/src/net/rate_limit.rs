@@ -1,4 +1,4 @@
-//! The limit of answers that strangers can provoke (`net.ipv4.icmp_msgs_per_sec`,
+//! Rate limit of answers that strangers can provoke (`net.ipv4.icmp_msgs_per_sec`,
 //! `icmp_msgs_burst`).
 
 use crate::sync::{Mutex, lock};

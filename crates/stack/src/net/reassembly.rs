@@ -27,12 +27,12 @@ const MAX_LEN: usize = 65_535;
 const DATAGRAM_COST: usize = 256;
 const PART_COST: usize = 64;
 
-/// Limits of one reassembler. The defaults are those of Linux for IPv4.
+/// Limits of reassembly. The defaults are those of Linux for IPv4.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Bytes of memory for all datagrams (`net.ipv4.ipfrag_high_thresh`).
+    /// Bytes of memory for all datagrams together (`net.ipv4.ipfrag_high_thresh`).
     pub high_thresh: usize,
-    /// Life of a datagram that stays incomplete (`net.ipv4.ipfrag_time`).
+    /// Time that an incomplete datagram is kept (`net.ipv4.ipfrag_time`).
     pub time: Nanos,
 }
 
@@ -42,7 +42,7 @@ impl Default for Config {
     }
 }
 
-/// One fragment as it arrived.
+/// Fragment as it arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     key: Key,
@@ -53,7 +53,8 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The fragment in the packet that was parsed from `bytes`; `None` if it is none.
+    /// Returns the fragment in a packet that was parsed from `bytes`; `None` if it is not
+    /// fragmented.
     pub fn v4(packet: &ipv4::Packet, bytes: &'a [u8]) -> Option<Self> {
         let header = &packet.header;
         let fragment = packet.fragment?;
@@ -67,7 +68,8 @@ impl<'a> Part<'a> {
         Some(Self { key, protocol: header.protocol, ecn: header.ecn, fragment, data })
     }
 
-    /// The fragment in the packet that was parsed from `bytes`; `None` if it is none.
+    /// Returns the fragment in a packet that was parsed from `bytes`; `None` if it is not
+    /// fragmented.
     pub fn v6(packet: &ipv6::Packet, bytes: &'a [u8]) -> Option<Self> {
         let header = &packet.header;
         let fragment = packet.fragment?;
@@ -91,30 +93,31 @@ struct Key {
     protocol: u8,
 }
 
-/// A datagram that is whole again: the payload of its IP packet.
+/// Datagram that is complete: the payload of its IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// What the payload is; over IPv6 possibly an extension header (`wire::ipv6::upper_layer`).
+    /// Protocol of the payload. Over IPv6 it may be an extension header
+    /// (`wire::ipv6::upper_layer`).
     pub protocol: Protocol,
-    /// ECN codepoint of the whole (RFC 3168 section 5.3).
+    /// ECN codepoint of the datagram (RFC 3168 section 5.3).
     pub ecn: Ecn,
-    /// The payload.
+    /// Payload of the datagram.
     pub data: Bytes,
 }
 
-/// Why a fragment was not taken. But for the first two, its datagram is lost as well.
+/// Reason why a fragment was refused. Except for the first two, its datagram is lost as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// The same fragment was there before.
+    /// The same fragment had arrived before.
     #[error("duplicate fragment")]
     Duplicate,
-    /// Empty, not a multiple of eight bytes, or beyond the largest datagram.
+    /// The fragment is empty, not a multiple of eight bytes, or beyond the largest datagram.
     #[error("bad fragment length")]
     Length,
-    /// It overlaps another one (RFC 5722).
+    /// The fragment overlaps another one (RFC 5722).
     #[error("overlapping fragments")]
     Overlap,
-    /// Its end contradicts the end of the datagram.
+    /// The fragment contradicts the end of the datagram.
     #[error("fragments disagree on the length of the datagram")]
     End,
     /// The datagram has too many fragments.
@@ -126,12 +129,12 @@ pub enum Refusal {
     /// Some fragments were ECN-capable and some not.
     #[error("fragments disagree on ECN")]
     Ecn,
-    /// Its datagram was given up before.
+    /// The datagram of the fragment was given up before.
     #[error("fragment of a lost datagram")]
     Lost,
 }
 
-/// Datagrams that are not whole yet.
+/// Reassembler: the datagrams that are not complete yet.
 #[derive(Debug)]
 pub struct Reassembler {
     config: Config,
@@ -240,10 +243,16 @@ impl PartialDatagram {
 }
 
 impl Reassembler {
-    /// A reassembler without fragments. `seed` is random and secret: peers choose what is hashed.
+    /// Returns a reassembler without fragments. `seed` is random and secret, since peers choose the
+    /// values that are hashed.
     pub fn new(config: Config, seed: u64) -> Self {
         let table = HashMap::with_hasher(Keyed::new(seed));
         Self { config, table, expiry: VecDeque::new(), serial: 0, memory: 0 }
+    }
+
+    /// Sets the limits, for incomplete datagrams too.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
     }
 
     /// Takes a fragment; returns the datagram if it is now whole. The caller has called
@@ -261,7 +270,7 @@ impl Reassembler {
             Entry::Vacant(entry) => {
                 self.serial += 1;
                 self.memory += DATAGRAM_COST;
-                self.expiry.push_back((now + self.config.time, part.key, self.serial));
+                self.expiry.push_back((now, part.key, self.serial));
                 entry.insert_entry(PartialDatagram::new(self.serial, part))
             }
         };
@@ -288,8 +297,8 @@ impl Reassembler {
     /// Gives up the datagrams whose time is over. Returns how many were incomplete until then.
     pub fn expire(&mut self, now: Instant) -> u32 {
         let mut timeouts = 0;
-        while let Some(&(due, key, serial)) = self.expiry.front()
-            && due <= now
+        while let Some(&(began, key, serial)) = self.expiry.front()
+            && began + self.config.time <= now
         {
             self.expiry.pop_front();
             let Entry::Occupied(entry) = self.table.entry(key) else {
@@ -304,22 +313,23 @@ impl Reassembler {
         timeouts
     }
 
-    /// When [`expire`](Self::expire) has something to do, at the earliest.
+    /// Returns the earliest time at which [`expire`](Self::expire) has something to do.
     pub fn deadline(&self) -> Instant {
-        self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due)
+        let oldest = self.expiry.front();
+        oldest.map_or(Instant::FAR_FUTURE, |&(began, ..)| began + self.config.time)
     }
 
-    /// Bytes of memory that count against the limit (`FRAG: memory` of sockstat).
+    /// Returns the bytes of memory that count against the limit (`FRAG: memory` of sockstat).
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// Datagrams that are not whole (`FRAG: inuse` of sockstat).
+    /// Returns the number of incomplete datagrams (`FRAG: inuse` of sockstat).
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether no datagram waits.
+    /// Returns whether no datagram waits.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }

@@ -1,146 +1,50 @@
-//! Routes and what is known about the MTU of paths.
+//! Routes and path MTUs.
 //!
 //! A host has few routes: the table is a sorted list, and a lookup reads it from the longest prefix
-//! down, O(routes). Sockets keep what they looked up together with the table's generation and look
-//! again when that has changed. The path MTU cache is one keyed hash per question.
+//! down, O(routes). Sockets keep the route that they found together with the table's generation and
+//! look again when that has changed. The path MTU cache is one keyed hash per question.
 
+use super::address::InterfaceId;
 use crate::keyed::Keyed;
-use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
-use core::str::FromStr;
+use core::net::IpAddr;
 use hashbrown::HashMap;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
-/// The first `len` bits of an address; all others are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prefix {
-    network: IpAddr,
-    len: u8,
-}
+pub use super::address::{Prefix, PrefixError};
 
-/// Why a prefix is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PrefixError {
-    /// Longer than an address.
-    #[error("prefix length {0} exceeds the {1} bits of the address")]
-    Length(u8, u8),
-    /// Not of the form ADDRESS/LENGTH.
-    #[error("{0:?} is not of the form ADDRESS/LENGTH")]
-    Form(String),
-}
-
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
-
-fn mask(len: u8) -> u128 {
-    u128::MAX.checked_shl(128u32.saturating_sub(len.into())).unwrap_or(0)
-}
-
-impl Prefix {
-    /// The network of `address` with `len` bits.
-    ///
-    /// # Errors
-    /// `len` exceeds the bits of the address.
-    pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
-        let max = if address.is_ipv4() { 32 } else { 128 };
-        if len > max {
-            return Err(PrefixError::Length(len, max));
-        }
-        let network = match address {
-            IpAddr::V4(v4) => {
-                IpAddr::V4(((u128::from(v4.to_bits()) & (mask(len) >> 96)) as u32).into())
-            }
-            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(len)).into()),
-        };
-        Ok(Self { network, len })
-    }
-
-    /// The first address.
-    pub fn network(&self) -> IpAddr {
-        self.network
-    }
-
-    /// Bits of the prefix.
-    pub fn len(&self) -> u8 {
-        self.len
-    }
-
-    /// Whether this is the prefix of all addresses (`default`).
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The address of all hosts of an IPv4 network, where it has room for hosts.
-    pub fn broadcast(&self) -> Option<Ipv4Addr> {
-        match self.network {
-            IpAddr::V4(network) if self.len < 31 => {
-                Some(Ipv4Addr::from_bits(network.to_bits() | u32::MAX >> self.len))
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether `address` lies in it.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.network.is_ipv4() == address.is_ipv4()
-            && (bits(self.network) ^ bits(address)) & mask(self.len) == 0
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.len)
-    }
-}
-
-impl FromStr for Prefix {
-    type Err = PrefixError;
-    /// `ADDRESS/LENGTH`; bits behind the prefix are cleared.
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let form = || PrefixError::Form(text.to_owned());
-        let (address, len) = text.split_once('/').ok_or_else(form)?;
-        let address = address.parse().map_err(|_| form())?;
-        Self::new(address, len.parse().map_err(|_| form())?)
-    }
-}
-
-/// One line of `ip route`.
+/// Entry of the routing table, one line of `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
-    /// Where it leads.
+    /// Destinations of the route.
     pub prefix: Prefix,
-    /// Among equal prefixes the least wins.
+    /// Metric. Among routes with equal prefixes the lowest wins.
     pub metric: u32,
-    /// How to get there.
+    /// Way to the destinations.
     pub route: Route,
 }
 
-/// How to reach a destination.
+/// Way to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Index of the interface.
-    pub interface: usize,
-    /// The router; `None` when the destination is on the link.
+    /// Interface that packets leave by.
+    pub interface: InterfaceId,
+    /// Router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// MTU of the route (`mtu`), if it is below that of the interface.
     pub mtu: Option<u32>,
-    /// Source address for sockets that have none (`src`).
+    /// Source address for sockets that are bound to none (`src`).
     pub pref_src: Option<IpAddr>,
 }
 
 impl Route {
-    /// The neighbour that a packet to `destination` is given to.
+    /// Returns the neighbour that gets a packet to `destination`.
     pub fn next_hop(&self, destination: IpAddr) -> IpAddr {
         self.gateway.unwrap_or(destination)
     }
 }
 
-/// The routes of a host and the path MTU of destinations.
+/// Routes of a host, and the path MTUs of destinations.
 #[derive(Debug)]
 pub struct Routes {
     /// Longest prefix first, then least metric.
@@ -150,12 +54,12 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// No routes. `seed` is random: it keys the hash of destinations.
+    /// Returns an empty table. `seed` is random: it keys the hash of destinations.
     pub fn new(seed: u64) -> Self {
         Self { entries: Vec::new(), generation: 1, path_mtus: PathMtus::new(seed) }
     }
 
-    /// Adds a route; one with the same prefix and metric is replaced.
+    /// Adds a route. It replaces one with the same prefix and metric.
     pub fn add(&mut self, entry: RouteEntry) {
         self.generation += 1;
         let same = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == entry.metric;
@@ -164,49 +68,76 @@ impl Routes {
             return;
         }
         let comes_before = |old: &RouteEntry| {
-            old.prefix.len > entry.prefix.len
-                || (old.prefix.len == entry.prefix.len && old.metric <= entry.metric)
+            let (old_len, len) = (old.prefix.len(), entry.prefix.len());
+            old_len > len || (old_len == len && old.metric <= entry.metric)
         };
         let place = self.entries.partition_point(comes_before);
         self.entries.insert(place, entry);
     }
 
-    /// Removes the routes of this prefix through this interface; returns whether there were any.
-    pub fn remove(&mut self, prefix: Prefix, interface: usize) -> bool {
-        let before = self.entries.len();
-        self.entries.retain(|entry| entry.prefix != prefix || entry.route.interface != interface);
-        let removed = self.entries.len() < before;
-        self.generation += u64::from(removed);
-        removed
+    /// The route of this prefix and metric.
+    pub fn get(&self, prefix: Prefix, metric: u32) -> Option<&RouteEntry> {
+        self.entries.iter().find(|entry| entry.prefix == prefix && entry.metric == metric)
     }
 
-    /// The route of the longest prefix that contains `destination`.
-    pub fn lookup(&self, destination: IpAddr) -> Option<Route> {
+    /// Removes the first route of this prefix through this interface, of this metric if one is
+    /// given (`ip route del`).
+    pub fn remove(
+        &mut self,
+        prefix: Prefix,
+        interface: InterfaceId,
+        metric: Option<u32>,
+    ) -> Option<RouteEntry> {
+        let is_it = |entry: &RouteEntry| {
+            let has_metric = metric.is_none_or(|metric| metric == entry.metric);
+            entry.prefix == prefix && entry.route.interface == interface && has_metric
+        };
+        let at = self.entries.iter().position(is_it)?;
+        self.generation += 1;
+        Some(self.entries.remove(at))
+    }
+
+    /// Removes all routes that `is_to_go` names.
+    pub fn remove_all(&mut self, is_to_go: impl Fn(&RouteEntry) -> bool) {
+        let before = self.entries.len();
+        self.entries.retain(|entry| !is_to_go(entry));
+        self.generation += u64::from(self.entries.len() < before);
+    }
+
+    /// The route of the longest prefix that contains `destination`, of those through interfaces
+    /// that may be used.
+    pub fn lookup(
+        &self,
+        destination: IpAddr,
+        may_use: impl Fn(InterfaceId) -> bool,
+    ) -> Option<Route> {
         self.entries
             .iter()
-            .find(|entry| entry.prefix.contains(destination))
+            .find(|entry| entry.prefix.contains(destination) && may_use(entry.route.interface))
             .map(|entry| entry.route)
     }
 
-    /// Changes whenever an earlier lookup or path MTU may have become wrong. Never zero.
+    /// Returns the generation, which changes whenever an earlier lookup or path MTU may have become
+    /// wrong. It is never zero.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// All routes, in the order in which they are tried.
+    /// Returns all routes, in the order in which they are tried.
     pub fn entries(&self) -> &[RouteEntry] {
         &self.entries
     }
 
-    /// What is known about the path to `destination`: the largest IP packet, and when that is
-    /// forgotten, so that the interface's MTU is tried again.
+    /// Returns the largest IP packet that the path to `destination` takes, if ICMP taught one, and
+    /// when that is forgotten, so that the interface's MTU is tried again.
     pub fn path_mtu(&self, now: Instant, destination: IpAddr) -> Option<(u32, Instant)> {
         self.path_mtus.get(now, destination)
     }
 
-    /// Takes in what an authenticated "packet too big" says of a path whose MTU was `current`
-    /// bytes. Returns the MTU of the path if it is below `current`; an increase is never believed
-    /// (RFC 8201 section 4).
+    /// Takes an authenticated "packet too big" about a path whose MTU was `current` bytes.
+    ///
+    /// Returns the MTU of the path if it is below `current`. An increase is never believed (RFC
+    /// 8201 section 4).
     pub fn on_packet_too_big(
         &mut self,
         now: Instant,
@@ -286,22 +217,10 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn entry(text: &str, metric: u32, interface: usize) -> RouteEntry {
+    fn entry(text: &str, metric: u32, interface: u32) -> RouteEntry {
+        let interface = InterfaceId(interface);
         let route = Route { interface, gateway: None, mtu: None, pref_src: None };
         RouteEntry { prefix: prefix(text), metric, route }
-    }
-
-    #[test]
-    fn prefixes_are_parsed_and_refused() {
-        assert_eq!(prefix("10.1.2.3/8").to_string(), "10.0.0.0/8");
-        assert_eq!(prefix("fd00::1/64").to_string(), "fd00::/64");
-        assert_eq!(prefix("255.255.255.255/32").network(), ip("255.255.255.255"));
-        assert_eq!(prefix("1.2.3.4/0").network(), ip("0.0.0.0"));
-        assert_eq!("1.2.3.4/33".parse::<Prefix>(), Err(PrefixError::Length(33, 32)));
-        assert_eq!("::/129".parse::<Prefix>(), Err(PrefixError::Length(129, 128)));
-        for bad in ["", "1.2.3.4", "1.2.3/8", "1.2.3.4/", "1.2.3.4/-1", "1.2.3.4/8/8"] {
-            assert_eq!(bad.parse::<Prefix>(), Err(PrefixError::Form(bad.to_owned())));
-        }
     }
 
     #[test]
@@ -318,7 +237,7 @@ mod tests {
         ] {
             routes.add(entry(text, metric, interface));
         }
-        let interface = |text| routes.lookup(ip(text)).map(|route| route.interface);
+        let interface = |text| routes.lookup(ip(text), |_| true).map(|route| route.interface.0);
         assert_eq!(interface("8.8.8.8"), Some(1));
         assert_eq!(interface("10.2.0.1"), Some(4));
         assert_eq!(interface("10.1.2.4"), Some(3));
@@ -336,11 +255,12 @@ mod tests {
         routes.add(entry("10.0.0.0/8", 0, 2));
         assert_eq!(routes.entries().len(), 1, "replaced");
         seen.push(routes.generation());
-        assert!(!routes.remove(prefix("10.0.0.0/8"), 1));
+        assert_eq!(routes.remove(prefix("10.0.0.0/8"), InterfaceId(1), None), None);
         assert_eq!(routes.generation(), seen[2]);
-        assert!(routes.remove(prefix("10.0.0.0/8"), 2));
+        let gone = routes.remove(prefix("10.0.0.0/8"), InterfaceId(2), None);
+        assert_eq!(gone, Some(entry("10.0.0.0/8", 0, 2)));
         seen.push(routes.generation());
-        assert_eq!(routes.lookup(ip("10.0.0.1")), None);
+        assert_eq!(routes.lookup(ip("10.0.0.1"), |_| true), None);
         routes.on_packet_too_big(Instant::ZERO, ip("10.0.0.1"), 1400, 1500);
         seen.push(routes.generation());
         assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");

@@ -1,4 +1,5 @@
-//! How long frames are in a device, and how much of that is lateness of their completions.
+//! Sojourn times: how long frames are in a device, and how much of that is lateness of their
+//! completions.
 //!
 //! Byte queue limits see a queue that ran dry only where a completion round leaves nothing in the
 //! ring. A device whose every completion comes late always holds something, so a limit that is far
@@ -49,9 +50,9 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// What was learnt about one device queue.
+/// Knowledge about one device queue, from frames that were followed through it.
 #[derive(Clone, Debug)]
-pub struct Sojourn {
+pub(crate) struct Sojourn {
     followed: Option<Followed>,
     /// Through an empty ring; the shortest of an age.
     base: Option<Passage>,
@@ -62,22 +63,23 @@ pub struct Sojourn {
     drains: bool,
 }
 
-/// What a followed frame tells about the limit.
+/// Advice about the limit, from one frame that was followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advice {
-    /// Bytes by which the limit must grow, because it stopped the stack and the wire was idle.
-    pub grow: u64,
+pub(crate) struct Advice {
+    /// Bytes by which the limit must grow, because it stopped the stack while the wire was idle.
+    pub(crate) grow: u64,
     /// Bytes that leave until a completion is known.
-    pub needed: u64,
+    pub(crate) needed: u64,
 }
 
 impl Sojourn {
-    /// The base is measured anew after so much time, since devices moderate their interrupts by
-    /// load: if need be the ring is left to drain, as BBR leaves the path.
-    pub const AGE: Nanos = Nanos::from_secs(10);
+    /// Time after which the base is measured anew, since devices moderate their interrupts by load.
+    ///
+    /// If need be the ring is left to drain for that, as BBR leaves the path.
+    pub(crate) const AGE: Nanos = Nanos::from_secs(10);
 
-    /// Nothing is known.
-    pub const fn new(now: Instant) -> Self {
+    /// Starts without knowledge.
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             followed: None,
             base: None,
@@ -88,21 +90,30 @@ impl Sojourn {
         }
     }
 
-    /// Whether the ring shall run empty, so that the base can be measured.
-    pub fn drains(&self) -> bool {
+    /// Returns whether the ring should run empty, so that the base can be measured.
+    pub(crate) fn drains(&self) -> bool {
         self.drains
     }
 
-    /// From the last bit of a frame on the wire to its completion. An estimate that errs low.
-    pub fn lateness(&self) -> Nanos {
+    /// Returns the estimated time from a frame's last bit on the wire to its completion. The
+    /// estimate errs low.
+    pub(crate) fn lateness(&self) -> Nanos {
         let known = self.base.zip(self.fastest);
         known.map_or(Nanos::ZERO, |(base, fastest)| {
             Nanos(base.took.0.saturating_sub(fastest.time_for(base.bytes).0))
         })
     }
 
-    /// A frame was queued: the running total with it, what the ring holds with it, and the limit.
-    pub fn on_queued(&mut self, now: Instant, bytes: u64, total: u64, held: u64, limit: u64) {
+    /// Notes a queued frame: the running total with it, the bytes in the ring with it, and the
+    /// limit.
+    pub(crate) fn on_queued(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        total: u64,
+        held: u64,
+        limit: u64,
+    ) {
         if self.followed.is_none() {
             let is_alone = held == bytes;
             let is_stopped = held > limit;
@@ -110,8 +121,14 @@ impl Sojourn {
         }
     }
 
-    /// A completion round: the running total of completed bytes after it.
-    pub fn on_completed(&mut self, now: Instant, total: u64, is_empty: bool) -> Option<Advice> {
+    /// Notes a completion round: the running total of completed bytes after it. Returns advice
+    /// about the limit, if a followed frame gave any.
+    pub(crate) fn on_completed(
+        &mut self,
+        now: Instant,
+        total: u64,
+        is_empty: bool,
+    ) -> Option<Advice> {
         self.drains &= !is_empty;
         let frame = self.followed.filter(|frame| frame.mark <= total)?;
         self.followed = None;

@@ -1,11 +1,13 @@
-//! What a host is attached to: its interfaces, its addresses, and the routes between them.
+//! Topology of a host: its interfaces, its addresses, and the routes between them.
 
-use super::interface::{Address, Interface, InterfaceId, InterfaceInfo};
+use super::error::NetError;
+use super::interface::{Address, Interface, InterfaceId};
+use super::neighbor::Neighbor;
 use super::route::{Prefix, Route, RouteEntry, Routes};
 use crate::frame::Frame;
 use crate::sync::{Mutex, lock};
 use core::net::{IpAddr, Ipv4Addr};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
@@ -38,12 +40,12 @@ impl Locals {
     }
 }
 
-/// The door that a packet leaves by.
+/// Way by which a packet leaves.
 #[derive(Clone, Debug)]
 pub(crate) enum NextHop {
-    /// This host itself.
+    /// Back to this host.
     Loopback,
-    /// The neighbour with this address on an interface.
+    /// To the neighbour with this address on an interface.
     Neighbor(Arc<Interface>, IpAddr),
 }
 
@@ -60,13 +62,21 @@ pub(crate) struct ResolvedRoute {
 }
 
 impl ResolvedRoute {
+    /// The interface that it leaves by; `None` on the loopback.
+    pub(crate) fn interface(&self) -> Option<InterfaceId> {
+        match &self.next_hop {
+            NextHop::Loopback => None,
+            NextHop::Neighbor(interface, _) => Some(interface.id()),
+        }
+    }
+
     /// Whether the way is still right: nothing has changed in `topology`, nothing is forgotten.
     pub(crate) fn is_current(&self, topology: &Topology, now: Instant) -> bool {
         self.generation == topology.generation() && now < self.expires
     }
 }
 
-/// Why there is no own address to send from.
+/// Reason why no address of this host can be the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSource {
     /// No route leads to the destination.
@@ -82,12 +92,17 @@ pub(crate) struct Topology {
     tables: Mutex<Tables>,
     /// The generation of routes, interfaces and addresses together; read without the lock.
     generation: AtomicU64,
+    /// Interfaces that were named.
+    named: AtomicU32,
 }
 
 #[derive(Debug)]
 struct Tables {
+    /// By their names.
     interfaces: Vec<Arc<Interface>>,
     routes: Routes,
+    /// Routes that are there because an address is: one for each network.
+    connected: Vec<RouteEntry>,
     /// Counts the changes of interfaces and addresses.
     changes: u64,
     locals: Arc<Locals>,
@@ -98,12 +113,98 @@ impl Tables {
         self.routes.generation() + self.changes
     }
 
+    fn interface(&self, id: InterfaceId) -> Result<&Arc<Interface>, NetError> {
+        let at = self.interfaces.binary_search_by_key(&id, |interface| interface.id());
+        at.map(|at| &self.interfaces[at]).map_err(|_| NetError::NoInterface(id))
+    }
+
     /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
-    /// there is no route.
+    /// there is no route through an interface that is enabled.
     fn route(&self, remote: IpAddr) -> Option<(Route, &Arc<Interface>, IpAddr)> {
-        let route = self.routes.lookup(remote)?;
-        let interface = self.interfaces.get(route.interface)?;
+        let is_enabled = |id| self.interface(id).is_ok_and(|interface| interface.is_enabled());
+        let route = self.routes.lookup(remote, is_enabled)?;
+        let interface = self.interface(route.interface).ok()?;
         Some((route, interface, route.next_hop(remote)))
+    }
+
+    /// The routes that the addresses of now bring: of several addresses in one network the first is
+    /// where packets come from.
+    fn wanted(&self) -> Vec<RouteEntry> {
+        let mut wanted: Vec<RouteEntry> = Vec::new();
+        for interface in &self.interfaces {
+            for Address { ip, prefix } in interface.addresses() {
+                if wanted.iter().any(|entry| entry.prefix == prefix) {
+                    continue;
+                }
+                let route = Route {
+                    interface: interface.id(),
+                    gateway: None,
+                    mtu: None,
+                    pref_src: Some(ip),
+                };
+                wanted.push(RouteEntry { prefix, metric: 0, route });
+            }
+        }
+        wanted
+    }
+
+    /// Interfaces or addresses have changed: brings what follows from them into line. Costs
+    /// O(addresses * routes).
+    fn follow_addresses(&mut self) {
+        let mut locals = Locals::default();
+        for address in self.interfaces.iter().flat_map(|interface| interface.addresses()) {
+            locals.add(&address);
+        }
+        self.locals = Arc::new(locals);
+        let wanted = self.wanted();
+        let Self { routes, connected, locals, .. } = self;
+        for old in connected.iter().filter(|old| !wanted.contains(old)) {
+            routes.remove_all(|entry| entry == old);
+        }
+        for new in wanted.iter().filter(|new| !connected.contains(new)) {
+            if routes.get(new.prefix, new.metric).is_none() {
+                routes.add(*new);
+            }
+        }
+        // As in Linux (`fib_sync_down_addr`), routes go with the source that they prefer.
+        let is_foreign = |ip| !locals.contains(ip);
+        routes.remove_all(|entry| entry.route.pref_src.is_some_and(is_foreign));
+        *connected = wanted;
+        self.changes += 1;
+    }
+
+    /// Why there can be no such route, if that is so.
+    fn check_route(&self, entry: &RouteEntry) -> Result<(), NetError> {
+        let Route { interface, gateway, pref_src, .. } = entry.route;
+        let prefix = entry.prefix;
+        let known = self.interface(interface)?;
+        for (argument, address) in [("gateway", gateway), ("pref_src", pref_src)] {
+            if let Some(address) = address
+                && address.is_ipv4() != prefix.network().is_ipv4()
+            {
+                return Err(NetError::Family { argument, address, prefix });
+            }
+        }
+        if let Some(address) = pref_src
+            && !self.locals.contains(address)
+        {
+            return Err(NetError::NotOwn { address });
+        }
+        let Some(gateway) = gateway else { return Ok(()) };
+        if self.locals.contains(gateway) {
+            return Err(NetError::GatewayIsOwn { gateway });
+        }
+        let is_on_link = |entry: &RouteEntry| {
+            let Route { interface: through, gateway: of, .. } = entry.route;
+            through == interface && of.is_none() && entry.prefix.contains(gateway)
+        };
+        // Every link with IPv6 has the network of link-local addresses.
+        let is_link_local =
+            matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local()) && known.has_v6();
+        if !is_link_local && !self.routes.entries().iter().any(is_on_link) {
+            return Err(NetError::GatewayUnreachable { gateway, interface });
+        }
+        Ok(())
     }
 }
 
@@ -111,8 +212,19 @@ impl Topology {
     pub(crate) fn new(seed: u64) -> Self {
         let routes = Routes::new(seed);
         let generation = AtomicU64::new(routes.generation());
-        let (interfaces, locals) = (Vec::new(), Arc::default());
-        Self { tables: Mutex::new(Tables { interfaces, routes, changes: 0, locals }), generation }
+        let tables = Tables {
+            interfaces: Vec::new(),
+            routes,
+            connected: Vec::new(),
+            changes: 0,
+            locals: Arc::default(),
+        };
+        Self { tables: Mutex::new(tables), generation, named: AtomicU32::new(0) }
+    }
+
+    /// A name for an interface that is about to be made.
+    pub(crate) fn name_interface(&self) -> InterfaceId {
+        InterfaceId(self.named.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Changes whenever an earlier answer may have become wrong.
@@ -127,47 +239,98 @@ impl Topology {
         answer
     }
 
+    /// Lets all sockets look again at what they found, and at the settings of their host.
+    pub(crate) fn note_change(&self) {
+        self.change(|tables| tables.changes += 1);
+    }
+
     /// Adds an interface and the routes to its networks.
-    pub(crate) fn add(&self, interface: Arc<Interface>) -> InterfaceId {
+    pub(crate) fn add(&self, interface: Arc<Interface>) {
         self.change(|tables| {
-            let index = tables.interfaces.len();
-            let mut locals = Locals::clone(&tables.locals);
-            for address in interface.addresses() {
-                locals.add(address);
-                let route = Route {
-                    interface: index,
-                    gateway: None,
-                    mtu: None,
-                    pref_src: Some(address.ip),
-                };
-                let entry = RouteEntry { prefix: address.prefix, metric: 0, route };
-                // Of several addresses in one network the first is where packets come from.
-                let is_known = |old: &RouteEntry| old.prefix == entry.prefix && old.metric == 0;
-                if !tables.routes.entries().iter().any(is_known) {
-                    tables.routes.add(entry);
-                }
-            }
-            tables.changes += 1;
-            tables.locals = Arc::new(locals);
-            tables.interfaces.push(interface);
-            InterfaceId(index)
+            let at = tables.interfaces.partition_point(|one| one.id() < interface.id());
+            tables.interfaces.insert(at, interface);
+            tables.follow_addresses();
+        });
+    }
+
+    /// Takes an interface out, with its addresses and all routes through it.
+    pub(crate) fn remove(&self, id: InterfaceId) -> Result<Arc<Interface>, NetError> {
+        self.change(|tables| {
+            tables.interface(id)?;
+            let gone = tables.interfaces.extract_if(.., |one| one.id() == id).next();
+            tables.routes.remove_all(|entry| entry.route.interface == id);
+            tables.follow_addresses();
+            gone.ok_or(NetError::NoInterface(id))
         })
     }
 
-    /// Adds a route; false if there is no such interface.
-    pub(crate) fn add_route(&self, entry: RouteEntry) -> bool {
+    /// Gives an interface one more address, and the host a route to its network.
+    pub(crate) fn add_address(&self, id: InterfaceId, address: Address) -> Result<(), NetError> {
+        if let Some(fault) = address.fault() {
+            return Err(NetError::Address { address, fault });
+        }
         self.change(|tables| {
-            let exists = entry.route.interface < tables.interfaces.len();
-            if exists {
-                tables.routes.add(entry);
-            }
-            exists
+            tables.interface(id)?.add_address(address)?;
+            tables.follow_addresses();
+            Ok(())
         })
     }
 
-    /// Removes the routes of a prefix through an interface; whether there were any.
-    pub(crate) fn remove_route(&self, prefix: Prefix, interface: InterfaceId) -> bool {
-        self.change(|tables| tables.routes.remove(prefix, interface.0))
+    /// Takes an address away. The route to its network goes with the last address in it; with the
+    /// last IPv4 address of the interface go all IPv4 routes through it (`fib_disable_ip`).
+    pub(crate) fn remove_address(
+        &self,
+        id: InterfaceId,
+        address: IpAddr,
+    ) -> Result<Address, NetError> {
+        self.change(|tables| {
+            let interface = tables.interface(id)?.clone();
+            let gone = interface.remove_address(address)?;
+            let is_v4 = |ip: IpAddr| ip.is_ipv4();
+            if is_v4(address) && !interface.addresses().iter().any(|own| is_v4(own.ip)) {
+                let is_of = |entry: &RouteEntry| is_v4(entry.prefix.network());
+                tables.routes.remove_all(|entry| entry.route.interface == id && is_of(entry));
+            }
+            tables.follow_addresses();
+            Ok(gone)
+        })
+    }
+
+    /// Adds a route.
+    pub(crate) fn add_route(&self, entry: RouteEntry) -> Result<(), NetError> {
+        self.change(|tables| {
+            tables.check_route(&entry)?;
+            let RouteEntry { prefix, metric, .. } = entry;
+            if tables.routes.get(prefix, metric).is_some() {
+                return Err(NetError::RouteExists { prefix, metric });
+            }
+            tables.routes.add(entry);
+            Ok(())
+        })
+    }
+
+    /// Adds a route, in the place of that of the same prefix and metric, which is returned.
+    pub(crate) fn replace_route(&self, entry: RouteEntry) -> Result<Option<RouteEntry>, NetError> {
+        self.change(|tables| {
+            tables.check_route(&entry)?;
+            let old = tables.routes.get(entry.prefix, entry.metric).copied();
+            tables.routes.add(entry);
+            Ok(old)
+        })
+    }
+
+    /// Removes the first route of a prefix through an interface, of this metric if one is given.
+    pub(crate) fn remove_route(
+        &self,
+        prefix: Prefix,
+        interface: InterfaceId,
+        metric: Option<u32>,
+    ) -> Result<RouteEntry, NetError> {
+        self.change(|tables| {
+            tables.interface(interface)?;
+            let gone = tables.routes.remove(prefix, interface, metric);
+            gone.ok_or(NetError::NoRoute { prefix, interface })
+        })
     }
 
     pub(crate) fn routes(&self) -> Vec<RouteEntry> {
@@ -176,15 +339,29 @@ impl Topology {
 
     /// The way to `remote`; `None` if it is unreachable.
     pub(crate) fn resolve(&self, now: Instant, remote: IpAddr) -> Option<ResolvedRoute> {
+        self.resolve_from(now, None, remote)
+    }
+
+    /// The way from an own address to `remote`; `None` if it is unreachable, or `local` is no own
+    /// address any more.
+    pub(crate) fn resolve_from(
+        &self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: IpAddr,
+    ) -> Option<ResolvedRoute> {
         let tables = lock(&self.tables);
         let generation = tables.generation();
         let mut expires = Instant::FAR_FUTURE;
+        if local.is_some_and(|local| !tables.locals.contains(local)) {
+            return None;
+        }
         if tables.locals.contains(remote) {
             let (next_hop, mtu) = (NextHop::Loopback, LOOPBACK_MTU);
             return Some(ResolvedRoute { generation, expires, next_hop, mtu });
         }
         let (route, interface, neighbor) = tables.route(remote)?;
-        let link_mtu = u32::from(interface.capabilities().mtu);
+        let link_mtu = u32::from(interface.mtu());
         let mut mtu = route.mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu));
         if let Some((known, forgotten)) = tables.routes.path_mtu(now, remote) {
             (mtu, expires) = (mtu.min(known), forgotten);
@@ -213,12 +390,21 @@ impl Topology {
         lock(&self.tables).locals.clone()
     }
 
-    pub(crate) fn interface(&self, id: InterfaceId) -> Option<Arc<Interface>> {
-        lock(&self.tables).interfaces.get(id.0).cloned()
+    pub(crate) fn interface(&self, id: InterfaceId) -> Result<Arc<Interface>, NetError> {
+        lock(&self.tables).interface(id).cloned()
     }
 
-    fn interfaces(&self) -> Vec<Arc<Interface>> {
+    pub(crate) fn interfaces(&self) -> Vec<Arc<Interface>> {
         lock(&self.tables).interfaces.clone()
+    }
+
+    /// The neighbours of all interfaces.
+    pub(crate) fn neighbors(&self, now: Instant) -> Vec<(InterfaceId, Neighbor)> {
+        let of = |interface: &Arc<Interface>| {
+            let id = interface.id();
+            interface.neighbors(now).into_iter().map(move |neighbor| (id, neighbor))
+        };
+        self.interfaces().iter().flat_map(of).collect()
     }
 
     /// Adds how late the qdiscs let frames go that they held until their departure.
@@ -226,11 +412,6 @@ impl Topology {
         for interface in self.interfaces() {
             interface.ports().iter().for_each(|port| port.add_departures(departures));
         }
-    }
-
-    /// Figures of all interfaces.
-    pub(crate) fn info(&self, now: Instant) -> Vec<InterfaceInfo> {
-        self.interfaces().iter().map(|interface| interface.info(now)).collect()
     }
 
     /// Lets all interfaces ask again what neighbours did not answer. When to come back, and the
@@ -243,20 +424,5 @@ impl Topology {
             undeliverable.extend(frames);
         }
         (next, undeliverable)
-    }
-
-    /// Forgets all interfaces and routes.
-    pub(crate) fn clear(&self) {
-        let gone = self.change(|tables| {
-            let gone = core::mem::take(&mut tables.interfaces);
-            for entry in tables.routes.entries().to_vec() {
-                tables.routes.remove(entry.prefix, entry.route.interface);
-            }
-            tables.locals = Arc::default();
-            tables.changes += 1;
-            gone
-        });
-        // The last reference closes the device: not under the lock.
-        drop(gone);
     }
 }

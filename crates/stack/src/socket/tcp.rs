@@ -256,6 +256,7 @@ impl TcpHandle {
 
     /// The error queue, which outlives the connection where the socket does; `other` is in its
     /// place.
+    #[doc(hidden)]
     pub fn swap_errors(
         &self,
         now: Instant,

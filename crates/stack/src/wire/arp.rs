@@ -4,19 +4,19 @@ use super::be;
 use crate::wire::headers::Headers;
 use core::net::Ipv4Addr;
 
-/// Bytes of a packet.
+/// Size of a packet, in bytes.
 pub const LEN: usize = 28;
 
-/// What the packet wants.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Request: who has the target address?
     Request,
-    /// The sender has its address.
+    /// Reply: the sender has its address.
     Reply,
 }
 
-/// A packet that binds the sender's two addresses.
+/// ARP packet, which binds the sender's two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Request or reply.
@@ -31,16 +31,16 @@ pub struct Packet {
     pub target: Ipv4Addr,
 }
 
-/// Why bytes are no ARP packet of ours.
+/// Reason why bytes are not an ARP packet that the stack understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than a packet.
+    /// The bytes are shorter than a packet.
     #[error("ARP packet truncated")]
     Truncated,
-    /// Not Ethernet and IPv4.
+    /// The packet is not about Ethernet and IPv4.
     #[error("ARP for another kind of link or address")]
     Kind,
-    /// Neither request nor reply.
+    /// The operation is neither request nor reply.
     #[error("unknown ARP operation {0}")]
     Operation(u16),
     /// The sender claims a group address of link or network.
@@ -48,7 +48,7 @@ pub enum Error {
     Sender,
 }
 
-/// Parses what follows the link header; padding behind the packet is left alone.
+/// Parses the bytes behind the link header. Padding behind the packet is ignored.
 pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     let bytes = packet.first_chunk::<LEN>().ok_or(Error::Truncated)?;
     if bytes[..6] != [0, 1, 8, 0, 6, 4] {
@@ -77,7 +77,7 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
 }
 
 impl Packet {
-    /// Writes the packet; the link header goes in front of it.
+    /// Writes the packet to `headers`. The link header goes in front of it.
     pub fn emit(&self, headers: &mut Headers) {
         let bytes = headers.prepend(LEN);
         bytes[..6].copy_from_slice(&[0, 1, 8, 0, 6, 4]);

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071, RFC 1624).
+//! Internet checksum (RFC 1071, RFC 1624).
 //!
 //! Words are summed in native order into eight 64-bit lanes, which the compiler turns into vector
 //! code; the byte order is put right once, after folding. Cost: about one cycle per 16 bytes.
@@ -6,20 +6,21 @@
 use super::Protocol;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A transport checksum that is still to be finished: the field holds the folded sum of the
-/// pseudo-header, as `CHECKSUM_PARTIAL` in Linux. Offsets count from the first header byte.
+/// Place of a transport checksum that is still to be finished (`CHECKSUM_PARTIAL` in Linux).
+///
+/// The field holds the folded sum of the pseudo-header. Offsets count from the first header byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// Where summing starts: the transport header.
+    /// Offset of the transport header, where the sum starts.
     pub start: u16,
-    /// Where the sum is stored, from `start`.
+    /// Offset of the checksum field from `start`.
     pub offset: u16,
 }
 
 /// Bytes of one round of the wide sum.
 const BLOCK: usize = 32;
 
-/// A running sum over slices of any length and alignment, in the order in which they are added.
+/// Running sum over slices of any length and alignment, in the order in which they are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum {
     sum: u64,
@@ -28,7 +29,7 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// A sum of nothing.
+    /// Returns the sum of nothing.
     pub const fn new() -> Self {
         Self { sum: 0, odd: false }
     }
@@ -40,36 +41,37 @@ impl Checksum {
         self.odd ^= bytes.len() % 2 == 1;
     }
 
-    /// The sum in 16 bits, not complemented: what a partial checksum field holds.
+    /// Returns the sum in 16 bits, not complemented, as a partial checksum field holds it.
     pub fn fold(self) -> u16 {
         fold(self.sum)
     }
 
-    /// The checksum: the complement of the sum. A block whose field holds its checksum has zero.
+    /// Returns the checksum, which is the complement of the sum. A block whose field holds its
+    /// checksum gives zero.
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// The sum of the pseudo-header without the length; it is the same for all packets between two
+/// Sum of the pseudo-header without the length. It is the same for all packets between two
 /// addresses, so sockets keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pseudo(u32);
 
 impl Pseudo {
-    /// For IPv4 (RFC 9293 section 3.1).
+    /// Returns the sum for IPv4 (RFC 9293 section 3.1).
     pub fn v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: Protocol) -> Self {
         let words = u64::from(source.to_bits()) + u64::from(destination.to_bits());
         Self(u32::from(fold(words)) + u32::from(protocol.0))
     }
 
-    /// For IPv6 (RFC 8200 section 8.1).
+    /// Returns the sum for IPv6 (RFC 8200 section 8.1).
     pub fn v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: Protocol) -> Self {
         let address = |a: Ipv6Addr| u32::from(sum(&a.octets()));
         Self(address(source) + address(destination) + u32::from(protocol.0))
     }
 
-    /// For two addresses of one family; two families never share a packet, and give `None`.
+    /// Returns the sum for two addresses of one family, and `None` for addresses of two families.
     pub fn of(source: IpAddr, destination: IpAddr, protocol: Protocol) -> Option<Self> {
         match (source, destination) {
             (IpAddr::V4(s), IpAddr::V4(d)) => Some(Self::v4(s, d, protocol)),
@@ -78,12 +80,13 @@ impl Pseudo {
         }
     }
 
-    /// The sum of the pseudo-header of a packet with `len` bytes of transport header and payload.
+    /// Returns the sum of the pseudo-header of a packet with `len` bytes of transport header and
+    /// payload.
     pub fn with_len(self, len: u32) -> Checksum {
         Checksum { sum: u64::from(self.0) + u64::from(len), odd: false }
     }
 
-    /// Whether `transport`, header and payload, has the right checksum.
+    /// Returns whether `transport`, header and payload, has the right checksum.
     pub fn verifies(self, transport: &[u8]) -> bool {
         let Ok(len) = u32::try_from(transport.len()) else {
             return false;
@@ -94,24 +97,24 @@ impl Pseudo {
     }
 }
 
-/// The checksum of one slice.
+/// Returns the checksum of one slice.
 pub fn of(bytes: &[u8]) -> u16 {
     !sum(bytes)
 }
 
-/// The folded sum of two adjacent blocks from the folded sum of each; `first_len` is the length of
-/// the first.
+/// Returns the folded sum of two adjacent blocks from the folded sum of each; `first_len` is the
+/// length of the first.
 pub fn combine(first: u16, second: u16, first_len: usize) -> u16 {
     let second = if first_len % 2 == 1 { second.swap_bytes() } else { second };
     fold(u64::from(first) + u64::from(second))
 }
 
-/// The checksum after the word `old` was replaced by `new` (RFC 1624 equation 3).
+/// Returns the checksum after the word `old` was replaced by `new` (RFC 1624 equation 3).
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
-/// The checksum after an aligned pair of words was replaced.
+/// Returns the checksum after an aligned pair of words was replaced.
 pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }

@@ -1,15 +1,15 @@
-//! Ethernet II.
+//! Ethernet II headers.
 
 use super::be;
 use crate::wire::headers::Headers;
 
-/// Bytes of the header.
+/// Size of the header, in bytes.
 pub const HEADER_LEN: usize = 14;
 
-/// The address that every station takes.
+/// Broadcast address, which every station receives.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// What the frame carries.
+/// Protocol that a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -22,34 +22,34 @@ impl EtherType {
     pub const IPV6: Self = Self(0x86dd);
 }
 
-/// The link header.
+/// Header of an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Station that the frame is for.
+    /// Station that gets the frame.
     pub destination: [u8; 6],
     /// Station that sent it.
     pub source: [u8; 6],
-    /// What follows.
+    /// Protocol behind the header.
     pub ether_type: EtherType,
 }
 
-/// Why a frame is no Ethernet frame.
+/// Reason why bytes are not an Ethernet frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than the header.
+    /// The bytes are shorter than the header.
     #[error("Ethernet header truncated")]
     Truncated,
-    /// An IEEE 802.3 length where the type should be.
+    /// An IEEE 802.3 length is where the type should be.
     #[error("frame of IEEE 802.3 with a length, not Ethernet II")]
     Length,
 }
 
-/// Whether the address names a group of stations.
+/// Returns whether the address names a group of stations.
 pub fn is_multicast(address: [u8; 6]) -> bool {
     address[0] & 1 == 1
 }
 
-/// Parses the link header; what follows starts at [`HEADER_LEN`].
+/// Parses the link header. The payload starts at [`HEADER_LEN`].
 pub fn parse(frame: &[u8]) -> Result<Header, Error> {
     let bytes = frame.first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     let ether_type = be!(u16, bytes, 12);
@@ -65,7 +65,7 @@ pub fn parse(frame: &[u8]) -> Result<Header, Error> {
 }
 
 impl Header {
-    /// Puts the link header in front.
+    /// Writes the link header in front of `headers`.
     pub fn emit(&self, headers: &mut Headers) {
         let bytes = headers.prepend(HEADER_LEN);
         bytes[..6].copy_from_slice(&self.destination);

@@ -1,9 +1,11 @@
-//! The headers of one packet, written from the innermost to the outermost.
+//! Headers of one packet, written from the innermost to the outermost.
 
-/// Room for the headers of a frame: Ethernet 14, IPv6 40 with a fragment header 8, TCP 60.
+/// Room for the headers of a frame, in bytes: Ethernet 14, IPv6 40 with a fragment header 8, TCP
+/// 60.
 pub const HEADER_ROOM: usize = 128;
 
-/// Header bytes, built back to front so that each layer prepends its own without moving bytes.
+/// Headers of a packet, built back to front so that each layer prepends its own without moving
+/// bytes.
 #[derive(Clone)]
 pub struct Headers {
     bytes: [u8; HEADER_ROOM],
@@ -17,32 +19,33 @@ impl Default for Headers {
 }
 
 impl Headers {
-    /// Reserves `len` zeroed bytes in front of what is there and returns them.
+    /// Reserves `len` zeroed bytes in front of the headers and returns them.
     ///
     /// # Panics
-    /// If the headers exceed [`HEADER_ROOM`]: the sum of all header sizes is a constant.
+    /// If the headers exceed [`HEADER_ROOM`]. The largest sum of header sizes is a constant below
+    /// it.
     pub fn prepend(&mut self, len: usize) -> &mut [u8] {
         let start = usize::from(self.start).checked_sub(len).expect("headers fit their room");
         self.start = start as u8;
         &mut self.bytes[start..start + len]
     }
 
-    /// The header bytes, first layer first.
+    /// Returns the header bytes, first layer first.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[usize::from(self.start)..]
     }
 
-    /// The header bytes, to be filled in.
+    /// Returns the header bytes, to be filled in.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[usize::from(self.start)..]
     }
 
-    /// Bytes of all headers.
+    /// Returns the size of all headers, in bytes.
     pub fn len(&self) -> usize {
         HEADER_ROOM - usize::from(self.start)
     }
 
-    /// Whether there is no header yet.
+    /// Returns whether there is no header yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! ICMP for IPv4 (RFC 792, RFC 1191), and what ICMP errors of both versions quote.
+//! ICMP for IPv4 (RFC 792, RFC 1191), and the packets that ICMP errors of both versions quote.
 
 use super::{Ports, Protocol, be, checksum::Checksum, ipv4, ipv6};
 use crate::wire::headers::Headers;
@@ -6,11 +6,11 @@ use core::net::IpAddr;
 use neap_tcp::segment::Payload;
 use neap_tcp::seq::SeqNumber;
 
-/// Bytes in front of the body: echo data or the quoted packet.
+/// Size of the header in front of the body, in bytes. The body is echo data or the quoted packet.
 pub const HEADER_LEN: usize = 8;
 
-/// Most bytes of the offending packet that an error quotes, so that the whole error stays within
-/// 576 bytes (RFC 1812 section 4.3.2.3).
+/// Most bytes of a packet that an error quotes, so that the whole error stays within 576 bytes (RFC
+/// 1812 section 4.3.2.3).
 pub const MAX_QUOTE: usize = 576 - ipv4::HEADER_LEN - HEADER_LEN;
 
 const ECHO_REPLY: u8 = 0;
@@ -19,7 +19,8 @@ const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
 
-/// Why a destination is unreachable: code of type 3, but for 4 which has a message of its own.
+/// Reason why a destination is unreachable: the code of type 3, except for 4, which has a message
+/// of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Unreachable {
@@ -27,9 +28,9 @@ pub enum Unreachable {
     Network = 0,
     /// Host unreachable.
     Host = 1,
-    /// Protocol unreachable: hard for a connection.
+    /// Protocol unreachable. It is a hard error for a connection.
     Protocol = 2,
-    /// Port unreachable: hard for a connection.
+    /// Port unreachable. It is a hard error for a connection.
     Port = 3,
     /// Source route failed.
     SourceRouteFailed = 5,
@@ -78,13 +79,13 @@ impl Unreachable {
     }
 }
 
-/// Which time was exceeded; the same codes in both versions.
+/// Time that was exceeded. The codes are the same in both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeExceeded {
     /// The hop count reached zero.
     Transit = 0,
-    /// Fragments did not come in time.
+    /// Fragments did not all come in time.
     Reassembly = 1,
 }
 
@@ -98,60 +99,60 @@ impl TimeExceeded {
     }
 }
 
-/// A message without its body.
+/// ICMP message without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Ping; the body comes back.
+    /// Ping request. Its body comes back in the reply.
     EchoRequest {
-        /// Usually one per process.
+        /// Identifier, usually one per process.
         identifier: u16,
-        /// Counts up.
+        /// Sequence number.
         sequence: u16,
     },
-    /// The answer to a ping.
+    /// Answer to a ping request.
     EchoReply {
-        /// As in the request.
+        /// Identifier of the request.
         identifier: u16,
-        /// As in the request.
+        /// Sequence number of the request.
         sequence: u16,
     },
     /// A packet could not be delivered; the body quotes it.
     Unreachable(Unreachable),
     /// A packet was too big for the next link and may not be fragmented; the body quotes it.
     FragmentationNeeded {
-        /// MTU of that link in bytes; 0 from routers older than RFC 1191.
+        /// MTU of that link in bytes, or 0 from routers older than RFC 1191.
         mtu: u16,
     },
-    /// A packet ran out of time; the body quotes it.
+    /// A packet's time was exceeded; the body quotes it.
     TimeExceeded(TimeExceeded),
     /// A header field made no sense; the body quotes the packet.
     ParameterProblem {
-        /// Place of the field.
+        /// Offset of the field in the packet.
         pointer: u8,
     },
 }
 
-/// Why bytes are no ICMP message of ours.
+/// Reason why bytes are not an ICMP message that the stack understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than its header.
+    /// The message is shorter than its header.
     #[error("ICMP message truncated")]
     Truncated,
-    /// Checksum is wrong.
+    /// The checksum is wrong.
     #[error("bad ICMP checksum")]
     Checksum,
-    /// A type or code that a host has no use for.
+    /// A host has no use for this type or code.
     #[error("unknown ICMP type {kind} code {code}")]
     Unknown {
-        /// The type field.
+        /// Type of the message.
         kind: u8,
-        /// The code field.
+        /// Code of the message.
         code: u8,
     },
-    /// A neighbour discovery message that RFC 4861 section 7.1 tells to ignore.
+    /// RFC 4861 section 7.1 demands that this neighbour discovery message is ignored.
     #[error("bad neighbour discovery message")]
     Neighbor,
-    /// What the error quotes is not the beginning of a packet.
+    /// The error does not quote the beginning of a packet.
     #[error("ICMP error quotes no packet")]
     Quote,
 }
@@ -178,7 +179,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Message, &[u8]), Error> {
 }
 
 impl Message {
-    /// Puts the message in front of its body.
+    /// Writes the message in front of its body.
     pub fn emit(&self, headers: &mut Headers, body: &Payload) {
         let pair = |kind, high: u16, low: u16| {
             let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
@@ -205,33 +206,35 @@ impl Message {
     }
 }
 
-/// The beginning of a packet of ours that an ICMP error quotes. Anyone can forge one: a sequence
-/// number outside the window tells (RFC 5927).
+/// Beginning of a packet of this host that an ICMP error quotes.
+///
+/// Anyone can forge one: a sequence number outside the window shows that (RFC 5927).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Who sent the packet: we, if the error is for us.
+    /// Source of the packet: this host, if the error is for it.
     pub source: IpAddr,
-    /// Where the packet was going.
+    /// Destination of the packet.
     pub destination: IpAddr,
-    /// Its transport protocol.
+    /// Transport protocol of the packet.
     pub protocol: Protocol,
-    /// Its ports, if TCP or UDP and quoted that far.
+    /// Ports of the packet, if it is TCP or UDP and quoted that far.
     pub ports: Option<Ports>,
-    /// Its sequence number, if TCP and quoted that far.
+    /// Sequence number of the packet, if it is TCP and quoted that far.
     pub seq: Option<SeqNumber>,
-    /// Where its transport header begins in the quote; behind the quote if that is cut off before.
+    /// Offset of the transport header in the quote. It is behind the quote if that is cut off
+    /// before.
     pub transport_at: usize,
 }
 
 impl Quoted {
-    /// From the body of an ICMP error.
+    /// Parses the body of an ICMP error.
     pub fn v4(body: &[u8]) -> Result<Self, Error> {
         let (header, header_len, offset) = ipv4::parse_quoted(body).map_err(|_| Error::Quote)?;
         let at = if offset > 0 { body.len() } else { header_len };
         Ok(Self::new(header.source.into(), header.destination.into(), header.protocol, body, at))
     }
 
-    /// From the body of an ICMPv6 error.
+    /// Parses the body of an ICMPv6 error.
     pub fn v6(body: &[u8]) -> Result<Self, Error> {
         let (header, transport) = ipv6::parse_quoted(body).map_err(|_| Error::Quote)?;
         let at = body.len() - transport.len();

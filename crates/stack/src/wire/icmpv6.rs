@@ -1,5 +1,5 @@
-//! ICMPv6 (RFC 4443) with the two messages of neighbour discovery that resolve addresses
-//! (RFC 4861 sections 4.3, 4.4).
+//! ICMPv6 (RFC 4443), with the two messages of neighbour discovery that resolve addresses (RFC 4861
+//! sections 4.3, 4.4).
 
 pub use super::icmp::{Error, Quoted, TimeExceeded};
 use super::{Protocol, checksum::Pseudo, ethernet, ipv6};
@@ -7,14 +7,14 @@ use crate::wire::headers::Headers;
 use core::net::Ipv6Addr;
 use neap_tcp::segment::Payload;
 
-/// Bytes in front of the body: echo data or the quoted packet.
+/// Size of the header in front of the body, in bytes. The body is echo data or the quoted packet.
 pub const HEADER_LEN: usize = 8;
 
-/// Most bytes of the offending packet that an error quotes, so that the whole error stays within
-/// the least MTU (RFC 4443 section 2.4).
+/// Most bytes of a packet that an error quotes, so that the whole error stays within the least MTU
+/// (RFC 4443 section 2.4).
 pub const MAX_QUOTE: usize = 1280 - ipv6::HEADER_LEN - HEADER_LEN;
 
-/// Hop limit of neighbour discovery: proves that no router forwarded it.
+/// Hop limit of neighbour discovery. It proves that no router forwarded the packet.
 pub const NEIGHBOR_HOP_LIMIT: u8 = 255;
 
 /// Bytes of a neighbour message without options, and of its link address option.
@@ -37,7 +37,7 @@ const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Why a destination is unreachable: code of type 1.
+/// Reason why a destination is unreachable: the code of type 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Unreachable {
@@ -49,7 +49,7 @@ pub enum Unreachable {
     BeyondScope = 2,
     /// Address unreachable.
     Address = 3,
-    /// Port unreachable: hard for a connection.
+    /// Port unreachable. It is a hard error for a connection.
     Port = 4,
     /// Source address failed ingress or egress policy.
     SourcePolicy = 5,
@@ -72,15 +72,15 @@ impl Unreachable {
     }
 }
 
-/// What a header field did wrong: code of type 4.
+/// Kind of a parameter problem: the code of type 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Problem {
-    /// Its value makes no sense.
+    /// The value of a header field makes no sense.
     Field = 0,
-    /// The next header is unknown: the protocol is unreachable.
+    /// The next header is unknown, so the protocol is unreachable.
     NextHeader = 1,
-    /// The option is unknown.
+    /// An option is unknown.
     Option = 2,
 }
 
@@ -95,57 +95,57 @@ impl Problem {
     }
 }
 
-/// A message without its body.
+/// ICMPv6 message without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Ping; the body comes back.
+    /// Ping request. Its body comes back in the reply.
     EchoRequest {
-        /// Usually one per process.
+        /// Identifier, usually one per process.
         identifier: u16,
-        /// Counts up.
+        /// Sequence number.
         sequence: u16,
     },
-    /// The answer to a ping.
+    /// Answer to a ping request.
     EchoReply {
-        /// As in the request.
+        /// Identifier of the request.
         identifier: u16,
-        /// As in the request.
+        /// Sequence number of the request.
         sequence: u16,
     },
     /// A packet could not be delivered; the body quotes it.
     Unreachable(Unreachable),
     /// A packet was too big for the next link; the body quotes it.
     PacketTooBig {
-        /// MTU of that link, bytes.
+        /// MTU of that link, in bytes.
         mtu: u32,
     },
-    /// A packet ran out of time; the body quotes it.
+    /// A packet's time was exceeded; the body quotes it.
     TimeExceeded(TimeExceeded),
     /// A header field made no sense; the body quotes the packet.
     ParameterProblem {
-        /// What is wrong.
+        /// Kind of the problem.
         problem: Problem,
-        /// Place of the field.
+        /// Offset of the field in the packet.
         pointer: u32,
     },
-    /// Who has `target`? No body.
+    /// Neighbour solicitation: who has `target`? It has no body.
     NeighborSolicitation {
-        /// The address to be resolved.
+        /// Address to be resolved.
         target: Ipv6Addr,
-        /// The asker's link address; absent when it probes for duplicates.
+        /// Link address of the sender; `None` when it probes for duplicates.
         source_link: Option<[u8; 6]>,
     },
-    /// `target` is at `target_link`. No body.
+    /// Neighbour advertisement: `target` is at `target_link`. It has no body.
     NeighborAdvertisement {
-        /// The address that was asked for, or that has moved.
+        /// Address that was asked for, or that has moved.
         target: Ipv6Addr,
-        /// Its link address; may be absent when solicited by unicast.
+        /// Link address of the target. It may be absent when solicited by unicast.
         target_link: Option<[u8; 6]>,
-        /// The sender is a router.
+        /// Whether the sender is a router.
         router: bool,
-        /// In answer to a solicitation.
+        /// Whether the message answers a solicitation.
         solicited: bool,
-        /// Replaces what is cached.
+        /// Whether the message replaces a cached link address.
         replace: bool,
     },
 }
@@ -237,21 +237,21 @@ fn advertisement(ip: &ipv6::Header, flags: u8, body: &[u8]) -> Result<Message, E
     })
 }
 
-/// The group that a host joins for each of its addresses (RFC 4291 section 2.7.1).
+/// Returns the multicast group that a host joins for an address (RFC 4291 section 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let low = address.to_bits() & 0xff_ffff;
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low)
 }
 
-/// The Ethernet address of an IPv6 group (RFC 2464 section 7).
+/// Returns the Ethernet address of an IPv6 group (RFC 2464 section 7).
 pub fn multicast_link(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
 }
 
 impl Message {
-    /// Puts the message in front of its body (empty for neighbour discovery) and returns the bytes
-    /// written. The addresses are those of the IPv6 header to come.
+    /// Writes the message in front of its body (empty for neighbour discovery) and returns the
+    /// size. The addresses are those of the IPv6 header that follows.
     pub fn emit(
         &self,
         headers: &mut Headers,

@@ -1,4 +1,4 @@
-//! The IPv4 header (RFC 791).
+//! IPv4 headers (RFC 791).
 
 use super::{Fragment, Protocol, be, checksum, ecn_of};
 use crate::wire::headers::Headers;
@@ -6,17 +6,17 @@ use core::net::Ipv4Addr;
 use core::ops::Range;
 use neap_tcp::segment::Ecn;
 
-/// Bytes of a header without options, the only kind that is emitted.
+/// Size in bytes of a header without options, the only kind that is emitted.
 pub const HEADER_LEN: usize = 20;
 
-/// Fields of the header that a receiver or sender cares for.
+/// Fields of the IPv4 header that a receiver or sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Sender.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// Receiver.
+    /// Destination address.
     pub destination: Ipv4Addr,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub protocol: Protocol,
     /// Hops left.
     pub ttl: u8,
@@ -26,40 +26,40 @@ pub struct Header {
     pub ecn: Ecn,
     /// Identification (RFC 6864: without meaning when `dont_fragment`).
     pub identification: u16,
-    /// Routers may not fragment.
+    /// Whether routers must not fragment the packet (DF).
     pub dont_fragment: bool,
 }
 
-/// A parsed packet.
+/// Parsed IPv4 packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The header.
+    /// Header of the packet.
     pub header: Header,
-    /// Set if this is a part of a datagram.
+    /// Place in its datagram, if the packet is a fragment.
     pub fragment: Option<Fragment>,
-    /// Where the payload lies: behind the options, without link padding.
+    /// Range of the payload: behind the options, without link padding.
     pub payload: Range<usize>,
 }
 
-/// Why bytes are no IPv4 packet.
+/// Reason why bytes are not an IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than the header says it is.
+    /// The packet is shorter than its header says.
     #[error("IPv4 packet truncated")]
     Truncated,
-    /// Version is not 4.
+    /// The version is not 4.
     #[error("IP version is not 4")]
     Version,
-    /// Header length below 20 bytes or beyond the packet.
+    /// The header length is below 20 bytes or beyond the packet.
     #[error("bad IPv4 header length")]
     HeaderLength,
-    /// Total length below the header length.
+    /// The total length is below the header length.
     #[error("bad IPv4 total length")]
     TotalLength,
-    /// Header checksum is wrong.
+    /// The header checksum is wrong.
     #[error("bad IPv4 header checksum")]
     Checksum,
-    /// A fragment that reaches beyond the largest datagram, or one whose length makes no sense.
+    /// A fragment reaches beyond the largest datagram, or has an impossible length.
     #[error("bad IPv4 fragment")]
     Fragment,
 }
@@ -128,14 +128,15 @@ fn parse_header(packet: &[u8]) -> Result<(Header, usize, usize), Error> {
 }
 
 impl Header {
-    /// Puts the header of a whole datagram in front of `headers`, whose transport header and
-    /// payload together have `payload_len` bytes: at most 65,515, above which no total length
-    /// says the truth.
+    /// Writes the header of a whole datagram in front of `headers`.
+    ///
+    /// Transport header and payload together have `payload_len` bytes, at most 65,515: no total
+    /// length can express more.
     pub fn emit(&self, headers: &mut Headers, payload_len: u16) {
         self.write(headers, payload_len, 0);
     }
 
-    /// Puts the header of one fragment in front; its identification is that of the fragment.
+    /// Writes the header of one fragment in front. Its identification is that of the fragment.
     pub fn emit_fragment(&self, headers: &mut Headers, payload_len: u16, fragment: Fragment) {
         let more = if fragment.more { 0x2000 } else { 0 };
         let header = Self { identification: fragment.identification as u16, ..*self };

@@ -1,4 +1,4 @@
-//! The IPv6 header and its extension headers (RFC 8200).
+//! IPv6 headers and extension headers (RFC 8200).
 
 use super::{Fragment, Protocol, be, ecn_of};
 use crate::wire::headers::Headers;
@@ -6,10 +6,10 @@ use core::net::Ipv6Addr;
 use core::ops::Range;
 use neap_tcp::segment::Ecn;
 
-/// Bytes of the fixed header, the only one that is emitted besides the fragment header.
+/// Size in bytes of the fixed header, the only one that is emitted besides the fragment header.
 pub const HEADER_LEN: usize = 40;
 
-/// Bytes of the fragment header.
+/// Size of the fragment header, in bytes.
 pub const FRAGMENT_HEADER_LEN: usize = 8;
 
 /// Extension headers that are walked before a packet is refused; and options in each of them
@@ -22,14 +22,14 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 
-/// Fields of the header that a receiver or sender cares for.
+/// Fields of the IPv6 header that a receiver or sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Sender.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// Receiver.
+    /// Destination address.
     pub destination: Ipv6Addr,
-    /// What the payload is, behind all extension headers.
+    /// Protocol of the payload, behind all extension headers.
     pub protocol: Protocol,
     /// Hops left.
     pub hop_limit: u8,
@@ -41,57 +41,58 @@ pub struct Header {
     pub flow_label: u32,
 }
 
-/// A parsed packet.
+/// Parsed IPv6 packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The header.
+    /// Header of the packet.
     pub header: Header,
-    /// Set if this is a part of a datagram; then `header.protocol` is what the whole begins with,
-    /// which may be another extension header: see [`upper_layer`].
+    /// Place in its datagram, if the packet is a fragment.
+    ///
+    /// `header.protocol` is then what the whole datagram begins with, which may be another
+    /// extension header: see [`upper_layer`].
     pub fragment: Option<Fragment>,
-    /// Where the payload lies: behind the extension headers, without link padding.
+    /// Range of the payload: behind the extension headers, without link padding.
     pub payload: Range<usize>,
 }
 
-/// Why bytes are no IPv6 packet for a host.
+/// Reason why bytes are not an IPv6 packet for a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than the headers say it is.
+    /// The packet is shorter than its headers say.
     #[error("IPv6 packet truncated")]
     Truncated,
-    /// Version is not 6.
+    /// The version is not 6.
     #[error("IP version is not 6")]
     Version,
-    /// An extension header reaches beyond the payload, or stands where it may not.
+    /// An extension header reaches beyond the payload, or is where it may not be.
     #[error("bad IPv6 extension header")]
     Extension,
-    /// More extension headers or options than a host will walk.
+    /// There are more extension headers or options than a host will walk.
     #[error("too many IPv6 extension headers or options")]
     TooMany,
-    /// An option that the receiver must understand; `pointer` is its place in the packet.
+    /// The receiver must understand an option and does not.
     #[error("unknown IPv6 option at {pointer}")]
     Option {
-        /// Place in the packet, for a parameter problem.
+        /// Offset of the option in the packet, for a parameter problem.
         pointer: u32,
-        /// Whether the sender asked to be told.
+        /// Whether the sender wants a report.
         report: ReportRule,
     },
-    /// A routing header with segments left; hosts do not forward. `pointer` is the place of its
-    /// type.
+    /// A routing header has segments left, and hosts do not forward.
     #[error("IPv6 routing header at {pointer}")]
     Routing {
-        /// Place in the packet, for a parameter problem.
+        /// Offset of the header's type in the packet, for a parameter problem.
         pointer: u32,
     },
-    /// A fragment that reaches beyond the largest datagram, or one whose length makes no sense.
+    /// A fragment reaches beyond the largest datagram, or has an impossible length.
     #[error("bad IPv6 fragment")]
     Fragment,
 }
 
-/// Whether an unknown option asks for a parameter problem (RFC 8200 section 4.2).
+/// Rule by which an unknown option asks for a parameter problem (RFC 8200 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportRule {
-    /// Discard in silence.
+    /// Discard the packet in silence.
     Never,
     /// Report always.
     Always,
@@ -117,8 +118,8 @@ pub fn parse(packet: &[u8]) -> Result<Packet, Error> {
     Ok(Packet { header, fragment: walked.fragment, payload })
 }
 
-/// Goes on to the transport header in a datagram that was reassembled: `protocol` is what `payload`
-/// begins with. Returns the transport protocol and where it starts.
+/// Walks to the transport header in a reassembled datagram, whose `payload` begins with `protocol`.
+/// Returns the transport protocol and where it starts.
 pub fn upper_layer(protocol: Protocol, payload: &[u8]) -> Result<(Protocol, usize), Error> {
     let walked = walk(protocol.0, payload, 0)?;
     match walked.fragment {
@@ -239,13 +240,13 @@ fn check_options(mut options: &[u8], mut at: usize) -> Result<(), Error> {
 }
 
 impl Header {
-    /// Puts the header of a whole datagram in front of `headers`, whose transport header and
-    /// payload together have `payload_len` bytes.
+    /// Writes the header of a whole datagram in front of `headers`. Transport header and payload
+    /// together have `payload_len` bytes.
     pub fn emit(&self, headers: &mut Headers, payload_len: u16) {
         self.write(headers, payload_len, self.protocol.0);
     }
 
-    /// Puts header and fragment header in front; `payload_len` is without the fragment header.
+    /// Writes header and fragment header in front. `payload_len` is without the fragment header.
     pub fn emit_fragment(&self, headers: &mut Headers, payload_len: u16, fragment: Fragment) {
         let bytes = headers.prepend(FRAGMENT_HEADER_LEN);
         bytes[0] = self.protocol.0;

@@ -1,8 +1,8 @@
 //! Packet formats: parsed from bytes into values, emitted from values.
 //!
-//! A parser checks every length before it reads and never panics; what it returns holds only what
-//! the format allows. Parsers take slices and return positions or slices of them, so nothing is
-//! copied; payloads are cut from the received `Bytes` by moving its ends.
+//! A parser checks every length before it reads and never panics; its result holds only what the
+//! format allows. Parsers take slices and return positions or slices of them, so nothing is copied;
+//! payloads are cut from the received `Bytes` by moving its ends.
 
 pub mod arp;
 pub mod checksum;
@@ -22,7 +22,7 @@ use checksum::PartialChecksum;
 use headers::Headers;
 use neap_tcp::segment::Ecn;
 
-/// An IP protocol number (the IPv4 protocol field, the IPv6 next header).
+/// IP protocol number: the IPv4 protocol field, the IPv6 next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -35,43 +35,45 @@ impl Protocol {
     pub const UDP: Self = Self(17);
     /// ICMP for IPv6.
     pub const ICMPV6: Self = Self(58);
-    /// IPv6: nothing follows.
+    /// End of an IPv6 packet: nothing follows.
     pub const NO_NEXT_HEADER: Self = Self(59);
 }
 
-/// The ports of a TCP segment or UDP datagram, in the direction of travel.
+/// Ports of a TCP segment or UDP datagram, in the direction of travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ports {
-    /// Sender's port.
+    /// Port of the sender.
     pub source: u16,
-    /// Receiver's port.
+    /// Port of the receiver.
     pub destination: u16,
 }
 
-/// What the IP header says of one fragment.
+/// Place of a fragment in its datagram, from the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Identification: 16 bits in IPv4, 32 in IPv6.
+    /// Identification of the datagram: 16 bits in IPv4, 32 in IPv6.
     pub identification: u32,
-    /// Where the data belongs in the datagram's payload, in bytes; a multiple of eight.
+    /// Offset of the data in the datagram's payload, in bytes; a multiple of eight.
     pub offset: u16,
     /// Whether further fragments follow.
     pub more: bool,
 }
 
-/// Who finishes a transport checksum.
+/// Party that finishes a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumBy {
-    /// The emitter: the field is final.
+    /// The stack: the emitted field is final.
     Stack,
-    /// The device or [`gso::finish_checksum`](crate::net::gso::finish_checksum): the field holds
-    /// the folded sum of the pseudo-header with the length of the whole super-frame.
+    /// The device, or [`gso::finish_checksum`](crate::net::gso::finish_checksum). The emitted field
+    /// holds the folded sum of the pseudo-header with the length of the whole super-frame.
     Device,
 }
 
-/// The mark that tells a device to finish the checksum of the transport header of `transport_len`
-/// bytes, which is the last of `headers`; to be made once all headers are there. `field` is where
-/// the checksum lies in it: [`tcp::CHECKSUM_AT`] or [`udp::CHECKSUM_AT`].
+/// Returns the mark that tells a device to finish the checksum of the transport header, which is
+/// the last of `headers` and has `transport_len` bytes.
+///
+/// All headers have to be there before. `field` is the offset of the checksum in the transport
+/// header: [`tcp::CHECKSUM_AT`] or [`udp::CHECKSUM_AT`].
 pub fn partial_checksum(headers: &Headers, transport_len: usize, field: usize) -> PartialChecksum {
     let start = headers.len().saturating_sub(transport_len);
     PartialChecksum { start: start as u16, offset: field as u16 }

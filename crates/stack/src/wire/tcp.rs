@@ -1,4 +1,4 @@
-//! The TCP header: bytes to and from [`Segment`] (RFC 9293 section 3.1).
+//! TCP headers: bytes to and from [`Segment`] (RFC 9293 section 3.1).
 //!
 //! Cost: no allocation and no copy of payload in either direction. A header whose only option is
 //! the timestamp, padded as everybody pads it, takes a path without the option loop.
@@ -10,10 +10,10 @@ use bytes::{Buf, Bytes};
 use neap_tcp::segment::{Flags, Options, SackBlock, Segment, Timestamps};
 use neap_tcp::seq::SeqNumber;
 
-/// Bytes of a header without options.
+/// Size of a header without options, in bytes.
 pub const HEADER_LEN: usize = 20;
 
-/// Where the checksum lies in the header.
+/// Offset of the checksum in the header.
 pub const CHECKSUM_AT: usize = 16;
 
 /// Bytes of options that fit a header.
@@ -36,22 +36,23 @@ const TIMESTAMPS: u8 = 8;
 /// How an option field of just timestamps begins.
 const TIMESTAMPS_ONLY: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
-/// Why bytes are no TCP segment.
+/// Reason why bytes are not a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than the header says it is.
+    /// The segment is shorter than its header says.
     #[error("TCP header truncated")]
     Truncated,
-    /// Data offset below five words.
+    /// The data offset is below five words.
     #[error("bad TCP data offset")]
     DataOffset,
-    /// Checksum is wrong.
+    /// The checksum is wrong.
     #[error("bad TCP checksum")]
     Checksum,
 }
 
-/// Parses header and payload. The checksum is verified if a pseudo-header is given. `ecn` and
-/// `gso_size` are for the caller to fill in: they are not in these bytes.
+/// Parses header and payload. The checksum is verified if a pseudo-header is given.
+///
+/// The caller fills in `ecn` and `gso_size`, which are not in these bytes.
 pub fn parse(mut data: Bytes, verify: Option<Pseudo>) -> Result<(Ports, Segment), Error> {
     let bytes = data.first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     let header_len = usize::from(bytes[12] >> 4) * 4;
@@ -78,9 +79,11 @@ pub fn parse(mut data: Bytes, verify: Option<Pseudo>) -> Result<(Ports, Segment)
     Ok((ports, segment))
 }
 
-/// Parses an option field as Linux's `tcp_parse_options` does: a length that makes no sense ends
-/// it and what came before stays; unknown kinds, known kinds of another length, and SYN options
-/// without SYN are passed over; the last of several counts.
+/// Parses an option field as Linux's `tcp_parse_options` does.
+///
+/// An impossible length ends the parsing, and the options before it stay. Unknown kinds, known
+/// kinds of another length, and SYN options without SYN are skipped. Of an option that is there
+/// several times, the last one counts.
 pub fn parse_options(mut field: &[u8], syn: bool) -> Options {
     let mut options = Options::default();
     if let Some((head, value)) = field.split_first_chunk::<4>()
@@ -143,8 +146,10 @@ fn timestamps(value: &[u8]) -> Option<Timestamps> {
     Some(Timestamps { value: be!(u32, value, 0), echo: be!(u32, value, 4) })
 }
 
-/// Bytes of header that [`emit`] writes for these options. Equal to 20 plus
-/// [`Options::wire_len`] as long as that is at most 40; SACK blocks that do not fit are left out.
+/// Returns the size of the header that [`emit`] writes for these options.
+///
+/// It is 20 plus [`Options::wire_len`] as long as that is at most 40. SACK blocks that do not fit
+/// are left out.
 pub fn header_len(options: &Options) -> usize {
     let sack = match fitting_sack(options) {
         [] => 0,
@@ -173,8 +178,9 @@ fn fitting_sack(options: &Options) -> &[SackBlock] {
     &options.sack[..options.sack.len().min(room).min(MAX_SACK_BLOCKS)]
 }
 
-/// Puts the header of `segment` in front of `headers` and returns its length. The segment's payload
-/// is what follows the header; with [`ChecksumBy::Stack`] it is summed here.
+/// Writes the header of `segment` in front of `headers` and returns its size.
+///
+/// The segment's payload follows the header; with [`ChecksumBy::Stack`] it is summed here.
 pub fn emit(
     headers: &mut Headers,
     ports: Ports,

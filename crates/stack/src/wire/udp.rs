@@ -1,4 +1,4 @@
-//! UDP (RFC 768).
+//! UDP headers (RFC 768).
 
 use super::{ChecksumBy, Ports, be};
 use crate::wire::checksum::Pseudo;
@@ -6,10 +6,10 @@ use crate::wire::headers::Headers;
 use bytes::{Buf, Bytes};
 use neap_tcp::segment::Payload;
 
-/// Bytes of the header.
+/// Size of the header, in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// Where the checksum lies in the header.
+/// Offset of the checksum in the header.
 pub const CHECKSUM_AT: usize = 6;
 
 /// Largest payload over IPv4 (65535 - 20 - 8).
@@ -18,41 +18,41 @@ pub const MAX_PAYLOAD_V4: usize = 65_507;
 /// Largest payload over IPv6 without jumbograms (65535 - 8).
 pub const MAX_PAYLOAD_V6: usize = 65_527;
 
-/// A received datagram.
+/// Received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Ports.
+    /// Ports of the datagram.
     pub ports: Ports,
     /// Data, a slice of the received packet.
     pub payload: Bytes,
 }
 
-/// Whether and how the checksum is to be verified.
+/// Rule by which the checksum is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// It is known to be good.
+    /// The checksum is known to be good.
     Not,
-    /// If there is one (IPv4: a field of zero means none).
+    /// The checksum is verified if there is one (IPv4: a field of zero means none).
     IfPresent(Pseudo),
-    /// There must be one (IPv6, RFC 8200 section 8.1).
+    /// There must be a checksum (IPv6, RFC 8200 section 8.1).
     Always(Pseudo),
 }
 
-/// Why bytes are no UDP datagram.
+/// Reason why bytes are not a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Shorter than its header, or than its length field says.
+    /// The datagram is shorter than its header, or than its length field says.
     #[error("UDP datagram truncated")]
     Truncated,
     /// The length field is below the header length.
     #[error("bad UDP length")]
     Length,
-    /// Checksum is wrong, or absent over IPv6.
+    /// The checksum is wrong, or absent over IPv6.
     #[error("bad UDP checksum")]
     Checksum,
 }
 
-/// Parses header and payload; bytes behind the datagram's length are cut off.
+/// Parses header and payload. Bytes behind the datagram's length are cut off.
 pub fn parse(mut data: Bytes, verify: Verify) -> Result<Datagram, Error> {
     let bytes = data.first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     let ports = Ports { source: be!(u16, bytes, 0), destination: be!(u16, bytes, 2) };
@@ -77,7 +77,7 @@ pub fn parse(mut data: Bytes, verify: Verify) -> Result<Datagram, Error> {
     Ok(Datagram { ports, payload: data })
 }
 
-/// Puts the header in front of `payload`, which has at most [`MAX_PAYLOAD_V4`] or
+/// Writes the header in front of `payload`, which has at most [`MAX_PAYLOAD_V4`] or
 /// [`MAX_PAYLOAD_V6`] bytes. A checksum of zero is sent as its other form.
 pub fn emit(
     headers: &mut Headers,

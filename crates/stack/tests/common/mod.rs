@@ -98,6 +98,13 @@ impl TxQueue for Tx {
     }
 }
 
+impl Drop for Tx {
+    fn drop(&mut self) {
+        let held = core::mem::take(&mut self.0.lock().unwrap().in_flight);
+        drop(held);
+    }
+}
+
 struct Rx(Shared);
 
 impl RxQueue for Rx {
@@ -128,6 +135,27 @@ pub(crate) fn config(seed: u64) -> StackConfig {
     StackConfig { seed, ..StackConfig::default() }
 }
 
+/// One end of a wire.
+pub(crate) fn device(wire: &WireConfig, last: u8, tx: &Shared, rx: &Shared) -> Device {
+    let medium = if wire.ethernet { Medium::Ethernet([2, 0, 0, 0, 0, last]) } else { Medium::Ip };
+    let capabilities = Capabilities {
+        medium,
+        mtu: wire.mtu,
+        gso_max_size: wire.gso_max_size,
+        gso_max_segs: 64,
+        checksum_tx: wire.checksum,
+        checksum_rx: wire.checksum,
+        completion: Completion::OnWire,
+        pacing_shift: 10,
+    };
+    let pair = QueuePair {
+        tx: Box::new(Tx(tx.clone(), wire.clone())),
+        rx: Box::new(Rx(rx.clone())),
+        descriptor: None,
+    };
+    Device { name: format!("wire{last}"), capabilities, queues: vec![pair], monitor: None }
+}
+
 impl World {
     pub(crate) fn new(wire: &WireConfig) -> Self {
         Self::with(wire, config(1), config(2))
@@ -138,32 +166,12 @@ impl World {
         let (ab, ba) = (Shared::default(), Shared::default());
         let a = Stack::new(a).unwrap();
         let b = Stack::new(b).unwrap();
-        let device = |last: u8, tx: &Shared, rx: &Shared| {
-            let medium =
-                if wire.ethernet { Medium::Ethernet([2, 0, 0, 0, 0, last]) } else { Medium::Ip };
-            let capabilities = Capabilities {
-                medium,
-                mtu: wire.mtu,
-                gso_max_size: wire.gso_max_size,
-                gso_max_segs: 64,
-                checksum_tx: wire.checksum,
-                checksum_rx: wire.checksum,
-                completion: Completion::OnWire,
-                pacing_shift: 10,
-            };
-            let pair = QueuePair {
-                tx: Box::new(Tx(tx.clone(), wire.clone())),
-                rx: Box::new(Rx(rx.clone())),
-                descriptor: None,
-            };
-            Device { name: format!("wire{last}"), capabilities, queues: vec![pair] }
-        };
         let addresses = |last: u8| {
             let text = [format!("10.0.0.{last}/24"), format!("fd00::{last}/64")];
             text.map(|address| address.parse::<Address>().unwrap())
         };
-        let a_interface = a.add_interface(now, device(1, &ab, &ba), &addresses(1)).unwrap();
-        let b_interface = b.add_interface(now, device(2, &ba, &ab), &addresses(2)).unwrap();
+        let a_interface = a.add_interface(now, device(wire, 1, &ab, &ba), &addresses(1)).unwrap();
+        let b_interface = b.add_interface(now, device(wire, 2, &ba, &ab), &addresses(2)).unwrap();
         Self { now, a, b, a_interface, b_interface, ab, ba }
     }
 

@@ -5,7 +5,7 @@
 
 use super::hystart::HyStart;
 use super::{AckSample, CongestionControl, CongestionEvent, Start, Window};
-use crate::config::HyStartRule;
+use crate::congestion::HyStartRule;
 use crate::time::{Instant, Nanos};
 
 /// Beyond this many 1/1024 s from the plateau the curve is above every window.
@@ -78,7 +78,7 @@ struct Curve {
     epoch: Option<Epoch>,
 }
 
-/// CUBIC's state.
+/// Congestion controller CUBIC.
 #[derive(Clone, Debug)]
 pub struct Cubic {
     curve: Curve,
@@ -134,6 +134,7 @@ impl CongestionControl for Cubic {
         let since_last = sample.now.since(self.last_ack);
         self.last_ack = sample.now;
         let epoch = self.curve.epoch.map(|epoch| epoch.start);
+        self.hystart.follow(sample.hystart, sample.now);
         self.hystart.observe(sample, epoch, window);
         if !sample.is_cwnd_limited {
             // Time in which the flow does not fill its window does not count (section 5.8).

@@ -4,7 +4,7 @@ mod linux;
 mod plus_plus;
 
 use super::{AckSample, Window};
-use crate::config::HyStartRule;
+use crate::congestion::HyStartRule;
 use crate::time::Instant;
 
 /// What looks at slow start. Cost: O(1) per ACK, no memory beyond this enum.
@@ -21,6 +21,18 @@ impl HyStart {
             HyStartRule::Off => Self::Off,
             HyStartRule::Linux => Self::Linux(linux::HyStart::new(now)),
             HyStartRule::Rfc9406 => Self::PlusPlus(plus_plus::HyStart::default()),
+        }
+    }
+
+    /// Begins anew where another rule holds than so far.
+    pub(super) fn follow(&mut self, rule: HyStartRule, now: Instant) {
+        let is_same = match self {
+            Self::Off => rule == HyStartRule::Off,
+            Self::Linux(_) => rule == HyStartRule::Linux,
+            Self::PlusPlus(_) => rule == HyStartRule::Rfc9406,
+        };
+        if !is_same {
+            *self = Self::new(rule, now);
         }
     }
 

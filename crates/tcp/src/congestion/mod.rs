@@ -1,7 +1,11 @@
-//! Congestion control: one [`AckSample`] in, window and pacing rate out.
+//! Congestion control: the trait [`CongestionControl`] and the controllers that neap has.
+//!
+//! A controller gets an [`AckSample`] for each ACK and moves a [`Window`]. It may also set a pacing
+//! rate.
 
 pub mod bbr;
 pub mod bbr3;
+mod controllers;
 pub mod cubic;
 mod hystart;
 mod path_model;
@@ -9,120 +13,157 @@ pub mod reno;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{FrameRule, HyStartRule};
+pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
+
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
 /// Initial window in segments (RFC 6928, `TCP_INIT_CWND`).
 pub const INITIAL_WINDOW: u32 = 10;
 
-/// Congestion state (`tcp_ca_state`).
+/// State of congestion control and loss recovery (`tcp_ca_state` in Linux).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaState {
-    /// Nothing unusual.
+    /// Nothing is known to be lost.
     #[default]
     Open,
-    /// SACKs or duplicate ACKs that may be reordering.
+    /// SACKs or duplicate ACKs arrived that may come from reordering.
     Disorder,
-    /// The window is being reduced without loss (ECN echo, local drop).
+    /// The window is being reduced without loss, after an ECN echo or a drop by a local qdisc.
     Cwr,
-    /// Fast recovery.
+    /// Fast recovery: lost segments are being retransmitted.
     Recovery,
-    /// After a retransmission timeout.
+    /// A retransmission timeout has expired, and what was lost is being retransmitted.
     Loss,
 }
 
-/// What one ACK told the sender: the only input of a controller besides events
-/// (Linux's `rate_sample`). All counts are wire segments.
+/// Rule for the size of frames, as a congestion controller needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameRule {
+    /// A frame takes one millisecond at the pacing rate, and has at least two segments.
+    #[default]
+    Linux,
+    /// A frame takes a bounded time at the flow's rate.
+    Bounded {
+        /// Longest time of a frame in microseconds, from `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
+}
+
+/// Method by which CUBIC leaves slow start before packets are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HyStartRule {
+    /// Slow start ends only by loss.
+    Off,
+    /// HyStart of Linux's CUBIC: trains of ACKs and rising delay end slow start.
+    Linux,
+    /// HyStart++ (RFC 9406).
+    #[default]
+    Rfc9406,
+}
+
+/// Facts about one ACK, computed for the congestion controller (Linux's `rate_sample`).
+///
+/// All counts are wire segments.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct AckSample {
-    /// When the ACK was processed.
+    /// Time at which the ACK was processed.
     pub now: Instant,
-    /// Newly acknowledged or SACKed by this ACK.
+    /// Segments newly acknowledged or SACKed by this ACK.
     pub acked_sacked: u32,
-    /// Newly acknowledged by the cumulative ACK alone.
+    /// Segments newly acknowledged by the cumulative ACK alone.
     pub acked: u32,
-    /// Newly marked lost, lost retransmissions included.
+    /// Segments newly marked lost, lost retransmissions included.
     pub losses: u32,
-    /// Marked lost since the connection began (`tp->lost`), modulo 2^32.
+    /// Segments marked lost since the connection began (`tp->lost`), modulo 2^32.
     pub total_lost: u32,
-    /// In flight just before this ACK was processed.
+    /// Segments in flight just before this ACK was processed.
     pub prior_in_flight: u32,
-    /// In flight now.
+    /// Segments in flight after this ACK.
     pub in_flight: u32,
-    /// Delivered over the sampled interval; 0 when there is no sample.
+    /// Segments delivered in the sampled interval; 0 when there is no sample.
     pub delivered: u32,
-    /// The segments of `delivered` that the receiver reported as marked.
+    /// Segments of `delivered` that the receiver reported as marked with CE.
     pub delivered_ce: u32,
-    /// `delivered` of the connection when the sampled segment was sent.
+    /// Value of the connection's `delivered` when the sampled segment was sent.
     pub prior_delivered: u64,
-    /// In flight when the sampled segment had left, its frame included; 0 without a sample.
+    /// Segments in flight when the sampled segment had left, its frame included; 0 when there is no
+    /// sample.
     pub tx_in_flight: u32,
-    /// Marked lost from the departure of the sampled segment until now.
+    /// Segments marked lost since the departure of the sampled segment.
     pub lost: u32,
-    /// `delivered` of the connection now.
+    /// Segments delivered since the connection began.
     pub total_delivered: u64,
-    /// The sampled interval; zero when there is no sample.
+    /// Length of the sampled interval; zero when there is no sample.
     pub interval: Nanos,
-    /// Round-trip time of the newest acknowledged segment; `None` if it was retransmitted.
+    /// Round-trip time of the newest acknowledged segment; `None` if that was retransmitted.
     pub rtt: Option<Nanos>,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
     /// Minimum round-trip time of the last five minutes; [`Nanos::MAX`] before the first sample.
     pub min_rtt: Nanos,
-    /// The sample was taken while the application had nothing to send.
+    /// Whether the sample was taken while the application had nothing to send.
     pub is_app_limited: bool,
-    /// The flight had filled the window since the last ACK.
+    /// Whether the flight has filled the window since the last ACK.
     pub is_cwnd_limited: bool,
-    /// The ACK was delayed by the receiver (it covered a single small segment late).
+    /// Whether the receiver delayed the ACK: it covered a single small segment, late.
     pub is_ack_delayed: bool,
-    /// A new round began: the newest acknowledged segment was sent after the previous round's end.
+    /// Whether a new round began: the newest acknowledged segment was sent after the last round's
+    /// end.
     pub is_round_start: bool,
-    /// The ACK carried an ECN echo.
+    /// Whether the ACK carried an ECN echo.
     pub is_ece: bool,
-    /// The peer understands SACK, so that several losses of one round trip are seen.
+    /// Whether the peer understands SACK, so that several losses of one round trip are seen.
     pub has_sack: bool,
-    /// The state of loss recovery after this ACK.
+    /// State of loss recovery after this ACK.
     pub state: CaState,
-    /// The earliest departure of the next frame; later than `now` when frames wait for theirs.
+    /// Earliest departure of the next frame. It is later than `now` if frames wait for theirs.
     pub next_departure: Instant,
-    /// `sk_pacing_rate` until this ACK.
+    /// Pacing rate until this ACK (`sk_pacing_rate`).
     pub pacing_rate: Rate,
-    /// Departures are spaced at that rate.
+    /// Whether departures are spaced at the pacing rate.
     pub is_paced: bool,
-    /// The segment size in bytes.
+    /// Payload of a full segment, in bytes.
     pub mss: u32,
-    /// How large frames are.
+    /// Rule for the size of frames.
     pub frame_rule: FrameRule,
+    /// How slow start is watched.
+    pub hystart: HyStartRule,
 }
 
-/// The window, in wire segments as in Linux. The sender owns it and applies what is common to all
-/// controllers (PRR, validation, undo); a controller moves it.
+/// Congestion window and slow-start threshold, in wire segments as in Linux.
+///
+/// The sender owns the window and does what all controllers have in common: proportional rate
+/// reduction, validation, undo. A controller moves the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Congestion window.
+    /// Congestion window, in segments.
     pub cwnd: u32,
     /// Slow-start threshold; `u32::MAX` until the first congestion event.
     pub ssthresh: u32,
     /// Segments acknowledged towards the next increase (`snd_cwnd_cnt`).
     pub cwnd_cnt: u32,
-    /// The window may not exceed this (`snd_cwnd_clamp`).
+    /// Largest congestion window (`snd_cwnd_clamp`), in segments.
     pub clamp: u32,
 }
 
 impl Window {
-    /// The window at the start of a connection.
+    /// Returns the window of a new connection: `initial` segments, no threshold.
     pub const fn new(initial: u32) -> Self {
         Self { cwnd: initial, ssthresh: u32::MAX, cwnd_cnt: 0, clamp: 1 << 20 }
     }
 
-    /// Whether the window grows by slow start.
+    /// Returns whether the window grows by slow start.
     pub const fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start: grows by `acked`, at most to ssthresh. Returns what is left of `acked`
-    /// (Linux's `tcp_slow_start`). Saturating: no window overflows.
+    /// Slow start: grows the window by `acked` segments, up to the threshold (`tcp_slow_start`).
+    ///
+    /// Returns the segments of `acked` that are left. The arithmetic saturates.
     pub fn slow_start(&mut self, acked: u32) -> u32 {
         let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh);
         let left = acked - (cwnd - self.cwnd).min(acked);
@@ -130,7 +171,8 @@ impl Window {
         left
     }
 
-    /// Congestion avoidance: one segment per `per` acknowledged (Linux's `tcp_cong_avoid_ai`).
+    /// Congestion avoidance: grows the window by one segment per `per` acknowledged segments
+    /// (`tcp_cong_avoid_ai`).
     pub fn additive_increase(&mut self, per: u32, acked: u32) {
         let per = per.max(1);
         if self.cwnd_cnt >= per {
@@ -147,71 +189,76 @@ impl Window {
     }
 }
 
-/// What happens to a window besides ACKs (Linux's `tcp_ca_event` and `set_state`).
+/// Event other than an ACK that a congestion controller is told of (Linux's `tcp_ca_event` and
+/// `set_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CongestionEvent {
-    /// First transmission after idle: nothing was in flight.
+    /// The first transmission after idle: nothing was in flight.
     TxStart {
-        /// When the connection last sent.
+        /// Time at which the connection last sent.
         last_sent: Instant,
-        /// It had nothing to send, so samples are marked.
+        /// Whether the application had nothing to send, so that samples are marked.
         is_app_limited: bool,
     },
-    /// Fast recovery begins; [`CongestionControl::ssthresh`] was applied.
+    /// Fast recovery begins. [`CongestionControl::ssthresh`] was applied before.
     Recovery,
-    /// Window reduction without loss begins (ECN echo, local drop).
+    /// A window reduction without loss begins, for an ECN echo or a local drop.
     Cwr,
-    /// A retransmission timeout was declared.
+    /// A retransmission timeout expired.
     Loss,
-    /// Back in the open state with the reduced window.
+    /// The connection is back in [`CaState::Open`] with the reduced window.
     Open,
-    /// The reduction was undone: window and threshold are the old ones again.
+    /// The reduction was undone: window and threshold have their old values again.
     Undo,
 }
 
-/// What a controller begins with: at the end of the handshake, or when it takes over from another.
+/// State of a connection when a controller starts: at the end of the handshake, or when the
+/// controller replaces another one.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Start {
-    /// Now.
+    /// Current time.
     pub now: Instant,
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
     /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
     pub min_rtt: Nanos,
-    /// The segment size in bytes.
+    /// Payload of a full segment, in bytes.
     pub mss: u32,
-    /// How large frames are.
+    /// Rule for the size of frames.
     pub frame_rule: FrameRule,
-    /// How slow start is watched.
+    /// Method by which slow start ends before loss.
     pub hystart: HyStartRule,
-    /// Segments delivered so far.
+    /// Segments delivered since the connection began.
     pub delivered: u64,
-    /// Segments marked lost so far, modulo 2^32.
+    /// Segments marked lost since the connection began, modulo 2^32.
     pub lost: u32,
-    /// Differs from connection to connection and cannot be guessed.
+    /// Random number of this connection, which a peer cannot guess.
     pub random: u64,
 }
 
 /// Segments of one frame that were just marked lost.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct LostSegments {
-    /// How many.
+    /// Number of the segments.
     pub segments: u32,
-    /// In flight when the frame had left, itself included.
+    /// Segments in flight when the frame had left, its own included.
     pub tx_in_flight: u32,
-    /// Marked lost since the frame left, these included.
+    /// Segments marked lost since the frame left, these included.
     pub lost: u32,
-    /// It left while the application had nothing more to send.
+    /// Whether the frame left while the application had nothing more to send.
     pub is_app_limited: bool,
-    /// Delivered so far on the connection.
+    /// Segments delivered since the connection began.
     pub total_delivered: u64,
 }
 
-/// What a controller that models the path thinks of it, as `TCP_CC_INFO` tells it (Linux's
-/// `struct tcp_bbr_info`).
+/// Model of the path that a controller such as BBR has, as `TCP_CC_INFO` shows it (Linux's `struct
+/// tcp_bbr_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathModel {
-    /// Bandwidth.
+    /// Bandwidth of the path.
     pub bandwidth: Rate,
     /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
     pub min_rtt: Nanos,
@@ -221,78 +268,75 @@ pub struct PathModel {
     pub cwnd_gain: u32,
 }
 
-/// A congestion controller. The lab's users bring their own; BBR sets
-/// [`owns_window`](Self::owns_window).
+/// Congestion controller of one connection.
+///
+/// The sender calls it; window and pacing rate are its output. A controller with state of its own
+/// for every phase of recovery, such as BBR, sets [`owns_window`](Self::owns_window).
 pub trait CongestionControl: fmt::Debug + Send {
-    /// Its name as in `tcp_congestion_control`.
+    /// Returns the name of the controller, as in `tcp_congestion_control`.
     fn name(&self) -> &'static str;
 
-    /// The connection is established, or this controller takes over.
+    /// Starts the controller: the connection is established, or this controller replaces another
+    /// one.
     fn init(&mut self, _start: &Start, _window: &mut Window) {}
 
-    /// An ACK arrived. Called in every state where the window may move: outside recovery, and in
-    /// all states when [`owns_window`](Self::owns_window).
+    /// Takes an ACK and moves the window.
+    ///
+    /// It is called outside of recovery, and in every state if [`owns_window`](Self::owns_window)
+    /// is true.
     fn on_ack(&mut self, sample: &AckSample, window: &mut Window);
 
-    /// The threshold for a congestion event that begins now, in segments; at least 2.
+    /// Returns the threshold for a congestion event that begins now, in segments; at least 2.
     fn ssthresh(&mut self, now: Instant, window: &Window) -> u32;
 
-    /// Something besides an ACK happened.
+    /// Takes an event other than an ACK.
     fn on_event(&mut self, event: CongestionEvent, now: Instant, window: &mut Window);
 
-    /// Segments were marked lost, by an ACK or by a timer. Called before [`on_ack`](Self::on_ack)
-    /// and before the events of the recovery that they cause.
+    /// Takes segments of one frame that were marked lost, by an ACK or by a timer.
+    ///
+    /// It is called before [`on_ack`](Self::on_ack) and before the events of the recovery that the
+    /// loss causes.
     fn on_lost(&mut self, _now: Instant, _lost: &LostSegments, _window: &Window) {}
 
-    /// Whether what is sent now is slow on purpose, so that samples of it are marked as limited by
-    /// the application. Asked after each [`on_ack`](Self::on_ack).
+    /// Returns whether the controller sends slowly on purpose, so that samples are marked as
+    /// limited by the application.
+    ///
+    /// It is called after each [`on_ack`](Self::on_ack).
     fn marks_app_limited(&self) -> bool {
         false
     }
 
-    /// Whether slow start, if the last [`on_ack`](Self::on_ack) ended it by a threshold, ended by a
-    /// train of ACKs (`TCPHystartTrainDetect`) and not by their delay.
+    /// Returns whether the last [`on_ack`](Self::on_ack) ended slow start because of a train of
+    /// ACKs (`TCPHystartTrainDetect`), and not because of their delay.
     fn found_ack_train(&self) -> bool {
         false
     }
 
-    /// Whether the controller sets window and rate in every state, so that PRR and the common
-    /// pacing formula stay out (Linux's `cong_control`).
+    /// Returns whether the controller sets window and rate in every state (Linux's `cong_control`).
+    ///
+    /// Proportional rate reduction and the common pacing formula do not act then.
     fn owns_window(&self) -> bool {
         false
     }
 
-    /// The pacing rate that the controller asks for; `None` leaves it to the common formula.
+    /// Returns the pacing rate that the controller asks for; `None` leaves it to the common
+    /// formula.
     fn pacing_rate(&self) -> Option<Rate> {
         None
     }
 
-    /// The least number of segments per frame, where the controller has a view.
+    /// Returns the fewest segments per frame; `None` leaves that to the settings.
     fn min_tso_segs(&self) -> Option<u32> {
         None
     }
 
-    /// The model of the path, where the controller has one.
+    /// Returns the controller's model of the path, if it has one.
     fn model(&self) -> Option<PathModel> {
         None
     }
 
-    /// How many windows the send buffer should hold (`sndbuf_expand`).
+    /// Returns how many congestion windows the send buffer should hold (`sndbuf_expand`).
     fn sndbuf_expand(&self) -> u32 {
         2
-    }
-}
-
-/// All controllers, as `tcp_available_congestion_control` lists them.
-pub const NAMES: [&str; 4] = ["reno", "cubic", "bbr", "bbr3"];
-
-/// A new controller by its name in `tcp_congestion_control`; `None` if there is none of that name.
-pub fn by_name(name: &str) -> Option<Box<dyn CongestionControl>> {
-    match name {
-        "bbr" => Some(Box::new(bbr::Bbr::default())),
-        "bbr3" => Some(Box::new(bbr3::Bbr3::default())),
-        "cubic" => Some(Box::new(cubic::Cubic::default())),
-        "reno" => Some(Box::new(reno::Reno)),
-        _ => None,
     }
 }

@@ -1,10 +1,10 @@
-//! What both versions of BBR compute of a path from bandwidth and round-trip time.
+//! Path model that both versions of BBR share: what follows from bandwidth and round-trip time.
 //!
-//! Windows are in segments, bandwidth in bytes per second, gains in 1/256.
-//! Cost: a few 128-bit multiplications and divisions per ACK.
+//! Windows are in segments, bandwidth in bytes per second, gains in 1/256. Cost: a few 128-bit
+//! multiplications and divisions per ACK.
 
 use super::{AckSample, INITIAL_WINDOW};
-use crate::config::FrameRule;
+use crate::congestion::FrameRule;
 use crate::time::{Instant, Nanos, Rate};
 
 /// A gain of one.
@@ -127,7 +127,7 @@ impl Excess {
     }
 }
 
-/// Chance for controllers: a sequence that a connection's own number begins (SplitMix64).
+/// Random numbers for controllers (SplitMix64), seeded by a number of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chance(u64);
 

@@ -3,7 +3,10 @@
 use super::{AckSample, CongestionControl, CongestionEvent, Window};
 use crate::time::Instant;
 
-/// Slow start, one segment per round trip, halving. Has no state of its own: undo is the sender's.
+/// Congestion controller NewReno: slow start, then one segment per round trip; a loss halves the
+/// window.
+///
+/// It has no state. The sender undoes a reduction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reno;
 

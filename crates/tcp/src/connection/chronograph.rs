@@ -1,4 +1,4 @@
-//! Where the time of a flow goes: what it waits for, and its retransmission timeouts.
+//! Time of a flow by what it waited for, and its retransmission timeouts.
 
 use crate::info::Timeouts;
 use crate::time::{Instant, Nanos};
@@ -54,8 +54,9 @@ enum Spent {
     Cwnd,
 }
 
-/// Integrals over [`TxBlocked`] (Linux's chronographs, and neap's finer ones). O(1) per change; no
-/// memory before the first data.
+/// Sums of time by [`TxBlocked`] (Linux's chronographs, and finer ones).
+///
+/// O(1) per change; no memory before the first data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chronograph(Option<Box<Integrals>>);
 

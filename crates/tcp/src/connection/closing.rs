@@ -1,4 +1,4 @@
-//! How a connection ends: by a FIN, by a reset, or by an error.
+//! End of a connection: by a FIN, by a reset, or by an error.
 
 use super::{Connection, ConnectionError, Fin, Owed};
 use crate::counters::Counter;
@@ -6,7 +6,7 @@ use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
 
 impl Connection {
-    /// No more will be written: what is queued is sent, then FIN (`SHUT_WR`).
+    /// Ends the sending side (`SHUT_WR`): queued data is sent, then a FIN.
     pub fn shutdown_write(&mut self) {
         match self.state {
             State::SynSent => {
@@ -22,8 +22,10 @@ impl Connection {
         }
     }
 
-    /// The application is gone (`close`): queued data and FIN are still sent, unless unread data or
-    /// a linger time of zero asks for a reset (RFC 9293 section 3.10.4, RFC 2525 section 2.17).
+    /// Closes the connection for the application (`close`): queued data and a FIN are still sent.
+    ///
+    /// Unread data or a linger time of zero make it a reset (RFC 9293 section 3.10.4, RFC 2525
+    /// section 2.17).
     pub fn close(&mut self, now: Instant) {
         self.is_orphan = true;
         let lost_data = self.receiver.unread() > 0;

@@ -1,11 +1,13 @@
-//! Why a connection failed, and what an application is told of it.
+//! Errors of a connection.
 
 use thiserror::Error;
 
-/// Why a connection failed (`SO_ERROR`).
+/// Reason why a connection failed (`SO_ERROR`).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionError {
-    /// The peer answered the SYN with a reset (ECONNREFUSED).
+    /// The peer answered the SYN with a reset: no socket listens there, or a firewall refuses
+    /// (ECONNREFUSED).
     #[error("connection refused")]
     Refused,
     /// The peer reset the connection (ECONNRESET).
@@ -17,42 +19,45 @@ pub enum ConnectionError {
     /// The peer stopped answering (ETIMEDOUT).
     #[error("connection timed out")]
     TimedOut,
-    /// A router said so (EHOSTUNREACH).
+    /// A router or the own host has no way to the peer (EHOSTUNREACH).
     #[error("no route to host")]
     HostUnreachable,
-    /// A router said so (ENETUNREACH).
+    /// A router or the own host has no route to the peer's network (ENETUNREACH).
     #[error("network is unreachable")]
     NetworkUnreachable,
-    /// The application or the host ended it (ECONNABORTED).
+    /// The application or the own host ended the connection (ECONNABORTED).
     #[error("connection aborted")]
     Aborted,
-    /// The far host does not know the protocol (ENOPROTOOPT).
+    /// The peer does not speak TCP (ENOPROTOOPT).
     #[error("protocol not available")]
     ProtocolUnavailable,
     /// A source route failed (EOPNOTSUPP).
     #[error("operation not supported")]
     NotSupported,
-    /// A router does not know the host (EHOSTDOWN).
+    /// A router does not know the peer (EHOSTDOWN).
     #[error("host is down")]
     HostDown,
+    /// The device on the way to the peer is gone (ENETDOWN).
+    #[error("network is down")]
+    NetworkDown,
     /// A router says that the own host is isolated (ENONET).
     #[error("machine is not on the network")]
     NoNetwork,
-    /// A router forbids it (EACCES).
+    /// A router or firewall forbids the connection (EACCES).
     #[error("permission denied")]
     Forbidden,
-    /// Somebody could not make sense of a header (EPROTO).
+    /// A router or the peer could not understand a header (EPROTO).
     #[error("protocol error")]
     Protocol,
-    /// More than a link on the way takes (EMSGSIZE): datagrams alone.
+    /// A datagram is larger than a link on the way takes (EMSGSIZE). Connections do not see this.
     #[error("message too long")]
     MessageTooLong,
 }
 
-/// Why nothing was written.
+/// Reason why a write took nothing.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum WriteError {
-    /// No room now, or not yet connected (EAGAIN).
+    /// There is no room in the buffer, or the connection is not established yet (EAGAIN).
     #[error("no room in the send buffer")]
     WouldBlock,
     /// The application shut the sending side down, or the connection is over (EPIPE).
@@ -63,7 +68,7 @@ pub enum WriteError {
     Failed(ConnectionError),
 }
 
-/// Why nothing was read.
+/// Reason why a read returned nothing.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ReadError {
     /// Nothing has arrived (EAGAIN).

@@ -5,7 +5,7 @@ use crate::info::{TcpInfo, Timeouts};
 use crate::time::{Instant, Nanos};
 
 impl Connection {
-    /// All figures at `now`.
+    /// Returns all figures of the connection at `now`.
     pub fn info(&self, now: Instant) -> TcpInfo {
         let (sender, receiver) = (&self.sender, &self.receiver);
         let counts = sender.counts();

@@ -19,7 +19,8 @@ const PAWS_WINDOW: u32 = 1;
 const SOON: Nanos = Nanos::from_millis(8);
 
 impl Connection {
-    /// Takes a segment of this connection. What it asks to be sent leaves at the next `transmit`.
+    /// Takes a segment of this connection. Answers to it leave at the next
+    /// [`transmit`](Self::transmit).
     pub fn on_segment(&mut self, now: Instant, segment: Segment) {
         let mut segment = segment;
         self.segs_in += u64::from(segment.segments());
@@ -368,8 +369,8 @@ impl Connection {
         self.rare().time_wait = Some(time_wait);
     }
 
-    /// The way to the peer changed: a smaller MTU (RFC 1191, RFC 8201) is obeyed at once, and what
-    /// no longer fits is sent again.
+    /// Takes a change of the path to the peer. A smaller MTU is obeyed at once (RFC 1191, RFC
+    /// 8201), and segments that no longer fit are sent again.
     pub fn on_path_change(&mut self, now: Instant, path: Path) {
         self.path = path;
         self.refresh_mss();
@@ -379,10 +380,13 @@ impl Connection {
         }
     }
 
-    /// A router reported an error for a segment in flight. In the handshake any ends the
-    /// connection, as in Linux (`tcp_v4_err`; RFC 5461 section 3.1); later it is remembered for
-    /// when the connection times out (RFC 1122 section 4.2.3.9), or told at once to who asked for
-    /// it ([`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors)).
+    /// Takes an error that a router reported for a segment in flight.
+    ///
+    /// In the handshake any error ends the connection, as in Linux (`tcp_v4_err`; RFC 5461 section
+    /// 3.1). Later the error is kept and named when the connection times out (RFC 1122 section
+    /// 4.2.3.9). A socket with
+    /// [`SocketOptions::receive_errors`](crate::options::SocketOptions::receive_errors) is told at
+    /// once.
     pub fn on_unreachable(&mut self, error: ConnectionError) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.fail(error);
@@ -390,6 +394,19 @@ impl Connection {
             self.set_error(Some(error));
         } else {
             self.errors.note_soft(error);
+        }
+    }
+
+    /// No route leads to the peer, or the own address is gone: remembered for when the connection
+    /// times out (`inet_sk_rebuild_header`). A route that comes back lets it go on.
+    pub fn on_no_route(&mut self) {
+        self.errors.note_soft(ConnectionError::NetworkUnreachable);
+    }
+
+    /// The device on the way to the peer is gone, and there is no other way: the connection ends.
+    pub fn on_network_down(&mut self) {
+        if self.state != State::Closed {
+            self.fail(ConnectionError::NetworkDown);
         }
     }
 }

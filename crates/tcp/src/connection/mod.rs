@@ -1,9 +1,9 @@
-//! [`Connection`]: joins sender, receiver and state, and is what an application and a host see.
+//! [`Connection`]: one TCP connection, made of sender, receiver and state.
 //!
-//! Four kinds of verbs. Input: `on_segment`, `on_deadline`, `on_path_change`, `on_unreachable`.
-//! Application: `write`, `read`, `shutdown_write`, `close`, `abort`, `set_option`. Output:
-//! `transmit`. Getters: the rest. Input never sends: it records what is owed, and the caller calls
-//! `transmit` afterwards, once for any number of inputs, so that ACKs merge.
+//! It has four kinds of methods. Input: `on_segment`, `on_deadline`, `on_path_change`,
+//! `on_unreachable`. Application: `write`, `read`, `shutdown_write`, `close`, `abort`,
+//! `set_option`. Output: `transmit`. Getters: the rest. Input sends nothing: it notes what has to
+//! be sent, and the caller calls `transmit` once after any number of inputs, so that ACKs merge.
 
 mod chronograph;
 mod closing;
@@ -48,53 +48,53 @@ use liveness::Liveness;
 use opening::Opening;
 use std::sync::Arc;
 
-/// The way to the peer.
+/// Properties of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// Bytes of the IP header: 20 or 40.
+    /// Size of the IP header: 20 or 40 bytes.
     pub ip_header: u32,
 }
 
-/// Everything that a new connection needs from its host.
+/// Values that a new connection gets from its host.
 #[derive(Debug)]
 pub struct Setup {
-    /// Settings.
+    /// Settings of the stack.
     pub config: Arc<Config>,
-    /// Where events are counted.
+    /// Counters of the shard, to which the connection adds.
     pub counters: Arc<Counters>,
-    /// What it writes into.
+    /// Source of the memory that writes are copied into.
     pub pages: Arc<dyn Pages>,
-    /// The account of its bytes below TCP.
+    /// Account of the connection's bytes below TCP.
     pub account: Arc<TxAccount>,
-    /// Congestion control.
+    /// Congestion controller.
     pub controller: Box<dyn CongestionControl>,
     /// Initial sequence number (RFC 6528).
     pub isn: SeqNumber,
-    /// What is added to the clock in timestamps.
+    /// Offset that is added to the clock in timestamps.
     pub ts_offset: u32,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Path,
-    /// Options that were set before the connection was opened; shared until one is set.
+    /// Options that were set before the connection was opened. They are shared until one is set.
     pub options: Arc<SocketOptions>,
 }
 
 bitflags::bitflags! {
-    /// What an application may do without waiting.
+    /// Calls that an application can make without waiting, as a set of flags.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Readiness: u8 {
-        /// Data or the end of the stream can be read.
+        /// A read returns data or the end of the stream.
         const READABLE = 1;
         /// A write finds room.
         const WRITABLE = 2;
         /// The peer sent its FIN, or reading was shut down.
         const READ_CLOSED = 4;
-        /// Writing was shut down, or the connection is over.
+        /// Writing was shut down, or the connection is closed.
         const WRITE_CLOSED = 8;
-        /// The connection failed, or an error is to be told.
+        /// The connection failed, or an error waits to be read.
         const ERROR = 16;
-        /// The error queue of the socket has something (`MSG_ERRQUEUE`); no connection sets it.
+        /// The error queue of the socket is not empty (`MSG_ERRQUEUE`). UDP sockets alone set it.
         const ERROR_QUEUE = 32;
         /// Nothing that was written waits for the peer any more: writing was shut down and the peer
         /// has acknowledged the FIN, or the connection is over. A `close` that lingers waits for
@@ -135,9 +135,9 @@ enum Fin {
     Sent,
 }
 
-/// One TCP connection (`tcp_sock`), from SYN-SENT or ESTABLISHED to its end.
+/// One TCP connection (Linux's `tcp_sock`), from SYN-SENT or ESTABLISHED to its end.
 ///
-/// Cost: 1200 bytes. An idle one holds no heap beyond its boxed controller.
+/// Cost: 1200 bytes. An idle connection has no heap memory beyond its boxed controller.
 #[derive(Debug)]
 pub struct Connection {
     config: Arc<Config>,
@@ -200,6 +200,8 @@ const _: () = assert!(size_of::<Connection>() <= 1200, "an idle connection would
 struct Rare {
     timeouts: TimeoutTally,
     time_wait: Option<TimeWait>,
+    /// The settings that hold once the handshake is over; see [`Connection::set_config`].
+    next_config: Option<Arc<Config>>,
     /// A reset for a segment that belongs to no connection, at this sequence number.
     stray_reset: Option<SeqNumber>,
 }
@@ -262,6 +264,7 @@ impl Connection {
         Estimates {
             srtt: self.sender.rtt().srtt(),
             rto: self.sender.rtt().rto(),
+            rto_min: self.sender.rtt().rto_min(),
             tsval: self.timestamp(now),
             lowat: self.options.receive_lowat,
         }
@@ -272,18 +275,19 @@ impl Connection {
         self.state = self.state.after(transition);
     }
 
-    /// State.
+    /// Returns the state of the connection (RFC 9293 section 3.3.2).
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether the connection is over and owes nothing: the socket may be freed once the
-    /// application has let go of it.
+    /// Returns whether the connection is closed and has nothing left to send. Its socket may then
+    /// be freed, once the application has dropped it.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed | State::TimeWait) && !self.owed.contains(Owed::RESET)
     }
 
-    /// What remains when both sides are closed; `Some` once, after the last ACK was sent.
+    /// Returns what remains of a connection that both sides have closed. It is `Some` once, after
+    /// the last ACK was sent.
     pub fn take_time_wait(&mut self) -> Option<TimeWait> {
         if self.receiver.ack_due() == AckDue::Now {
             return None;
@@ -291,18 +295,18 @@ impl Connection {
         self.rare.as_mut()?.time_wait.take()
     }
 
-    /// Options as they stand.
+    /// Returns the current options.
     pub fn options(&self) -> &SocketOptions {
         &self.options
     }
 
-    /// Why the connection failed, once (`SO_ERROR`).
+    /// Takes the error for which the connection failed (`SO_ERROR`); the next call returns `None`.
     pub fn take_error(&mut self) -> Option<ConnectionError> {
         self.errors.take_any()
     }
 
-    /// Sets or forgets what the next call is told (`sk_err`), as reading the error queue does. The
-    /// connection is as open as before.
+    /// Sets or clears the error that the next call returns (`sk_err`), as reading the error queue
+    /// does. The connection stays open.
     pub fn set_error(&mut self, error: Option<ConnectionError>) {
         match error {
             Some(error) => self.errors.set(error),
@@ -310,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// When to call [`on_deadline`](Self::on_deadline); [`Instant::FAR_FUTURE`] if never.
+    /// Returns when to call [`on_deadline`](Self::on_deadline); [`Instant::FAR_FUTURE`] if never.
     pub fn deadline(&self) -> Instant {
         if self.state == State::Closed {
             return Instant::FAR_FUTURE;
@@ -318,7 +322,7 @@ impl Connection {
         self.deadlines.next().min(self.receiver.deadline())
     }
 
-    /// What the application may do without waiting.
+    /// Returns which calls an application can make without waiting.
     pub fn readiness(&self) -> Readiness {
         let mut ready = Readiness::empty();
         let over = self.state == State::Closed;
@@ -335,14 +339,15 @@ impl Connection {
         ready
     }
 
-    /// What came since the last call and may be gone again: data that arrived behind data that
-    /// nobody has read, room after a refused write. A waiter that goes by edges needs it where the
-    /// level never left.
+    /// Takes the edges of readiness since the last call: data that arrived behind unread data, or
+    /// room that came back after a refused write.
+    ///
+    /// An edge-triggered waiter needs them where the level did not change.
     pub fn take_edges(&mut self) -> Readiness {
         std::mem::take(&mut self.edges)
     }
 
-    /// Bytes written and not acknowledged (`SIOCOUTQ`); the FIN counts as one.
+    /// Returns the bytes that were written and not acknowledged (`SIOCOUTQ`); a FIN counts as one.
     pub fn outq(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived | State::Closed => 0,
@@ -350,7 +355,7 @@ impl Connection {
         }
     }
 
-    /// Bytes in the send buffer that were never sent (`SIOCOUTQNSD`).
+    /// Returns the bytes in the send buffer that were never sent (`SIOCOUTQNSD`).
     pub fn outq_nsd(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived | State::Closed => 0,
@@ -358,27 +363,30 @@ impl Connection {
         }
     }
 
-    /// Why the last [`transmit`](Self::transmit) stopped.
+    /// Returns why the last [`transmit`](Self::transmit) stopped.
     pub fn blocked(&self) -> TxBlocked {
         self.blocked
     }
 
-    /// Memory that the socket's backlog may take: receive plus send buffer, as in Linux.
+    /// Returns how many bytes of memory the socket's backlog may take: receive buffer plus send
+    /// buffer, as in Linux.
     pub fn backlog_limit(&self) -> u32 {
         self.receiver.rcvbuf().saturating_add(self.sndbuf)
     }
 
-    /// Memory that the receive buffer has left (`sk_rcvbuf` less `sk_rmem_alloc`).
+    /// Returns how many bytes of memory the receive buffer has left (`sk_rcvbuf` less
+    /// `sk_rmem_alloc`).
     pub fn receive_room(&self) -> u32 {
         self.receiver.rcvbuf().saturating_sub(self.receiver.rmem_alloc())
     }
 
-    /// Bytes that can be read (`FIONREAD`).
+    /// Returns how many bytes can be read (`FIONREAD`).
     pub fn unread(&self) -> u32 {
         self.receiver.unread()
     }
 
-    /// Whether `seq` is in flight: the check of a quoted ICMP error (RFC 5927 section 4).
+    /// Returns whether `seq` is in flight. Quoted segments of ICMP errors are checked with it (RFC
+    /// 5927 section 4).
     pub fn is_in_flight(&self, seq: SeqNumber) -> bool {
         if self.state == State::SynSent {
             return seq == self.opening.iss;

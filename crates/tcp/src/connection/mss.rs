@@ -1,4 +1,4 @@
-//! How many bytes a segment and a buffer have: by the path, the peer, the options and the window.
+//! Sizes of segments and buffers, from the path, the peer, the options and the window.
 
 use super::Connection;
 
@@ -52,7 +52,8 @@ impl Connection {
         by_path.min(by_peer).max(8)
     }
 
-    /// Payload bytes at which a buffer of the write queue is full (`tcp_xmit_size_goal`).
+    /// Returns the payload bytes at which a buffer of the write queue is full
+    /// (`tcp_xmit_size_goal`).
     pub fn size_goal(&self) -> u32 {
         let mss = self.sender.mss().max(1);
         if self.gso.max_segs <= 1 {

@@ -1,4 +1,4 @@
-//! How a connection opens: its SYN, what both ends agreed on, and the first state with a peer.
+//! Opening of a connection: its SYN, what both ends agreed on, and the first state with a peer.
 
 use super::chronograph::TimeoutTally;
 use super::{Connection, Owed, Path, Setup};
@@ -62,7 +62,7 @@ impl Opening {
 }
 
 impl Connection {
-    /// Opens actively: the SYN leaves at the next [`transmit`](Self::transmit).
+    /// Opens a connection actively. The SYN leaves at the next [`transmit`](Self::transmit).
     pub fn connect(now: Instant, setup: Setup) -> Self {
         let counters = setup.counters.clone();
         counters.add(Counter::ActiveOpens, 1);
@@ -87,8 +87,10 @@ impl Connection {
         connection
     }
 
-    /// Takes over a passive open whose handshake is complete. The segment that completed it is to
-    /// be given to [`on_segment`](Self::on_segment) next.
+    /// Makes a connection from a passive open whose handshake is complete.
+    ///
+    /// The segment that completed the handshake has to be given to [`on_segment`](Self::on_segment)
+    /// next.
     pub fn accept(now: Instant, setup: Setup, accepted: Accepted) -> Self {
         setup.counters.add(Counter::PassiveOpens, 1);
         let setup = Setup { isn: accepted.iss, ts_offset: accepted.ts_offset, ..setup };
@@ -123,6 +125,7 @@ impl Connection {
         if let Some(rare) = &mut self.rare {
             rare.timeouts.end_row(now);
         }
+        self.adopt_next_config();
         self.sender.establish(window, seq, now, &self.config);
         self.refresh_mss();
         self.deadlines.clear_retransmit();

@@ -52,8 +52,9 @@ pub(super) struct Pass<'a> {
 }
 
 impl Connection {
-    /// Sends what is due and allowed. The caller calls it after input, writes, deadlines and
-    /// completions. Returns why it stopped.
+    /// Sends what is due and allowed, and returns why it stopped.
+    ///
+    /// The caller calls it after input, writes, deadlines and completions.
     pub fn transmit(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
         self.gso = egress.gso();
         self.adapt_queue(now);

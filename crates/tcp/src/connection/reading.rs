@@ -1,4 +1,4 @@
-//! What an application reads.
+//! Calls by which an application reads.
 
 use super::{Connection, ReadError};
 use crate::state::State;
@@ -19,7 +19,7 @@ impl Connection {
         self.receiver.is_finished() || self.read_shut || self.state == State::Closed
     }
 
-    /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream (or an empty `buf`).
+    /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream, or `buf` is empty.
     pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.may_read()?;
         match self.receiver.read(now, buf) {
@@ -29,11 +29,11 @@ impl Connection {
         }
     }
 
-    /// As [`read`](Self::read) for a caller that waits: `WouldBlock` also while fewer bytes are
-    /// there than `SO_RCVLOWAT` and `buf` ask for and more can come.
+    /// Reads like [`read`](Self::read), but returns [`ReadError::WouldBlock`] also while fewer
+    /// bytes are there than `SO_RCVLOWAT` and `buf` ask for and more can come.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub fn read_low_water(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
         let target = self.options.receive_lowat.min(len);
@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// Copies received bytes and leaves them (`MSG_PEEK`).
+    /// Copies received bytes and leaves them in the queue (`MSG_PEEK`).
     pub fn peek(&mut self, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.may_read()?;
         match self.receiver.peek(buf) {
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more will be read (`SHUT_RD`); what arrives is dropped unread.
+    /// Ends the reading side (`SHUT_RD`). Data that arrives later is dropped.
     pub fn shutdown_read(&mut self) {
         self.read_shut = true;
         self.receiver.discard();

@@ -1,4 +1,4 @@
-//! What time brings: retransmission, probes, keepalives, and the end of orphans.
+//! Timers of a connection: retransmission, probes, keepalives, and the end of orphans.
 
 use super::deadlines::Deadline;
 use super::{Connection, ConnectionError, Fin, Owed};
@@ -12,7 +12,8 @@ const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 pub(super) const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
 
 impl Connection {
-    /// Does what is due at `now`. What it asks to be sent leaves at the next `transmit`.
+    /// Does what is due at `now`. Segments that result leave at the next
+    /// [`transmit`](Self::transmit).
     pub fn on_deadline(&mut self, now: Instant) {
         let estimates = self.estimates(now);
         self.receiver.on_deadline(now, estimates);

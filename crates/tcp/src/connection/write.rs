@@ -1,4 +1,4 @@
-//! What an application writes (`tcp_sendmsg`): buffers, records (`MSG_EOR`), `MSG_MORE`, and when a
+//! Writes of an application (`tcp_sendmsg`): buffers, records (`MSG_EOR`), `MSG_MORE`, and when a
 //! large write begins to leave.
 //!
 //! Cost: the copy, and a handful of comparisons per buffer of up to 64 KiB.
@@ -15,21 +15,23 @@ use bytes::Bytes;
 const HALF_A_MILLISECOND: Nanos = Nanos::from_micros(500);
 
 bitflags::bitflags! {
-    /// What an application says of one write.
+    /// Flags of one write, as in `send(2)`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WriteFlags: u8 {
-        /// More follows at once (`MSG_MORE`): a segment that is not full waits for it, as if
-        /// `TCP_CORK` were set until the next write, ACK or departure; and nothing is pushed (PSH).
+        /// More data follows at once (`MSG_MORE`).
+        ///
+        /// A segment that is not full waits for it, as if `TCP_CORK` were set until the next write,
+        /// ACK or departure, and no segment is marked PSH.
         const MORE = 1;
-        /// The last byte ends a record (`MSG_EOR`): no frame carries it and what is written later.
-        /// Does nothing for a write that was short.
+        /// The last byte ends a record (`MSG_EOR`): no frame carries it together with later bytes.
+        /// The flag does nothing for a write that took only a part.
         const EOR = 2;
     }
 }
 
 impl Connection {
-    /// Whether a write of `len` bytes is more than one buffer, so that [`send`](Self::send) pushes
-    /// on the way.
+    /// Returns whether a write of `len` bytes fills more than one buffer, so that
+    /// [`send`](Self::send) transmits while it copies.
     #[inline]
     pub fn is_large_write(&self, len: usize) -> bool {
         len > self.sender.mss() as usize && len > self.size_goal() as usize
@@ -61,8 +63,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends bytes to the write queue; a short count or `WouldBlock` means that the buffer or the
-    /// low-water mark is full, and [`Readiness::WRITABLE`] will return. The flags are those of
+    /// Appends bytes to the write queue and returns how many it took.
+    ///
+    /// If the buffer or the low-water mark is full, it takes a part or returns
+    /// [`WriteError::WouldBlock`], and [`Readiness::WRITABLE`] will return. The flags are those of
     /// `send(2)`.
     ///
     /// # Errors
@@ -76,10 +80,11 @@ impl Connection {
         self.after_write(done, done < data.len(), flags)
     }
 
-    /// As [`write`](Self::write), and a write of more than one buffer leaves as it is
-    /// copied: the first buffer where nothing waits, later what half the peer's largest window
-    /// holds (`forced_push`, `tcp_push_one`). The caller still calls
-    /// [`transmit`](Self::transmit) for the end.
+    /// Writes like [`write`](Self::write), and transmits a large write while it is copied.
+    ///
+    /// The first buffer leaves if nothing waits, later ones whenever half of the peer's largest
+    /// window is filled (`forced_push`, `tcp_push_one`). The caller still calls
+    /// [`transmit`](Self::transmit) for the rest.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -135,7 +140,8 @@ impl Connection {
         done
     }
 
-    /// As [`write`](Self::write), without a copy: takes what fits from the front of `data`.
+    /// Writes like [`write`](Self::write), without a copy: takes what fits from the front of
+    /// `data`.
     ///
     /// # Errors
     /// [`WriteError`].

@@ -1,5 +1,6 @@
-//! Opening: what two ends agree on, and a passive open before it is a connection
-//! (RFC 9293 section 3.10.7, RFC 7323, RFC 3168 section 6.1.1; Linux's `tcp_check_req`).
+//! Handshake: what two ends agree on, and a passive open before it becomes a connection.
+//!
+//! Sources: RFC 9293 section 3.10.7, RFC 7323, RFC 3168 section 6.1.1; Linux's `tcp_check_req`.
 
 mod syn_cookies;
 
@@ -15,7 +16,7 @@ const MAX_WSCALE: u8 = 14;
 /// First retransmission of a SYN-ACK (Linux's `TCP_TIMEOUT_INIT`).
 const SYNACK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// `TSval` at `now`: milliseconds, moved by the connection's offset.
+/// Returns the `TSval` at `now`: milliseconds, moved by the connection's offset.
 pub fn timestamp(now: Instant, ts_offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(ts_offset)
 }
@@ -28,14 +29,14 @@ pub(crate) fn is_paws_reject(ts_recent: Option<u32>, options: &Options) -> bool 
     }
 }
 
-/// What this end is ready to speak, before it knows what the peer is.
+/// Abilities that this end offers in its SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// The MSS that this end advertises, in bytes.
+    /// MSS that this end advertises, in bytes.
     pub mss: u16,
-    /// The first receive window in bytes; a SYN's window is never scaled.
+    /// First receive window, in bytes. The window of a SYN is never scaled.
     pub rcv_wnd: u32,
-    /// The shift of later windows, if both ends scale.
+    /// Shift of later windows, if both ends scale.
     pub rcv_wscale: u8,
     window_scaling: bool,
     timestamps: bool,
@@ -43,15 +44,14 @@ pub struct Offer {
     ecn: u8,
     default_mss: u16,
     min_mss: u16,
-    synack_retries: u8,
-    invalid_ratelimit_ms: u32,
     rto_max_ms: u32,
 }
 
 impl Offer {
-    /// The offer of a socket with `space` bytes for received payload that may never grow beyond
-    /// `clamp` (`u32::MAX` unless `SO_RCVBUF` was set) over IP headers of `ip_header` bytes
-    /// (Linux's `tcp_select_initial_window`).
+    /// Returns the offer of a socket with `space` bytes for received payload that may grow to
+    /// `clamp` bytes, over IP headers of `ip_header` bytes (Linux's `tcp_select_initial_window`).
+    ///
+    /// `clamp` is `u32::MAX` unless `SO_RCVBUF` was set.
     pub fn new(config: &Config, ip_header: u32, mss: u16, space: u32, clamp: u32) -> Self {
         let space = space.min(clamp);
         let whole = space - space % u32::from(mss.max(1));
@@ -68,13 +68,11 @@ impl Offer {
             ecn: config.tcp_ecn,
             default_mss: if ip_header >= 40 { 1220 } else { 536 },
             min_mss: u16::try_from(config.tcp_min_snd_mss).unwrap_or(u16::MAX),
-            synack_retries: u8::try_from(config.tcp_synack_retries).unwrap_or(u8::MAX),
-            invalid_ratelimit_ms: config.tcp_invalid_ratelimit,
             rto_max_ms: config.tcp_rto_max_ms,
         }
     }
 
-    /// The SYN of an active open (also sent again with a new `now` on timeout).
+    /// Returns the SYN of an active open. It is sent again with a new `now` after a timeout.
     pub fn syn(&self, now: Instant, isn: SeqNumber, ts_offset: u32) -> Segment {
         let mut flags = Flags::SYN;
         flags.set(Flags::ECE | Flags::CWR, self.asks_ecn());
@@ -138,27 +136,29 @@ impl Offer {
     }
 }
 
-/// What both ends agreed on in their SYNs.
+/// Result of the handshake: what both ends agreed on in their SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The most payload and options that the peer takes in one segment, in bytes.
+    /// Largest sum of payload and options that the peer takes in one segment, in bytes.
     pub mss: u16,
-    /// Shift of the peer's windows; `None` when windows are not scaled.
+    /// Shift of the peer's windows; `None` if windows are not scaled.
     pub snd_wscale: Option<u8>,
-    /// Shift of our windows; 0 when windows are not scaled.
+    /// Shift of the windows of this end; 0 if windows are not scaled.
     pub rcv_wscale: u8,
     /// SACK may be used in both directions.
     pub sack: bool,
-    /// The peer's `TSval`; `None` when there are no timestamps.
+    /// The peer's `TSval`; `None` if timestamps are not used.
     pub ts_recent: Option<u32>,
     /// ECN may be used (RFC 3168).
     pub ecn: bool,
 }
 
 impl Negotiated {
-    /// The agreement that follows from the peer's SYN or SYN-ACK and our `offer`. A missing MSS
-    /// option means the default of the address family (RFC 9293 section 3.7.1); an MSS below
-    /// `tcp_min_snd_mss` is raised to it, so that no peer can make us send crumbs.
+    /// Returns the agreement that follows from the peer's SYN or SYN-ACK and the `offer` of this
+    /// end.
+    ///
+    /// A missing MSS option means the default of the address family (RFC 9293 section 3.7.1). An
+    /// MSS below `tcp_min_snd_mss` is raised to it, so that no peer can force tiny segments.
     pub fn of(peer: &Segment, offer: &Offer) -> Self {
         let options = &peer.options;
         let mss = options.mss.filter(|&mss| mss > 0).unwrap_or(offer.default_mss);
@@ -180,47 +180,48 @@ impl Negotiated {
     }
 }
 
-/// What a completed passive open hands to the new connection.
+/// State of a completed passive open, from which a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Our initial sequence number.
+    /// Initial sequence number of this end.
     pub iss: SeqNumber,
-    /// The peer's initial sequence number.
+    /// Initial sequence number of the peer.
     pub irs: SeqNumber,
-    /// What was agreed.
+    /// What both ends agreed on.
     pub negotiated: Negotiated,
-    /// The peer's window in bytes, as the last ACK of the handshake says.
+    /// The peer's window in bytes, from the last ACK of the handshake.
     pub snd_wnd: u32,
-    /// The window that we advertised, in bytes.
+    /// Window that this end advertised, in bytes.
     pub rcv_wnd: u32,
-    /// What we add to our clock in timestamps.
+    /// Offset that this end adds to its clock in timestamps.
     pub ts_offset: u32,
-    /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once or is forgotten.
+    /// Time from SYN-ACK to ACK; `None` if the SYN-ACK was sent more than once, or was a SYN
+    /// cookie.
     pub synack_rtt: Option<Nanos>,
     /// Timeouts of the SYN-ACK, and the time since it was first sent.
     pub synack_timeouts: (u32, Nanos),
 }
 
-/// What is to be done with a [`Request`] after a segment or a deadline.
+/// Action that a [`Request`] asks its host for, after a segment or a deadline.
 #[derive(Clone, Debug)]
 pub enum RequestVerdict {
-    /// Nothing.
+    /// Do nothing.
     Drop,
     /// Send the SYN-ACK again.
     Retransmit(Segment),
     /// Send a challenge ACK (RFC 5961 section 5); the request stays.
     Challenge(Segment),
-    /// Send a reset for a segment that belongs to no connection; the request stays.
+    /// Send a reset for a segment that belongs to no connection. The request stays.
     Reset(Segment),
-    /// The connection is established; give the same segment to it, for it may carry data and FIN.
+    /// Make a connection and give it the same segment, which may carry data and FIN.
     Accepted(Accepted),
-    /// Forget the request: the peer reset it, or it never answered.
+    /// Forget the request: the peer reset it, or never answered.
     Closed,
 }
 
-/// A passive open that waits for the last ACK of its handshake (SYN-RECEIVED).
+/// Passive open that waits for the last ACK of its handshake (SYN-RECEIVED).
 ///
-/// At most 96 bytes; O(1) per segment and timer.
+/// Cost: at most 96 bytes; O(1) per segment and timer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     iss: SeqNumber,
@@ -241,7 +242,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes a SYN (without ACK or RST). [`synack`](Self::synack) is to be sent at once.
+    /// Takes a SYN (without ACK or RST). The caller sends [`synack`](Self::synack) at once.
     pub fn new(now: Instant, syn: &Segment, isn: SeqNumber, ts_offset: u32, offer: &Offer) -> Self {
         Self {
             iss: isn,
@@ -258,34 +259,34 @@ impl Request {
         }
     }
 
-    /// The sequence number of its SYN-ACK.
+    /// Returns the sequence number of the SYN-ACK.
     pub fn iss(&self) -> SeqNumber {
         self.iss
     }
 
-    /// The SYN-ACK as of `now`.
+    /// Returns the SYN-ACK as of `now`.
     pub fn synack(&self, now: Instant) -> Segment {
         let tsval = timestamp(now, self.ts_offset);
         self.offer.synack(&self.negotiated, self.iss, self.rcv_nxt(), tsval)
     }
 
-    /// What was agreed.
+    /// Returns what both ends agreed on.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
-    /// When [`on_deadline`](Self::on_deadline) is due.
+    /// Returns when [`on_deadline`](Self::on_deadline) is due.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Sends the SYN-ACK again, each time after twice as long, and gives up after
+    /// Asks for the SYN-ACK to be sent again, after a time that doubles, and gives up after
     /// `tcp_synack_retries`.
-    pub fn on_deadline(&mut self, now: Instant) -> RequestVerdict {
+    pub fn on_deadline(&mut self, now: Instant, config: &Config) -> RequestVerdict {
         if now < self.deadline {
             return RequestVerdict::Drop;
         }
-        if self.timeouts >= self.offer.synack_retries {
+        if u32::from(self.timeouts) >= config.tcp_synack_retries {
             return RequestVerdict::Closed;
         }
         self.timeouts += 1;
@@ -293,15 +294,24 @@ impl Request {
     }
 
     /// Judges a segment for this pair of ends (RFC 9293 section 3.10.7.4, RFC 5961).
-    pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> RequestVerdict {
+    pub fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        config: &Config,
+    ) -> RequestVerdict {
         let is_syn_alone = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
         let is_reset = segment.flags.contains(Flags::RST);
         let is_old = !is_reset && is_paws_reject(self.negotiated.ts_recent, &segment.options);
         if is_syn_alone && segment.seq == self.irs && !is_old {
-            return if self.may_answer(now) { self.retransmit(now) } else { RequestVerdict::Drop };
+            return if self.may_answer(now, config) {
+                self.retransmit(now)
+            } else {
+                RequestVerdict::Drop
+            };
         }
         if is_reset {
-            return self.on_reset(now, segment);
+            return self.on_reset(now, segment, config);
         }
         if segment.flags.contains(Flags::ACK) && segment.ack != self.iss + 1 {
             return RequestVerdict::Reset(Segment {
@@ -311,7 +321,7 @@ impl Request {
             });
         }
         if is_old || self.has_impossible_echo(now, segment) || !self.is_in_window(segment) {
-            return self.challenge(now);
+            return self.challenge(now, config);
         }
         if !segment.seq.after(self.rcv_nxt())
             && let (Some(recent), Some(ts)) =
@@ -322,7 +332,7 @@ impl Request {
         // A SYN at its own place is the first one once more, here with an ACK; any other in the
         // window may be an attack or a peer that restarted, and the challenge tells which.
         if segment.flags.contains(Flags::SYN) && segment.seq != self.irs {
-            return self.challenge(now);
+            return self.challenge(now, config);
         }
         if !segment.flags.contains(Flags::ACK) {
             return RequestVerdict::Drop;
@@ -335,11 +345,11 @@ impl Request {
     }
 
     /// RFC 5961 section 3.2: only a reset at exactly the next number closes.
-    fn on_reset(&mut self, now: Instant, segment: &Segment) -> RequestVerdict {
+    fn on_reset(&mut self, now: Instant, segment: &Segment, config: &Config) -> RequestVerdict {
         if segment.seq == self.rcv_nxt() {
             RequestVerdict::Closed
         } else if self.is_in_window(segment) {
-            self.challenge(now)
+            self.challenge(now, config)
         } else {
             RequestVerdict::Drop
         }
@@ -366,8 +376,8 @@ impl Request {
         RequestVerdict::Retransmit(self.synack(now))
     }
 
-    fn challenge(&mut self, now: Instant) -> RequestVerdict {
-        if !self.may_answer(now) {
+    fn challenge(&mut self, now: Instant, config: &Config) -> RequestVerdict {
+        if !self.may_answer(now, config) {
             return RequestVerdict::Drop;
         }
         let value = timestamp(now, self.ts_offset);
@@ -385,10 +395,10 @@ impl Request {
     }
 
     /// The rate limit of answers to invalid segments (`tcp_invalid_ratelimit`).
-    fn may_answer(&mut self, now: Instant) -> bool {
+    fn may_answer(&mut self, now: Instant, config: &Config) -> bool {
         let may = now >= self.quiet_until;
         if may {
-            let pause = Nanos::from_millis(u64::from(self.offer.invalid_ratelimit_ms));
+            let pause = Nanos::from_millis(u64::from(config.tcp_invalid_ratelimit));
             self.quiet_until = now + pause;
         }
         may
@@ -534,7 +544,7 @@ mod tests {
 
     #[test]
     fn the_last_ack_establishes_and_measures() {
-        let verdict = request().on_segment(at(30), &ack());
+        let verdict = request().on_segment(at(30), &ack(), &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!((accepted.iss, accepted.irs), (ISS, IRS));
         assert_eq!((accepted.snd_wnd, accepted.rcv_wnd), (1280, 64240));
@@ -549,7 +559,10 @@ mod tests {
             payload: Bytes::from_static(b"hello").into(),
             ..ack()
         };
-        assert!(matches!(request().on_segment(at(1), &segment), RequestVerdict::Accepted(_)));
+        assert!(matches!(
+            request().on_segment(at(1), &segment, &Config::default()),
+            RequestVerdict::Accepted(_)
+        ));
     }
 
     #[test]
@@ -558,15 +571,18 @@ mod tests {
         let mut due = Vec::new();
         loop {
             let now = request.deadline();
-            assert!(matches!(request.on_deadline(now - Nanos(1)), RequestVerdict::Drop));
+            assert!(matches!(
+                request.on_deadline(now - Nanos(1), &Config::default()),
+                RequestVerdict::Drop
+            ));
             due.push(now.as_millis() / 1000);
-            match request.on_deadline(now) {
+            match request.on_deadline(now, &Config::default()) {
                 RequestVerdict::Retransmit(synack) => assert!(synack.flags.contains(Flags::SYN)),
                 verdict => break assert!(matches!(verdict, RequestVerdict::Closed)),
             }
         }
         assert_eq!(due, [1, 3, 7, 15, 31, 63]);
-        let verdict = request.on_segment(at(64_000), &ack());
+        let verdict = request.on_segment(at(64_000), &ack(), &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!(accepted.synack_rtt, None, "Karn's rule");
     }
@@ -574,29 +590,47 @@ mod tests {
     #[test]
     fn a_repeated_syn_brings_one_synack_per_half_second() {
         let mut request = request();
-        assert!(matches!(request.on_segment(at(1), &syn()), RequestVerdict::Retransmit(_)));
-        assert!(matches!(request.on_segment(at(2), &syn()), RequestVerdict::Drop));
-        assert!(matches!(request.on_segment(at(501), &syn()), RequestVerdict::Retransmit(_)));
+        assert!(matches!(
+            request.on_segment(at(1), &syn(), &Config::default()),
+            RequestVerdict::Retransmit(_)
+        ));
+        assert!(matches!(
+            request.on_segment(at(2), &syn(), &Config::default()),
+            RequestVerdict::Drop
+        ));
+        assert!(matches!(
+            request.on_segment(at(501), &syn(), &Config::default()),
+            RequestVerdict::Retransmit(_)
+        ));
     }
 
     #[test]
     fn a_wrong_ack_is_reset_and_the_request_stays() {
         let mut request = request();
         let wrong = Segment { ack: ISS + 2, ..ack() };
-        let verdict = request.on_segment(at(1), &wrong);
+        let verdict = request.on_segment(at(1), &wrong, &Config::default());
         let RequestVerdict::Reset(reset) = verdict else { panic!("{verdict:?}") };
         assert_eq!((reset.seq, reset.flags), (ISS + 2, Flags::RST));
-        assert!(matches!(request.on_segment(at(2), &ack()), RequestVerdict::Accepted(_)));
+        assert!(matches!(
+            request.on_segment(at(2), &ack(), &Config::default()),
+            RequestVerdict::Accepted(_)
+        ));
     }
 
     #[test]
     fn only_an_exact_reset_closes() {
         let mut request = request();
         let reset = |seq| Segment { seq, flags: Flags::RST, ..Segment::default() };
-        assert!(matches!(request.on_segment(at(1), &reset(IRS)), RequestVerdict::Drop));
-        let inside = request.on_segment(at(1), &reset(IRS + 2));
+        assert!(matches!(
+            request.on_segment(at(1), &reset(IRS), &Config::default()),
+            RequestVerdict::Drop
+        ));
+        let inside = request.on_segment(at(1), &reset(IRS + 2), &Config::default());
         assert!(matches!(inside, RequestVerdict::Challenge(_)));
-        assert!(matches!(request.on_segment(at(1), &reset(IRS + 1)), RequestVerdict::Closed));
+        assert!(matches!(
+            request.on_segment(at(1), &reset(IRS + 1), &Config::default()),
+            RequestVerdict::Closed
+        ));
     }
 
     #[test]
@@ -610,10 +644,13 @@ mod tests {
         let other_syn = Segment { seq: IRS + 10, flags: Flags::SYN, ..Segment::default() };
         for bad in [with(old), with(early), with(future), outside, other_syn] {
             let mut request = request();
-            let verdict = request.on_segment(at(1), &bad);
+            let verdict = request.on_segment(at(1), &bad, &Config::default());
             let RequestVerdict::Challenge(ack) = verdict else { panic!("{verdict:?} for {bad:?}") };
             assert_eq!((ack.seq, ack.ack, ack.window), (ISS + 1, IRS + 1, 501));
-            assert!(matches!(request.on_segment(at(2), &bad), RequestVerdict::Drop));
+            assert!(matches!(
+                request.on_segment(at(2), &bad, &Config::default()),
+                RequestVerdict::Drop
+            ));
         }
     }
 
@@ -621,7 +658,7 @@ mod tests {
     fn newer_timestamps_are_remembered() {
         let timestamps = Some(Timestamps { value: 2000, echo: 1 });
         let segment = Segment { options: Options { timestamps, ..Options::default() }, ..ack() };
-        let verdict = request().on_segment(at(1), &segment);
+        let verdict = request().on_segment(at(1), &segment, &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!(accepted.negotiated.ts_recent, Some(2000));
     }

@@ -1,4 +1,4 @@
-//! SYN cookies (RFC 4987 section 3.6): a handshake without memory, for when the SYN queue is full.
+//! SYN cookies (RFC 4987 section 3.6): a handshake without memory, for a full SYN queue.
 //!
 //! The sequence number of the SYN-ACK carries 5 bits of a 64-second counter, 3 bits of an MSS table
 //! and 24 bits of a keyed hash over these, the ends, the peer's sequence number and the options.
@@ -28,18 +28,18 @@ const ECN_BIT: u32 = 0x20;
 /// Hashed in place of options when there are no timestamps to carry any.
 const NO_OPTIONS: u32 = u32::MAX;
 
-/// The secret of one host's cookies.
+/// Secret key of one host's SYN cookies.
 #[derive(Clone, Copy, Debug)]
 pub struct SynCookies(TupleHash);
 
 impl SynCookies {
-    /// Derives the secret from one random `seed`.
+    /// Derives the key from one random `seed`.
     pub fn from_seed(seed: u64) -> Self {
         Self(TupleHash::from_seed(seed, 3))
     }
 
-    /// The SYN-ACK that answers `syn`, with a cookie instead of a remembered request.
-    /// `ts_offset` is the one of these ends.
+    /// Returns the SYN-ACK that answers `syn` with a cookie, so that no request has to be stored.
+    /// `ts_offset` is the timestamp offset of these ends.
     pub fn synack(
         &self,
         now: Instant,
@@ -62,8 +62,8 @@ impl SynCookies {
         offer.synack(&agreed, cookie, syn.seq + 1, tsval)
     }
 
-    /// What the last ACK of a handshake stands for, if it echoes a cookie that this host made for
-    /// these ends at most two periods ago; `None` for anything else.
+    /// Returns the passive open that an ACK completes, if it echoes a cookie that this host made
+    /// for these ends at most two periods ago.
     pub fn accept(
         &self,
         now: Instant,

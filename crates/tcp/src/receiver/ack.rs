@@ -1,13 +1,13 @@
-//! When an ACK is due: delayed, quick and compressed ACKs, as Linux decides (RFC 9293 section
-//! 3.8.6.3, RFC 5681 section 4.2).
+//! Timing of ACKs: delayed, quick and compressed ACKs, as Linux decides (RFC 9293 section 3.8.6.3,
+//! RFC 5681 section 4.2).
 
 use crate::segment::Flags;
 use crate::time::{Instant, Nanos};
 
-/// Delay of an ACK at the least, and the first estimate of the gap between segments
-/// (`TCP_DELACK_MIN`, `TCP_ATO_MIN`).
+/// Shortest delay of an ACK, and the first estimate of the gap between segments (`TCP_DELACK_MIN`,
+/// `TCP_ATO_MIN`).
 pub const ATO_MIN: Nanos = Nanos::from_millis(40);
-/// Delay of an ACK at the most (`TCP_DELACK_MAX`).
+/// Longest delay of an ACK (`TCP_DELACK_MAX`).
 pub const DELACK_MAX: Nanos = Nanos::from_millis(200);
 /// ACKs without delay at the start and after trouble (`TCP_MAX_QUICKACKS`).
 pub(super) const MAX_QUICKACKS: u8 = 16;
@@ -25,27 +25,29 @@ const MIN_MSS: u32 = 88;
 /// Bytes of a TCP header without options.
 const HEADER: u32 = 20;
 
-/// Whether an ACK is owed.
+/// Answer to the question whether an ACK has to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckDue {
-    /// Nothing to acknowledge.
+    /// There is nothing to acknowledge.
     None,
-    /// Send one now; ask again afterwards.
+    /// An ACK has to be sent now; ask again afterwards.
     Now,
-    /// Send one at this time unless data goes out before.
+    /// An ACK has to be sent at this time, unless data goes out before.
     Delayed(Instant),
 }
 
-/// What the sender half knows and ACK timing needs.
+/// Values of the sender that the timing of ACKs needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimates {
     /// Smoothed round-trip time; zero before the first sample.
     pub srtt: Nanos,
     /// Retransmission timeout.
     pub rto: Nanos,
+    /// The least timeout (`tcp_rto_min_us` when the connection was made).
+    pub rto_min: Nanos,
     /// What the `TSval` of a segment sent now would be.
     pub tsval: u32,
-    /// `SO_RCVLOWAT`: the reader waits for so many bytes.
+    /// `SO_RCVLOWAT`: bytes that the reader waits for.
     pub lowat: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a segment's data: in order, out of order, old, or outside the window.
+//! Intake of a segment's data: in order, out of order, old, or outside the window.
 
 use super::ack::{Estimates, MAX_QUICKACKS, SegmentSize};
 use super::queue::{ByteQueue, COPY_BREAK};
@@ -17,38 +17,41 @@ const TIMESTAMPS: u32 = 12;
 /// Duplicate ACKs owed at the most.
 const MAX_DUP_ACKS: u8 = 16;
 
-/// What became of a segment's data.
+/// Place to which the data of a segment went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// No data and no FIN.
+    /// The segment had neither data nor FIN.
     Empty,
-    /// Appended to what can be read (or a FIN in order).
+    /// The data, or a FIN, was in order and can be read.
     InOrder,
-    /// Kept until what is before it arrives.
+    /// The data is kept until the bytes before it arrive.
     OutOfOrder,
-    /// All of it was here before.
+    /// All of the data had arrived before.
     Duplicate,
-    /// Outside the window; dropped.
+    /// The data lay outside the window and was dropped.
     OutOfWindow,
-    /// No memory for it; dropped.
+    /// There was no memory for the data, and it was dropped.
     Dropped,
 }
 
-/// The result of [`Receiver::on_segment`].
+/// Result of [`Receiver::on_segment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intake {
-    /// What became of the data.
+    /// Place to which the data went.
     pub disposition: Disposition,
-    /// Bytes that became readable, those taken from reassembly included.
+    /// Bytes that became readable, those from the out-of-order queue included.
     pub readable: u32,
-    /// The FIN came in order now: the stream ends behind what can be read.
+    /// Whether the FIN is in order since this segment. The stream ends behind what can be read.
     pub fin: bool,
 }
 
 impl Receiver {
-    /// Takes the data and the FIN of a segment that passed the checks of RFC 9293 section 3.10.7.4,
-    /// in order or not; the payload is moved out. Data outside the window is cut off. Whatever is
-    /// owed for it shows in [`ack_due`](Self::ack_due). `estimates` are the sender half's.
+    /// Takes data and FIN of a segment that passed the checks of RFC 9293 section 3.10.7.4, in
+    /// order or not.
+    ///
+    /// The payload is moved out of the segment. Data outside the window is cut off.
+    /// [`ack_due`](Self::ack_due) says afterwards whether an ACK has to be sent. `estimates` come
+    /// from the sender.
     pub fn on_segment(
         &mut self,
         now: Instant,

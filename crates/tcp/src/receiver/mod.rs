@@ -1,12 +1,13 @@
-//! The receiving half of a connection: what arrived, what may still come, and which ACK is owed.
+//! Receiving half of a connection: received data, the window, and ACKs to be sent.
 //!
-//! [`Receiver`] never sends. A caller hands it segments, reads, and sends an ACK whenever
+//! [`Receiver`] never sends. The caller hands it segments, reads, and sends an ACK whenever
 //! [`ack_due`](Receiver::ack_due) says [`AckDue::Now`]: with the acknowledgment number
 //! [`nxt`](Receiver::nxt), the window of [`next_window`](Receiver::next_window), the blocks of
 //! [`sack_blocks`](Receiver::sack_blocks) and ECE if [`ece`](Receiver::ece); then it calls
-//! [`on_ack_sent`](Receiver::on_ack_sent). Every segment with ACK set, data too, counts as one.
+//! [`on_ack_sent`](Receiver::on_ack_sent). Every segment with ACK set counts as an ACK, data
+//! segments too.
 //!
-//! Urgent data is ordinary data here: it stays in the stream (as with `SO_OOBINLINE`).
+//! Urgent data is ordinary data here: it stays in the stream, as with `SO_OOBINLINE`.
 
 mod ack;
 mod intake;
@@ -36,37 +37,38 @@ use window::{Queued, ReceiveWindow};
 
 /// Memory of an idle connection's empty queue is kept this long for the next segment.
 const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
-/// What the handshake settled for the receiving half.
+/// Results of the handshake that the receiving half needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// The peer's initial sequence number (of its SYN).
+    /// Initial sequence number of the peer, from its SYN.
     pub irs: SeqNumber,
-    /// Window that our SYN or SYN-ACK offered, bytes.
+    /// Window that the SYN or SYN-ACK of this end offered, in bytes.
     pub wnd: u32,
-    /// Shift count of the windows that we send; 0 when not negotiated.
+    /// Shift of the windows that this end sends; 0 if it was not negotiated.
     pub wscale: u8,
-    /// The MSS that we announced, less the option bytes of every segment.
+    /// MSS that this end announced, less the option bytes of every segment.
     pub advmss: u16,
-    /// The peer's MSS towards us is unknown until data comes; this is our sending MSS, a hint.
+    /// MSS for sending. It is a first guess at the size of the peer's segments.
     pub mss: u16,
-    /// The timestamp of the peer's SYN; `None` without timestamps.
+    /// Timestamp of the peer's SYN; `None` without timestamps.
     pub ts_recent: Option<u32>,
-    /// SACK was negotiated.
+    /// Whether SACK was negotiated.
     pub sack: bool,
-    /// ECN was negotiated.
+    /// Whether ECN was negotiated.
     pub ecn: bool,
-    /// `SO_RCVBUF` if it was set: bytes of memory, doubled. Fixes the buffer.
+    /// `SO_RCVBUF` if it was set: bytes of memory, already doubled. It fixes the buffer.
     pub rcvbuf: Option<u32>,
 }
 
-/// Why a segment is not acceptable (RFC 9293 section 3.10.7.4; Linux's `tcp_sequence`).
+/// Position of a segment relative to the receive window (RFC 9293 section 3.10.7.4; Linux's
+/// `tcp_sequence`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptable {
-    /// It touches the window.
+    /// The segment touches the window.
     Yes,
-    /// It ends before the window.
+    /// The segment ends before the window.
     Old,
-    /// It begins behind the window.
+    /// The segment begins behind the window.
     Beyond,
 }
 
@@ -85,10 +87,10 @@ bitflags::bitflags! {
     }
 }
 
-/// The receiving half of a connection.
+/// Receiving half of a connection.
 ///
-/// A segment costs O(1) in order and O(log n) out of order with n holes. Memory is bounded by the
-/// receive buffer: out-of-order data is given up first; data in order and inside the advertised
+/// Cost: a segment is O(1) in order and O(log n) out of order with n holes. Memory is bounded by
+/// the receive buffer: out-of-order data is given up first; data in order and inside the advertised
 /// window is always taken.
 #[derive(Debug)]
 pub struct Receiver {
@@ -117,7 +119,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The state just after the handshake.
+    /// Returns the receiver as it is just after the handshake.
     pub fn new(now: Instant, config: Arc<Config>, counters: Arc<Counters>, terms: &Terms) -> Self {
         let nxt = terms.irs + 1;
         let start = window::FirstWindow {
@@ -154,115 +156,124 @@ impl Receiver {
         }
     }
 
+    /// Goes by other settings from now on. The buffer keeps its size until it next grows.
+    pub fn set_config(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
     /// RCV.NXT: the acknowledgment number to send; behind the FIN once that is in order.
     pub fn nxt(&self) -> SeqNumber {
         self.nxt
     }
 
-    /// The window last advertised, counted from [`wup`](Self::wup).
+    /// Returns the window that was last advertised, in bytes from [`wup`](Self::wup).
     pub fn wnd(&self) -> u32 {
         self.window.wnd()
     }
 
-    /// RCV.NXT as last acknowledged.
+    /// Returns RCV.NXT as it was last acknowledged.
     pub fn wup(&self) -> SeqNumber {
         self.window.wup()
     }
 
-    /// The advertised right edge: `wup + wnd`. It never moves left.
+    /// Returns the advertised right edge, `wup + wnd`. It never moves left.
     pub fn adv(&self) -> SeqNumber {
         self.window.edge()
     }
 
-    /// The peer's initial sequence number.
+    /// Returns the peer's initial sequence number.
     pub fn irs(&self) -> SeqNumber {
         self.irs
     }
 
-    /// Bytes that can be read now.
+    /// Returns how many bytes can be read.
     pub fn unread(&self) -> u32 {
         self.queue.len()
     }
 
-    /// Whether the FIN is in order. Reads return what is before it, then nothing more comes.
+    /// Returns whether the FIN is in order. Reads return the bytes before it, then the end of the
+    /// stream.
     pub fn is_finished(&self) -> bool {
         self.is.contains(Is::FINISHED)
     }
 
-    /// Whether out-of-order data waits.
+    /// Returns whether out-of-order data waits.
     pub fn has_holes(&self) -> bool {
         self.reassembly.as_ref().is_some_and(|reassembly| !reassembly.is_empty())
     }
 
-    /// Memory held for queued data, bytes (`sk_rmem_alloc`): payload and [`OVERHEAD`] per slice.
+    /// Returns the bytes of memory that queued data holds (`sk_rmem_alloc`): payload, and
+    /// [`OVERHEAD`] per slice.
     pub fn rmem_alloc(&self) -> u32 {
         let out_of_order = self.reassembly.as_ref().map_or(0, |reassembly| reassembly.charge());
         self.queue.charge().saturating_add(out_of_order)
     }
 
-    /// The receive buffer, bytes of memory (`sk_rcvbuf`).
+    /// Returns the receive buffer, in bytes of memory (`sk_rcvbuf`).
     pub fn rcvbuf(&self) -> u32 {
         self.window.rcvbuf()
     }
 
-    /// The most that may be offered now (`rcv_ssthresh`).
+    /// Returns the largest window that may be offered now (`rcv_ssthresh`).
     pub fn rcv_ssthresh(&self) -> u32 {
         self.window.ssthresh()
     }
 
-    /// The window that the buffer could carry (`window_clamp`).
+    /// Returns the window that the whole buffer could carry (`window_clamp`).
     pub fn window_clamp(&self) -> u32 {
         self.window.clamp()
     }
 
-    /// Estimated segment size of the peer (`tcpi_rcv_mss`).
+    /// Returns the estimated segment size of the peer (`tcpi_rcv_mss`).
     pub fn rcv_mss(&self) -> u32 {
         self.ack.rcv_mss()
     }
 
-    /// Estimated gap between data segments (`tcpi_ato`).
+    /// Returns the estimated gap between data segments (`tcpi_ato`).
     pub fn ato(&self) -> Nanos {
         self.ack.ato()
     }
 
-    /// Round-trip time as the receiver sees it; zero when unknown (`tcpi_rcv_rtt`).
+    /// Returns the round-trip time that the receiver measured; zero if unknown (`tcpi_rcv_rtt`).
     pub fn rcv_rtt(&self) -> Nanos {
         self.window.rtt()
     }
 
-    /// Bytes read per round trip (`tcpi_rcv_space`).
+    /// Returns the bytes that were read in the last round trip (`tcpi_rcv_space`).
     pub fn rcv_space(&self) -> u32 {
         self.window.rcv_space()
     }
 
-    /// Data bytes received in order (`tcpi_bytes_received`).
+    /// Returns the data bytes received in order (`tcpi_bytes_received`).
     pub fn bytes_received(&self) -> u64 {
         self.received
     }
 
-    /// Wire segments that came out of order (`tcpi_rcv_ooopack`).
+    /// Returns the wire segments that came out of order (`tcpi_rcv_ooopack`).
     pub fn ofo_segments(&self) -> u32 {
         self.ofo_segments
     }
 
-    /// Whether data with an ECN codepoint came (`TCPI_OPT_ECN_SEEN`).
+    /// Returns whether data with an ECN codepoint came (`TCPI_OPT_ECN_SEEN`).
     pub fn has_seen_ecn(&self) -> bool {
         self.is.contains(Is::ECN_SEEN)
     }
 
-    /// When data last arrived in order (`tcpi_last_data_recv`, as a time); [`Instant::ZERO`]
-    /// before.
+    /// Returns when data last arrived in order (`tcpi_last_data_recv`, as a time), or
+    /// [`Instant::ZERO`] if none did.
     pub fn last_data(&self) -> Instant {
         self.ack.last_data()
     }
 
-    /// The timestamp to echo (`TSecr`).
+    /// Returns the timestamp to echo (`TSecr`).
     pub fn ts_recent(&self) -> u32 {
         self.ts_recent.value()
     }
 
-    /// Whether a segment that takes `seq..end` may be processed. A segment that may not is answered
-    /// by [`on_unacceptable`](Self::on_unacceptable), unless it is a reset.
+    /// Returns whether a segment with the sequence numbers `seq..end` may be processed.
+    ///
+    /// A segment that may not is answered by [`on_unacceptable`](Self::on_unacceptable), unless it
+    /// is a reset.
     pub fn acceptable(&self, seq: SeqNumber, end: SeqNumber) -> Acceptable {
         if end.before(self.window.wup()) {
             Acceptable::Old
@@ -273,8 +284,8 @@ impl Receiver {
         }
     }
 
-    /// Whether PAWS refuses a segment with timestamp `value`, which may lag `slack` ticks (0 except
-    /// for reordered pure ACKs, see [`TsRecent::replay_window`]).
+    /// Returns whether PAWS refuses a segment with timestamp `value`. The timestamp may lag by
+    /// `slack` ticks, which is 0 except for reordered pure ACKs (see [`TsRecent::replay_window`]).
     pub fn paws_refuses(&self, now: Instant, value: u32, slack: u32) -> bool {
         self.is.contains(Is::TIMESTAMPS) && self.ts_recent.refuses(now, value, slack)
     }
@@ -287,9 +298,11 @@ impl Receiver {
         }
     }
 
-    /// Answers a segment refused by sequence number or timestamp: an ACK, with DSACK for old data
-    /// (Linux's `tcp_send_dupack`). Segments without data are answered once per
-    /// `tcp_invalid_ratelimit`, so that two confused ends do not loop.
+    /// Answers a segment that was refused for its sequence number or timestamp: an ACK is due, with
+    /// DSACK for old data (Linux's `tcp_send_dupack`).
+    ///
+    /// Segments without data are answered once per `tcp_invalid_ratelimit`, so that two confused
+    /// ends do not loop.
     pub fn on_unacceptable(&mut self, now: Instant, segment: &Segment) {
         if segment.payload.is_empty() || segment.flags.contains(Flags::SYN) {
             let limit = Nanos::from_millis(u64::from(self.config.tcp_invalid_ratelimit));
@@ -307,12 +320,13 @@ impl Receiver {
         self.ack.schedule_now();
     }
 
-    /// The MSS that we advertised, less the options of every segment (`tp->advmss`).
+    /// Returns the MSS that this end advertised, less the options of every segment (`tp->advmss`).
     pub fn advmss(&self) -> u32 {
         self.window.advmss()
     }
 
-    /// Whether ACKs carry ECE: congestion was seen and not answered yet (RFC 3168 section 6.1.3).
+    /// Returns whether ACKs carry ECE: congestion was seen, and the sender has not answered yet
+    /// (RFC 3168 section 6.1.3).
     pub fn ece(&self) -> bool {
         self.is.contains(Is::DEMAND_CWR)
     }
@@ -337,13 +351,14 @@ impl Receiver {
             let sack = self.is.contains(Is::SACK);
             self.ack.compress(now, self.nxt.0, sack, rtt);
         } else {
-            let rto_min = Nanos::from_micros(u64::from(self.config.tcp_rto_min_us));
-            self.ack.delay(now, estimates.srtt, rto_min);
+            self.ack.delay(now, estimates.srtt, estimates.rto_min);
         }
     }
 
-    /// Whether an ACK is owed. After `Now` was obeyed, ask again: duplicates are reported by one
-    /// ACK each, and ranges out of order by as many ACKs as it takes (Linux's
+    /// Returns whether an ACK has to be sent.
+    ///
+    /// After each ACK that [`AckDue::Now`] asked for, ask again: each duplicate is reported by an
+    /// ACK of its own, and many out-of-order ranges need several ACKs (Linux's
     /// `tcp_sack_compress_send_ack`).
     pub fn ack_due(&self) -> AckDue {
         if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
@@ -362,13 +377,16 @@ impl Receiver {
         room - usize::from(!self.dsack.is_empty())
     }
 
-    /// Owes an ACK at once, whatever the policy (handshake, window probe answered, challenge).
+    /// Makes an ACK due at once, whatever the policy says: for a handshake, a window probe, or a
+    /// challenge.
     pub fn owe_ack(&mut self) {
         self.ack.schedule_now();
     }
 
-    /// Owes the ACK of an active open, for data to carry it if ACKs wait for data, and takes up to
-    /// 16 further ones without delay (`tcp_rcv_synsent_state_process`).
+    /// Makes the ACK of an active open due (`tcp_rcv_synsent_state_process`).
+    ///
+    /// Data may carry it if ACKs wait for data. Up to 16 further segments are then acknowledged
+    /// without delay.
     pub fn owe_handshake_ack(&mut self, now: Instant) {
         let waits = self.ack.is_pingpong();
         self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
@@ -379,7 +397,7 @@ impl Receiver {
         }
     }
 
-    /// The window to put in the next segment that acknowledges [`nxt`](Self::nxt).
+    /// Returns the window for the next segment that acknowledges [`nxt`](Self::nxt).
     pub fn next_window(&mut self) -> AdvertisedWindow {
         let (selected, tight) = self.window.select(self.rmem_alloc(), self.ack.rcv_mss());
         if tight {
@@ -388,8 +406,8 @@ impl Receiver {
         self.window.next(self.nxt, selected)
     }
 
-    /// A segment that acknowledges [`nxt`](Self::nxt) with the window `window` was handed down,
-    /// with data or without. Nothing is owed any more, except for further duplicates.
+    /// Notes that a segment with or without data was sent which acknowledges [`nxt`](Self::nxt)
+    /// with `window`. Nothing is due afterwards except for further duplicates.
     pub fn on_ack_sent(&mut self, window: AdvertisedWindow) {
         self.window.on_advertised(self.nxt, window);
         self.ack.on_ack_sent();
@@ -407,13 +425,14 @@ impl Receiver {
         }
     }
 
-    /// Data was sent: replies make the connection interactive, and its ACKs wait for data.
+    /// Notes that data was sent. A connection that replies to data is interactive, and its ACKs
+    /// wait for data.
     pub fn on_data_sent(&mut self, now: Instant) {
         self.ack.on_data_sent(now);
     }
 
-    /// The blocks for the next ACK, at most `max`: first a duplicate (RFC 2883), then what arrived
-    /// out of order, most recent first (RFC 2018). Empty without SACK.
+    /// Returns at most `max` SACK blocks for the next ACK: first a duplicate (RFC 2883), then
+    /// out-of-order ranges, most recent first (RFC 2018). It is empty without SACK.
     pub fn sack_blocks(&self, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::new();
         if !self.is.contains(Is::SACK) || max == 0 {
@@ -453,8 +472,9 @@ impl Receiver {
         self.dsack.push(SackBlock { left, right });
     }
 
-    /// When [`on_deadline`](Self::on_deadline) is to be called: a delayed ACK, or idle memory to
-    /// give back. `FAR_FUTURE` when never.
+    /// Returns when to call [`on_deadline`](Self::on_deadline), or [`Instant::FAR_FUTURE`].
+    ///
+    /// The deadline is that of a delayed ACK, or of idle memory to give back.
     pub fn deadline(&self) -> Instant {
         let idle = if self.queue.is_empty() && self.queue.holds_heap() {
             self.ack.last_data() + IDLE_RELEASE
@@ -464,7 +484,7 @@ impl Receiver {
         self.ack.deadline().min(idle)
     }
 
-    /// Time passed. Harmless when nothing is due.
+    /// Does what is due at `now`. It may be called early.
     pub fn on_deadline(&mut self, now: Instant, estimates: Estimates) {
         if self.ack.on_deadline(now, estimates.rto) {
             self.counters.add(Counter::DelayedACKs, 1);
@@ -474,29 +494,32 @@ impl Receiver {
         }
     }
 
-    /// Moves bytes to `buf`; 0 when nothing can be read (then [`is_finished`](Self::is_finished)
-    /// tells the end of the stream). If [`ack_due`](Self::ack_due) is `Now` afterwards, the peer
-    /// must hear of the opened window.
+    /// Moves bytes to `buf` and returns how many; 0 if nothing can be read.
+    ///
+    /// [`is_finished`](Self::is_finished) tells the end of the stream. If
+    /// [`ack_due`](Self::ack_due) is `Now` afterwards, the peer has to be told of the opened
+    /// window.
     pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> usize {
         let copied = self.queue.read(buf);
         self.after_read(now, copied);
         copied
     }
 
-    /// Copies bytes to `buf` and leaves them.
+    /// Copies bytes to `buf` and leaves them in the queue.
     pub fn peek(&self, buf: &mut [u8]) -> usize {
         self.queue.peek(buf)
     }
 
-    /// Takes the next slice without copying. As [`read`](Self::read) otherwise.
+    /// Takes the next slice without a copy; otherwise like [`read`](Self::read).
     pub fn read_bytes(&mut self, now: Instant) -> Option<Bytes> {
         let slice = self.queue.take_slice()?;
         self.after_read(now, slice.len());
         Some(slice)
     }
 
-    /// Drops what can be read, as if it had been read: for an application that reads no more.
-    /// Returns the bytes. Out-of-order data stays, since its arrival was reported.
+    /// Drops all bytes that can be read, for an application that reads no more. Returns how many.
+    ///
+    /// Out-of-order data stays, since its arrival was reported.
     pub fn discard(&mut self) -> u32 {
         let unread = self.queue.len();
         self.queue.release();
@@ -531,27 +554,30 @@ impl Receiver {
         }
     }
 
-    /// `SO_RCVBUF`: fixes the buffer at `bytes` of memory, already doubled and bounded by
-    /// `rmem_max`, and ends autotuning. Takes effect as far as nothing promised is taken back.
+    /// Sets `SO_RCVBUF`: fixes the buffer at `bytes` of memory, already doubled and bounded by
+    /// `rmem_max`, and ends autotuning.
+    ///
+    /// The window already advertised is not taken back.
     pub fn set_rcvbuf(&mut self, bytes: u32) {
         self.window.lock(bytes);
     }
 
-    /// `SO_RCVLOWAT`: as many bytes must be able to wait.
+    /// Makes room for `bytes` of unread data, for `SO_RCVLOWAT`.
     pub fn make_room_for(&mut self, bytes: u32) {
         self.window.make_room_for(bytes);
     }
 
-    /// Whether a reader that waits for `target` bytes finds them, or will hardly find more since
-    /// the window is closing (`tcp_epollin_ready`).
+    /// Returns whether a reader that waits for `target` bytes should be woken: they are there, or
+    /// hardly more can come since the window is closing (`tcp_epollin_ready`).
     pub fn has_enough(&self, target: u32) -> bool {
         let unread = self.unread();
         unread > 0 && (unread >= target || self.window.remaining(self.nxt) <= self.ack.rcv_mss())
     }
 
-    /// `TCP_QUICKACK` (`__tcp_sock_set_quickack`): off lets ACKs wait for data; on leaves that
-    /// mode, for good if `value` is odd, and acknowledges as if all that was read were read now.
-    /// What is not read keeps its timer.
+    /// Sets `TCP_QUICKACK` (`__tcp_sock_set_quickack`).
+    ///
+    /// Zero lets ACKs wait for data. Other values end that mode, for good if `value` is odd, and
+    /// acknowledge what was read. Data that was not read keeps its timer.
     pub fn set_quickack(&mut self, value: i32) {
         self.ack.set_pingpong(value == 0);
         if value != 0 && self.ack.is_scheduled() {
@@ -561,7 +587,7 @@ impl Receiver {
         }
     }
 
-    /// The value of `TCP_QUICKACK`: whether ACKs do not wait for data.
+    /// Returns `TCP_QUICKACK`: whether ACKs are sent without waiting for data.
     pub fn quickack(&self) -> bool {
         !self.ack.is_pingpong()
     }

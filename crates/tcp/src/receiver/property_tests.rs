@@ -289,7 +289,8 @@ proptest! {
         let first_wnd = rx.wnd();
         for (kind, word, len, flags, time) in inputs {
             let (srtt, rto) = (Nanos(time.into()), Nanos(word.into()));
-            let estimates = Estimates { srtt, rto, tsval: time, lowat: word };
+            let rto_min = Nanos::from_millis(200);
+            let estimates = Estimates { srtt, rto, rto_min, tsval: time, lowat: word };
             let edge = rx.adv();
             match kind {
                 0..200 => {

@@ -1,4 +1,5 @@
-//! Bytes in stream order, held as slices of the pages they arrived in or, when small, as copies.
+//! Queue of received bytes in stream order. Large slices stay in the pages they arrived in; small
+//! ones are copied.
 
 use crate::segment::Payload;
 use bytes::{Buf, Bytes, BytesMut};

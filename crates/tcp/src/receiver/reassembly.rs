@@ -1,4 +1,4 @@
-//! Bytes that arrived before those in front of them.
+//! Queue of data that arrived before the bytes in front of it.
 
 use super::queue::{ByteQueue, COPY_BREAK};
 use crate::segment::Payload;

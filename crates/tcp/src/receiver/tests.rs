@@ -39,6 +39,7 @@ impl Host {
         let estimates = Estimates {
             srtt: Nanos::from_millis(20),
             rto: Nanos::from_millis(220),
+            rto_min: Nanos::from_millis(200),
             ..Estimates::default()
         };
         Self { rx, now, counters, estimates }
@@ -182,7 +183,7 @@ fn the_delay_stays_below_the_least_retransmission_timeout() {
     let mut host = Host::new();
     let mut offset = host.settle();
     host.estimates =
-        Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), ..Estimates::default() };
+        Estimates { srtt: Nanos::from_secs(3), rto: Nanos::from_secs(9), ..host.estimates };
     for _ in 0..8 {
         host.data(offset, 100);
         offset += 100;

@@ -1,11 +1,11 @@
-//! The peer's timestamp clock as far as it is known (RFC 7323 section 5).
+//! Timestamps of the peer: `TS.Recent` and PAWS (RFC 7323 section 5).
 
 use crate::time::{Instant, Nanos};
 
 /// After this long without an update `TS.Recent` proves nothing: 24 days, in seconds.
 const OUTDATED: u32 = 24 * 24 * 60 * 60;
 
-/// `TS.Recent` and its age.
+/// Last timestamp of the peer (`TS.Recent`) and its age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TsRecent {
     value: u32,
@@ -14,18 +14,18 @@ pub struct TsRecent {
 }
 
 impl TsRecent {
-    /// Starts with the timestamp of the SYN.
+    /// Starts with the timestamp of the peer's SYN.
     pub fn new(now: Instant, value: u32) -> Self {
         Self { value, stamp: seconds(now) }
     }
 
-    /// The value to echo.
+    /// Returns the value to echo.
     pub fn value(self) -> u32 {
         self.value
     }
 
-    /// Whether `value` shows that its segment is an old duplicate (Linux's `tcp_paws_check`).
-    /// A timestamp may lag behind by `slack` ticks.
+    /// Returns whether `value` shows that its segment is an old duplicate (Linux's
+    /// `tcp_paws_check`). The timestamp may lag by `slack` ticks.
     pub fn refuses(self, now: Instant, value: u32, slack: u32) -> bool {
         let lag = self.value.wrapping_sub(value) as i32;
         let slack = i32::try_from(slack).unwrap_or(i32::MAX);
@@ -40,8 +40,8 @@ impl TsRecent {
         }
     }
 
-    /// The most that the timestamp of a mere reordered ACK may lag, in milliseconds (ticks):
-    /// 1.2 times the retransmission timeout (`tcp_disordered_ack_check`).
+    /// Returns how far the timestamp of a reordered ACK may lag, in milliseconds (ticks): 1.2 times
+    /// the retransmission timeout (`tcp_disordered_ack_check`).
     pub fn replay_window(rto: Nanos) -> u32 {
         u32::try_from(rto.as_millis().saturating_mul(6) / 5).unwrap_or(u32::MAX)
     }

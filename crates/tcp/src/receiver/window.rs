@@ -18,12 +18,12 @@ const INIT_CWND: u32 = 10;
 /// The smallest receive buffer, bytes (`SOCK_MIN_RCVBUF`).
 const MIN_RCVBUF: u32 = 2_304;
 
-/// The window that one segment advertises.
+/// Window that one segment advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdvertisedWindow {
-    /// The header field, scaled down.
+    /// Window field of the header, scaled down.
     pub field: u16,
-    /// The same in bytes: what the peer will read from the field.
+    /// Window in bytes, as the peer will understand the field.
     pub wnd: u32,
 }
 

@@ -1,14 +1,14 @@
-//! Delivery rate: what an ACK says about bandwidth (Linux's `tcp_rate.c`).
+//! Delivery rate: the bandwidth that an ACK proves (Linux's `tcp_rate.c`).
 //!
-//! Each sent segment keeps a [`TxSnapshot`] of the connection's progress; when it is delivered, the
-//! difference to the progress by then is a sample over max(send interval, ACK interval).
-//! Cost: a 40-byte copy per sent frame and O(1) per delivered frame and per ACK.
+//! Each sent segment keeps a [`TxSnapshot`] of the connection's progress. When it is delivered, the
+//! difference to the progress by then is a sample over the longer of send interval and ACK
+//! interval. Cost: a 40-byte copy per sent frame and O(1) per delivered frame and per ACK.
 
 use crate::congestion::AckSample;
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos, Rate};
 
-/// Progress of the connection when a segment was sent; a copy goes with each sent segment.
+/// Progress of the connection when a segment was sent. Each frame in flight keeps a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSnapshot {
     first_tx: Instant,
@@ -23,18 +23,18 @@ pub struct TxSnapshot {
 }
 
 impl TxSnapshot {
-    /// Segments in flight when it had left, itself included.
+    /// Returns the segments in flight when the segment had left, itself included.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Whether it left while the application had nothing more to send.
+    /// Returns whether the segment left while the application had nothing more to send.
     pub fn is_app_limited(&self) -> bool {
         self.is_app_limited
     }
 }
 
-/// The newest segment among those that the ACK being processed delivered; one for each ACK.
+/// Newest segment among those that the current ACK delivered. There is one value per ACK.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Newest(Option<Prior>);
 
@@ -53,7 +53,7 @@ struct Reported {
     is_app_limited: bool,
 }
 
-/// The connection's part: counts deliveries and turns them into samples.
+/// Counter of a connection's deliveries, which turns them into samples of the delivery rate.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSampler {
     first_tx: Instant,
@@ -85,9 +85,10 @@ impl Default for RateSampler {
 }
 
 impl RateSampler {
-    /// A segment leaves at `departure`; with it, `in_flight` are. `is_first` when nothing was in
-    /// flight: the send interval then starts here, so that idle time does not count
-    /// (`tcp_rate_skb_sent`).
+    /// Returns the snapshot for a segment that leaves at `departure` (`tcp_rate_skb_sent`).
+    ///
+    /// `in_flight` segments are then in flight. `is_first` says that nothing was in flight before:
+    /// the send interval starts here, so that idle time does not count.
     pub fn on_transmit(
         &mut self,
         departure: Instant,
@@ -110,8 +111,8 @@ impl RateSampler {
         }
     }
 
-    /// Counts `segments` delivered, cumulatively or by SACK, on an ACK that did or did not echo a
-    /// mark (`tcp_count_delivered`).
+    /// Counts `segments` as delivered, by a cumulative ACK or SACK (`tcp_count_delivered`).
+    /// `is_ece` says whether the ACK echoed a mark.
     pub fn count_delivered(&mut self, segments: u32, is_ece: bool) {
         self.delivered = self.delivered.saturating_add(u64::from(segments));
         if is_ece {
@@ -119,16 +120,17 @@ impl RateSampler {
         }
     }
 
-    /// Counts `segments` of a frame marked lost (`tp->lost`). Returns how many have been since the
+    /// Counts `segments` of a frame as lost (`tp->lost`). Returns how many were lost since the
     /// frame left, these included.
     pub fn count_lost(&mut self, snapshot: &TxSnapshot, segments: u32) -> u32 {
         self.lost = self.lost.wrapping_add(segments);
         self.lost.wrapping_sub(snapshot.lost)
     }
 
-    /// The frame that left at `sent_at` was delivered by the ACK being processed
-    /// (`tcp_rate_skb_delivered`). Each snapshot counts once: a segment that was SACKED and is
-    /// now acknowledged brings no second sample.
+    /// Takes a frame that the current ACK delivered (`tcp_rate_skb_delivered`).
+    ///
+    /// Each snapshot counts once: a segment that was SACKed and is acknowledged later brings no
+    /// second sample.
     pub fn on_delivered(
         &mut self,
         newest: &mut Newest,
@@ -153,22 +155,25 @@ impl RateSampler {
         }
     }
 
-    /// Segments marked lost so far, those lost again counted again, modulo 2^32.
+    /// Returns the segments marked lost so far, modulo 2^32. A segment that is lost again counts
+    /// again.
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Segments marked lost since the newest delivered one left; 0 without a sample.
+    /// Returns the segments marked lost since the newest delivered one left; 0 without a sample.
     pub fn lost_since(&self, newest: &Newest) -> u32 {
         newest.0.map_or(0, |prior| self.lost.wrapping_sub(prior.snapshot.lost))
     }
 
-    /// Ends the processing of an ACK and fills the rate fields of `sample` (`tcp_rate_gen`):
-    /// `delivered`, `delivered_ce`, `interval`, `prior_delivered`, `total_delivered`,
-    /// `is_app_limited` and `is_round_start`. `sample.now`, `sample.acked_sacked` and
-    /// `sample.min_rtt` must be set. There is no sample when nothing new was delivered, when the
-    /// receiver reneged, or when the interval is shorter than the minimum round trip, which
-    /// happens when ACKs are compressed or a retransmission's original is acknowledged.
+    /// Ends the processing of an ACK and fills the rate fields of `sample` (`tcp_rate_gen`).
+    ///
+    /// The fields are `delivered`, `delivered_ce`, `interval`, `prior_delivered`,
+    /// `total_delivered`, `is_app_limited` and `is_round_start`. `sample.now`,
+    /// `sample.acked_sacked` and `sample.min_rtt` must be set. There is no sample when nothing new
+    /// was delivered, when the receiver reneged, or when the interval is shorter than the minimum
+    /// round trip, which happens when ACKs are compressed or a retransmission's original is
+    /// acknowledged.
     pub fn sample(&mut self, newest: &Newest, sample: &mut AckSample, is_reneging: bool) {
         if self.app_limited_until.is_some_and(|until| self.delivered > until) {
             self.app_limited_until = None;
@@ -216,37 +221,40 @@ impl RateSampler {
         }
     }
 
-    /// The application has nothing to send although the window and everything below is free
-    /// (`tcp_rate_check_app_limited`; the caller checks that). Samples are marked until what is in
-    /// flight now is delivered.
+    /// Marks samples as limited by the application until all segments now in flight are delivered
+    /// (`tcp_rate_check_app_limited`).
+    ///
+    /// The caller checks that the application has nothing to send although window and path have
+    /// room.
     pub fn mark_app_limited(&mut self, in_flight: u32) {
         self.app_limited_until = Some(self.delivered.saturating_add(u64::from(in_flight)).max(1));
     }
 
-    /// Whether segments sent now are marked as limited by the application.
+    /// Returns whether segments sent now are marked as limited by the application.
     pub fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
 
-    /// Segments delivered so far (`tcpi_delivered`).
+    /// Returns the segments delivered so far (`tcpi_delivered`).
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Delivered segments that the receiver reported as marked (`tcpi_delivered_ce`), modulo 2^32.
+    /// Returns the delivered segments that the receiver reported as marked (`tcpi_delivered_ce`),
+    /// modulo 2^32.
     pub fn delivered_ce(&self) -> u32 {
         self.delivered_ce
     }
 
-    /// The last rate, or the highest of an application-limited phase (`tcpi_delivery_rate`), for
-    /// segments of `mss` bytes; `None` before the first sample.
+    /// Returns the last rate, or the highest one of an application-limited phase
+    /// (`tcpi_delivery_rate`), for segments of `mss` bytes; `None` before the first sample.
     pub fn rate(&self, mss: u32) -> Option<Rate> {
         let Reported { delivered, interval, .. } = self.reported;
         let bytes = u64::from(delivered) * u64::from(mss);
         (interval > Nanos::ZERO).then(|| Rate::from_bytes_in(bytes, interval))
     }
 
-    /// Whether [`rate`](Self::rate) was limited by the application
+    /// Returns whether [`rate`](Self::rate) was limited by the application
     /// (`tcpi_delivery_rate_app_limited`).
     pub fn is_rate_app_limited(&self) -> bool {
         self.reported.is_app_limited

@@ -1,5 +1,5 @@
-//! What leaves: bytes go from the queue to the flight when the way down took them, and what was
-//! lost goes again.
+//! Departures: bytes move from the queue to the flight when the way down took them, and lost
+//! segments are sent again.
 
 use super::Sender;
 use super::scoreboard::{End, Run, Sent};
@@ -11,23 +11,24 @@ use crate::transmit::pacer::Executor;
 use crate::transmit::small_queue::Ticket;
 
 impl Sender {
-    /// What the next frame of new data may carry.
+    /// Returns which bytes the next frame of new data may carry.
     pub fn first_record(&self) -> Record {
         self.queue.first_record(self.nxt)
     }
 
-    /// Takes the first `bytes` that wait. They are sent by [`on_sent`](Self::on_sent) or come back
-    /// by [`put_back`](Self::put_back).
+    /// Takes the first `bytes` of the queue. [`on_sent`](Self::on_sent) or
+    /// [`put_back`](Self::put_back) has to follow.
     pub fn take(&mut self, bytes: u32) -> Payload {
         self.queue.take(bytes)
     }
 
-    /// The way down did not want what [`take`](Self::take) gave.
+    /// Returns bytes to the queue that [`take`](Self::take) gave and the way down did not take.
     pub fn put_back(&mut self, payload: Payload) {
         self.queue.put_back(payload);
     }
 
-    /// The way down took a frame, new or not: moves the schedule of departures and counts.
+    /// Notes that the way down took a frame, new or not: moves the schedule of departures and
+    /// counts.
     pub fn on_departure(&mut self, now: Instant, bytes: u32, segments: u32, config: &Config) {
         self.totals.data_segs_out += u64::from(segments);
         self.totals.bytes_sent += u64::from(bytes);
@@ -36,8 +37,8 @@ impl Sender {
         self.recovery.count_sent(segments);
     }
 
-    /// New data of `segments` wire segments of `unit` bytes was sent, with the `marks` FIN and PSH:
-    /// it is in flight.
+    /// Notes that new data is in flight: `segments` wire segments of `unit` bytes, with the `marks`
+    /// FIN and PSH.
     pub fn on_sent(
         &mut self,
         payload: Payload,
@@ -55,49 +56,50 @@ impl Sender {
         self.board.push(sent);
     }
 
-    /// A segment with CWR was sent (RFC 3168 section 6.1.2).
+    /// Notes that a segment with CWR was sent (RFC 3168 section 6.1.2).
     pub fn on_cwr_sent(&mut self) {
         self.ecn_cwr_owed = false;
     }
 
-    /// Whether the next data segment carries CWR.
+    /// Returns whether the next data segment has to carry CWR.
     pub fn owes_cwr(&self) -> bool {
         self.ecn_cwr_owed
     }
 
-    /// What is to be sent again first: lost segments, the oldest otherwise.
+    /// Returns the segments to retransmit first: lost ones, or else the oldest.
     pub fn head_to_retransmit(&mut self) -> Option<Run> {
         let oldest = self.board.run_at(End::First)?;
         Some(self.board.next_lost().unwrap_or(oldest))
     }
 
-    /// The next segments that are lost and not sent again.
+    /// Returns the next segments that are lost and not retransmitted.
     pub fn next_lost(&mut self) -> Option<Run> {
         self.board.next_lost()
     }
 
-    /// The newest segment in flight.
+    /// Returns the newest segment in flight.
     pub fn tail(&self) -> Option<Run> {
         self.board.run_at(End::Last)
     }
 
-    /// A frame in flight.
+    /// Returns the frame in flight at `index`.
     pub fn frame(&self, index: usize) -> Option<&Sent> {
         self.board.get(index)
     }
 
-    /// Makes at most `max` segments of a run a frame of its own. Returns its index.
+    /// Makes at most `max` segments of a run a frame of its own, and returns its index.
     pub fn isolate(&mut self, run: Run, max: u32) -> usize {
         self.board.isolate(run, max)
     }
 
-    /// Whether [`isolate`](Self::isolate) would cut a frame that is neither the first nor the last.
+    /// Returns whether [`isolate`](Self::isolate) would cut a frame that is neither the first nor
+    /// the last.
     pub fn must_cut_within(&self, run: Run, max: u32) -> bool {
         run.index > 0 && run.index + 1 < self.board.frames() && self.board.must_cut(run, max)
     }
 
-    /// A frame of `bytes` in `segments` wire segments was sent again. `clock` is the timestamp
-    /// clock.
+    /// Notes that a frame of `bytes` in `segments` wire segments was retransmitted. `clock` is the
+    /// timestamp clock.
     pub fn on_retransmitted(
         &mut self,
         index: usize,
@@ -116,12 +118,12 @@ impl Sender {
         totals.bytes_retransmitted += u64::from(bytes);
     }
 
-    /// `SO_MAX_PACING_RATE`.
+    /// Sets the limit of the pacing rate (`SO_MAX_PACING_RATE`).
     pub fn set_max_pacing_rate(&mut self, rate: Rate) {
         self.pacer.set_max_rate(rate);
     }
 
-    /// Who holds frames until they are due.
+    /// Sets who holds frames until they are due.
     pub fn set_pacing_executor(&mut self, executor: Executor) {
         self.pacer.set_executor(executor);
     }

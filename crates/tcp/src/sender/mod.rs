@@ -1,4 +1,4 @@
-//! The sending half: what was written, what is in flight, and what the peer said of it.
+//! Sending half of a connection: written data, data in flight, and the peer's answers.
 
 pub mod delivery_rate;
 mod departures;
@@ -37,7 +37,7 @@ const MAX_ECHO_AGE: u32 = 1 << 24;
 #[cfg(debug_assertions)]
 const RECOUNTED_FRAMES: usize = 256;
 
-/// What one ACK says, as the sender needs it.
+/// Contents of one ACK, as the sender needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack<'a> {
     /// Acknowledgment number.
@@ -50,11 +50,11 @@ pub struct Ack<'a> {
     pub sack: &'a [SackBlock],
     /// Timestamps, when in use.
     pub timestamps: Option<Timestamps>,
-    /// Our timestamp clock now.
+    /// Timestamp clock of this end.
     pub clock: u32,
     /// ECN echo.
     pub ece: bool,
-    /// The segment carried data, SYN or FIN, so it is no duplicate ACK.
+    /// Whether the segment carried data, SYN or FIN, so that it is no duplicate ACK.
     pub has_data: bool,
 }
 
@@ -80,30 +80,30 @@ pub(crate) struct AckFacts {
     pub max_reordering: u32,
 }
 
-/// Why an ACK was not taken.
+/// Reason why an ACK was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckError {
-    /// It acknowledges what was never sent: answer with an ACK (RFC 9293 section 3.10.7.4).
+    /// The ACK covers data that was never sent. An ACK answers it (RFC 9293 section 3.10.7.4).
     Future,
-    /// It is older than any window: a blind guess, answer with a challenge ACK (RFC 5961 section
-    /// 5).
+    /// The ACK is older than any window and may be a blind guess. A challenge ACK answers it (RFC
+    /// 5961 section 5).
     TooOld,
 }
 
-/// The result of a taken ACK.
+/// Result of an ACK that was taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AckOutcome {
-    /// `una` moved.
+    /// Whether the ACK acknowledged something new.
     pub advanced: bool,
-    /// The retransmission timer is to be set anew.
+    /// Whether the retransmission timer has to be set anew.
     pub rearm: bool,
     /// Whether F-RTO wants new data before retransmissions.
     pub new_data_first: bool,
-    /// RACK waits this long for what may be reordering.
+    /// Time that RACK waits for segments that may be reordered.
     pub reorder_wait: Option<Nanos>,
 }
 
-/// The sending half of a connection.
+/// Sending half of a connection.
 #[derive(Debug)]
 pub struct Sender {
     /// Oldest unacknowledged sequence number.
@@ -155,7 +155,7 @@ pub struct Sender {
     totals: Totals,
 }
 
-/// What was sent and acknowledged since the connection began.
+/// Totals of what was sent and acknowledged since the connection began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Data segments sent, retransmissions included (`data_segs_out`).
@@ -169,12 +169,12 @@ pub struct Totals {
     pub bytes_acked: u64,
     /// Segments retransmitted (`tcpi_total_retrans`).
     pub total_retransmitted: u32,
-    /// Segments that DSACKs named (`tcpi_dsack_dups`).
+    /// Segments that the peer reported as duplicates (`tcpi_dsack_dups`).
     pub dsack_dups: u32,
 }
 
 impl Sender {
-    /// Nothing sent yet but a SYN at `iss`.
+    /// Returns the sender of a new connection, which has sent only a SYN at `iss`.
     pub fn new(
         iss: SeqNumber,
         config: &Config,
@@ -213,7 +213,7 @@ impl Sender {
         }
     }
 
-    /// The handshake is complete: the peer's first window, from the segment at `seq`.
+    /// Takes the end of the handshake, with the peer's first window from the segment at `seq`.
     pub fn establish(&mut self, window: u32, seq: SeqNumber, now: Instant, config: &Config) {
         self.una = self.nxt;
         self.set_window(window);
@@ -225,25 +225,29 @@ impl Sender {
         self.update_pacing_rate(config.tcp_pacing_ss_ratio, config.tcp_pacing_ca_ratio);
     }
 
-    /// SACK and ECN were agreed in the handshake, or were not.
+    /// Sets whether SACK and ECN were agreed in the handshake.
     pub fn agree(&mut self, sack: bool, ecn: bool) {
         self.sack = sack;
         self.ecn = ecn;
     }
 
-    /// The peer acknowledged our SYN. It counts among the bytes acknowledged, as a FIN does; that
-    /// of a passive open was acknowledged before there was a connection.
+    /// Takes the acknowledgment of the SYN of an active open, which counts among the acknowledged
+    /// bytes as a FIN does.
+    ///
+    /// The SYN of a passive open was acknowledged before there was a connection.
     pub fn on_syn_acked(&mut self) {
         self.totals.bytes_acked += 1;
     }
 
-    /// Payload bytes of a full segment are `mss` from now on.
+    /// Sets the payload bytes of a full segment.
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
     }
 
-    /// Frames in flight that are too large for the MSS are cut anew and count as lost, which is no
-    /// congestion (`tcp_simple_retransmit`). Returns whether there were any.
+    /// Cuts frames in flight anew that are too large for the MSS, and marks them lost
+    /// (`tcp_simple_retransmit`). Returns whether there were any.
+    ///
+    /// That loss is no sign of congestion.
     pub fn resegment(&mut self) -> bool {
         let were_cut = self.board.resegment(self.mss as u16);
         if were_cut {
@@ -284,132 +288,133 @@ impl Sender {
         self.max_wnd = self.max_wnd.max(window);
     }
 
-    /// SND.UNA: the oldest sequence number that is not acknowledged.
+    /// Returns SND.UNA, the oldest sequence number that is not acknowledged.
     pub fn una(&self) -> SeqNumber {
         self.una
     }
 
-    /// SND.NXT: the next sequence number to send.
+    /// Returns SND.NXT, the next sequence number to send.
     pub fn nxt(&self) -> SeqNumber {
         self.nxt
     }
 
-    /// Sequence numbers sent and not acknowledged.
+    /// Returns how many sequence numbers are sent and not acknowledged.
     pub fn unacked(&self) -> u32 {
         self.nxt.bytes_since(self.una)
     }
 
-    /// SND.WND: the peer's window in bytes from [`una`](Self::una).
+    /// Returns SND.WND, the peer's window in bytes from [`una`](Self::una).
     pub fn wnd(&self) -> u32 {
         self.wnd
     }
 
-    /// Largest window that the peer ever gave, bytes.
+    /// Returns the largest window that the peer ever advertised, in bytes.
     pub fn max_wnd(&self) -> u32 {
         self.max_wnd
     }
 
-    /// Payload bytes of a full segment, options of every segment subtracted (`mss_cache`).
+    /// Returns the payload bytes of a full segment, less the options of every segment
+    /// (`mss_cache`).
     pub fn mss(&self) -> u32 {
         self.mss
     }
 
-    /// Whether the peer understands SACK.
+    /// Returns whether the peer understands SACK.
     pub fn sack(&self) -> bool {
         self.sack
     }
 
-    /// Whether ECN was agreed.
+    /// Returns whether ECN was agreed.
     pub fn ecn(&self) -> bool {
         self.ecn
     }
 
-    /// Whether a frame is in flight.
+    /// Returns whether a frame is in flight.
     pub fn has_unacked(&self) -> bool {
         !self.board.is_empty()
     }
 
-    /// Frames in flight.
+    /// Returns the number of frames in flight.
     pub fn frames(&self) -> usize {
         self.board.frames()
     }
 
-    /// Memory of the frames in flight.
+    /// Returns the bytes of memory of the frames in flight.
     pub fn memory_in_flight(&self) -> u32 {
         self.board.memory()
     }
 
-    /// When the oldest frame in flight left last.
+    /// Returns when the oldest frame in flight was last sent.
     pub fn oldest_departure(&self) -> Option<Instant> {
         self.board.front().map(|sent| sent.sent_at)
     }
 
-    /// Segments in flight by what became of them.
+    /// Returns the segments in flight, counted by state.
     pub fn counts(&self) -> Counts {
         self.board.counts()
     }
 
-    /// Segments that the network is thought to hold (`tcp_packets_in_flight`).
+    /// Returns how many segments the network is thought to hold (`tcp_packets_in_flight`).
     pub fn in_flight(&self) -> u32 {
         self.board.counts().in_flight()
     }
 
-    /// Congestion window and slow-start threshold.
+    /// Returns congestion window and slow-start threshold.
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Segments that the congestion window leaves.
+    /// Returns how many segments the congestion window leaves.
     pub fn cwnd_left(&self) -> u32 {
         self.window.cwnd.saturating_sub(self.in_flight())
     }
 
-    /// Least segments of a frame, by the controller or `tcp_min_tso_segs`.
+    /// Returns the fewest segments of a frame, by the controller or `tcp_min_tso_segs`.
     pub fn min_tso_segs(&self, config: &Config) -> u32 {
         self.controller.min_tso_segs().unwrap_or(config.tcp_min_tso_segs)
     }
 
-    /// Congestion control.
+    /// Returns the congestion controller.
     pub fn controller(&self) -> &dyn CongestionControl {
         self.controller.as_ref()
     }
 
-    /// Round-trip time and timeout.
+    /// Returns the estimates of round-trip time and timeout.
     pub fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }
 
-    /// The schedule of departures.
+    /// Returns the schedule of departures.
     pub fn pacer(&self) -> &Pacer {
         &self.pacer
     }
 
-    /// What was delivered, and how fast.
+    /// Returns the sampler of the delivery rate.
     pub fn rate(&self) -> &RateSampler {
         &self.rate
     }
 
-    /// What is known of an episode of loss.
+    /// Returns the state of loss recovery.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
 
-    /// What was sent and acknowledged since the connection began.
+    /// Returns the totals since the connection began.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// When data was last sent; [`Instant::ZERO`] before the first.
+    /// Returns when data was last sent; [`Instant::ZERO`] before the first.
     pub fn last_sent(&self) -> Instant {
         self.last_sent
     }
 
-    /// When the last ACK arrived.
+    /// Returns when the last ACK arrived.
     pub fn last_ack_at(&self) -> Instant {
         self.last_ack_at
     }
 
-    /// Bytes that the peer's window leaves; 0 when the peer took window back.
+    /// Returns how many bytes the peer's window leaves; 0 if the peer took window back.
     pub fn window_left(&self) -> u32 {
         let edge = self.una + self.wnd;
         if edge.after(self.nxt) { edge.bytes_since(self.nxt) } else { 0 }
@@ -719,6 +724,7 @@ impl Sender {
         sample.is_cwnd_limited = self.is_cwnd_limited();
         sample.state = self.recovery.state();
         sample.frame_rule = config.frame_rule();
+        sample.hystart = config.hystart;
         sample.next_departure = self.pacer.next_departure();
         sample.pacing_rate = self.pacer.rate();
         sample.is_paced = self.pacer.is_spaced();
@@ -775,11 +781,13 @@ impl Sender {
         self.pacer.set_rate(rate);
     }
 
-    /// What the flow moves: what was in flight at the most in this window, over srtt, and no more
-    /// than what was delivered in a round trip, or an eighth more than over milliseconds; unlimited
-    /// before the first sample. While something else than cwnd limits the flow, small queues first
-    /// of all, cwnd may be twice that and more, and says nothing. A flow that fills its window in
-    /// slow start will move twice as much a round later. None moves more than it is paced to.
+    /// Returns the rate at which the flow moves data; unlimited before the first sample.
+    ///
+    /// It is the most that was in flight in this window, over srtt, but no more than what was
+    /// delivered in a round trip or, plus an eighth, over milliseconds. While something other than
+    /// cwnd limits the flow, above all small queues, cwnd may be twice as much and says nothing. A
+    /// flow that fills its window in slow start will move twice as much a round later. No flow
+    /// moves more than its pacing rate.
     pub fn moved_rate(&self) -> Rate {
         let used = self.rate_of(self.max_packets_out.min(self.window.cwnd));
         let delivered = self.rate.rate(self.mss).filter(|_| !self.rate.is_rate_app_limited());
@@ -798,7 +806,7 @@ impl Sender {
         Rate::from_bytes_in(u64::from(segments) * u64::from(self.mss), srtt)
     }
 
-    /// Whether the window, not the application, limits the flow (`tcp_is_cwnd_limited`).
+    /// Returns whether the window limits the flow, not the application (`tcp_is_cwnd_limited`).
     pub fn is_cwnd_limited(&self) -> bool {
         self.is_cwnd_limited
             || (self.window.in_slow_start()
@@ -839,7 +847,8 @@ impl Sender {
         }
     }
 
-    /// The flow was idle and sends again: window decay per RTO of silence (`tcp_cwnd_restart`).
+    /// Shrinks the window of a flow that was idle and sends again, once per RTO of silence
+    /// (`tcp_cwnd_restart`).
     pub fn restart_after_idle(&mut self, now: Instant, config: &Config) {
         let last_sent = self.last_sent;
         if last_sent == Instant::ZERO || !self.board.is_empty() {

@@ -1,24 +1,24 @@
-//! What a connection writes into: pages that its host hands out.
+//! Pages of memory that connections write into. Their host hands them out.
 
 use bytes::BytesMut;
 use core::fmt;
 
-/// Bytes of a page.
+/// Size of a page, in bytes.
 pub const PAGE: usize = 64 << 10;
 
-/// Where the pages of connections come from and go to.
+/// Source of pages for connections.
 ///
 /// A connection asks once per page, and gives each page back when nothing refers to its bytes any
 /// more. Connections of several threads may share one source.
 pub trait Pages: fmt::Debug + Send + Sync {
-    /// An empty page with room for [`PAGE`] bytes.
+    /// Returns an empty page with room for [`PAGE`] bytes.
     fn take(&self) -> BytesMut;
 
     /// Takes back an empty page with room for [`PAGE`] bytes.
     fn give(&self, page: BytesMut);
 }
 
-/// A source that allocates each page and frees it: for a connection without a host.
+/// Source that allocates each page and frees it, for a connection without a host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unpooled;
 

@@ -27,7 +27,7 @@ struct Rack {
     reordering_seen: bool,
 }
 
-/// What the sender knows of an episode of loss.
+/// State of loss recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Congestion state.
@@ -62,12 +62,12 @@ struct Probe {
     was_retransmission: bool,
 }
 
-/// What is retransmitted or sent next, beyond the ordinary order.
+/// Order of sending after an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterAck {
-    /// New data by the ordinary gates; retransmissions first, if any are marked.
+    /// New data passes the ordinary gates, after retransmissions if any are due.
     Ordinary,
-    /// F-RTO: new data before any retransmission.
+    /// New data is sent before any retransmission (F-RTO).
     NewDataFirst,
 }
 
@@ -77,27 +77,27 @@ impl Recovery {
         Self { reordering, ..Self::default() }
     }
 
-    /// Congestion state.
+    /// Returns the state of congestion control.
     pub fn state(&self) -> CaState {
         self.state
     }
 
-    /// The episode ends when this is acknowledged.
+    /// Returns the sequence number whose acknowledgment ends the episode.
     pub fn high_seq(&self) -> SeqNumber {
         self.high_seq
     }
 
-    /// Segments by which the network reorders at the most (`tp->reordering`).
+    /// Returns by how many segments the network reorders at most (`tp->reordering`).
     pub fn reordering(&self) -> u32 {
         self.reordering
     }
 
-    /// Whether the network was seen to reorder.
+    /// Returns whether reordering was seen.
     pub fn has_seen_reordering(&self) -> bool {
         self.rack.reordering_seen
     }
 
-    /// Timeouts without an acknowledgment in between (`icsk_retransmits`).
+    /// Returns the timeouts since the last acknowledgment (`icsk_retransmits`).
     pub fn timeouts_in_row(&self) -> u32 {
         self.retransmits
     }
@@ -113,24 +113,24 @@ impl Recovery {
         self.retransmits = 0;
     }
 
-    /// Whether the window is being reduced by PRR.
+    /// Returns whether PRR is reducing the window.
     pub fn in_reduction(&self) -> bool {
         matches!(self.state, CaState::Cwr | CaState::Recovery)
     }
 
-    /// The slack before a tail loss probe: twice as long after each needless one, so that a peer
-    /// that delays its ACKs is not probed each time.
+    /// Returns the slack before a tail loss probe: `first`, doubled for each needless probe, so
+    /// that a peer that delays its ACKs is not probed each time.
     pub fn probe_slack(&self, first: Nanos) -> Nanos {
         first.saturating_mul(1 << self.needless_probes)
     }
 
-    /// Whether a tail loss probe is out.
+    /// Returns whether a tail loss probe is out.
     pub fn probe_is_out(&self) -> bool {
         self.tlp.is_some()
     }
 
-    /// Segments were cut anew for a smaller MTU and count as lost; that is no congestion
-    /// (`tcp_simple_retransmit`).
+    /// Notes that segments were cut anew for a smaller MTU and count as lost, which is no
+    /// congestion (`tcp_simple_retransmit`).
     pub fn on_resegmented(&mut self, nxt: SeqNumber) {
         if self.state != CaState::Loss {
             self.high_seq = nxt;
@@ -141,14 +141,14 @@ impl Recovery {
         }
     }
 
-    /// A segment was sent: PRR counts it.
+    /// Counts sent segments for PRR.
     pub fn count_sent(&mut self, segments: u32) {
         if self.in_reduction() {
             self.prr_out = self.prr_out.saturating_add(segments);
         }
     }
 
-    /// Segments were retransmitted: they may later be found spurious. `clock` is the timestamp
+    /// Notes retransmitted segments, which may later be found spurious. `clock` is the timestamp
     /// clock of the retransmission.
     pub fn count_retransmitted(&mut self, segments: u32, clock: u32) {
         self.retrans_stamp.get_or_insert(clock);
@@ -177,7 +177,7 @@ impl Sender {
         wait
     }
 
-    /// A tail loss probe was sent up to `nxt`.
+    /// Notes that a tail loss probe was sent.
     pub fn on_probe_sent(&mut self, was_retransmission: bool) {
         self.recovery.tlp = Some(Probe { high_seq: self.nxt, was_retransmission });
     }

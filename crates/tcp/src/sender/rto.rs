@@ -17,11 +17,11 @@ const MIN_RTT_FLOOR: Nanos = Nanos::from_micros(1);
 /// Longer samples count as this; keeps all products in range.
 const MAX_SAMPLE: Nanos = Nanos::from_secs(3600);
 
-/// Smoothed round-trip time, its variance, and the timeout that follows.
+/// Estimator of the smoothed round-trip time, its variance, and the timeout that follows.
 ///
-/// The variance that enters the timeout is the largest mean deviation of the last round trip,
-/// decays by a quarter per round trip, and never falls below `rto_min`. So the timeout is
-/// `srtt + max(4 * deviation, rto_min)`, not `max(rto_min, ..)` of the sum.
+/// The variance that enters the timeout is the largest mean deviation of the last round trip. It
+/// decays by a quarter per round trip, and never falls below `rto_min`. So the timeout is `srtt +
+/// max(4 * deviation, rto_min)`, not `max(rto_min, ..)` of the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct RttEstimator {
     /// Eight times the smoothed round-trip time, in nanoseconds; 0 before the first sample.
@@ -41,7 +41,7 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// No sample yet. The bounds are `tcp_rto_min_us` and `tcp_rto_max_ms`.
+    /// Returns an estimator without samples. The bounds are `tcp_rto_min_us` and `tcp_rto_max_ms`.
     pub fn new(rto_min_us: u32, rto_max_ms: u32) -> Self {
         Self {
             srtt_8: 0,
@@ -56,8 +56,10 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a valid sample (of a segment never retransmitted, or by timestamp echo) and ends any
-    /// back-off (Linux's `tcp_rtt_estimator`). `una` and `nxt` mark round trips.
+    /// Takes a valid sample and ends any back-off (Linux's `tcp_rtt_estimator`).
+    ///
+    /// A sample is valid if its segment was never retransmitted, or if it comes from a timestamp
+    /// echo. `una` and `nxt` mark round trips.
     pub fn on_sample(&mut self, rtt: Nanos, una: SeqNumber, nxt: SeqNumber) {
         let rtt = rtt.0.clamp(1, MAX_SAMPLE.0);
         self.shift = 0;
@@ -105,14 +107,14 @@ impl RttEstimator {
         self.min_rtt.update(MIN_RTT_WINDOW.0, now.as_nanos(), rtt.0);
     }
 
-    /// The retransmission timeout now, back-off included.
+    /// Returns the retransmission timeout, back-off included.
     pub fn rto(&self) -> Nanos {
         let base = self.base_rto().0;
         let rto = if self.shift < base.leading_zeros() { base << self.shift } else { u64::MAX };
         Nanos(rto.min(self.rto_max().0))
     }
 
-    /// The timeout without back-off.
+    /// Returns the timeout without back-off.
     pub fn base_rto(&self) -> Nanos {
         let rto = match (self.srtt_8, self.rttvar_4) {
             (0, 0) => INITIAL_RTO.0,
@@ -121,17 +123,17 @@ impl RttEstimator {
         Nanos(rto.min(self.rto_max().0))
     }
 
-    /// A timeout fired: the next one takes twice as long, at most `rto_max`.
+    /// Doubles the timeout after it expired, up to `rto_max`.
     pub fn back_off(&mut self) {
         self.shift = self.shift.saturating_add(1);
     }
 
-    /// How often the timeout was doubled (`tcpi_backoff`).
+    /// Returns how often the timeout was doubled (`tcpi_backoff`).
     pub fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// The handshake timed out and gave no sample: a cautious timeout until there is one.
+    /// Sets a cautious timeout: the handshake timed out and gave no sample.
     pub fn fall_back(&mut self) {
         if self.srtt_8 == 0 {
             self.mdev_4 = FALLBACK_RTO.0;
@@ -140,32 +142,32 @@ impl RttEstimator {
         }
     }
 
-    /// Smoothed round-trip time; zero before the first sample.
+    /// Returns the smoothed round-trip time; zero before the first sample.
     pub fn srtt(&self) -> Nanos {
         Nanos(self.srtt_8 >> 3)
     }
 
-    /// Mean deviation, as `tcpi_rttvar` reports.
+    /// Returns the mean deviation, as `tcpi_rttvar` reports it.
     pub fn rttvar(&self) -> Nanos {
         Nanos(self.mdev_4 >> 2)
     }
 
-    /// Minimum of the last 300 seconds; [`Nanos::MAX`] before the first sample.
+    /// Returns the minimum of the last 300 seconds; [`Nanos::MAX`] before the first sample.
     pub fn min_rtt(&self) -> Nanos {
         self.min_rtt.get().map_or(Nanos::MAX, Nanos)
     }
 
-    /// The floor of the variance term.
+    /// Returns the floor of the variance term.
     pub fn rto_min(&self) -> Nanos {
         Nanos::from_micros(u64::from(self.rto_min_us))
     }
 
-    /// The ceiling of the timeout.
+    /// Returns the ceiling of the timeout.
     pub fn rto_max(&self) -> Nanos {
         Nanos::from_millis(u64::from(self.rto_max_ms))
     }
 
-    /// The time from a timeout of the least length until `retries` further ones are over
+    /// Returns the time from a timeout of the shortest length until `retries` further ones are over
     /// (`retransmits_timed_out`).
     pub fn time_of_retries(&self, retries: u32) -> Nanos {
         let (first, most) = (self.rto_min(), self.rto_max());

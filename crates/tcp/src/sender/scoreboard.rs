@@ -1,4 +1,5 @@
-//! What SACK and time say of each sent segment (RFC 2018, RFC 6675 in Linux's reading).
+//! Frames in flight, and the state of each of their segments (RFC 2018, RFC 6675 in Linux's
+//! reading).
 //!
 //! One [`Sent`] stands for one frame. The state of its wire segments is three bit sets, so a frame
 //! of 45 segments is marked, counted and searched by a few word operations and is cut only where a
@@ -15,7 +16,7 @@ use crate::time::Instant;
 use crate::transmit::small_queue::Ticket;
 use std::collections::VecDeque;
 
-/// Segments of one frame that can be told apart.
+/// Most segments of a frame.
 pub const MAX_SEGMENTS: u32 = 64;
 
 /// One frame in flight.
@@ -23,23 +24,23 @@ pub const MAX_SEGMENTS: u32 = 64;
 pub struct Sent {
     /// First sequence number that is not acknowledged.
     pub seq: SeqNumber,
-    /// Sequence numbers from `seq`: payload and a FIN or SYN behind it.
+    /// Number of sequence numbers from `seq`: payload, and a FIN or SYN behind it.
     pub seq_len: u32,
     /// Bytes of the first segment that are acknowledged already.
     head: u16,
     /// Bytes of each segment but the last.
     pub unit: u16,
-    /// SYN, FIN and PSH when the frame carries them.
+    /// Flags SYN, FIN and PSH that the frame carries.
     pub flags: Flags,
     /// Whether any byte of it was ever retransmitted (Karn's rule).
     pub ever_retransmitted: bool,
-    /// When it left last.
+    /// Time at which the frame was last sent.
     pub sent_at: Instant,
-    /// Its frame below TCP.
+    /// Name of the frame below TCP.
     pub ticket: Ticket,
-    /// State of the delivery-rate sampler when it left.
+    /// State of the delivery-rate sampler when the frame was sent.
     pub snapshot: TxSnapshot,
-    /// The bytes.
+    /// Payload of the frame.
     pub payload: Payload,
     sacked: u64,
     lost: u64,
@@ -47,7 +48,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// A frame that leaves now.
+    /// Returns the entry for a frame that is sent now.
     pub fn new(
         seq: SeqNumber,
         payload: Payload,
@@ -78,12 +79,13 @@ impl Sent {
         sent
     }
 
-    /// The sequence number behind it.
+    /// Returns the sequence number behind the frame.
     pub fn end(&self) -> SeqNumber {
         self.seq + self.seq_len
     }
 
-    /// Wire segments that are left of it. A FIN behind a full last segment rides on it.
+    /// Returns how many wire segments are left. A FIN behind a full last segment belongs to that
+    /// segment.
     pub fn segments(&self) -> u32 {
         let payload = self.payload.len() + u32::from(self.head);
         payload.div_ceil(u32::from(self.unit)).max(1)
@@ -127,12 +129,12 @@ impl Sent {
         self.seq + bytes.min(self.seq_len)
     }
 
-    /// Whether every segment of it has been SACKed.
+    /// Returns whether every segment of the frame was SACKed.
     pub fn is_sacked(&self) -> bool {
         self.sacked == self.all()
     }
 
-    /// Memory that it counts for.
+    /// Returns the bytes of memory that the frame counts for.
     pub fn memory(&self) -> u32 {
         self.payload.len() + BUFFER_OVERHEAD
     }
@@ -164,7 +166,7 @@ const fn ones(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// How many segments are where, as Linux counts them.
+/// Numbers of segments by state, as Linux counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sent and not cumulatively acknowledged (`packets_out`).
@@ -178,7 +180,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Segments that the network is thought to hold (`tcp_packets_in_flight`, RFC 6675 "pipe").
+    /// Returns how many segments the network is thought to hold (`tcp_packets_in_flight`, "pipe" in
+    /// RFC 6675).
     pub fn in_flight(&self) -> u32 {
         (self.packets_out + self.retrans_out)
             .saturating_sub(self.sacked_out)
@@ -186,18 +189,18 @@ impl Counts {
     }
 }
 
-/// What was newly delivered of one frame.
+/// Part of a frame that was newly delivered.
 #[derive(Debug)]
 pub struct Delivered<'a> {
     /// The frame.
     pub sent: &'a mut Sent,
-    /// Sequence number behind the last delivered segment of it.
+    /// Sequence number behind the last delivered segment of the frame.
     pub end: SeqNumber,
-    /// Segments; 0 when only a part of one was acknowledged.
+    /// Number of segments; 0 if only a part of one was acknowledged.
     pub segments: u32,
 }
 
-/// All frames in flight.
+/// List of all frames in flight.
 #[derive(Debug, Default)]
 pub struct Scoreboard {
     sent: VecDeque<Sent>,
@@ -211,37 +214,37 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Segments by state.
+    /// Returns the segments by state.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Memory of all frames in flight.
+    /// Returns the bytes of memory of all frames in flight.
     pub fn memory(&self) -> u32 {
         self.memory
     }
 
-    /// Frames in flight.
+    /// Returns the number of frames in flight.
     pub fn frames(&self) -> usize {
         self.sent.len()
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether nothing is in flight.
     pub fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
 
-    /// The oldest frame.
+    /// Returns the oldest frame.
     pub fn front(&self) -> Option<&Sent> {
         self.sent.front()
     }
 
-    /// Sequence number behind the highest SACKed segment.
+    /// Returns the sequence number behind the highest SACKed segment.
     pub fn highest_sack(&self) -> Option<SeqNumber> {
         self.highest_sack
     }
 
-    /// A frame was sent.
+    /// Appends a frame that was sent.
     pub fn push(&mut self, sent: Sent) {
         self.counts.packets_out += sent.segments();
         self.memory = self.memory.saturating_add(sent.memory());
@@ -260,8 +263,8 @@ impl Scoreboard {
         }
     }
 
-    /// Removes what `ack` covers. `delivered` sees each part that had not been SACKed before.
-    /// Returns the number of segments removed.
+    /// Removes the segments that `ack` covers, and returns their number. `delivered` gets each part
+    /// that had not been SACKed before.
     pub fn acknowledge(&mut self, ack: SeqNumber, mut delivered: impl FnMut(Delivered<'_>)) -> u32 {
         let before = self.counts.packets_out;
         while let Some(front) = self.sent.front_mut() {
@@ -296,7 +299,7 @@ impl Scoreboard {
         before - self.counts.packets_out
     }
 
-    /// Marks the segments inside `left..right` as SACKed; `delivered` sees what is new.
+    /// Marks the segments inside `left..right` as SACKed. `delivered` gets the new ones.
     pub fn sack(
         &mut self,
         left: SeqNumber,
@@ -326,10 +329,11 @@ impl Scoreboard {
         }
     }
 
-    /// Marks as lost, in sequence order, what `rule` says of each frame that still has segments
-    /// neither SACKed nor lost. The rule returns the sequence number up to which the frame's
-    /// segments are lost, or `None` to end the search. `marked` sees each frame and how many
-    /// segments of it.
+    /// Marks segments as lost, in sequence order.
+    ///
+    /// `rule` is asked for each frame with segments that are neither SACKed nor lost. It returns
+    /// the sequence number up to which the frame's segments are lost, or `None` to end the search.
+    /// `marked` gets each frame and the number of its segments marked.
     pub fn mark_lost(
         &mut self,
         mut rule: impl FnMut(&Sent) -> Option<SeqNumber>,
@@ -354,8 +358,10 @@ impl Scoreboard {
         }
     }
 
-    /// Marks everything that is not SACKed as lost (RTO); with `forget_sacks` (reneging, or
-    /// duplicate ACKs without SACK) the SACKed too. `marked` sees what was not lost before.
+    /// Marks all segments as lost that are not SACKed (RTO). With `forget_sacks` the SACKed too,
+    /// after reneging or for duplicate ACKs without SACK.
+    ///
+    /// `marked` gets the segments that were not lost before.
     pub fn mark_all_lost(&mut self, forget_sacks: bool, mut marked: impl FnMut(&Sent, u32)) {
         self.counts.lost_out = 0;
         self.counts.retrans_out = 0;
@@ -379,7 +385,7 @@ impl Scoreboard {
         self.retransmit_hint = 0;
     }
 
-    /// Takes all loss marks back (undo). What was retransmitted stays so.
+    /// Removes all loss marks (undo). Retransmitted segments stay marked as such.
     pub fn clear_lost(&mut self) {
         for sent in &mut self.sent {
             sent.lost = 0;
@@ -387,8 +393,7 @@ impl Scoreboard {
         self.counts.lost_out = 0;
     }
 
-    /// Marks the first segment lost once, where there is no SACK to tell (RFC 6582); `marked` sees
-    /// it.
+    /// Marks the first segment lost, where no SACK can tell (RFC 6582). `marked` gets it.
     pub fn mark_head_lost(&mut self, mut marked: impl FnMut(&Sent, u32)) {
         if let Some(first) = self.sent.front_mut()
             && first.lost & 1 == 0
@@ -400,9 +405,11 @@ impl Scoreboard {
         }
     }
 
-    /// Duplicate ACKs counted as deliveries, where there is no SACK (`tcp_add_reno_sack`). There is
-    /// always a hole: the head, if nothing is known to be lost (`tcp_limit_reno_sacked`). Returns
-    /// whether there were more than what is out can have caused.
+    /// Sets the count of duplicate ACKs, which stand for deliveries where there is no SACK
+    /// (`tcp_add_reno_sack`).
+    ///
+    /// There is always a hole: the head, if nothing is known to be lost (`tcp_limit_reno_sacked`).
+    /// Returns whether there were more duplicates than the segments in flight can have caused.
     pub fn set_reno_sacked(&mut self, duplicates: u32) -> bool {
         let out = self.counts.packets_out;
         let holes = self.counts.lost_out.max(1).min(out);
@@ -410,15 +417,15 @@ impl Scoreboard {
         duplicates > out - holes
     }
 
-    /// Takes `acked` segments from the count of duplicate ACKs: one of them filled the hole, the
-    /// others had been counted (`tcp_remove_reno_sacks`). Returns as
-    /// [`set_reno_sacked`](Self::set_reno_sacked).
+    /// Takes `acked` segments from the count of duplicate ACKs: one filled the hole, the others had
+    /// been counted (`tcp_remove_reno_sacks`).
+    ///
+    /// Returns the same as [`set_reno_sacked`](Self::set_reno_sacked).
     pub fn remove_reno_sacked(&mut self, acked: u32) -> bool {
         self.set_reno_sacked(self.counts.sacked_out.saturating_sub(acked.saturating_sub(1)))
     }
 
-    /// The first run of segments that are lost and not retransmitted, as the index of its frame and
-    /// the segments of the run.
+    /// Returns the first run of segments that are lost and not retransmitted.
     pub fn next_lost(&mut self) -> Option<Run> {
         for index in self.retransmit_hint..self.sent.len() {
             let sent = &self.sent[index];
@@ -434,7 +441,7 @@ impl Scoreboard {
         None
     }
 
-    /// The run of the first segment in flight (RTO without marks) or of the last one (TLP).
+    /// Returns the run of the first segment in flight (RTO without marks) or of the last one (TLP).
     pub fn run_at(&self, end: End) -> Option<Run> {
         match end {
             End::First => self.sent.front().map(|_| Run { index: 0, first: 0, count: 1 }),
@@ -446,14 +453,14 @@ impl Scoreboard {
         }
     }
 
-    /// Whether [`isolate`](Self::isolate) has to cut a frame.
+    /// Returns whether [`isolate`](Self::isolate) has to cut a frame.
     pub fn must_cut(&self, run: Run, max: u32) -> bool {
         let segments = self.sent.get(run.index).map_or(0, Sent::segments);
         run.first > 0 || run.count.min(max.max(1)) < segments
     }
 
-    /// Cuts the run (at most `max` segments) out as a frame of its own, to be retransmitted.
-    /// Returns its index.
+    /// Makes at most `max` segments of a run a frame of its own, to be retransmitted. Returns its
+    /// index.
     pub fn isolate(&mut self, run: Run, max: u32) -> usize {
         let mut index = run.index;
         if run.first > 0 {
@@ -471,12 +478,12 @@ impl Scoreboard {
         index
     }
 
-    /// The frame at `index`.
+    /// Returns the frame at `index`.
     pub fn get(&self, index: usize) -> Option<&Sent> {
         self.sent.get(index)
     }
 
-    /// The whole frame at `index` was retransmitted.
+    /// Notes that the whole frame at `index` was retransmitted.
     pub fn retransmitted(&mut self, index: usize, at: Instant, ticket: Ticket, snap: TxSnapshot) {
         let sent = &mut self.sent[index];
         let new = sent.all() & !sent.retransmitted & !sent.sacked;
@@ -488,8 +495,8 @@ impl Scoreboard {
         sent.snapshot = snap;
     }
 
-    /// Cuts all frames whose segments exceed `mss` anew and marks them lost: the path's MTU shrank
-    /// (`tcp_simple_retransmit`). Returns whether any was.
+    /// Cuts all frames anew whose segments exceed `mss`, since the path's MTU shrank, and marks
+    /// them lost (`tcp_simple_retransmit`). Returns whether there were any.
     pub fn resegment(&mut self, mss: u16) -> bool {
         let mss = mss.max(1);
         if self.sent.iter().all(|sent| sent.unit <= mss) {
@@ -533,7 +540,7 @@ impl Scoreboard {
         self.sent.push_back(sent);
     }
 
-    /// Counts anew from the frames, to check the running counts.
+    /// Counts the segments from the frames, to check the running counts.
     #[cfg(any(test, debug_assertions))]
     pub fn recount(&self, with_sack: bool) -> Counts {
         let mut counts = Counts { sacked_out: self.counts.sacked_out, ..Counts::default() };
@@ -549,7 +556,7 @@ impl Scoreboard {
     }
 }
 
-/// Which end of the flight.
+/// End of the flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The oldest segment.
@@ -561,7 +568,7 @@ pub enum End {
 /// Consecutive segments of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which frame.
+    /// Index of the frame.
     pub index: usize,
     first: u32,
     count: u32,

@@ -1,9 +1,9 @@
-//! Bytes written and not yet sent: buffers of up to 64 KiB, cut when they are sent.
+//! Queue of bytes written and not yet sent: buffers of up to 64 KiB, cut when they are sent.
 //!
 //! Small writes are copied into a page and stay one growing buffer; a frame takes a slice of the
 //! page (`split().freeze()`), so the copy from the application is the only one. Pages go back to
-//! the pool when the last frame that refers to them is acknowledged and off the wire: no
-//! allocation in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
+//! the pool when the last frame that refers to them is acknowledged and off the wire: no allocation
+//! in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
 
 use super::pages::{PAGE, Pages};
 use crate::config::BUFFER_OVERHEAD;
@@ -28,17 +28,17 @@ pub(crate) enum More {
     Held,
 }
 
-/// Bytes at the front of the queue that may leave in one frame: the first record, or the first
-/// buffer if buffers keep their size, or all that waits.
+/// Bytes at the front of the queue that one frame may carry: the first record, the first buffer if
+/// buffers keep their size, or all that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Bytes.
+    /// Number of bytes.
     pub len: u32,
-    /// The application ended a record with them (`MSG_EOR`), so they cannot grow.
+    /// Whether the application ended a record with them (`MSG_EOR`), so that they cannot grow.
     pub is_ended: bool,
 }
 
-/// The unsent part of a socket's write queue.
+/// Unsent part of a socket's write queue.
 #[derive(Debug)]
 pub struct SendQueue {
     /// Full buffers and buffers that the application gave away.
@@ -72,7 +72,7 @@ struct Aside {
 }
 
 impl SendQueue {
-    /// An empty queue that writes into `pages`.
+    /// Returns an empty queue that writes into `pages`.
     pub fn new(pages: Arc<dyn Pages>) -> Self {
         Self {
             ready: VecDeque::new(),
@@ -104,17 +104,18 @@ impl SendQueue {
         }
     }
 
-    /// Bytes waiting (`SIOCOUTQNSD`).
+    /// Returns the bytes that wait (`SIOCOUTQNSD`).
     pub fn len(&self) -> u32 {
         self.ready_len + self.tail.len() as u32
     }
 
-    /// Whether nothing waits.
+    /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory that the unsent bytes count for: payload and one overhead per buffer of `goal` bytes.
+    /// Returns the bytes of memory that the unsent bytes count for: payload, and one overhead per
+    /// buffer of `goal` bytes.
     pub fn memory(&self, goal: u32) -> u32 {
         let len = self.len();
         let aside = self.aside.as_ref();
@@ -128,8 +129,8 @@ impl SendQueue {
         len.saturating_add(buffers.saturating_mul(BUFFER_OVERHEAD))
     }
 
-    /// Bytes that still fit the last buffer before a new one must be granted; `goal` is the size at
-    /// which a buffer is full.
+    /// Returns the bytes that still fit the last buffer. `goal` is the size at which a buffer is
+    /// full.
     pub fn room_in_last(&self, goal: u32) -> u32 {
         if self.is_empty() || self.is_record_ended {
             return 0;
@@ -143,15 +144,16 @@ impl SendQueue {
         self.is_record_ended = false;
     }
 
-    /// A record ends with the last byte (`MSG_EOR`); `nxt` is the sequence number of the first.
+    /// Ends a record with the last byte (`MSG_EOR`). `nxt` is the sequence number of the first
+    /// byte.
     pub fn end_record(&mut self, nxt: SeqNumber) {
         let end = nxt + self.len();
         self.aside.get_or_insert_default().records.push_back(end);
         self.is_record_ended = true;
     }
 
-    /// Another buffer follows, and no frame carries bytes of both: buffers have the size that they
-    /// were written with. `nxt` is the sequence number of the first byte.
+    /// Ends a buffer with the last byte. No frame carries bytes on both sides of it: buffers keep
+    /// the size that they were written with. `nxt` is the sequence number of the first byte.
     pub fn end_buffer(&mut self, nxt: SeqNumber) {
         if !self.is_empty() {
             self.end_record(nxt);
@@ -159,7 +161,7 @@ impl SendQueue {
         }
     }
 
-    /// What one frame may carry at the most. `nxt` is the sequence number of the first byte.
+    /// Returns the most that one frame may carry. `nxt` is the sequence number of the first byte.
     #[inline]
     pub fn first_record(&self, nxt: SeqNumber) -> Record {
         let all = Record { len: self.len(), is_ended: false };
@@ -170,7 +172,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets the records that end at `nxt` or before: they were sent.
+    /// Forgets the records that end at `nxt` or before, which were sent.
     #[inline]
     pub fn pass_records(&mut self, nxt: SeqNumber) {
         let Some(Aside { records, .. }) = self.aside.as_deref_mut() else { return };
@@ -179,7 +181,7 @@ impl SendQueue {
         }
     }
 
-    /// Copies `data` behind what is there.
+    /// Copies `data` to the end of the queue.
     pub fn push(&mut self, mut data: &[u8]) {
         self.last_len = self.last_len.saturating_add(data.len() as u32);
         while !data.is_empty() {
@@ -224,7 +226,8 @@ impl SendQueue {
         payload
     }
 
-    /// Puts a payload back in front that `take` gave, when the way down did not want it.
+    /// Puts a payload back to the front that [`take`](Self::take) gave and the way down did not
+    /// take.
     pub fn put_back(&mut self, mut payload: Payload) {
         for chunk in payload.take_chunks().into_iter().rev() {
             self.ready_len += chunk.len() as u32;
@@ -232,7 +235,7 @@ impl SendQueue {
         }
     }
 
-    /// Gives up all that waits.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         self.reclaim();
         *self = Self::new(self.pages.clone());
@@ -260,7 +263,7 @@ impl SendQueue {
         }
     }
 
-    /// Gives pages back to which nothing refers any more. O(1) per page.
+    /// Gives pages back to which nothing refers. O(1) per page.
     pub fn reclaim(&mut self) {
         if let Some(Aside { retired, .. }) = self.aside.as_deref_mut() {
             while let Some(page) = retired.pop_front() {

@@ -1,16 +1,16 @@
-//! The rate over milliseconds: what a link carries, whatever its bursts.
+//! Delivery rate over milliseconds: the rate of a link, without its bursts.
 //!
 //! A delivery-rate sample lasts one round trip. Below a millisecond it shows how a shaper spends
 //! its saved tokens, or how a receiver batches its ACKs, at several times the rate of the link; and
-//! a queue sized by it is as many times too long. This counts over a window that evens that out.
-//! 16 bytes per connection, O(1) per ACK.
+//! a queue sized by it is as many times too long. This counts over a window that evens that out. 16
+//! bytes per connection, O(1) per ACK.
 
 use crate::time::{Instant, Nanos, Rate};
 
 /// Longer than what a shaper usually saves, shorter than a change of rate that matters.
 const WINDOW: Nanos = Nanos::from_millis(8);
 
-/// What was delivered over the last whole window.
+/// Estimator of the segments delivered over the last whole window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SteadyRate {
     since: Instant,
@@ -21,8 +21,8 @@ pub struct SteadyRate {
 }
 
 impl SteadyRate {
-    /// An ACK arrived: `delivered` segments of the connection were delivered so far. While
-    /// `is_app_limited` there is nothing to learn.
+    /// Takes an ACK after which `delivered` segments of the connection are delivered. An ACK with
+    /// `is_app_limited` teaches nothing.
     pub fn on_ack(&mut self, now: Instant, delivered: u64, is_app_limited: bool) {
         let elapsed = now.since(self.since);
         let delivered = delivered as u32;
@@ -36,7 +36,7 @@ impl SteadyRate {
         }
     }
 
-    /// The rate of the last window in segments of `mss` bytes; `None` before there is one.
+    /// Returns the rate of the last window in segments of `mss` bytes; `None` before there is one.
     pub fn rate(&self, mss: u32) -> Option<Rate> {
         (self.per_second != 0).then(|| Rate(u64::from(self.per_second) * u64::from(mss)))
     }

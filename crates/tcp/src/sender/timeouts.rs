@@ -1,4 +1,4 @@
-//! When the timers of the sending half are due, and what a timeout does.
+//! Due times of the sender's timers, and what a timeout does.
 
 use super::Sender;
 use crate::config::Config;
@@ -15,16 +15,17 @@ const FIRST_PROBE: Nanos = Nanos::from_secs(1);
 const LEAST_WINDOW_PROBE: Nanos = Nanos::from_millis(200);
 
 impl Sender {
-    /// When the retransmission timeout is due that is armed at `now` (`tcp_rearm_rto`): what pacing
-    /// still holds comes on top. `None` with nothing in flight.
+    /// Returns when a retransmission timeout armed at `now` is due (`tcp_rearm_rto`). The time that
+    /// pacing holds frames is added. `None` with nothing in flight.
     pub fn timeout_at(&self, now: Instant) -> Option<Instant> {
         let backlog = self.pacer.backlog(now);
         self.has_unacked().then(|| now + self.rtt.rto() + backlog)
     }
 
-    /// When the retransmission timeout is due after another timer that took its place and has sent
-    /// nothing: it counts from the departure of the oldest frame (`tcp_rearm_rto` with a probe
-    /// pending). `None` with nothing in flight.
+    /// Returns when the retransmission timeout is due after another timer took its place and sent
+    /// nothing (`tcp_rearm_rto` with a probe pending). `None` with nothing in flight.
+    ///
+    /// It counts from the departure of the oldest frame.
     pub fn resumed_timeout_at(&self, now: Instant) -> Option<Instant> {
         let at = self.oldest_departure()? + self.rtt.rto();
         Some(at.max(now + Nanos::from_millis(1)) + self.pacer.backlog(now))
@@ -35,8 +36,10 @@ impl Sender {
         (self.oldest_departure().unwrap_or(now) + self.rtt.rto()).since(now)
     }
 
-    /// When a tail loss probe is due that takes the place of the timeout, no later than that, plus
-    /// what pacing still holds (`tcp_schedule_loss_probe`). `None` if the flow is not probed.
+    /// Returns when a tail loss probe is due that replaces the timeout (`tcp_schedule_loss_probe`);
+    /// `None` if the flow is not probed.
+    ///
+    /// It is no later than the timeout, plus the time that pacing holds frames.
     pub fn loss_probe_at(&self, now: Instant) -> Option<Instant> {
         let packets_out = self.board.counts().packets_out;
         let state_allows = matches!(self.recovery.state(), CaState::Open | CaState::Cwr);
@@ -54,43 +57,43 @@ impl Sender {
         Some(now + wait.min(self.time_to_timeout(now)) + self.pacer.backlog(now))
     }
 
-    /// When RACK's reordering window of `wait` is over, which takes the place of the timeout, no
-    /// later than that: the round trip that the window adds to may be longer
-    /// (`tcp_rack_mark_lost`).
+    /// Returns when RACK's reordering window of `wait` is over, which replaces the timeout and is
+    /// no later (`tcp_rack_mark_lost`).
     pub fn reordering_over_at(&self, now: Instant, wait: Nanos) -> Instant {
         now + wait.min(self.rtt.rto()) + Nanos(1)
     }
 
-    /// RACK's reordering window is over (`tcp_rack_reo_timeout`). Returns how long to wait on, if
+    /// Ends RACK's reordering window (`tcp_rack_reo_timeout`). Returns how much longer to wait, if
     /// that ends before the timeout.
     pub fn on_reorder_timeout(&mut self, now: Instant, counters: &Counters) -> Option<Nanos> {
         let wait = self.end_reordering_window(now, counters);
         wait.filter(|&wait| wait < self.time_to_timeout(now))
     }
 
-    /// When a closed window is probed after so many probes without an answer; what pacing still
-    /// holds comes on top (`tcp_probe0_when`).
+    /// Returns when a closed window is probed after `probes` unanswered probes (`tcp_probe0_when`).
+    /// The time that pacing holds frames is added.
     pub fn window_probe_at(&self, now: Instant, probes: u16) -> Instant {
         let base = self.rtt.base_rto().max(LEAST_WINDOW_PROBE);
         let wait = base.saturating_mul(1 << probes.min(16));
         now + wait.min(self.rtt.rto_max()) + self.pacer.backlog(now)
     }
 
-    /// A retransmission timeout: everything in flight counts as lost, and the next timeout waits
-    /// twice as long. Returns whether it is the first of a row.
+    /// Takes a retransmission timeout: everything in flight counts as lost, and the next timeout
+    /// waits twice as long. Returns whether it is the first of a row.
     pub fn on_timeout(&mut self, now: Instant, config: &Config, counters: &Counters) -> bool {
         self.enter_loss(now, config.tcp_frto, config.tcp_reordering, counters);
         self.rtt.back_off();
         self.recovery.count_timeout()
     }
 
-    /// The handshake was timed: the first sample.
+    /// Takes the time of the handshake, the first sample.
     pub fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
         self.rtt.on_sample(rtt, self.una, self.nxt);
         self.rtt.on_min_rtt(now, rtt, false);
     }
 
-    /// The handshake could not be timed, for its SYN was sent again (RFC 6298 section 5.7).
+    /// Notes that the handshake gave no sample, since its SYN was sent again (RFC 6298 section
+    /// 5.7).
     pub fn on_untimed_handshake(&mut self) {
         self.rtt.fall_back();
     }

@@ -1,26 +1,26 @@
-//! What was written: the verbs of an application, and what the sending half holds of it.
+//! Written data: what an application does with the sending half, and what that holds of it.
 
 use super::Sender;
 use super::send_queue::More;
 use bytes::Bytes;
 
 impl Sender {
-    /// Bytes that were written and not sent once.
+    /// Returns the bytes that were written and never sent.
     pub fn unsent(&self) -> u32 {
         self.queue.len()
     }
 
-    /// Whether bytes wait that were not sent once.
+    /// Returns whether bytes wait that were never sent.
     pub fn has_unsent(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Bytes that still fit the last buffer, which is full at `goal`.
+    /// Returns the bytes that still fit the last buffer, which is full at `goal`.
     pub fn room_in_last(&self, goal: u32) -> u32 {
         self.queue.room_in_last(goal)
     }
 
-    /// A new buffer begins with the next byte. With `keeps_size` no frame carries bytes of it and
+    /// Begins a new buffer with the next byte. With `keeps_size` no frame carries bytes of it and
     /// of the one before.
     pub fn begin_buffer(&mut self, keeps_size: bool) {
         if keeps_size {
@@ -29,17 +29,17 @@ impl Sender {
         self.queue.begin_buffer();
     }
 
-    /// Copies `data` behind what is there.
+    /// Copies `data` to the end of the queue.
     pub fn append(&mut self, data: &[u8]) {
         self.queue.push(data);
     }
 
-    /// Takes `data` behind what is there, without a copy.
+    /// Appends `data` without a copy.
     pub fn append_bytes(&mut self, data: Bytes) {
         self.queue.push_bytes(data);
     }
 
-    /// A record ends with the last byte (`MSG_EOR`).
+    /// Ends a record with the last byte (`MSG_EOR`).
     pub fn end_record(&mut self) {
         self.queue.end_record(self.nxt);
     }
@@ -59,13 +59,14 @@ impl Sender {
         self.queue.end_hold();
     }
 
-    /// What waits or is in flight is given up: the connection is over.
+    /// Drops all data that waits or is in flight, since the connection is over.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.board.clear();
     }
 
-    /// Memory of the write queue, sent and unsent (`sk_wmem_queued`); a buffer is full at `goal`.
+    /// Returns the memory of the write queue, sent and unsent (`sk_wmem_queued`). A buffer is full
+    /// at `goal`.
     pub fn memory(&self, goal: u32) -> u32 {
         self.board.memory().saturating_add(self.queue.memory(goal))
     }
@@ -76,14 +77,14 @@ impl Sender {
         self.queue.release_idle_memory();
     }
 
-    /// Segments of room that the send buffer should have (`tcp_sndbuf_expand`).
+    /// Returns how many segments the send buffer should have room for (`tcp_sndbuf_expand`).
     pub fn buffered_segments(&self) -> u32 {
         let segments = self.window.cwnd.max(10).max(self.recovery.reordering() + 1);
         self.controller.sndbuf_expand().saturating_mul(segments)
     }
 
-    /// Marks the flow as limited by its application unless something else holds it back
-    /// (`tcp_rate_check_app_limited`). The caller knows that little waits and nothing is below.
+    /// Marks the flow as limited by its application, unless something else holds it back
+    /// (`tcp_rate_check_app_limited`). The caller knows that little waits and nothing is below TCP.
     pub fn check_app_limited(&mut self) {
         let counts = self.board.counts();
         if counts.in_flight() < self.window.cwnd && counts.lost_out <= counts.retrans_out {

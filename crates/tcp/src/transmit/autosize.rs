@@ -1,7 +1,7 @@
-//! How many segments one frame carries, and whether to wait for more
+//! Size of frames: how many segments one frame carries, and whether it waits for more
 //! (`tcp_tso_autosize`, `tso_should_defer`, `tcp_mss_split_point`).
 //!
-//! Pure functions of a handful of numbers.
+//! Everything here is a pure function of a handful of numbers.
 
 use crate::config::{Config, SmallQueueRule, TsoBonus, TsoDefer};
 use crate::time::{Instant, Nanos, Rate};
@@ -15,28 +15,30 @@ const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 /// hundredth, whenever it begins.
 const PACED_BURST: Nanos = Nanos::from_millis(5);
 
-/// What the size of a frame depends on.
+/// Facts about a flow from which the size of its frames follows.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowRate {
-    /// Pacing rate (`sk_pacing_rate`), unlimited before the first round trip.
+    /// Pacing rate (`sk_pacing_rate`); unlimited before the first round trip.
     pub pacing: Rate,
-    /// cwnd over srtt, without the pacing ratio: what the flow moves; unlimited at first.
+    /// Rate at which the flow moves data, without the pacing ratio; unlimited before the first
+    /// sample.
     pub moved: Rate,
     /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
     pub min_rtt: Nanos,
-    /// `sk_pacing_shift`.
+    /// Shift by which the rate is divided (`sk_pacing_shift`).
     pub shift: u32,
-    /// The controller or the application asked for pacing.
+    /// Whether the controller or the application asked for pacing.
     pub is_paced: bool,
-    /// Frames are on the wire as soon as they are handed down, so their size costs no delay.
+    /// Whether frames are on the wire as soon as they are handed down, so that their size costs no
+    /// delay.
     pub completes_at_once: bool,
-    /// Doublings of the queued time, because what was below ran empty.
+    /// Doublings of the time that may be queued, because the queue below ran empty.
     pub queue_boost: u8,
-    /// Time that a frame counts as below after it has left.
+    /// Time between a frame's departure and its completion.
     pub lateness: Nanos,
 }
 
-/// Bytes of memory that may be below TCP whatever the frame size is, and the goal of one frame.
+/// Size of a frame, and the bytes that may be below TCP at that size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Segments per frame.
@@ -110,8 +112,10 @@ fn late_bytes(config: &Config, flow: &FlowRate, frame: u32) -> u64 {
     truesize.saturating_add(truesize / 8)
 }
 
-/// The small-queue limit for a frame that counts `truesize` bytes (`tcp_small_queue_check`):
-/// two frames or a time's worth of the rate, at most `tcp_limit_output_bytes`; doubled for
+/// Returns the small-queue limit for a frame that counts `truesize` bytes
+/// (`tcp_small_queue_check`).
+///
+/// It is two frames or a time's worth of the rate, at most `tcp_limit_output_bytes`; doubled for
 /// retransmissions.
 pub fn small_queue_limit(
     config: &Config,
@@ -129,50 +133,51 @@ pub fn small_queue_limit(
     (if is_capped { limit.min(cap) } else { limit }) << u32::from(rtx)
 }
 
-/// What a deferral is decided by (`tcp_tso_should_defer`).
+/// Facts from which a deferral is decided (`tcp_tso_should_defer`).
 #[derive(Clone, Copy, Debug)]
 pub struct Deferral {
-    /// In recovery or worse.
+    /// Whether the connection is in recovery or worse.
     pub in_recovery: bool,
-    /// Now.
+    /// Current time.
     pub now: Instant,
-    /// Departure of the last frame, possibly in the future.
+    /// Departure of the last frame, which may be in the future.
     pub last_departure: Instant,
-    /// Bytes that cwnd leaves.
+    /// Bytes that the congestion window leaves.
     pub cwnd_left: u64,
     /// Bytes that the peer's window leaves.
     pub rwnd_left: u64,
-    /// Bytes of the smaller of the whole windows.
+    /// Bytes of the smaller one of congestion window and peer's window.
     pub window: u64,
-    /// Bytes waiting.
+    /// Bytes that wait.
     pub unsent: u32,
     /// Bytes in the first buffer that waits.
     pub len: u32,
-    /// Most segments per frame now.
+    /// Most segments per frame.
     pub max_segs: u32,
-    /// Segment size.
+    /// Payload of a full segment, in bytes.
     pub mss: u32,
     /// When the oldest unacknowledged frame left; `None` when nothing is in flight.
     pub oldest_sent: Option<Instant>,
     /// Smoothed round-trip time.
     pub srtt: Nanos,
-    /// A FIN or an end of record ends the queue: no more will come.
+    /// Whether a FIN or an end of record ends the queue, so that no more bytes will come.
     pub is_final: bool,
 }
 
-/// Why a frame waits to grow.
+/// Reason why a frame waits to grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeferredBy {
-    /// The congestion window holds less than what waits.
+    /// The congestion window has less room than bytes wait.
     Cwnd,
-    /// The peer's window does.
+    /// The peer's window has less room than bytes wait.
     Rwnd,
-    /// The application may add to it.
+    /// The application may add bytes.
     Application,
 }
 
-/// Whether to wait for more window or data before a multi-segment frame is sent. There is no timer:
-/// the next ACK is sure to come soon, or the answer is no.
+/// Returns why a frame of several segments should wait for more window or data, if it should.
+///
+/// There is no timer: either the next ACK is sure to come soon, or the frame does not wait.
 pub fn should_defer(config: &Config, d: &Deferral) -> Option<DeferredBy> {
     let oldest = d.oldest_sent?;
     let recent = d.now.since(d.last_departure) <= Nanos::from_millis(1);
@@ -215,8 +220,8 @@ pub fn should_defer(config: &Config, d: &Deferral) -> Option<DeferredBy> {
     })
 }
 
-/// Bytes to cut for one frame (`tcp_mss_split_point`): whole segments, unless the queue ends here
-/// and Nagle lets a short one go.
+/// Returns the bytes to cut for one frame (`tcp_mss_split_point`): whole segments, unless the queue
+/// ends here and Nagle lets a short one go.
 pub fn split_point(unsent: u32, window: u32, mss: u32, segments: u32, short_may_go: bool) -> u32 {
     let max = mss.saturating_mul(segments);
     let needed = unsent.min(window);

@@ -1,21 +1,22 @@
-//! The seam downward: what a connection needs from the host below it.
+//! Interface from a connection to the host below it.
 
 use super::small_queue::TxCredit;
 use crate::segment::Segment;
 use crate::time::{Instant, Nanos};
 
-/// What became of a frame at the qdisc (Linux's `NET_XMIT_*`).
+/// Fate of a frame at the qdisc (Linux's `NET_XMIT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Taken.
+    /// The frame was taken.
     Queued,
-    /// Taken, but the queue is congested (`NET_XMIT_CN`): the sender should enter CWR.
+    /// The frame was taken, but the queue is congested (`NET_XMIT_CN`): the sender should enter
+    /// CWR.
     Congested,
-    /// Not taken; the frame is gone and counted. Nothing was sent.
+    /// The frame was dropped and counted. Nothing was sent.
     Dropped,
 }
 
-/// Sizes of the super-frames that the way down can carry.
+/// Largest super-frames that the path down can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GsoLimits {
     /// Largest IP packet in bytes, link header excluded (`gso_max_size`); never below the MTU.
@@ -24,11 +25,13 @@ pub struct GsoLimits {
     pub max_segs: u32,
 }
 
-/// The way down of one socket. `&mut dyn`: one indirect call per super-frame.
+/// Path down of one socket. `&mut dyn` costs one indirect call per super-frame.
 pub trait Egress {
-    /// Sends `segment` not before `departure` (meaningful where
-    /// [`holds_until_departure`](Self::holds_until_departure)). On [`Verdict::Dropped`] the credit
-    /// has been returned and the caller acts as if it had never called.
+    /// Sends `segment`, not before `departure` if
+    /// [`holds_until_departure`](Self::holds_until_departure) says that departures are kept.
+    ///
+    /// After [`Verdict::Dropped`] the credit has been returned, and the caller acts as if it had
+    /// never called.
     fn enqueue(
         &mut self,
         segment: Segment,
@@ -36,34 +39,40 @@ pub trait Egress {
         credit: Option<TxCredit>,
     ) -> Verdict;
 
-    /// Super-frame limits of the path now.
+    /// Returns the current limits of super-frames.
     fn gso(&self) -> GsoLimits;
 
-    /// Whether a qdisc on the path holds frames until their departure (`fq`). If not, the
-    /// connection itself waits (internal pacing) with the same stamps.
+    /// Returns whether a qdisc on the path holds frames until their departure, as `fq` does. If
+    /// not, the connection itself waits with the same departure times (internal pacing).
     fn holds_until_departure(&self) -> bool;
 
-    /// Whether frames are on the wire when [`enqueue`](Self::enqueue) returns (a TUN behind a plain
-    /// FIFO) or when they depart (behind `fq`), so that none ever waits for another one below: the
-    /// size of a frame then costs no delay.
+    /// Returns whether no frame ever waits behind another one below TCP, so that the size of a
+    /// frame costs no delay.
+    ///
+    /// Frames are then on the wire when [`enqueue`](Self::enqueue) returns (a TUN behind a plain
+    /// FIFO), or when they depart (behind `fq`).
     fn completes_on_enqueue(&self) -> bool {
         false
     }
 
-    /// Whether this visit has sent enough: the caller looks for what has arrived before the rest.
+    /// Returns whether this visit has sent enough, so that the caller looks for arrived packets
+    /// first.
+    ///
     /// Otherwise many flows that all have room would fill the peer's way back with ACKs.
     fn is_exhausted(&self) -> bool {
         false
     }
 
-    /// The shift by which the device asks to divide the rate for autosizing and the small-queue
-    /// limit (`sk_pacing_shift`): 10 is about one millisecond.
+    /// Returns the shift by which the device wants the rate divided for autosizing and the
+    /// small-queue limit (`sk_pacing_shift`). 10 is about one millisecond.
     fn pacing_shift(&self) -> u32 {
         10
     }
 
-    /// From the last bit of a frame on the wire to its completion, as far as it is known: the
-    /// small-queue limit must cover it, for until then the frame counts as below.
+    /// Returns the time from a frame's last bit on the wire to its completion, as far as it is
+    /// known.
+    ///
+    /// The small-queue limit has to cover it, since the frame counts as below TCP until then.
     fn completion_lateness(&self) -> Nanos {
         Nanos::ZERO
     }

@@ -39,7 +39,7 @@ enum Phase {
     Down(u64),
 }
 
-/// What one flow has learnt about the queue below it.
+/// State that one flow has learnt about the queue below it.
 #[derive(Clone, Debug)]
 pub struct LateQueue {
     level: u8,
@@ -56,15 +56,15 @@ pub struct LateQueue {
     goes_down: bool,
 }
 
-/// What a visit of the flow tells.
+/// Facts about a visit of the flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit {
-    /// Now.
+    /// Current time.
     pub now: Instant,
-    /// The limit had held the flow back although the wire seemed idle: all that was below had left
-    /// meanwhile, or all but one frame was acknowledged before its completion.
+    /// Whether the limit held the flow back although the wire seemed idle: all frames below TCP had
+    /// left meanwhile, or all but one were acknowledged before their completion.
     pub idle: bool,
-    /// The flow has had something to send all the time.
+    /// Whether the flow has had something to send all the time.
     pub busy: bool,
     /// Segments delivered so far.
     pub delivered: u64,
@@ -73,7 +73,7 @@ pub struct Visit {
 }
 
 impl LateQueue {
-    /// The wire seems idle for the first time.
+    /// Starts when the wire seems idle for the first time.
     pub fn new(now: Instant, delivered: u64) -> Self {
         Self {
             level: 0,
@@ -87,12 +87,12 @@ impl LateQueue {
         }
     }
 
-    /// Doublings of the time that the limit covers.
+    /// Returns how often the time that the limit covers was doubled.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// Another visit of the flow.
+    /// Takes another visit of the flow.
     pub fn visit(&mut self, v: &Visit) {
         self.was_idle |= v.idle;
         if !v.busy && self.phase != Phase::Pause {

@@ -1,5 +1,5 @@
-//! The parts of the way out that know no connection: how large frames are, how much may be below,
-//! when they depart, and the seam downward.
+//! Parts of the way out that know no connection: sizes of frames, the limit of bytes below TCP,
+//! departure times, and the interface downward.
 
 pub mod autosize;
 pub mod egress;
@@ -9,32 +9,34 @@ pub mod small_queue;
 
 use crate::time::Instant;
 
-/// Why [`Connection::transmit`](crate::connection::Connection::transmit) stopped.
+/// Reason why [`Connection::transmit`](crate::connection::Connection::transmit) stopped, which is
+/// why a flow is not sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TxBlocked {
-    /// Everything written was sent.
+    /// Everything written was sent: the application has no more data.
     NoData,
-    /// The handshake is not complete, or the connection is over.
+    /// The handshake is not complete, or the connection is closed.
     NotOpen,
-    /// The next frame departs at this time.
+    /// Pacing: the next frame departs at this time.
     Pacing(Instant),
     /// The congestion window is full.
     Cwnd,
     /// The peer's window is full.
     Rwnd,
-    /// A short segment waits for the ACK of another one, or for more data (`TCP_CORK`).
+    /// Nagle or `TCP_CORK`: a short segment waits for the ACK of another one, or for more data.
     Nagle,
-    /// A frame waits to grow (`tso_should_defer`).
+    /// A frame waits to grow (`tcp_tso_should_defer`).
     Defer,
-    /// A short write waits for a completion (autocorking).
+    /// Autocorking: a short write waits until a frame below TCP is complete.
     Autocork,
-    /// Frames much finer than what was written take more memory than the send buffer allows; an ACK
-    /// resumes.
+    /// Frames that are much smaller than the writes take more memory than the send buffer allows.
+    /// An ACK resumes the flow.
     Memory,
-    /// Enough is below TCP; a completion resumes.
+    /// The small-queue limit: enough bytes are below TCP. A completion resumes the flow.
     SmallQueue,
-    /// The qdisc dropped the frame; it stays queued.
+    /// The qdisc dropped the frame, which stays queued.
     Egress,
-    /// Enough for one visit; the run list resumes.
+    /// The flow has sent enough for one visit, and continues after the others.
     Yield,
 }

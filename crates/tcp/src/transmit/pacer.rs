@@ -1,8 +1,8 @@
-//! Departure times (Linux's `tcp_update_skb_after_send`, EDT).
+//! Departure times of frames (Linux's `tcp_update_skb_after_send`, EDT).
 //!
-//! Each frame gets one stamp by one rate. Who executes the stamps is the path's affair: a qdisc
-//! that holds frames (`fq`), or the connection's own gate. The schedule is the same for both, so
-//! either may take over from the other between two frames.
+//! Each frame gets one departure time by one rate. Either a qdisc that holds frames (`fq`) keeps to
+//! it, or the connection itself waits. The schedule is the same for both, so either may take over
+//! from the other between two frames.
 
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
@@ -10,18 +10,19 @@ use crate::time::{Instant, Nanos, Rate};
 /// The least time to the next look at a departure.
 const STEP: Nanos = Nanos::from_micros(1);
 
-/// Who sees to it that frames leave when they are due.
+/// Holder of frames until they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
-    /// Nobody: `neap.tcp_internal_pacing` is off and no qdisc does it.
+    /// Nobody holds frames: `neap.tcp_internal_pacing` is off, and no qdisc does it.
     Nobody,
-    /// The connection, if it is asked for pacing.
+    /// The connection waits, if it was asked for pacing.
     Connection,
-    /// A qdisc of the path (`SK_PACING_FQ`, but of the path now), for every flow.
+    /// A qdisc of the path holds the frames of every flow (like `SK_PACING_FQ`, but for the current
+    /// path).
     Path,
 }
 
-/// The schedule of one connection's departures.
+/// Schedule of one connection's departures.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     /// `tcp_wstamp_ns`: departure of the last frame, or the earliest of the next.
@@ -51,47 +52,47 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// The rate now, with its limit applied.
+    /// Returns the rate, with its limit applied.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// `SO_MAX_PACING_RATE`.
+    /// Returns the limit of the rate (`SO_MAX_PACING_RATE`).
     pub fn max_rate(&self) -> Rate {
         self.max_rate
     }
 
-    /// Caps the rate; lowering takes effect at once, raising at the next
-    /// [`set_rate`](Self::set_rate). A limit asks for pacing, and [`Rate::UNLIMITED`] no longer
-    /// does.
+    /// Limits the rate. Lowering acts at once, raising at the next [`set_rate`](Self::set_rate).
+    ///
+    /// A limit asks for pacing; [`Rate::UNLIMITED`] ends that.
     pub fn set_max_rate(&mut self, max: Rate) {
         self.max_rate = max;
         self.rate = self.rate.min(max);
     }
 
-    /// The rate by the controller or by the common formula.
+    /// Sets the rate by the controller or by the common formula.
     pub fn set_rate(&mut self, rate: Rate) {
         self.rate = rate.min(self.max_rate);
     }
 
-    /// The controller asks for pacing, or no longer does.
+    /// Sets whether the controller asks for pacing.
     pub fn set_needed(&mut self, needed: bool) {
         self.is_asked = needed;
     }
 
-    /// Who executes the stamps from the next frame on.
+    /// Sets who holds frames until they are due, from the next frame on.
     pub fn set_executor(&mut self, executor: Executor) {
         self.is_draining |= self.executor == Executor::Path;
         self.is_draining &= executor != Executor::Path;
         self.executor = executor;
     }
 
-    /// Whether the controller or the application asked for pacing.
+    /// Returns whether the controller or the application asked for pacing.
     pub fn is_needed(&self) -> bool {
         self.is_asked || self.max_rate != Rate::UNLIMITED
     }
 
-    /// Whether departures are spaced: where a qdisc holds frames, those of every flow.
+    /// Returns whether departures are spaced. Where a qdisc holds frames, those of every flow are.
     pub fn is_spaced(&self) -> bool {
         match self.executor {
             Executor::Nobody => false,
@@ -100,42 +101,46 @@ impl Pacer {
         }
     }
 
-    /// Departure of the last frame, or the earliest of the next one.
+    /// Returns the departure of the last frame, or the earliest departure of the next one.
     pub fn next_departure(&self) -> Instant {
         self.next
     }
 
-    /// By how much the schedule runs ahead of `now`: what timers add to their delay.
+    /// Returns by how much the schedule runs ahead of `now`. Timers add it to their delay.
     pub fn backlog(&self, now: Instant) -> Nanos {
         if self.is_spaced() { self.next.since(now) } else { Nanos::ZERO }
     }
 
-    /// When the connection itself has to wait for its next frame, and until when
+    /// Returns until when the connection itself has to wait for its next frame, if it has to
     /// (`tcp_pacing_check`).
     pub fn wait(&self, now: Instant) -> Option<Instant> {
         let waits = self.executor != Executor::Path && (self.is_spaced() || self.is_draining);
         (waits && self.next > now).then_some(self.next)
     }
 
-    /// What to tell timers that come up to `slack` late, so that a frame of `bytes` leaves at most
-    /// a fourth of its gap late: with what hosts add to it, a short gap would be late by more than
-    /// the half that is made good, and the flow slower than its rate. Never a time that has passed.
+    /// Returns the due time for a timer that comes up to `slack` late, so that a frame of `bytes`
+    /// leaves at most a quarter of its gap late. It is never in the past.
+    ///
+    /// Hosts add lateness of their own. A short gap would otherwise be late by more than the half
+    /// that is made good, and the flow slower than its rate.
     pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
         let gap = self.rate.time_for(u64::from(bytes));
         let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
         early.max(now + STEP).min(self.next)
     }
 
-    /// The stamp of a frame that is sent at `now`. What passes the gate (a timeout's
-    /// retransmission, a probe) leaves at once where nobody holds it.
+    /// Returns the departure of a frame that is sent at `now`.
+    ///
+    /// Frames that pass the gate, such as a timeout's retransmission or a probe, leave at once if
+    /// nobody holds them.
     pub fn departure(&self, now: Instant) -> Instant {
         if self.executor == Executor::Path { self.next.max(now) } else { now }
     }
 
-    /// A frame of `bytes` payload bytes was taken by the way down: moves the schedule by its time
-    /// at the rate. `segments_out` counts the data segments that the connection has sent, this
-    /// frame included; the first ones leave back to back. Lateness is made good by at most half a
-    /// gap.
+    /// Moves the schedule by the time that a frame of `bytes` payload bytes takes at the rate.
+    ///
+    /// `segments_out` counts the data segments that the connection has sent, this frame included;
+    /// the first ones leave back to back. Lateness is made good by at most half a gap.
     pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
         self.is_draining = false;
         if !self.is_spaced() {

@@ -19,7 +19,7 @@ const THROTTLED: u64 = 1 << 63;
 /// Frames whose presence below TCP can be told apart; later ones are judged by the byte count.
 const TICKETS: usize = 8;
 
-/// Bytes of one socket that sit in qdiscs and devices. UDP sockets have one too.
+/// Count of one socket's bytes that are in qdiscs and devices. UDP sockets have one too.
 #[derive(Debug)]
 pub struct TxAccount {
     word: AtomicU64,
@@ -33,7 +33,7 @@ pub struct TxAccount {
 }
 
 impl TxAccount {
-    /// An empty account. `ready` is woken when a throttled socket may transmit again.
+    /// Returns an empty account. `ready` is woken when a throttled socket may transmit again.
     pub fn new(ready: Waker) -> Arc<Self> {
         Arc::new(Self {
             word: AtomicU64::new(0),
@@ -44,8 +44,8 @@ impl TxAccount {
         })
     }
 
-    /// Whether a further segment may go down: at most `limit` bytes are below.
-    /// After `false`, a later completion is sure to wake the socket.
+    /// Returns whether a further segment may go down: at most `limit` bytes are below TCP. After
+    /// `false`, a later completion is sure to wake the socket.
     pub fn admit(&self, limit: u64) -> bool {
         if self.bytes() <= limit {
             return true;
@@ -67,23 +67,23 @@ impl TxAccount {
         true
     }
 
-    /// Bytes below TCP now.
+    /// Returns the bytes below TCP.
     pub fn bytes(&self) -> u64 {
         self.word.load(Acquire) & !THROTTLED
     }
 
-    /// Bytes that a device holds now, of those below TCP; the rest waits in qdiscs.
+    /// Returns the bytes below TCP that a device holds. The others wait in qdiscs.
     pub fn device_bytes(&self) -> u64 {
         self.device_bytes.load(Relaxed)
     }
 
-    /// Whether the socket waits for a completion.
+    /// Returns whether the socket waits for a completion.
     pub fn is_throttled(&self) -> bool {
         self.word.load(Acquire) & THROTTLED != 0
     }
 
-    /// Whether the frame with this ticket is still below; if it is, a completion is sure to
-    /// wake the socket (Linux's `skb_still_in_host_queue`).
+    /// Returns whether the frame with this ticket is still below TCP (Linux's
+    /// `skb_still_in_host_queue`). If it is, a completion is sure to wake the socket.
     pub fn holds(&self, ticket: Ticket) -> bool {
         let is_there = || match ticket.place() {
             Some(place) => self.tickets[place].load(Acquire) == ticket.0,
@@ -93,12 +93,12 @@ impl TxAccount {
     }
 }
 
-/// Names one frame below TCP, to be asked for with [`TxAccount::holds`].
+/// Name of one frame below TCP, for [`TxAccount::holds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket(u32);
 
 impl Ticket {
-    /// No frame: what was never sent, or what left without a credit.
+    /// Ticket of no frame: nothing was sent, or it left without a credit.
     pub const NONE: Self = Self(0);
     /// A frame that found no free place; it counts as below while anything is.
     const UNNAMED: Self = Self(u32::MAX);
@@ -108,7 +108,7 @@ impl Ticket {
     }
 }
 
-/// The right of one frame to be below TCP; dropped when the wire has it.
+/// Permission of one frame to be below TCP. It is dropped when the wire has the frame.
 #[derive(Debug)]
 pub struct TxCredit {
     account: Arc<TxAccount>,
@@ -119,22 +119,25 @@ pub struct TxCredit {
 
 impl TxCredit {
     /// Counts `bytes` of memory (payload and overhead) as below TCP.
+    #[doc(hidden)]
     pub fn charge(account: &Arc<TxAccount>, bytes: u32) -> Self {
         account.word.fetch_add(u64::from(bytes), Relaxed);
         Self { account: account.clone(), bytes, ticket: account.issue(), in_device: false }
     }
 
-    /// The name of this frame.
+    /// Returns the name of this frame.
+    #[doc(hidden)]
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// Bytes that this credit counts.
+    /// Returns the bytes that this credit counts.
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// The account that this credit counts in, for figures by place.
+    /// Returns the account of this credit, for figures by place.
+    #[doc(hidden)]
     pub fn account(&self) -> &Arc<TxAccount> {
         &self.account
     }
@@ -142,6 +145,7 @@ impl TxCredit {
     /// Splits off the credit of the first `bytes` (at most all), for software GSO. The rest
     /// keeps the ticket, so the frame counts as below until its last piece is on the wire.
     #[must_use]
+    #[doc(hidden)]
     pub fn split(&mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -154,6 +158,7 @@ impl TxCredit {
     }
 
     /// Counts these bytes as held by a device, until they are dropped.
+    #[doc(hidden)]
     pub fn enter_device(&mut self) {
         if !self.in_device {
             self.in_device = true;
@@ -162,6 +167,7 @@ impl TxCredit {
     }
 
     /// Counts these bytes as waiting again: the device gave the frame back.
+    #[doc(hidden)]
     pub fn leave_device(&mut self) {
         if self.in_device {
             self.in_device = false;

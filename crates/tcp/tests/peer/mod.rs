@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use neap_tcp::config::Config;
-use neap_tcp::congestion::{self, CongestionControl};
+use neap_tcp::congestion::CongestionControl;
 use neap_tcp::connection::{Connection, Path, ReadError, Setup, WriteFlags};
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::info::TcpInfo;
@@ -186,7 +186,7 @@ pub(crate) fn at(offset: i32, base: SeqNumber) -> SeqNumber {
 impl Peer {
     /// A connection in SYN-SENT that has not sent anything.
     pub(crate) fn opening(config: Config, options: SocketOptions, hello: Hello) -> Self {
-        let controller = congestion::by_name(&config.tcp_congestion_control).expect("known");
+        let controller = config.controllers.make(&config.tcp_congestion_control).expect("known");
         Self::controlled(config, options, hello, controller)
     }
 

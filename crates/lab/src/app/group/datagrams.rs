@@ -32,10 +32,10 @@ struct DatagramReceiver {
 }
 
 impl Group {
-    /// One more sender of datagrams, from `start` to `end`.
+    /// Returns one more sender of datagrams, from `start` to `end`.
     ///
     /// # Errors
-    /// As [`Stack::bind_udp`].
+    /// Those of [`Stack::bind_udp`].
     pub fn datagram_sender(
         &self,
         stack: &Stack,
@@ -49,10 +49,10 @@ impl Group {
         Ok(DatagramSender { group: self.clone(), index, socket, remote, next: start, end })
     }
 
-    /// The receiver of all datagrams of the group.
+    /// Returns the receiver of all datagrams of the group.
     ///
     /// # Errors
-    /// As [`Stack::bind_udp`].
+    /// Those of [`Stack::bind_udp`].
     pub fn datagram_receiver(
         &self,
         stack: &Stack,

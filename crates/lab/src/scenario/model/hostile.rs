@@ -1,11 +1,11 @@
-//! What a scenario file says of hostile peers.
+//! Hostile peers of a scenario file.
 
 use super::Name;
 use crate::hostile::Attack;
 use crate::scenario::units::Time;
 use serde::Deserialize;
 
-/// A hostile peer at the end of a link.
+/// Hostile peer at the end of a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostileSpec {
@@ -13,7 +13,7 @@ pub struct HostileSpec {
     pub attack: Attack,
     /// The host that is attacked.
     pub target: Name,
-    /// The session of which somebody off the path knows addresses and ports.
+    /// Session whose addresses and ports a peer off the path knows.
     #[serde(default)]
     pub session: Option<Name>,
     /// When the attack begins, from the start of the world.
@@ -21,7 +21,7 @@ pub struct HostileSpec {
     pub start: Option<Time>,
     /// When the attack ends, from the start of the world.
     pub stop: Time,
-    /// Between two bursts of a flood; 100 ms by default.
+    /// Time between two bursts of a flood; 100 ms by default.
     #[serde(default)]
     pub interval: Option<Time>,
     /// Segments of a burst; 10 by default.

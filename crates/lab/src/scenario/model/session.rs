@@ -1,10 +1,11 @@
-//! What a scenario file says of sessions.
+//! Sessions of a scenario file.
 
 use super::Name;
 use crate::scenario::units::{Share, Size, Speed, Time};
 use serde::Deserialize;
 
-/// A connection and what its ends do. What is said of reading, writing and options holds for both.
+/// Session: a connection and the plans of its ends. Keys of reading, writing and options hold for
+/// both ends.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionSpec {
@@ -12,7 +13,7 @@ pub struct SessionSpec {
     pub from: Name,
     /// The host that listens.
     pub to: Name,
-    /// When it begins, from the start of the world.
+    /// Time at which it begins, from the start of the world.
     #[serde(default)]
     pub start: Option<Time>,
     /// Bytes that `from` writes.
@@ -36,16 +37,16 @@ pub struct SessionSpec {
     /// The longest rest.
     #[serde(default)]
     pub rest: Option<Time>,
-    /// `to` reads nothing for so long.
+    /// Time after the start in which `to` reads nothing.
     #[serde(default)]
     pub late: Option<Time>,
-    /// How the session ends.
+    /// Way in which the session ends.
     #[serde(default)]
     pub ending: EndingSpec,
-    /// The ending is that of `to`, not of `from`.
+    /// Whether the ending is that of `to`, instead of `from`.
     #[serde(default)]
     pub ended_by_server: bool,
-    /// It is aborted once so many bytes were read and written.
+    /// Bytes read and written together after which the session is aborted.
     #[serde(default)]
     pub after: Option<Size>,
     /// `TCP_NODELAY`.
@@ -77,15 +78,15 @@ pub struct SessionSpec {
     pub congestion: Option<Name>,
 }
 
-/// How an end leaves.
+/// Way in which an end leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndingSpec {
-    /// Shuts down after its last byte, closes after the peer's.
+    /// The end shuts down after its last byte and closes after the peer's.
     #[default]
     HalfClose,
-    /// Closes after its last byte, whatever comes.
+    /// The end closes after its last byte, whatever comes.
     Close,
-    /// Resets the connection.
+    /// The end resets the connection.
     Abort,
 }

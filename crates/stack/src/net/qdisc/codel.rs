@@ -14,23 +14,22 @@ use super::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
 use crate::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
 
-/// The longest interval: its square in nanoseconds fits 64 bits.
+/// Longest interval. Its square in nanoseconds fits 64 bits.
 pub const MAX_INTERVAL: Nanos = Nanos::from_secs(4);
 
 /// Intervals since the last drop within which the rate of dropping is taken up again.
 const MEMORY: u64 = 16;
 
-/// What the law depends on.
+/// Parameters of CoDel's control law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
-    /// Acceptable least delay.
+    /// Acceptable standing delay.
     pub target: Nanos,
     /// Time over which the least delay is sought; at most [`MAX_INTERVAL`].
     pub interval: Nanos,
-    /// Frames are marked instead of dropped, where they may be.
+    /// Whether frames are marked instead of dropped, if their senders support ECN.
     pub ecn: bool,
-    /// Frames that waited longer than this are marked, whatever the law says; [`Nanos::MAX`] for
-    /// never.
+    /// Delay above which frames are marked at once; [`Nanos::MAX`] for never.
     pub ce_threshold: Nanos,
 }
 
@@ -45,8 +44,9 @@ impl Default for Law {
     }
 }
 
-/// What the law did.
+/// Figures of CoDel's control law.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LawStats {
     /// Frames dropped by the law.
     pub drops: u64,
@@ -54,9 +54,9 @@ pub struct LawStats {
     pub ecn_mark: u64,
     /// Frames marked because of `ce_threshold`.
     pub ce_mark: u64,
-    /// Longest frame seen, bytes on the wire.
+    /// Longest frame seen, in bytes on the wire.
     pub maxpacket: u64,
-    /// How long the last frame waited.
+    /// Time that the last frame waited.
     pub last_delay: Nanos,
 }
 
@@ -195,12 +195,12 @@ impl State {
     }
 }
 
-/// Parameters, by `tc`'s names.
+/// Parameters of `codel`, by `tc`'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Frames that may wait.
+    /// Most frames that wait.
     pub limit: u32,
-    /// The law.
+    /// Parameters of the control law.
     pub law: Law,
 }
 
@@ -210,22 +210,23 @@ impl Default for Config {
     }
 }
 
-/// Figures of `codel` alone.
+/// Figures that only `codel` has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CodelStats {
-    /// What the law did.
+    /// Figures of the control law.
     pub law: LawStats,
     /// Drops since dropping began.
     pub count: u64,
-    /// Dropping.
+    /// Whether the law is dropping frames now.
     pub dropping: bool,
-    /// When the next drop is due, from now.
+    /// Time until the next drop is due.
     pub drop_next: Option<Nanos>,
-    /// Frames dropped because `limit` waited.
+    /// Frames dropped because `limit` frames waited.
     pub drop_overlimit: u64,
 }
 
-/// One queue under the law.
+/// Qdisc `codel`: one queue under CoDel.
 #[derive(Debug)]
 pub struct Codel {
     config: Config,
@@ -256,8 +257,8 @@ impl FrameSource for Queue {
 }
 
 impl Codel {
-    /// An empty queue over a device whose packets have at most `psched_mtu` bytes with the link
-    /// header.
+    /// Returns an empty queue for a device whose packets have at most `psched_mtu` bytes with the
+    /// link header.
     pub fn new(config: Config, psched_mtu: u32) -> Self {
         Self {
             config,

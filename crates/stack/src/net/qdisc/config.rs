@@ -1,10 +1,11 @@
-//! Which queueing discipline, with which parameters: typed, and as `tc` writes it.
+//! Kind and parameters of a queueing discipline, typed and as `tc` writes them.
 
 use super::Qdisc;
 use super::codel::{self, Codel, Law, MAX_INTERVAL};
 use super::fifo::{BANDS, PfifoFast};
 use super::fq::{self, Fq};
 use super::fq_codel::{self, FqCodel};
+use super::kinds::{BUILT_IN, CustomQdisc, QdiscSetup};
 use super::param::{self, Bits, Size, Time};
 use super::tbf::{self, Tbf};
 use crate::device::{Capabilities, Medium};
@@ -18,70 +19,87 @@ use thiserror::Error;
 /// A turn shorter than this makes the round robin spin (`quantum`).
 const QUANTUM: RangeInclusive<u32> = 256..=1 << 20;
 
-/// A queueing discipline with its parameters. [`FromStr`] reads what would follow `tc qdisc replace
-/// dev DEV root`, [`Display`](fmt::Display) prints it so.
+/// Queueing discipline with its parameters.
+///
+/// [`FromStr`] parses the words that follow `tc qdisc replace dev DEV root`, and
+/// [`Display`](fmt::Display) prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QdiscConfig {
-    /// Three bands in strict order.
+    /// `pfifo_fast`: three bands in strict order of priority.
     PfifoFast {
-        /// Frames that may wait in each band (`txqueuelen` of the device in Linux).
+        /// Most frames that wait in each band (`txqueuelen` of the device in Linux).
         limit: u32,
     },
-    /// Fair queueing with departure times.
+    /// `fq`: fair queueing with departure times.
     Fq(fq::Config),
-    /// Fair queueing under CoDel.
+    /// `fq_codel`: fair queueing under CoDel.
     FqCodel(fq_codel::Config),
-    /// One queue under CoDel.
+    /// `codel`: one queue under CoDel.
     Codel(codel::Config),
-    /// The token bucket filter.
+    /// `tbf`: the token bucket filter.
     Tbf(tbf::Config),
-    /// One of these at each queue of the device, which is what neap does in any case.
+    /// `mq`: one of these at each queue of the device, which is how neap arranges every qdisc.
     Mq(Box<Self>),
+    /// One of a user's own, see [`QdiscConfig::custom`].
+    Custom(CustomQdisc),
 }
 
 impl Default for QdiscConfig {
-    /// `pfifo_fast`, the kernel's `net.core.default_qdisc`.
+    /// Returns `pfifo_fast`, the kernel's `net.core.default_qdisc`.
     fn default() -> Self {
         Self::PfifoFast { limit: PfifoFast::TXQUEUELEN as u32 }
     }
 }
 
-/// Why a description of a qdisc makes no sense.
+/// Reason why a description of a qdisc was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum QdiscError {
-    /// Nothing was said.
-    #[error("no qdisc is named; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
+    /// The text is empty.
+    #[error("no qdisc is named; there are {BUILT_IN}")]
     Empty,
-    /// There is none of this name.
-    #[error("unknown qdisc {0:?}; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
-    UnknownKind(String),
-    /// It has no such parameter.
+    /// There is no qdisc of this name.
+    #[error("unknown qdisc {kind:?}; there are {available}")]
+    UnknownKind {
+        /// Name that was given.
+        kind: String,
+        /// Names that there are.
+        available: String,
+    },
+    /// The name of a kind to be registered is not one visible word.
+    #[error("qdisc name {0:?}: use one visible word")]
+    Name(&'static str),
+    /// The name of a kind to be registered is that of another one.
+    #[error("a qdisc {0:?} is there already: choose another name")]
+    Taken(&'static str),
+    /// The qdisc has no such parameter.
     #[error("{kind} has no parameter {name:?}")]
     UnknownParameter {
-        /// The qdisc.
+        /// Name of the qdisc.
         kind: &'static str,
-        /// What was said.
+        /// The parameter that was given.
         name: String,
     },
-    /// The text ends behind the parameter's name.
+    /// The text ends behind the name of this parameter.
     #[error("parameter {0:?} needs a value")]
     MissingValue(String),
     /// The value is not of the parameter's kind, or out of its range.
     #[error("{value:?} is no value for {name}: it must be {expected}")]
     BadValue {
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// What was said.
+        /// The value that was given.
         value: String,
-        /// What it should have been.
+        /// The values that the parameter takes.
         expected: &'static str,
     },
-    /// The qdisc cannot do without this parameter.
+    /// The qdisc needs a parameter that was not given.
     #[error("{kind} needs {name}")]
     MissingParameter {
-        /// The qdisc.
+        /// Name of the qdisc.
         kind: &'static str,
-        /// What is missing.
+        /// Name of the missing parameter.
         name: &'static str,
     },
 }
@@ -96,7 +114,7 @@ fn psched_mtu(capabilities: &Capabilities) -> u32 {
 }
 
 impl QdiscConfig {
-    /// Its name.
+    /// Returns the name of the qdisc.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::PfifoFast { .. } => "pfifo_fast",
@@ -105,11 +123,21 @@ impl QdiscConfig {
             Self::Codel(_) => "codel",
             Self::Tbf(_) => "tbf",
             Self::Mq(_) => "mq",
+            Self::Custom(own) => own.name(),
         }
     }
 
-    /// An empty one for one queue of a device. `seed` decides which flows share a bucket and must
-    /// be secret.
+    /// Describes a qdisc of your own. `factory` makes one for each queue of a device, when the
+    /// qdisc is set. Use [`QdiscKinds`](super::kinds::QdiscKinds) to give it by name.
+    pub fn custom(
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(CustomQdisc::new(name, factory))
+    }
+
+    /// Makes an empty qdisc for one queue of a device. `seed` decides which flows share a bucket
+    /// and must be secret.
     pub fn build(&self, capabilities: &Capabilities, seed: u64) -> Box<dyn Qdisc> {
         let mtu = psched_mtu(capabilities);
         match self {
@@ -119,6 +147,7 @@ impl QdiscConfig {
             Self::Codel(config) => Box::new(Codel::new(*config, mtu)),
             Self::Tbf(config) => Box::new(Tbf::new(*config)),
             Self::Mq(child) => child.build(capabilities, seed),
+            Self::Custom(own) => own.build(&QdiscSetup { config: self, capabilities, seed }),
         }
     }
 }
@@ -191,6 +220,10 @@ impl<'a> Words<'a> {
     }
 }
 
+fn unknown(kind: &str) -> QdiscError {
+    QdiscError::UnknownKind { kind: kind.to_owned(), available: BUILT_IN.to_owned() }
+}
+
 impl FromStr for QdiscConfig {
     type Err = QdiscError;
 
@@ -208,12 +241,12 @@ impl FromStr for QdiscConfig {
                 let (_, child) = text.trim_ascii_start().split_at("mq".len());
                 let child = match words.next() {
                     None => Self::default(),
-                    Some("mq") => return Err(QdiscError::UnknownKind("mq under mq".to_owned())),
+                    Some("mq") => return Err(unknown("mq under mq")),
                     Some(_) => child.parse()?,
                 };
                 Ok(Self::Mq(Box::new(child)))
             }
-            other => Err(QdiscError::UnknownKind(other.to_owned())),
+            other => Err(unknown(other)),
         }
     }
 }
@@ -373,6 +406,7 @@ impl fmt::Display for QdiscConfig {
                 })
             }
             Self::Mq(child) => write!(f, " {child}"),
+            Self::Custom(_) => Ok(()),
         }
     }
 }
@@ -476,7 +510,7 @@ mod tests {
     #[test]
     fn nonsense_is_told_by_kind() {
         assert_eq!(parse("  "), Err(QdiscError::Empty));
-        assert_eq!(parse("htb"), Err(QdiscError::UnknownKind("htb".into())));
+        assert_eq!(parse("htb"), Err(unknown("htb")));
         let unknown = QdiscError::UnknownParameter { kind: "fq", name: "target".into() };
         assert_eq!(parse("fq target 5ms"), Err(unknown));
         assert_eq!(parse("fq limit"), Err(QdiscError::MissingValue("limit".into())));

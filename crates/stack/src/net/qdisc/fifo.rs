@@ -7,13 +7,13 @@ use crate::frame::Frame;
 use neap_tcp::time::Instant;
 use std::collections::VecDeque;
 
-/// Bands of `pfifo_fast` and `fq`.
+/// Number of bands in `pfifo_fast` and `fq`.
 pub const BANDS: usize = 3;
 
-/// Band of each `skb->priority`.
+/// Band of each priority (`skb->priority`).
 pub const PRIOMAP: [u8; 16] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// Three bands in strict order, each with its own limit and tail drop.
+/// Qdisc `pfifo_fast`: three bands in strict order, each with its own limit and tail drop.
 ///
 /// Cost: one move of the frame in, one out; the rings grow to the longest queue seen.
 #[derive(Debug)]
@@ -24,10 +24,10 @@ pub struct PfifoFast {
 }
 
 impl PfifoFast {
-    /// `txqueuelen` of an Ethernet device, super-frames per band.
+    /// Default limit of a band in super-frames: `txqueuelen` of an Ethernet device.
     pub const TXQUEUELEN: usize = 1000;
 
-    /// An empty queue of `limit` super-frames per band.
+    /// Returns an empty queue of `limit` super-frames per band.
     pub fn new(limit: usize) -> Self {
         Self { bands: Default::default(), limit, stats: QdiscStats::default() }
     }

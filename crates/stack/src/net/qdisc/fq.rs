@@ -1,11 +1,11 @@
 //! `fq`: fair queueing with earliest departure times (Linux's `net/sched/sch_fq.c`).
 //!
 //! Each flow has a queue; flows are served in deficit round robin within three weighted bands, and
-//! a flow whose next frame may not go yet is set aside until it may. So this is what executes the
-//! stamps of paced TCP sockets, and what spaces the datagrams of sockets with `SO_MAX_PACING_RATE`.
+//! a flow whose next frame may not go yet is set aside until it may. So `fq` keeps to the departure
+//! times of paced TCP sockets, and spaces the datagrams of sockets with `SO_MAX_PACING_RATE`.
 //!
-//! One rule differs from Linux: a frame that may leave earlier than those of its flow that wait (a
-//! pure ACK behind paced data) brings the flow's turn forward; Linux lets it wait.
+//! One rule differs from Linux: a frame that may leave earlier than the waiting frames of its flow
+//! (a pure ACK behind paced data) brings the flow's turn forward; Linux lets it wait.
 //!
 //! Cost: O(1) per frame; O(log n) in the flows set aside, when one is set aside or taken back, and
 //! in a flow's frames that came in another order than they leave. Nothing is allocated once the
@@ -24,7 +24,7 @@ use neap_tcp::time::{Instant, Nanos, Rate};
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Flows, those that are kept for a while after their last frame included, for each bucket.
+/// Most flows per bucket, including those that are kept for a while after their last frame.
 pub const FLOWS_PER_BUCKET: usize = 64;
 
 /// Frames that may wait in the fast path.
@@ -39,36 +39,37 @@ const GC_MAX: usize = 8;
 /// The longest wait that a rate imposes between two frames.
 const LONGEST_GAP: Nanos = Nanos::from_secs(1);
 
-/// Parameters, by `tc`'s names.
+/// Parameters of `fq`, by `tc`'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Frames that may wait in each band.
+    /// Most frames that wait in each band.
     pub limit: u32,
-    /// Frames that may wait in each flow.
+    /// Most frames that wait in each flow.
     pub flow_limit: u32,
-    /// Bytes of a flow's turn; twice a whole packet if not set.
+    /// Bytes of a flow's turn; `None` is twice a whole packet.
     pub quantum: Option<u32>,
-    /// Bytes of a new flow's first turn; ten whole packets if not set.
+    /// Bytes of a new flow's first turn; `None` is ten whole packets.
     pub initial_quantum: Option<u32>,
-    /// No flow is faster than this.
+    /// Highest rate of any flow.
     pub maxrate: Rate,
-    /// Room for so many flows from the start; bounds their number.
+    /// Number of buckets, for which room is made at the start. It bounds the number of flows.
     pub buckets: u32,
-    /// Frames without a socket make at most this many flows, and one more; a power of two less one.
+    /// Most flows, less one, that frames without a socket make: a power of two less one.
     pub orphan_mask: u32,
-    /// `pacing` or `nopacing`: rates are obeyed. Stamps always are.
+    /// Whether rates are obeyed (`pacing`, `nopacing`). Departure times always are.
     pub pacing: bool,
-    /// A flow that had no frame for so long has a whole turn again.
+    /// Time without a frame after which a flow has a whole turn again.
     pub refill_delay: Nanos,
-    /// Sockets of at most this rate get no turns: each of their frames is spaced.
+    /// Rate up to which a socket's frames are all spaced, without turns.
     pub low_rate_threshold: Rate,
-    /// Frames that leave later than this after they might are marked CE; [`Nanos::MAX`] for never.
+    /// Lateness above which a frame is marked CE when it leaves; [`Nanos::MAX`] for never.
     pub ce_threshold: Nanos,
-    /// The driver may come so much late, to serve several flows at once.
+    /// Time that the driver may be late, so that it serves several flows at once.
     pub timer_slack: Nanos,
-    /// Stamps further ahead than this are not believed.
+    /// Furthest departure time that is accepted, from now.
     pub horizon: Nanos,
-    /// Such frames are dropped (`horizon_drop`) or get the latest stamp (`horizon_cap`).
+    /// Whether frames with a later departure time are dropped (`horizon_drop`), or get the latest
+    /// one accepted (`horizon_cap`).
     pub horizon_drop: bool,
     /// Band of each priority.
     pub priomap: [u8; 16],
@@ -99,40 +100,41 @@ impl Default for Config {
     }
 }
 
-/// Figures of `fq` alone (`tc_fq_qd_stats`).
+/// Figures that only `fq` has (`tc_fq_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqStats {
-    /// Flows known.
+    /// Number of flows.
     pub flows: u32,
     /// Flows without frames.
     pub inactive_flows: u32,
-    /// Flows set aside until their next frame may go.
+    /// Flows that are set aside until their next frame may go.
     pub throttled_flows: u32,
-    /// Times that a flow was set aside.
+    /// How often a flow was set aside.
     pub throttled: u64,
-    /// Flows forgotten.
+    /// Flows that were forgotten after a time without frames.
     pub gc_flows: u64,
-    /// Frames that passed all flows by.
+    /// Frames that bypassed all flows (the fast path).
     pub fastpath_packets: u64,
-    /// Frames that found no place for a new flow, and passed all flows by.
+    /// Frames that found no room for a new flow, and bypassed all flows.
     pub allocation_errors: u64,
-    /// Frames dropped because their flow had `flow_limit`.
+    /// Frames dropped because `flow_limit` frames of their flow waited.
     pub flows_plimit: u64,
-    /// Frames dropped because their band had `limit`.
+    /// Frames dropped because `limit` frames of their band waited.
     pub band_drops: [u64; BANDS],
     /// Frames that wait in each band.
     pub band_pkt_count: [u32; BANDS],
-    /// Frames so long that their gap was cut to a second.
+    /// Frames so long that the gap behind them was cut to a second.
     pub pkts_too_long: u64,
     /// Frames marked CE.
     pub ce_mark: u64,
-    /// Frames dropped because of a stamp beyond the horizon.
+    /// Frames dropped because their departure time was beyond the horizon.
     pub horizon_drops: u64,
-    /// Frames whose stamp was cut to the horizon.
+    /// Frames whose departure time was cut to the horizon.
     pub horizon_caps: u64,
-    /// When the next flow comes back, from now.
+    /// Time until the next flow that was set aside comes back.
     pub time_next_delayed_flow: Option<Nanos>,
-    /// Mean lateness of coming back.
+    /// Mean lateness with which flows come back.
     pub unthrottle_latency: Nanos,
 }
 
@@ -219,7 +221,7 @@ struct Band {
     credit: i64,
 }
 
-/// The queueing discipline.
+/// Qdisc `fq`.
 #[derive(Debug)]
 pub struct Fq {
     config: Config,
@@ -247,8 +249,8 @@ pub struct Fq {
 }
 
 impl Fq {
-    /// An empty queue over a device whose packets have at most `psched_mtu` bytes with the link
-    /// header. `seed` is secret.
+    /// Returns an empty queue for a device whose packets have at most `psched_mtu` bytes with the
+    /// link header. `seed` is secret.
     pub fn new(config: Config, psched_mtu: u32, seed: u64) -> Self {
         let quantum = config.quantum.unwrap_or(psched_mtu.saturating_mul(2)).max(1);
         let initial_quantum = config.initial_quantum.unwrap_or(psched_mtu.saturating_mul(10));

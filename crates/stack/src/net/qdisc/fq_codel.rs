@@ -1,8 +1,8 @@
 //! `fq_codel`: flow queues, each under CoDel (RFC 8290; Linux's `net/sched/sch_fq_codel.c`).
 //!
 //! Flows are hashed to a fixed number of queues. A queue that becomes active is new and served
-//! before the old ones, for one quantum; so what sends little does not wait behind what sends much.
-//! When the whole is too long, the longest queue loses its head.
+//! before the old ones, for one quantum; so a flow that sends little does not wait behind one that
+//! sends much. When too many frames wait, the longest queue loses frames at its head.
 //!
 //! Cost: O(1) per frame; one look at each queue per [`Config::drop_batch`] frames dropped over the
 //! limit. A queue is 88 bytes, all are there from the start.
@@ -17,20 +17,20 @@ use crate::keyed::Keyed;
 use core::hash::BuildHasher;
 use neap_tcp::time::Instant;
 
-/// Parameters, by `tc`'s names.
+/// Parameters of `fq_codel`, by `tc`'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Frames that may wait.
+    /// Most frames that wait.
     pub limit: u32,
-    /// Queues.
+    /// Number of queues.
     pub flows: u32,
-    /// Bytes of a queue's turn; one whole packet if not set.
+    /// Bytes of a queue's turn; `None` is one whole packet.
     pub quantum: Option<u32>,
-    /// Bytes of memory that may wait.
+    /// Most bytes of memory that waiting frames take.
     pub memory_limit: u32,
-    /// Frames dropped at once when there are too many.
+    /// Frames dropped at once when too many wait.
     pub drop_batch: u32,
-    /// CoDel's.
+    /// Parameters of CoDel's control law.
     pub law: Law,
 }
 
@@ -47,22 +47,23 @@ impl Default for Config {
     }
 }
 
-/// Figures of `fq_codel` alone (`tc_fq_codel_qd_stats`).
+/// Figures that only `fq_codel` has (`tc_fq_codel_qd_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FqCodelStats {
-    /// What the law did, in all queues.
+    /// Figures of the control law, for all queues together.
     pub law: LawStats,
     /// Frames dropped over a limit.
     pub drop_overlimit: u64,
     /// Packets dropped because of the memory limit.
     pub drop_overmemory: u64,
-    /// Times that a queue became active.
+    /// How often a queue became active.
     pub new_flow_count: u64,
-    /// Queues on the list of new ones.
+    /// Number of queues on the list of new ones.
     pub new_flows_len: u32,
-    /// Queues on the list of old ones.
+    /// Number of queues on the list of old ones.
     pub old_flows_len: u32,
-    /// Bytes of memory that wait.
+    /// Bytes of memory of the frames that wait.
     pub memory_usage: u64,
 }
 
@@ -118,7 +119,7 @@ impl FrameSource for FlowQueue<'_> {
     }
 }
 
-/// The queueing discipline.
+/// Qdisc `fq_codel`.
 #[derive(Debug)]
 pub struct FqCodel {
     config: Config,
@@ -133,8 +134,8 @@ pub struct FqCodel {
 }
 
 impl FqCodel {
-    /// An empty queue over a device whose packets have at most `psched_mtu` bytes with the link
-    /// header. `seed` is secret.
+    /// Returns an empty queue for a device whose packets have at most `psched_mtu` bytes with the
+    /// link header. `seed` is secret.
     pub fn new(config: Config, psched_mtu: u32, seed: u64) -> Self {
         Self {
             quantum: config.quantum.unwrap_or(psched_mtu).max(1).into(),

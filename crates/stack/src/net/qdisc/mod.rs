@@ -1,14 +1,15 @@
-//! Queueing disciplines: where frames wait in front of a device.
+//! Queueing disciplines, in which frames wait in front of a device.
 //!
-//! A [`QdiscConfig`](config::QdiscConfig) says which one, by `tc`'s names; a
-//! [`Report`](report::Report) is what `tc -s qdisc` prints. A port has one; a device of several
-//! queues has one at each, as `mq` arranges it.
+//! A [`QdiscConfig`](config::QdiscConfig) names one by `tc`'s words; a [`Report`](report::Report)
+//! has the figures that `tc -s qdisc` prints. A port has one qdisc; a device of several queues has
+//! one at each, as `mq` arranges it.
 
 pub mod codel;
 pub mod config;
 pub mod fifo;
 pub mod fq;
 pub mod fq_codel;
+pub mod kinds;
 mod lists;
 mod param;
 pub mod report;
@@ -22,24 +23,25 @@ use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 pub use neap_tcp::transmit::egress::Verdict;
 
-/// What `dequeue` found.
+/// Result of [`Qdisc::dequeue`].
 #[expect(clippy::large_enum_variant, reason = "a box would cost an allocation per frame")]
 #[derive(Debug)]
 pub enum Dequeued {
-    /// A frame to submit.
+    /// A frame to give to the device.
     Frame(Frame),
     /// Frames wait, but none may go before this instant.
     NotBefore(Instant),
-    /// The queue is empty.
+    /// No frame waits.
     Empty,
 }
 
-/// Frames that a qdisc gave up. They are handed out so that the caller drops them outside its lock:
-/// the drop of a credit wakes a socket.
+/// Frames that a qdisc drops. The caller drops them outside of the qdisc's lock, since the drop of
+/// a credit wakes a socket.
 pub type Dropped = smallvec::SmallVec<[Frame; 1]>;
 
-/// `tc -s qdisc` figures.
+/// Figures that all qdiscs have (`tc -s qdisc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QdiscStats {
     /// Bytes sent, headers of every wire segment included.
     pub bytes: u64,
@@ -47,31 +49,31 @@ pub struct QdiscStats {
     pub packets: u64,
     /// Super-frames dropped.
     pub drops: u64,
-    /// Dequeues that were put off (shaping).
+    /// How often a dequeue was put off by shaping.
     pub overlimits: u64,
     /// Frames that the device gave back.
     pub requeues: u64,
-    /// Bytes waiting, by [`Frame::wire_len`].
+    /// Bytes that wait, by [`Frame::wire_len`].
     pub backlog_bytes: u64,
     /// Super-frames waiting.
     pub backlog_packets: u32,
 }
 
 impl QdiscStats {
-    /// A frame came in.
-    fn on_queued(&mut self, bytes: u64) {
+    /// A frame of so many bytes came in.
+    pub fn on_queued(&mut self, bytes: u64) {
         self.backlog_packets += 1;
         self.backlog_bytes += bytes;
     }
 
     /// A frame left, whatever became of it.
-    fn on_left(&mut self, bytes: u64) {
+    pub fn on_left(&mut self, bytes: u64) {
         self.backlog_packets -= 1;
         self.backlog_bytes -= bytes;
     }
 
     /// A frame left for the device.
-    fn on_sent(&mut self, bytes: u64) {
+    pub fn on_sent(&mut self, bytes: u64) {
         self.on_left(bytes);
         self.bytes += bytes;
         self.packets += 1;
@@ -89,46 +91,49 @@ impl QdiscStats {
     }
 }
 
-/// A queueing discipline. O(1) per frame, O(log n) where it keeps times in order; owned by a port
-/// and called under its lock, so it must never call out.
+/// Queueing discipline of one port.
+///
+/// The port calls it under its lock, so it must never call out. A frame should cost O(1), or O(log
+/// n) where departure times are kept in order.
 pub trait Qdisc: Send {
-    /// Takes the frame, or gives it (or others) up and says so.
+    /// Takes the frame, or drops it or others by moving them to `dropped`.
     fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict;
 
-    /// The next frame that may go at `now`; an AQM may give up others on the way.
+    /// Returns the next frame that may go at `now`. It may drop others before, as AQM does.
     fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued;
 
-    /// Frames that wait.
+    /// Returns how many frames wait.
     fn len(&self) -> usize;
 
-    /// Whether none waits.
+    /// Returns whether no frame waits.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All frames, those of one flow in their order: for the qdisc that takes this one's place.
+    /// Returns all frames, those of one flow in their order, for the qdisc that replaces this one.
     fn into_frames(self: Box<Self>) -> Vec<Frame>;
 
-    /// Whether frames are held until their departure (`fq`).
+    /// Returns whether frames are held until their departure, as `fq` does.
     fn holds_until_departure(&self) -> bool {
         false
     }
 
-    /// Adds how late frames left that were held until their departure.
+    /// Adds the lateness of frames that were held until their departure.
     fn add_departures(&self, _: &mut Departures) {}
 
-    /// Whether an empty queue may be passed by (`TCQ_F_CAN_BYPASS`).
+    /// Returns whether a frame may bypass the empty queue (`TCQ_F_CAN_BYPASS`).
     fn can_bypass(&self) -> bool {
         false
     }
 
-    /// Figures since the start and now.
+    /// Returns the figures that all qdiscs have.
     fn stats(&self) -> QdiscStats;
 
-    /// Kind and parameters, the defaults filled in.
+    /// Returns kind and parameters, with defaults filled in. A qdisc of a user's own returns what it
+    /// was made with, [`QdiscSetup::config`](kinds::QdiscSetup::config).
     fn config(&self) -> config::QdiscConfig;
 
-    /// Figures of this kind alone. `now` is what times are told from.
+    /// Returns the figures of this kind alone. Times in them are relative to `now`.
     fn xstats(&self, _now: Instant) -> report::Xstats {
         report::Xstats::None
     }

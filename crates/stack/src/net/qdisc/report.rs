@@ -1,4 +1,4 @@
-//! What `tc -s qdisc show` prints.
+//! Figures of a qdisc, which print as `tc -s qdisc show` does.
 
 use super::QdiscStats;
 use super::codel::{CodelStats, LawStats};
@@ -8,10 +8,11 @@ use super::fq_codel::FqCodelStats;
 use super::param::Time;
 use core::fmt;
 
-/// Figures of one kind of qdisc.
+/// Figures that only one kind of qdisc has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Xstats {
-    /// It has none of its own.
+    /// The qdisc has no figures of its own.
     #[default]
     None,
     /// Figures of `fq`.
@@ -22,19 +23,20 @@ pub enum Xstats {
     Codel(CodelStats),
 }
 
-/// A qdisc with its parameters and figures.
+/// Qdisc with its parameters and figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
-    /// Kind and parameters.
+    /// Kind and parameters of the qdisc.
     pub config: QdiscConfig,
-    /// What all kinds count.
+    /// Figures that all qdiscs have.
     pub stats: QdiscStats,
-    /// What only this one counts.
+    /// Figures that only this kind has.
     pub xstats: Xstats,
 }
 
 impl fmt::Display for Report {
-    /// As `tc -s qdisc show`, several lines.
+    /// Prints several lines, as `tc -s qdisc show` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QdiscStats {
             bytes,

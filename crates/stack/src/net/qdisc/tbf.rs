@@ -2,8 +2,8 @@
 //! queue that is limited in bytes.
 //!
 //! A super-frame that is longer than the bucket could never leave: it is cut into its segments when
-//! it comes (`tbf_segment`); what is longer even so is dropped. Tokens are times, as in Linux: how
-//! long a frame takes at the rate.
+//! it comes (`tbf_segment`), and segments that are too long are dropped. Tokens are times, as in
+//! Linux: how long a frame takes at the rate.
 //!
 //! Cost: O(1) per frame, and that of cutting.
 
@@ -15,16 +15,17 @@ use crate::net::gso;
 use crate::wire::ChecksumBy;
 use neap_tcp::time::{Instant, Nanos, Rate};
 
-/// Parameters, by `tc`'s names.
+/// Parameters of `tbf`, by `tc`'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes per second.
+    /// Rate at which frames leave.
     pub rate: Rate,
-    /// Size of the bucket, bytes.
+    /// Size of the bucket, in bytes.
     pub burst: u32,
-    /// Bytes that may wait.
+    /// Most bytes that wait.
     pub limit: u32,
-    /// Second bucket: no frames closer than this, and its size in bytes (`peakrate`, `mtu`).
+    /// Peak rate, which keeps frames apart, and the size of its bucket in bytes (`peakrate`,
+    /// `mtu`).
     pub peak: Option<(Rate, u32)>,
 }
 
@@ -50,7 +51,7 @@ impl Bucket {
     }
 }
 
-/// The queueing discipline.
+/// Qdisc `tbf`.
 #[derive(Debug)]
 pub struct Tbf {
     config: Config,
@@ -66,7 +67,7 @@ pub struct Tbf {
 }
 
 impl Tbf {
-    /// An empty queue with full buckets.
+    /// Returns an empty queue with full buckets.
     pub fn new(config: Config) -> Self {
         let max_size = config.peak.map_or(config.burst, |(_, mtu)| mtu.min(config.burst));
         Self {

@@ -1,0 +1,108 @@
+//! Figures of a running stack, to be read only.
+
+use crate::clock;
+use crate::engine::Engine;
+use neap_stack::drop_reason::DropReason;
+use neap_stack::interface::InterfaceInfo;
+use neap_stack::neighbor::Neighbor;
+use neap_stack::qdisc::report::Report;
+use neap_stack::route::RouteEntry;
+use neap_stack::socket::tcp::FlowInfo;
+use neap_stack::stack::Usage;
+use neap_stack::stats::IpCounter;
+use neap_tcp::config::Config;
+use neap_tcp::counters::Counter;
+use neap_tcp::lateness::Departures;
+use std::sync::Arc;
+
+/// The figures of a running stack: flows, interfaces, routes, counters, drops.
+///
+/// [`Stack::host`](crate::Stack::host) gives one. It only reads: nothing of the stack can be
+/// changed through it. Each call answers for the moment of the call.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> Host<'a> {
+    pub(crate) fn new(engine: &'a Engine) -> Self {
+        Self { engine }
+    }
+
+    /// Every TCP connection with its state, its figures and the places of its bytes (`ss -tin`).
+    /// Waits for threads that are in a call on one of them.
+    pub fn flows(&self) -> Vec<FlowInfo> {
+        self.engine.stack.flows(clock::now())
+    }
+
+    /// All interfaces with their addresses, queues and neighbours.
+    pub fn interfaces(&self) -> Vec<InterfaceInfo> {
+        self.engine.stack.interfaces(clock::now())
+    }
+
+    /// The neighbours of all interfaces (`ip neighbor`).
+    pub fn neighbors(&self) -> Vec<Neighbor> {
+        self.interfaces().into_iter().flat_map(|each| each.neighbors).collect()
+    }
+
+    /// All routes (`ip route`).
+    pub fn routes(&self) -> Vec<RouteEntry> {
+        self.engine.stack.routes()
+    }
+
+    /// The queueing discipline of each queue of the device with its figures. Each prints as
+    /// `tc -s qdisc` does. Waits for threads that send.
+    pub fn qdiscs(&self) -> Vec<Report> {
+        self.engine.stack.qdiscs(clock::now(), self.engine.interface)
+    }
+
+    /// All counters of TCP, by the names of `nstat`.
+    pub fn tcp_counters(&self) -> Vec<(Counter, u64)> {
+        self.engine.stack.tcp_counters()
+    }
+
+    /// One counter of TCP.
+    pub fn tcp_counter(&self, counter: Counter) -> u64 {
+        self.engine.stack.tcp_counter(counter)
+    }
+
+    /// All counters of IP, ICMP and UDP, by the names of `nstat`.
+    pub fn ip_counters(&self) -> Vec<(IpCounter, u64)> {
+        self.engine.stack.ip_counters().iter().collect()
+    }
+
+    /// One counter of IP, ICMP or UDP.
+    pub fn ip_counter(&self, counter: IpCounter) -> u64 {
+        self.engine.stack.ip_counters().get(counter)
+    }
+
+    /// How many packets were dropped, for every reason that there is.
+    pub fn drops(&self) -> Vec<(DropReason, u64)> {
+        self.engine.stack.drops().iter().collect()
+    }
+
+    /// How many packets were dropped for one reason.
+    pub fn drops_for(&self, reason: DropReason) -> u64 {
+        self.engine.stack.drops().get(reason)
+    }
+
+    /// Packets that the devices lost before the stack could receive them.
+    pub fn receive_drops(&self) -> u64 {
+        self.engine.stack.receive_drops()
+    }
+
+    /// How late the frames left that were held until their time.
+    pub fn departures(&self) -> Departures {
+        self.engine.stack.departures()
+    }
+
+    /// How many sockets there are, by kind.
+    pub fn usage(&self) -> Usage {
+        self.engine.stack.usage()
+    }
+
+    /// The settings of TCP that new sockets get.
+    pub fn config(&self) -> Arc<Config> {
+        self.engine.stack.config()
+    }
+}

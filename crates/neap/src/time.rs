@@ -1,0 +1,3 @@
+//! Points in time, lengths of time, and rates.
+
+pub use neap_tcp::time::{Instant, Nanos, Rate};

@@ -1,0 +1,77 @@
+//! What becomes of sockets, shards and subscribers when an interface changes or goes.
+
+use super::Host;
+use crate::event::StackEvent;
+use crate::net::error::NetError;
+use crate::net::interface::{Interface, InterfaceId, LinkChanges};
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+
+impl Host {
+    /// Takes an interface out: no packet comes or leaves by it, what waits is dropped, and its
+    /// device is closed.
+    fn detach(&self, now: Instant, id: InterfaceId) -> Result<Arc<Interface>, NetError> {
+        let interface = self.net.topology.remove(id)?;
+        for shard in &self.shards {
+            shard.remove_queues(id);
+        }
+        interface.close(now);
+        Ok(interface)
+    }
+
+    /// Removes an interface. As in Linux, connections that have no other way stay, and fail when
+    /// they time out.
+    pub(crate) fn remove_interface(&self, now: Instant, id: InterfaceId) -> Result<(), NetError> {
+        self.detach(now, id)?;
+        self.events.tell(&StackEvent::InterfaceRemoved { interface: id });
+        Ok(())
+    }
+
+    /// Removes all interfaces with their routes, and closes their devices.
+    pub(crate) fn remove_interfaces(&self, now: Instant) {
+        for interface in self.net.topology.interfaces() {
+            // Another thread may have removed it meanwhile.
+            let _ = self.remove_interface(now, interface.id());
+        }
+    }
+
+    /// The device of an interface is gone, and the interface with it. Sockets that have no other
+    /// way fail at once. Costs a look at each socket.
+    fn lose_interface(&self, now: Instant, id: InterfaceId) -> Result<(), NetError> {
+        let interface = self.detach(now, id)?;
+        let is_last = self.net.topology.interfaces().is_empty();
+        for socket in self.demux.connections() {
+            socket.on_device_gone(self, now, id);
+        }
+        self.udp.on_device_gone(self, now, id, is_last);
+        let name = interface.info(now).name;
+        self.events.tell(&StackEvent::DeviceGone { interface: id, name });
+        Ok(())
+    }
+
+    /// What a look at the device of an interface has brought becomes known.
+    pub(crate) fn on_link_changes(
+        &self,
+        now: Instant,
+        interface: &Interface,
+        changes: LinkChanges,
+    ) -> Result<(), NetError> {
+        let id = interface.id();
+        if changes.is_gone {
+            return self.lose_interface(now, id);
+        }
+        if changes != LinkChanges::default() {
+            self.net.topology.note_change();
+        }
+        if let Some(is_up) = changes.link {
+            self.events.tell(&match is_up {
+                true => StackEvent::LinkUp { interface: id },
+                false => StackEvent::LinkDown { interface: id },
+            });
+        }
+        if let Some(mtu) = changes.mtu {
+            self.events.tell(&StackEvent::MtuChanged { interface: id, mtu });
+        }
+        Ok(())
+    }
+}

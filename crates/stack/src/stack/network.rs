@@ -1,0 +1,266 @@
+//! Interfaces, addresses, routes and neighbours of a stack, which may change while it runs.
+//!
+//! A change acts on open connections as in Linux, at their next segment: they find their way
+//! again, and their segments follow its MTU. Cost: a lookup of the route for each socket that
+//! sends afterwards; nothing for one that does not.
+
+use super::{Stack, StackError};
+use crate::device::{Device, LinkStatus};
+use crate::event::{StackEvent, Subscription};
+use crate::net::Visit;
+use crate::net::error::NetError;
+use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo, LinkChanges, Parts};
+use crate::net::neighbor::{LinkAddress, Neighbor};
+use crate::net::port::Port;
+use crate::net::qdisc::config::QdiscConfig;
+use crate::net::route::{Prefix, RouteEntry};
+use core::net::IpAddr;
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+
+impl Stack {
+    /// Attaches a device with these addresses; routes to their networks are added. Each queue pair
+    /// is served by one shard, in turn, behind a `pfifo_fast`.
+    ///
+    /// # Errors
+    /// [`StackError::NoQueues`] if the device has none; [`StackError::Net`] for an address that
+    /// cannot be that of a host.
+    pub fn add_interface(
+        &self,
+        now: Instant,
+        device: Device,
+        addresses: &[Address],
+    ) -> Result<InterfaceId, StackError> {
+        let Device { name, capabilities, queues, monitor } = device;
+        if queues.is_empty() {
+            return Err(StackError::NoQueues(name));
+        }
+        for &address in addresses {
+            if let Some(fault) = address.fault() {
+                return Err(NetError::Address { address, fault }.into());
+            }
+        }
+        let host = &self.host;
+        let mut ports = Vec::new();
+        let mut receivers = Vec::new();
+        for (index, pair) in queues.into_iter().enumerate() {
+            let bell = host.shards[index % host.shards.len()].list.bell().clone();
+            let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
+            ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, bell.into(), now)));
+            receivers.push(pair.rx);
+        }
+        let id = host.net.topology.name_interface();
+        let interface = Arc::new(Interface::new(Parts {
+            id,
+            name,
+            capabilities,
+            addresses: addresses.to_vec(),
+            ports,
+            monitor,
+            seed: host.fork_seed(),
+            counters: host.net.counters.clone(),
+            housekeeping: host.net.housekeeping.clone(),
+        }));
+        host.net.topology.add(interface.clone());
+        for (index, rx) in receivers.into_iter().enumerate() {
+            let port = interface.ports()[index].clone();
+            host.shards[index % host.shards.len()].add_queue(interface.clone(), port, rx);
+        }
+        host.events.tell(&StackEvent::InterfaceAdded { interface: id });
+        // The device may have changed since it was opened.
+        self.look_at_link(now, id)?;
+        Ok(id)
+    }
+
+    /// Removes an interface with its addresses, routes and neighbours, and closes its device. What
+    /// waits to be sent is dropped and counted. Connections that have no other way are not told:
+    /// as in Linux they fail when they time out, and go on if a way comes back before.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn remove_interface(&self, now: Instant, interface: InterfaceId) -> Result<(), NetError> {
+        self.host.remove_interface(now, interface)
+    }
+
+    /// Removes all interfaces with their routes, and closes their devices.
+    pub fn remove_interfaces(&self, now: Instant) {
+        self.host.remove_interfaces(now);
+    }
+
+    /// Figures of all interfaces, in the order in which they were added.
+    pub fn interfaces(&self, now: Instant) -> Vec<InterfaceInfo> {
+        let interfaces = self.host.net.topology.interfaces();
+        interfaces.iter().map(|interface| interface.info(now)).collect()
+    }
+
+    /// Asks the device of an interface what has become of it, and acts by the answer: the MTU
+    /// follows that of the device, a link that is down drops what is sent, and a device that is
+    /// gone takes the interface with it. Sockets that have no other way then fail with
+    /// [`NetworkDown`](neap_tcp::connection::ConnectionError::NetworkDown). To be called when the
+    /// descriptor of a queue has an error, or that of the [`LinkMonitor`] is readable.
+    ///
+    /// [`LinkMonitor`]: crate::device::LinkMonitor
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn look_at_link(&self, now: Instant, interface: InterfaceId) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        let changes = interface.look(now);
+        self.host.on_link_changes(now, &interface, changes)
+    }
+
+    /// As [`look_at_link`](Self::look_at_link), of a device without a monitor whose state somebody
+    /// else knows.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_link_status(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        status: LinkStatus,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        let changes = interface.on_status(status, now);
+        self.host.on_link_changes(now, &interface, changes)
+    }
+
+    /// Enables an interface or disables it (`ip link set DEV up`, `down`). Through a disabled one
+    /// no packet passes and no route leads; unlike in Linux its routes come back with it.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_link(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        is_up: bool,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        let link = interface.set_enabled(is_up, now);
+        // Routes depend on it even where the device has no link.
+        self.host.net.topology.note_change();
+        self.host.on_link_changes(now, &interface, LinkChanges { link, ..Default::default() })
+    }
+
+    /// Lets no IP packet through an interface be larger than `mtu` bytes (`ip link set DEV mtu`).
+    /// Open connections follow. Equal to the MTU of the device it is no bound, and the interface
+    /// follows its device again.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]; [`NetError::Mtu`] above the MTU of the device, below 68, or
+    /// below 1280 where the interface has IPv6 addresses.
+    pub fn set_mtu(&self, interface: InterfaceId, mtu: u16) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        if interface.set_mtu(mtu)? {
+            self.host.net.topology.note_change();
+            self.host.events.tell(&StackEvent::MtuChanged { interface: interface.id(), mtu });
+        }
+        Ok(())
+    }
+
+    /// Gives an interface one more address (`ip address add`), and the host a route to its
+    /// network unless there is one.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`].
+    pub fn add_address(&self, interface: InterfaceId, address: Address) -> Result<(), NetError> {
+        self.host.net.topology.add_address(interface, address)?;
+        self.host.events.tell(&StackEvent::AddressAdded { interface, address });
+        Ok(())
+    }
+
+    /// Takes an address from an interface (`ip address del`). Its connections and listeners stay,
+    /// as in Linux: packets to it are no longer taken and none leave from it until it comes back.
+    /// The route to its network goes with the last address in it, and routes that prefer it as
+    /// their source go too.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoAddress`].
+    pub fn remove_address(&self, interface: InterfaceId, address: IpAddr) -> Result<(), NetError> {
+        self.host.net.topology.remove_address(interface, address)?;
+        self.host.events.tell(&StackEvent::AddressRemoved { interface, address });
+        Ok(())
+    }
+
+    /// Adds a route (`ip route add`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::RouteExists`], [`NetError::GatewayUnreachable`],
+    /// [`NetError::GatewayIsOwn`], [`NetError::Family`], [`NetError::NotOwn`].
+    pub fn add_route(&self, entry: RouteEntry) -> Result<(), NetError> {
+        self.host.net.topology.add_route(entry)
+    }
+
+    /// Adds a route in the place of that with the same prefix and metric, which is returned
+    /// (`ip route replace`).
+    ///
+    /// # Errors
+    /// As [`add_route`](Self::add_route) without [`NetError::RouteExists`].
+    pub fn replace_route(&self, entry: RouteEntry) -> Result<Option<RouteEntry>, NetError> {
+        self.host.net.topology.replace_route(entry)
+    }
+
+    /// Removes the route of a prefix through an interface, which is returned (`ip route del`): that
+    /// of this metric, or of the least if none is given.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoRoute`].
+    pub fn remove_route(
+        &self,
+        prefix: Prefix,
+        interface: InterfaceId,
+        metric: Option<u32>,
+    ) -> Result<RouteEntry, NetError> {
+        self.host.net.topology.remove_route(prefix, interface, metric)
+    }
+
+    /// All routes, in the order in which they are tried.
+    pub fn routes(&self) -> Vec<RouteEntry> {
+        self.host.net.topology.routes()
+    }
+
+    /// Names the link address of a neighbour for good; nothing that arrives changes it
+    /// (`ip neighbour replace ... nud permanent`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoNeighbors`] without Ethernet,
+    /// [`NetError::NeighborTableFull`].
+    pub fn add_neighbor(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        address: IpAddr,
+        link: LinkAddress,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        interface.add_neighbor(Visit { now, shard: 0 }, address, link)
+    }
+
+    /// Forgets a neighbour; what waits for it is dropped and counted (`ip neighbour del`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoNeighbors`], [`NetError::NoNeighbor`].
+    pub fn remove_neighbor(&self, interface: InterfaceId, address: IpAddr) -> Result<(), NetError> {
+        self.host.net.topology.interface(interface)?.remove_neighbor(address)
+    }
+
+    /// Forgets all neighbours of an interface but the permanent ones (`ip neighbour flush`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn flush_neighbors(&self, interface: InterfaceId) -> Result<(), NetError> {
+        self.host.net.topology.interface(interface)?.flush_neighbors();
+        Ok(())
+    }
+
+    /// The neighbours of all interfaces (`ip neighbour`).
+    pub fn neighbors(&self, now: Instant) -> Vec<(InterfaceId, Neighbor)> {
+        self.host.net.topology.neighbors(now)
+    }
+
+    /// Receives what happens to the network of this host from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.host.events.subscribe()
+    }
+}
