@@ -92,7 +92,7 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{TcpListener, TcpStream, UdpSocket};
+pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
 pub use events::StackEvents;
@@ -105,7 +105,7 @@ pub use workers::Stack;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions};
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
