@@ -20,6 +20,7 @@ mod arena;
 mod error;
 mod kernel;
 mod link;
+mod monitor;
 mod netlink;
 pub mod packet;
 mod ring;

@@ -36,10 +36,11 @@ mod transmit;
 
 use crate::error::Error;
 use crate::link::Interface;
+use crate::monitor::Monitor;
 use crate::ring::{Geometry, RX_DATA_MAX, SlotRing, TX_DATA};
 use crate::sys::{self, Mapping};
 use crate::{arena, virtio};
-use neap_stack::device::{Capabilities, Completion, Device, Medium, QueuePair};
+use neap_stack::device::{Capabilities, Completion, Device, LinkMonitor, Medium, QueuePair};
 use receive::PacketRx;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -109,6 +110,7 @@ pub struct Packet {
     name: String,
     capabilities: Capabilities,
     queues: Vec<Rings>,
+    monitor: Monitor,
 }
 
 /// One socket and its rings, set up in the order that the kernel wants.
@@ -156,7 +158,8 @@ impl Packet {
             completion: Completion::OnWire,
             pacing_shift: 10,
         };
-        Ok(Self { name: config.interface.clone(), capabilities, queues })
+        let monitor = Monitor::packet(queues[0].socket.clone(), index, true);
+        Ok(Self { name: config.interface.clone(), capabilities, queues, monitor })
     }
 
     /// Returns the abilities of the device.
@@ -167,7 +170,8 @@ impl Packet {
     /// Makes a device of it, for a stack.
     pub fn into_device(self) -> Device {
         let queues = self.queues.into_iter().map(Rings::into_queue_pair).collect();
-        Device { name: self.name, capabilities: self.capabilities, queues, monitor: None }
+        let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
+        Device { name: self.name, capabilities: self.capabilities, queues, monitor }
     }
 }
 

@@ -24,6 +24,12 @@ impl InterfaceName {
         (name != "." && name != "..").then_some(Self(padded))
     }
 
+    /// The name as text.
+    pub(crate) fn to_text(self) -> String {
+        let name = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
     fn request(self) -> libc::ifreq {
         libc::ifreq {
             ifr_name: self.0.map(|byte| byte as libc::c_char),
@@ -53,9 +59,7 @@ pub(crate) fn tun_set_interface(fd: &OwnedFd, name: InterfaceName, flags: c_int)
     let mut request = name.request();
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     interface_ioctl(fd, libc::TUNSETIFF as c_ulong, &mut request)?;
-    let name = request.ifr_name.map(|c| c as u8);
-    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(name).into_owned())
+    Ok(InterfaceName(request.ifr_name.map(|byte| byte as u8)).to_text())
 }
 
 /// `TUNSETOFFLOAD`: which unfinished packets (`TUN_F_*`) the kernel may give us.
@@ -84,6 +88,26 @@ pub(crate) fn index(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
     interface_ioctl(socket, libc::SIOCGIFINDEX as c_ulong, &mut request)?;
     // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+/// `SIOCGIFNAME`: the name that the interface of this index has now.
+pub(crate) fn name(socket: &OwnedFd, index: c_int) -> Result<InterfaceName> {
+    let mut request = InterfaceName([0; libc::IFNAMSIZ]).request();
+    request.ifr_ifru.ifru_ifindex = index;
+    interface_ioctl(socket, libc::SIOCGIFNAME as c_ulong, &mut request)?;
+    Ok(InterfaceName(request.ifr_name.map(|byte| byte as u8)))
+}
+
+/// `TUNGETIFF`: name and `IFF_*` flags of the TUN device that the descriptor is attached to; fails
+/// with `EBADFD` when it is attached to none.
+pub(crate) fn tun_interface(fd: &OwnedFd) -> Result<(InterfaceName, c_int)> {
+    let mut request = InterfaceName([0; libc::IFNAMSIZ]).request();
+    interface_ioctl(fd, libc::TUNGETIFF as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    // The flags take the lower bits of a short.
+    let flags = c_int::from(flags.cast_unsigned());
+    Ok((InterfaceName(request.ifr_name.map(|byte| byte as u8)), flags))
 }
 
 /// MTU in bytes.

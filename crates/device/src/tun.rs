@@ -14,11 +14,12 @@
 use crate::arena::Arena;
 use crate::error::Error;
 use crate::link::Interface;
+use crate::monitor::{Monitor, Station, other_end};
 use crate::sys::{self, InterfaceName};
 use crate::virtio;
 use neap_stack::device::{
-    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
-    TxQueue,
+    Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair, Received,
+    RxChecksum, RxQueue, TxQueue,
 };
 use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
@@ -79,9 +80,10 @@ impl Default for TunConfig {
 #[derive(Debug)]
 pub struct Tun {
     name: String,
-    queues: Vec<OwnedFd>,
+    queues: Vec<Arc<OwnedFd>>,
     offload: bool,
     capabilities: Capabilities,
+    monitor: Monitor,
 }
 
 impl Tun {
@@ -101,9 +103,11 @@ impl Tun {
         for _ in 0..config.queues {
             let (queue, got) = open_queue(&name, config)?;
             name = got;
-            queues.push(queue);
+            queues.push(Arc::new(queue));
         }
         let interface = Interface::named(&name)?;
+        let station = if config.tap { Station::OtherEnd } else { Station::None };
+        let monitor = Monitor::tun(queues[0].clone(), Some(interface.index()?), station);
         let mtu = interface.mtu()?;
         let medium = if config.tap {
             Medium::Ethernet(other_end(interface.ethernet_address()?))
@@ -121,7 +125,7 @@ impl Tun {
             completion: Completion::OnSubmit,
             pacing_shift: 10,
         };
-        Ok(Self { name, queues, offload: config.offload, capabilities })
+        Ok(Self { name, queues, offload: config.offload, capabilities, monitor })
     }
 
     /// Returns the name of the interface.
@@ -141,15 +145,10 @@ impl Tun {
             capabilities.mtu = mtu;
         }
         let offload = self.offload;
-        let queues = self.queues.into_iter().map(|fd| queue_pair(Arc::new(fd), offload)).collect();
-        Device { name: self.name, capabilities, queues, monitor: None }
+        let queues = self.queues.into_iter().map(|fd| queue_pair(fd, offload)).collect();
+        let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
+        Device { name: self.name, capabilities, queues, monitor }
     }
-}
-
-/// The kernel's end of a TAP has the interface's address; ours differs in the last bit.
-fn other_end(mut address: [u8; 6]) -> [u8; 6] {
-    address[5] ^= 1;
-    address
 }
 
 fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {

@@ -49,6 +49,8 @@ pub use watch::{EventCounts, Outcome, Peaks};
 
 use crate::report::Watch;
 use crate::rng::mix;
+use neap_stack::qdisc::kinds::QdiscKinds;
+use neap_tcp::congestion::Controllers;
 use neap_tcp::time::Nanos;
 use std::collections::BTreeMap;
 use units::Time;
@@ -60,6 +62,16 @@ pub struct Experiment<'a> {
     scenario: Scenario,
     choices: Vec<Choice>,
     files: &'a Files<'a>,
+    extensions: Extensions,
+}
+
+/// What a user brings that scenarios may name.
+#[derive(Clone, Debug, Default)]
+pub struct Extensions {
+    /// Congestion controllers, for `net.ipv4.tcp_congestion_control` of all hosts.
+    pub controllers: Controllers,
+    /// Queueing disciplines, for `qdisc` of all hosts.
+    pub qdiscs: QdiscKinds,
 }
 
 /// Verdict of an expectation about a run.
@@ -78,11 +90,25 @@ impl<'a> Experiment<'a> {
     /// # Errors
     /// The first error, with its place.
     pub fn parse(file: &str, text: &str, files: &'a Files<'a>) -> Result<Self, ScenarioError> {
+        Self::parse_with(file, text, files, Extensions::default())
+    }
+
+    /// As [`parse`](Self::parse), for a scenario that may name congestion controllers and qdiscs of
+    /// a user's own.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(
+        file: &str,
+        text: &str,
+        files: &'a Files<'a>,
+        extensions: Extensions,
+    ) -> Result<Self, ScenarioError> {
         let source = SourceFile { file: file.to_owned(), text: text.to_owned() };
         let scenario: Scenario = toml::from_str(text).map_err(|e| source.parse_error(&e))?;
-        source.build(&scenario, files)?;
-        let choices = source.choices(&scenario, files)?;
-        Ok(Self { source, scenario, choices, files })
+        source.build(&scenario, files, &extensions)?;
+        let choices = source.choices(&scenario, files, &extensions)?;
+        Ok(Self { source, scenario, choices, files, extensions })
     }
 
     /// Returns the contents of the file.
@@ -129,12 +155,13 @@ impl<'a> Experiment<'a> {
         if scenario.oracles.is_some() {
             self.check(choice, u64::MAX).map_err(RunError::Broken)?;
         }
-        let built = source.build(&scenario, self.files).map_err(|mut error| {
-            if !choice.is_empty() {
-                error.what = format!("{} (with {})", error.what, describe(choice));
-            }
-            error
-        })?;
+        let built =
+            source.build(&scenario, self.files, &self.extensions).map_err(|mut error| {
+                if !choice.is_empty() {
+                    error.what = format!("{} (with {})", error.what, describe(choice));
+                }
+                error
+            })?;
         Ok(built.run(&scenario, progress, watch)?)
     }
 
@@ -142,7 +169,9 @@ impl<'a> Experiment<'a> {
     /// happen, but no more than so many turns of hosts.
     pub(crate) fn check(&self, choice: &Choice, most: u64) -> Result<Outcome, String> {
         let (source, scenario) = self.source.chosen(choice).map_err(|e| format!("file: {e}"))?;
-        let built = source.build(&scenario, self.files).map_err(|e| format!("file: {e}"))?;
+        let built = source
+            .build(&scenario, self.files, &self.extensions)
+            .map_err(|e| format!("file: {e}"))?;
         let warm_up = scenario.warm_up.map_or(Nanos::ZERO, |Time(time)| time);
         let end = built.start + warm_up + scenario.duration.0;
         let oracles = scenario.oracles.unwrap_or(Oracles::Survival);

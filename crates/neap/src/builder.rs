@@ -1,9 +1,9 @@
 //! Makes a running stack: device, addresses, routes, sysctls, workers.
 
-use crate::clock;
 use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::BuildError;
+use crate::interfaces::InterfaceConfig;
 use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::fmt::{self, Debug};
@@ -11,10 +11,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link, is_kernel_interface, kernel_owner};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
-use neap_stack::qdisc::config::QdiscConfig;
-use neap_stack::route::{Prefix, Route, RouteEntry};
-use neap_stack::stack::{StackConfig, StackError};
+use neap_stack::qdisc::Qdisc;
+use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
+use neap_stack::route::Prefix;
+use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
+use neap_tcp::congestion::{CongestionControl, Controllers};
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
@@ -31,7 +33,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Builder {
     device: Option<DeviceSpec>,
-    /// The first setting that could not be read.
+    /// The first setting that was refused.
     refused: Option<BuildError>,
     addresses: Vec<Address>,
     host_addresses: Vec<Address>,
@@ -39,7 +41,10 @@ pub struct Builder {
     routes: Vec<(Prefix, IpAddr)>,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
+    interfaces: Vec<InterfaceConfig>,
     config: Config,
+    controllers: Controllers,
+    qdiscs: QdiscKinds,
     seed: Option<u64>,
     spin: Duration,
     resolver: Resolver,
@@ -82,6 +87,16 @@ impl Builder {
     #[must_use]
     pub fn tun_with(mut self, config: TunConfig) -> Self {
         self.device = Some(DeviceSpec::Tun(config));
+        self
+    }
+
+    /// Adds an interface with addresses, routers and settings of its own, besides the device that
+    /// [`device`](Self::device) or [`tun`](Self::tun) names, or instead of it. It may be called for
+    /// several; [`Stack::add_interface`] adds more while the stack runs. There are as many workers
+    /// as the device with the most queues has queues.
+    #[must_use]
+    pub fn interface(mut self, interface: InterfaceConfig) -> Self {
+        self.interfaces.push(interface);
         self
     }
 
@@ -162,6 +177,39 @@ impl Builder {
         self
     }
 
+    /// Adds a queueing discipline of your own under `name`.
+    ///
+    /// The name is then one for [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`]; it takes no
+    /// parameters. `factory` makes the one for each queue of the device. The name is checked by
+    /// [`build`](Self::build): it must be one word that no other kind has.
+    #[must_use]
+    pub fn qdisc_kind(
+        mut self,
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.qdiscs.register(name, factory);
+        self.refused = self.refused.or(registered.err().map(BuildError::from));
+        self
+    }
+
+    /// Adds a congestion controller of your own under `name`.
+    ///
+    /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
+    /// `net.ipv4.tcp_congestion_control`. `factory` makes the state of one connection; it is called
+    /// when a connection that chose the name opens or changes to it. The name is checked by
+    /// [`build`](Self::build): it must be free, and that by which the controller calls itself.
+    #[must_use]
+    pub fn congestion_control(
+        mut self,
+        name: &'static str,
+        factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.controllers.register(name, factory);
+        self.refused = self.refused.or(registered.err().map(BuildError::from));
+        self
+    }
+
     /// Starts from this configuration instead of the default one.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -233,43 +281,49 @@ impl Builder {
             return Err(error);
         }
         let mut config = self.config;
+        config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let qdisc = self.qdisc.as_deref().map(str::parse::<QdiscConfig>).transpose()?;
-        let device = self.device.ok_or(BuildError::NoDevice)?;
-        check_addresses(&self.addresses, &self.host_addresses, &device)?;
-        let device = match device {
-            DeviceSpec::Device(device) => device,
-            DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
-        };
-        let descriptors: Vec<Vec<_>> =
-            device.queues.iter().map(|queue| queue.descriptor.iter().cloned().collect()).collect();
+        let mut interfaces = Vec::new();
+        if let Some(device) = self.device {
+            check_addresses(&self.addresses, &self.host_addresses, &device)?;
+            let device = match device {
+                DeviceSpec::Device(device) => device,
+                DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
+            };
+            let mut interface = InterfaceConfig::new(device);
+            interface = self.addresses.into_iter().fold(interface, InterfaceConfig::address);
+            for (prefix, via) in self.routes {
+                interface = interface.route(prefix, via);
+            }
+            if let Some(qdisc) = &self.qdisc {
+                interface = interface.qdisc(qdisc);
+            }
+            interfaces.push(interface);
+        } else if !(self.addresses.is_empty() && self.host_addresses.is_empty()) {
+            return Err(BuildError::NoDevice);
+        }
+        interfaces.extend(self.interfaces);
+        let shards = interfaces.iter().map(InterfaceConfig::queues).max();
+        let shards = shards.ok_or(BuildError::NoDevice)?.max(1);
         let seed = match self.seed {
             Some(seed) => seed,
             None => random_seed()?,
         };
-        let shards = device.queues.len();
-        let settings = StackConfig { seed, config, shards, ..StackConfig::default() };
+        let settings = StackConfig { seed, config, shards };
         let stack = neap_stack::stack::Stack::new(settings)?;
-        let interface = stack.add_interface(clock::now(), device, &self.addresses)?;
-        if let Some(qdisc) = qdisc {
-            stack.set_qdisc(clock::now(), interface, &qdisc).map_err(StackError::from)?;
-        }
-        for (prefix, via) in self.routes {
-            let route = Route { interface, gateway: Some(via), mtu: None, pref_src: None };
-            let entry = RouteEntry { prefix, metric: 0, route };
-            stack.add_route(entry).map_err(StackError::from)?;
-        }
-        let drivers = descriptors
-            .iter()
-            .enumerate()
-            .map(|(shard, devices)| Driver::new(shard, devices, self.spin.into()))
+        let drivers = (0..shards)
+            .map(|shard| Driver::new(shard, self.spin.into()))
             .collect::<Result<Vec<_>, _>>()?;
         for (shard, driver) in drivers.iter().enumerate() {
             stack.set_kick(shard, Some(driver.waker()));
         }
-        Ok(Stack::start(Engine::new(stack, drivers, interface, self.resolver))?)
+        let engine = Engine::new(stack, drivers, self.qdiscs, self.resolver);
+        for interface in interfaces {
+            engine.add_interface(interface)?;
+        }
+        Ok(Stack::start(engine)?)
     }
 }
 

@@ -4,6 +4,7 @@ use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
 use neap_stack::stack::StackError;
 use neap_tcp::config::SysctlError;
+use neap_tcp::congestion::RegisterError;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::options::OptionError;
 use std::io;
@@ -30,6 +31,9 @@ pub enum BuildError {
     /// A sysctl that cannot be set.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
+    /// A congestion controller that cannot be added.
+    #[error(transparent)]
+    CongestionControl(#[from] RegisterError),
     /// A qdisc that there is not, or not with these parameters.
     #[error(transparent)]
     Qdisc(#[from] QdiscError),

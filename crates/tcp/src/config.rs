@@ -1,9 +1,8 @@
 //! Settings of a connection, by sysctl name, with Linux's units and defaults.
 
-use crate::congestion::Controllers;
-use thiserror::Error;
+pub use crate::congestion::{Controllers, FrameRule, HyStartRule};
 
-pub use crate::sysctl::{ActsOn, Sysctl};
+use thiserror::Error;
 
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
@@ -41,33 +40,6 @@ pub enum TsoBonus {
     Linux,
     /// A frame with its bonus takes at most `neap.tcp_tso_max_usecs` at the flow's rate.
     Bounded,
-}
-
-/// Rule for the size of frames, as a congestion controller needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FrameRule {
-    /// A frame takes one millisecond at the pacing rate, and has at least two segments.
-    #[default]
-    Linux,
-    /// A frame takes a bounded time at the flow's rate.
-    Bounded {
-        /// Longest time of a frame in microseconds, from `neap.tcp_tso_max_usecs`.
-        usecs: u32,
-    },
-}
-
-/// Method by which CUBIC leaves slow start before packets are lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HyStartRule {
-    /// Slow start ends only by loss.
-    Off,
-    /// HyStart of Linux's CUBIC: trains of ACKs and rising delay end slow start.
-    Linux,
-    /// HyStart++ (RFC 9406).
-    #[default]
-    Rfc9406,
 }
 
 /// Rule that computes the small-queue limit: how many bytes of one socket may be below TCP.

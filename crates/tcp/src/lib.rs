@@ -40,7 +40,7 @@ pub mod sender;
 pub mod seq;
 pub mod state;
 mod sync;
-mod sysctl;
+pub mod sysctl;
 pub mod time;
 pub mod time_wait;
 pub mod transmit;

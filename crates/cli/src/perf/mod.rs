@@ -382,9 +382,9 @@ fn nstat(stack: &Stack) {
                 line(&format!("{}.{queue}.{name}", interface.name), n);
             }
         }
-    }
-    for qdisc in host.qdiscs() {
-        eprintln!("{qdisc}");
+        for qdisc in host.qdiscs(interface.id) {
+            eprintln!("{qdisc}");
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod hostile;
 mod link;
 mod session;
 
+use super::Extensions;
 use super::model::{
     AppKind, AppSpec, COLUMN, EventSpec, HostSpec, LatenessSpec, LinkSpec, Name, Scenario,
     WriterKind,
@@ -17,7 +18,6 @@ use crate::world::{ActorId, Cpu, End, HostId, Lateness, LinkId, RouterId, World,
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use link::{LinkReader, nic};
 use neap_stack::interface::Address;
-use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
 use neap_tcp::config::Config;
@@ -45,12 +45,18 @@ enum NodeId {
     Actor(ActorId),
 }
 
-/// A change of a link: when, of which link, and from which of its ends on.
-pub(crate) struct LinkChange {
+/// What changes while a world runs, and when.
+pub(crate) struct Change {
     pub(crate) at: Instant,
-    pub(crate) link: LinkId,
-    pub(crate) from: Vec<usize>,
-    pub(crate) event: EventSpec,
+    pub(crate) what: Changed,
+}
+
+/// What changes.
+pub(crate) enum Changed {
+    /// A link, from these of its ends on.
+    Link { link: LinkId, from: Vec<usize>, event: EventSpec },
+    /// Sysctls of a host, by name.
+    Host { host: HostId, sysctls: Vec<(String, String)> },
 }
 
 /// A world as a scenario describes it, before its first event.
@@ -62,14 +68,15 @@ pub(crate) struct ScenarioWorld {
     pub(crate) groups: Vec<(String, AppKind, SharedGroupLog)>,
     pub(crate) sessions: Vec<session::RunningSession>,
     pub(crate) hostiles: Vec<hostile::HostilePeer>,
-    /// Changes of links, in the order of their times.
-    pub(crate) events: Vec<LinkChange>,
+    /// In the order of their times.
+    pub(crate) events: Vec<Change>,
 }
 
 struct Builder<'a> {
     source: &'a SourceFile,
     scenario: &'a Scenario,
     files: &'a Files<'a>,
+    extensions: &'a Extensions,
     world: World,
     nodes: BTreeMap<&'a str, NodeId>,
     /// The addresses of each host and actor, by link.
@@ -83,6 +90,7 @@ impl SourceFile {
         &self,
         scenario: &Scenario,
         files: &Files<'_>,
+        extensions: &Extensions,
     ) -> Result<ScenarioWorld, ScenarioError> {
         let config = WorldConfig { seed: scenario.seed, ..WorldConfig::default() };
         let start = config.start;
@@ -90,6 +98,7 @@ impl SourceFile {
             source: self,
             scenario,
             files,
+            extensions,
             world: World::new(config),
             nodes: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -162,7 +171,19 @@ impl<'a> Builder<'a> {
             };
             config = Config::profile(name.get_ref()).ok_or_else(unknown)?;
         }
-        for (name, value) in &host.sysctl {
+        config.controllers = self.extensions.controllers.clone();
+        self.set_sysctls(&mut config, &host.sysctl)?;
+        Ok(config)
+    }
+
+    /// Sets sysctls; the answer is what was set, as text.
+    fn set_sysctls(
+        &self,
+        config: &mut Config,
+        sysctls: &BTreeMap<Name, toml::Value>,
+    ) -> Result<Vec<(String, String)>, ScenarioError> {
+        let mut all = Vec::new();
+        for (name, value) in sysctls {
             let text = match value {
                 toml::Value::String(text) => text.clone(),
                 toml::Value::Boolean(on) => u8::from(*on).to_string(),
@@ -170,8 +191,9 @@ impl<'a> Builder<'a> {
             };
             let set = config.set(name.get_ref(), &text);
             set.map_err(|error| self.source.error(name, error))?;
+            all.push((name.get_ref().clone(), text));
         }
-        Ok(config)
+        Ok(all)
     }
 
     fn cpu(&self, name: &str, host: &HostSpec) -> Result<Cpu, ScenarioError> {
@@ -287,7 +309,7 @@ impl<'a> Builder<'a> {
             let stack = self.world.stack(id);
             for interface in interfaces {
                 if let Some(text) = &host.qdisc {
-                    let qdisc: Result<QdiscConfig, _> = text.get_ref().parse();
+                    let qdisc = self.extensions.qdiscs.parse(text.get_ref());
                     let qdisc = qdisc.map_err(|error| self.source.error(text, error))?;
                     let is_set = stack.set_qdisc(now, interface, &qdisc);
                     debug_assert!(is_set.is_ok(), "the interface is there");
@@ -493,42 +515,65 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn events(&self, start: Instant) -> Result<Vec<LinkChange>, ScenarioError> {
+    fn events(&self, start: Instant) -> Result<Vec<Change>, ScenarioError> {
         let end = self.warm_up() + self.scenario.duration.0;
         let mut events = Vec::new();
         for event in &self.scenario.event {
-            let name = &event.link;
-            let Some((id, nodes)) = self.links.get(name.get_ref().as_str()) else {
-                let what = format!("there is no link {:?}", name.get_ref());
-                return Err(self.source.error(name, what));
+            let (name, what) = match (&event.link, &event.host) {
+                (Some(link), None) => (link, self.change_of_link(link, event)?),
+                (None, Some(host)) => (host, self.change_of_host(host, event)?),
+                _ => {
+                    let what = "an event names either a link or a host";
+                    return Err(self.source.error_in(0..0, "[[event]]", what));
+                }
             };
             if event.at.0 >= end {
                 return Err(self.source.error(name, "this event lies behind the end of the run"));
             }
-            let is_empty = event.rate.is_none()
-                && event.delay.is_none()
-                && event.loss.is_none()
-                && event.down.is_none();
-            if is_empty {
-                return Err(self.source.error(name, "this event changes nothing"));
-            }
-            let from = match &event.from {
-                None => vec![0, 1],
-                Some(from) => {
-                    let node = self.node(from)?;
-                    let at = nodes.iter().position(|end| *end == node);
-                    vec![at.ok_or_else(|| self.source.error(from, "is no end of this link"))?]
-                }
-            };
-            events.push(LinkChange {
-                at: start + event.at.0,
-                link: *id,
-                from,
-                event: event.clone(),
-            });
+            events.push(Change { at: start + event.at.0, what });
         }
         events.sort_by_key(|change| change.at);
         Ok(events)
+    }
+
+    fn change_of_link(&self, name: &Name, event: &EventSpec) -> Result<Changed, ScenarioError> {
+        let Some((id, nodes)) = self.links.get(name.get_ref().as_str()) else {
+            let what = format!("there is no link {:?}", name.get_ref());
+            return Err(self.source.error(name, what));
+        };
+        let EventSpec { rate, delay, loss, down, sysctl, .. } = event;
+        if !sysctl.is_empty() {
+            return Err(self.source.error(name, "a link has no sysctls: name a host"));
+        }
+        if rate.is_none() && delay.is_none() && loss.is_none() && down.is_none() {
+            return Err(self.source.error(name, "this event changes nothing"));
+        }
+        let from = match &event.from {
+            None => vec![0, 1],
+            Some(from) => {
+                let node = self.node(from)?;
+                let at = nodes.iter().position(|end| *end == node);
+                vec![at.ok_or_else(|| self.source.error(from, "is no end of this link"))?]
+            }
+        };
+        Ok(Changed::Link { link: *id, from, event: event.clone() })
+    }
+
+    fn change_of_host(&self, name: &Name, event: &EventSpec) -> Result<Changed, ScenarioError> {
+        let EventSpec { rate, delay, loss, down, from, sysctl, .. } = event;
+        let is_of_link = rate.is_some() || delay.is_some() || loss.is_some() || down.is_some();
+        if is_of_link || from.is_some() {
+            return Err(self.source.error(name, "a host has sysctls alone: name a link"));
+        }
+        if sysctl.is_empty() {
+            return Err(self.source.error(name, "this event changes nothing"));
+        }
+        let spec = self.scenario.host.get(name.get_ref());
+        let (Some(spec), NodeId::Host(host)) = (spec, self.node(name)?) else {
+            return Err(self.source.error(name, "is no host"));
+        };
+        let sysctls = self.set_sysctls(&mut self.config(spec)?, sysctl)?;
+        Ok(Changed::Host { host, sysctls })
     }
 
     fn expectations(&self) -> Result<(), ScenarioError> {

@@ -60,7 +60,7 @@ pub struct Scenario {
     /// Oracles that watch the run. A run in which one of their rules is broken fails.
     #[serde(default)]
     pub oracles: Option<Oracles>,
-    /// Changes of links, in any order.
+    /// Changes of links and of the settings of hosts, in any order.
     #[serde(default)]
     pub event: Vec<EventSpec>,
     /// Expectations about figures.
@@ -460,14 +460,19 @@ apps! {
     priority: u8, for Bulk | Transfer | RequestResponse | OnOff | Paced | Mixed;
 }
 
-/// A change of a link.
+/// A change of a link, or of the settings of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
     /// Time at which the change happens, from the start of the world.
     pub at: Time,
+    /// The host whose sysctls are set.
+    pub host: Option<Name>,
+    /// Sysctls by their names, for connections that are open too.
+    #[serde(default)]
+    pub sysctl: BTreeMap<Name, toml::Value>,
     /// The link that changes.
-    pub link: Name,
+    pub link: Option<Name>,
     /// End from which on the link changes; both by default.
     pub from: Option<Name>,
     /// The new rate.

@@ -1,6 +1,6 @@
 //! Run of a scenario, from the first event to its figures.
 
-use super::build::{LinkChange, ScenarioWorld};
+use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
 use super::units::{Share, Speed, Time};
@@ -102,7 +102,17 @@ impl ScenarioWorld {
     }
 }
 
-pub(super) fn apply(world: &World, LinkChange { link, from, event, .. }: &LinkChange) {
+pub(super) fn apply(world: &World, Change { what, .. }: &Change) {
+    let (link, from, event) = match what {
+        Changed::Link { link, from, event } => (link, from, event),
+        Changed::Host { host, sysctls } => {
+            for (name, value) in sysctls {
+                let set = world.stack(*host).set_sysctl(name, value);
+                debug_assert_eq!(set, Ok(()), "it was checked when the world was built");
+            }
+            return;
+        }
+    };
     let target = world.link(*link);
     for &end in from {
         if let Some(Speed(rate)) = event.rate {

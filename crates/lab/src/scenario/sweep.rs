@@ -1,5 +1,6 @@
 //! All combinations of the values that a scenario's parameters take.
 
+use super::Extensions;
 use super::model::{COLUMN, Column, Scenario};
 use super::source::{Files, ScenarioError, SourceFile};
 use core::fmt::Write;
@@ -91,6 +92,7 @@ impl SourceFile {
         &self,
         scenario: &Scenario,
         files: &Files<'_>,
+        extensions: &Extensions,
     ) -> Result<Vec<Choice>, ScenarioError> {
         let mut choices = vec![Choice::new()];
         let names = |column: &Column| Value::from(column.name.get_ref().clone());
@@ -108,7 +110,7 @@ impl SourceFile {
             for value in values {
                 let single = vec![(name.clone(), value.clone())];
                 let (changed, scenario) = self.with(&single, Some(offset))?;
-                changed.build(&scenario, files).map_err(|e| {
+                changed.build(&scenario, files, extensions).map_err(|e| {
                     let what = format!("{}: {}: {}", describe(&single), e.key, e.what);
                     self.error_at(offset, what)
                 })?;

@@ -1,6 +1,6 @@
 //! Run of a scenario's world with every oracle on.
 
-use super::build::{LinkChange, ScenarioWorld};
+use super::build::{Change, ScenarioWorld};
 use super::model::{AppKind, Oracles};
 use crate::hostile::Attack;
 use crate::link::{ENDS, LinkStats};
@@ -226,7 +226,7 @@ impl WatchedRun {
     pub(crate) fn run(
         mut self,
         most: u64,
-        apply: impl Fn(&World, &LinkChange),
+        apply: impl Fn(&World, &Change),
     ) -> Result<Outcome, String> {
         let start = self.built.start;
         let mut events = core::mem::take(&mut self.built.events).into_iter().peekable();

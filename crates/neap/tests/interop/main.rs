@@ -6,10 +6,12 @@ mod common;
 
 mod bulk;
 mod datagrams;
+mod dual;
 mod errors;
 mod lifecycle;
 mod links;
 mod names;
+mod network;
 mod polling;
 mod posix;
 mod qdiscs;

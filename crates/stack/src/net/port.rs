@@ -390,6 +390,16 @@ impl Port {
         self.holds_until_departure.load(Acquire)
     }
 
+    /// Returns whether a frame is complete when it is enqueued or, behind a qdisc that holds it
+    /// until then, when it departs.
+    ///
+    /// The device completes frames at submission, and the qdisc does not shape. A qdisc that no
+    /// frame may bypass is a shaper, such as `tbf`, in which frames wait for each other.
+    pub fn completes_on_enqueue(&self) -> bool {
+        self.capabilities.completion == Completion::OnSubmit
+            && (self.can_bypass.load(Acquire) || self.holds_until_departure())
+    }
+
     /// Adds the lateness of frames that the qdisc held until their departure.
     pub fn add_departures(&self, departures: &mut Departures) {
         lock(&self.queue).qdisc.add_departures(departures);

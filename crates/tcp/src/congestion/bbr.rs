@@ -19,7 +19,7 @@ use super::{
     AckSample, CaState, CongestionControl, CongestionEvent, INITIAL_WINDOW, PathModel, Start,
     Window,
 };
-use crate::config::FrameRule;
+use crate::congestion::FrameRule;
 use crate::time::{Instant, Nanos, Rate};
 use crate::windowed_min::WindowedMax;
 use aggregation::Aggregation;

@@ -25,7 +25,7 @@ use super::path_model::{Chance, Excess, MIN_WINDOW, UNIT, bdp, frame, in_network
 use super::path_model::{min_frame, paced};
 use super::{AckSample, CaState, CongestionControl, CongestionEvent};
 use super::{INITIAL_WINDOW, LostSegments, PathModel, Start, Window};
-use crate::config::FrameRule;
+use crate::congestion::FrameRule;
 use crate::time::{Instant, Nanos, Rate};
 use cycle::Probing;
 use loss::{LossRound, Undo};

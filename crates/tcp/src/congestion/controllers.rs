@@ -58,6 +58,18 @@ impl Controllers {
         Ok(())
     }
 
+    /// Adds what was registered in `others`.
+    ///
+    /// # Errors
+    /// [`RegisterError::Taken`] for a name that both have. Nothing has changed then.
+    pub fn extend(&mut self, others: &Self) -> Result<(), RegisterError> {
+        if let Some(own) = others.own.iter().find(|own| self.find(own.name).is_ok()) {
+            return Err(RegisterError::Taken(own.name));
+        }
+        self.own = self.own.iter().chain(&*others.own).cloned().collect();
+        Ok(())
+    }
+
     /// A new controller for one connection.
     ///
     /// # Errors
@@ -182,6 +194,12 @@ mod tests {
         assert_eq!(controllers, controllers.clone());
         assert_ne!(controllers, Controllers::default());
         assert_ne!(controllers, with_fixed(), "another factory");
+
+        let mut both = Controllers::default();
+        assert_eq!(both.extend(&controllers), Ok(()));
+        assert_eq!(both, controllers);
+        assert_eq!(both.extend(&controllers), Err(RegisterError::Taken("fixed")));
+        assert_eq!(both, controllers);
     }
 
     #[test]

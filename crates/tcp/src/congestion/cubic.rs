@@ -5,7 +5,7 @@
 
 use super::hystart::HyStart;
 use super::{AckSample, CongestionControl, CongestionEvent, Start, Window};
-use crate::config::HyStartRule;
+use crate::congestion::HyStartRule;
 use crate::time::{Instant, Nanos};
 
 /// Beyond this many 1/1024 s from the plateau the curve is above every window.

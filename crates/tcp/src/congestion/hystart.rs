@@ -4,7 +4,7 @@ mod linux;
 mod plus_plus;
 
 use super::{AckSample, Window};
-use crate::config::HyStartRule;
+use crate::congestion::HyStartRule;
 use crate::time::Instant;
 
 /// What looks at slow start. Cost: O(1) per ACK, no memory beyond this enum.

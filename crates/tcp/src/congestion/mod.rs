@@ -15,7 +15,6 @@ mod tests;
 
 pub use controllers::{BUILT_IN, Controllers, RegisterError, UnknownController};
 
-use crate::config::{FrameRule, HyStartRule};
 use crate::time::{Instant, Nanos, Rate};
 use core::fmt;
 
@@ -36,6 +35,33 @@ pub enum CaState {
     Recovery,
     /// A retransmission timeout has expired, and what was lost is being retransmitted.
     Loss,
+}
+
+/// Rule for the size of frames, as a congestion controller needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameRule {
+    /// A frame takes one millisecond at the pacing rate, and has at least two segments.
+    #[default]
+    Linux,
+    /// A frame takes a bounded time at the flow's rate.
+    Bounded {
+        /// Longest time of a frame in microseconds, from `neap.tcp_tso_max_usecs`.
+        usecs: u32,
+    },
+}
+
+/// Method by which CUBIC leaves slow start before packets are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HyStartRule {
+    /// Slow start ends only by loss.
+    Off,
+    /// HyStart of Linux's CUBIC: trains of ACKs and rising delay end slow start.
+    Linux,
+    /// HyStart++ (RFC 9406).
+    #[default]
+    Rfc9406,
 }
 
 impl fmt::Display for CaState {

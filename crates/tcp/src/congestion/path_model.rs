@@ -4,7 +4,7 @@
 //! multiplications and divisions per ACK.
 
 use super::{AckSample, INITIAL_WINDOW};
-use crate::config::FrameRule;
+use crate::congestion::FrameRule;
 use crate::time::{Instant, Nanos, Rate};
 
 /// A gain of one.

@@ -5,6 +5,7 @@ use super::codel::{self, Codel, Law, MAX_INTERVAL};
 use super::fifo::{BANDS, PfifoFast};
 use super::fq::{self, Fq};
 use super::fq_codel::{self, FqCodel};
+use super::kinds::{BUILT_IN, CustomQdisc, QdiscSetup};
 use super::param::{self, Bits, Size, Time};
 use super::tbf::{self, Tbf};
 use crate::device::{Capabilities, Medium};
@@ -40,6 +41,8 @@ pub enum QdiscConfig {
     Tbf(tbf::Config),
     /// `mq`: one of these at each queue of the device, which is how neap arranges every qdisc.
     Mq(Box<Self>),
+    /// One of a user's own, see [`QdiscConfig::custom`].
+    Custom(CustomQdisc),
 }
 
 impl Default for QdiscConfig {
@@ -54,11 +57,22 @@ impl Default for QdiscConfig {
 #[non_exhaustive]
 pub enum QdiscError {
     /// The text is empty.
-    #[error("no qdisc is named; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
+    #[error("no qdisc is named; there are {BUILT_IN}")]
     Empty,
     /// There is no qdisc of this name.
-    #[error("unknown qdisc {0:?}; there are pfifo_fast, fq, fq_codel, codel, tbf and mq")]
-    UnknownKind(String),
+    #[error("unknown qdisc {kind:?}; there are {available}")]
+    UnknownKind {
+        /// Name that was given.
+        kind: String,
+        /// Names that there are.
+        available: String,
+    },
+    /// The name of a kind to be registered is not one visible word.
+    #[error("qdisc name {0:?}: use one visible word")]
+    Name(&'static str),
+    /// The name of a kind to be registered is that of another one.
+    #[error("a qdisc {0:?} is there already: choose another name")]
+    Taken(&'static str),
     /// The qdisc has no such parameter.
     #[error("{kind} has no parameter {name:?}")]
     UnknownParameter {
@@ -111,7 +125,17 @@ impl QdiscConfig {
             Self::Codel(_) => "codel",
             Self::Tbf(_) => "tbf",
             Self::Mq(_) => "mq",
+            Self::Custom(own) => own.name(),
         }
+    }
+
+    /// Describes a qdisc of your own. `factory` makes one for each queue of a device, when the
+    /// qdisc is set. Use [`QdiscKinds`](super::kinds::QdiscKinds) to give it by name.
+    pub fn custom(
+        name: &'static str,
+        factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(CustomQdisc::new(name, factory))
     }
 
     /// Makes an empty qdisc for one queue of a device. `seed` decides which flows share a bucket
@@ -125,6 +149,7 @@ impl QdiscConfig {
             Self::Codel(config) => Box::new(Codel::new(*config, mtu)),
             Self::Tbf(config) => Box::new(Tbf::new(*config)),
             Self::Mq(child) => child.build(capabilities, seed),
+            Self::Custom(own) => own.build(&QdiscSetup { config: self, capabilities, seed }),
         }
     }
 }
@@ -197,6 +222,10 @@ impl<'a> Words<'a> {
     }
 }
 
+fn unknown(kind: &str) -> QdiscError {
+    QdiscError::UnknownKind { kind: kind.to_owned(), available: BUILT_IN.to_owned() }
+}
+
 impl FromStr for QdiscConfig {
     type Err = QdiscError;
 
@@ -214,12 +243,12 @@ impl FromStr for QdiscConfig {
                 let (_, child) = text.trim_ascii_start().split_at("mq".len());
                 let child = match words.next() {
                     None => Self::default(),
-                    Some("mq") => return Err(QdiscError::UnknownKind("mq under mq".to_owned())),
+                    Some("mq") => return Err(unknown("mq under mq")),
                     Some(_) => child.parse()?,
                 };
                 Ok(Self::Mq(Box::new(child)))
             }
-            other => Err(QdiscError::UnknownKind(other.to_owned())),
+            other => Err(unknown(other)),
         }
     }
 }
@@ -379,6 +408,7 @@ impl fmt::Display for QdiscConfig {
                 })
             }
             Self::Mq(child) => write!(f, " {child}"),
+            Self::Custom(_) => Ok(()),
         }
     }
 }
@@ -482,7 +512,7 @@ mod tests {
     #[test]
     fn nonsense_is_told_by_kind() {
         assert_eq!(parse("  "), Err(QdiscError::Empty));
-        assert_eq!(parse("htb"), Err(QdiscError::UnknownKind("htb".into())));
+        assert_eq!(parse("htb"), Err(unknown("htb")));
         let unknown = QdiscError::UnknownParameter { kind: "fq", name: "target".into() };
         assert_eq!(parse("fq target 5ms"), Err(unknown));
         assert_eq!(parse("fq limit"), Err(QdiscError::MissingValue("limit".into())));

@@ -9,6 +9,7 @@ pub mod config;
 pub mod fifo;
 pub mod fq;
 pub mod fq_codel;
+pub mod kinds;
 mod lists;
 mod param;
 pub mod report;
@@ -59,20 +60,20 @@ pub struct QdiscStats {
 }
 
 impl QdiscStats {
-    /// A frame came in.
-    fn on_queued(&mut self, bytes: u64) {
+    /// A frame of so many bytes came in.
+    pub fn on_queued(&mut self, bytes: u64) {
         self.backlog_packets += 1;
         self.backlog_bytes += bytes;
     }
 
     /// A frame left, whatever became of it.
-    fn on_left(&mut self, bytes: u64) {
+    pub fn on_left(&mut self, bytes: u64) {
         self.backlog_packets -= 1;
         self.backlog_bytes -= bytes;
     }
 
     /// A frame left for the device.
-    fn on_sent(&mut self, bytes: u64) {
+    pub fn on_sent(&mut self, bytes: u64) {
         self.on_left(bytes);
         self.bytes += bytes;
         self.packets += 1;
@@ -128,7 +129,8 @@ pub trait Qdisc: Send {
     /// Returns the figures that all qdiscs have.
     fn stats(&self) -> QdiscStats;
 
-    /// Returns kind and parameters, with defaults filled in.
+    /// Returns kind and parameters, with defaults filled in. A qdisc of a user's own returns what
+    /// it was made with, [`QdiscSetup::config`](kinds::QdiscSetup::config).
     fn config(&self) -> config::QdiscConfig;
 
     /// Returns the figures of this kind alone. Times in them are relative to `now`.

@@ -1,7 +1,7 @@
 //! One rule each, ACK by ACK.
 
 use super::*;
-use crate::config::HyStartRule;
+use crate::congestion::HyStartRule;
 
 const MSS: u32 = 1000;
 const RTT: Nanos = Nanos::from_millis(10);

@@ -1,0 +1,32 @@
+//! The settings of a running stack, by the names of Linux's sysctls.
+
+use crate::Stack;
+use crate::config::{Config, SysctlError};
+use std::sync::Arc;
+
+impl Stack {
+    /// The value of a sysctl as text that [`set_sysctl`](Self::set_sysctl) takes.
+    ///
+    /// # Errors
+    /// [`SysctlError::Unknown`] if there is no such name.
+    pub fn sysctl(&self, name: &str) -> Result<String, SysctlError> {
+        self.config().get(name).ok_or_else(|| SysctlError::Unknown(name.to_owned()))
+    }
+
+    /// Sets a sysctl by Linux's name, in Linux's unit, while the stack runs.
+    ///
+    /// Many act on connections that are open: they take the new value up when they next send,
+    /// receive or time out, or when their application next calls. Others are for new connections
+    /// only. [`Sysctl::acts_on`](crate::config::Sysctl::acts_on) and `docs/sysctls.md` tell which.
+    ///
+    /// # Errors
+    /// [`SysctlError`] for an unknown name, or a value that does not fit; nothing has changed then.
+    pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
+        self.engine().stack.set_sysctl(name, value)
+    }
+
+    /// All settings as they are.
+    pub fn config(&self) -> Arc<Config> {
+        self.engine().stack.config()
+    }
+}
