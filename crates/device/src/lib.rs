@@ -13,6 +13,11 @@
 //!
 //! All unsafe code of the crate is in two modules: system calls and mappings in `sys`, shared slots
 //! in `ring`.
+//!
+//! # Versions
+//!
+//! This crate is an internal part of `neap` and promises nothing: any version may change anything.
+//! Depend on `neap`, which re-exports by name what it promises.
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
 

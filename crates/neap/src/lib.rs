@@ -116,5 +116,5 @@ pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -46,7 +46,11 @@
 //!
 //! Cost: a call takes the mutex of the table to look its descriptor up in a vector, and that of its
 //! file to see what it is.
-
+//!
+//! # Versions
+//!
+//! This crate is an internal part of `neap` and promises nothing: any version may change anything.
+//! Depend on `neap`, which re-exports by name what it promises.
 #![forbid(unsafe_code)]
 
 pub mod abi;

@@ -28,6 +28,11 @@
 //!
 //! [`wait`] is how applications wait for sockets. [`drop_reason`] counts dropped packets, and
 //! [`stats`] the events of IP, ICMP and UDP.
+//!
+//! # Versions
+//!
+//! This crate is an internal part of `neap` and promises nothing: any version may change anything.
+//! Depend on `neap`, which re-exports by name what it promises.
 #![forbid(unsafe_code)]
 
 pub mod device;

@@ -20,6 +20,11 @@
 //!
 //! Nothing here reads a clock, takes a lock, starts a thread or knows how a segment is encoded. A
 //! segment is committed only when the way down took it. Whatever a peer can make grow has a bound.
+//!
+//! # Versions
+//!
+//! This crate is an internal part of `neap` and promises nothing: any version may change anything.
+//! Depend on `neap`, which re-exports by name what it promises.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -86,7 +86,7 @@ fn a_bad_address_shows_a_good_one() {
         }
         let stack =
             Stack::builder().tun("t0").host_address("10.9.0.1").address("10.9.0.2/24").build();
-        expect_words(&refusal(stack), &["10.9.0.1", "10.9.0.2/24"]);
+        expect_words(&refusal(stack), &["host address \"10.9.0.1\"", "10.9.0.1/24"]);
     });
 }
 
