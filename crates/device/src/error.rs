@@ -80,6 +80,32 @@ pub enum Error {
         /// Name of the interface.
         name: String,
     },
+    /// A descriptor that was given is not what is wanted.
+    #[error("the descriptor is {found}: pass {wanted}")]
+    Descriptor {
+        /// What it is, as far as the system says.
+        found: &'static str,
+        /// What to pass instead.
+        wanted: &'static str,
+    },
+    /// An AF_PACKET socket that was given is bound to another interface than the configuration
+    /// names.
+    #[error(
+        "the socket is bound to {bound}, and the configuration names {name}: name {bound}, or pass \
+         a socket of {name}"
+    )]
+    BoundElsewhere {
+        /// Name of the interface that the socket is bound to.
+        bound: String,
+        /// Name of the interface in the configuration.
+        name: String,
+    },
+    /// The MTU of the interface cannot be read from here.
+    #[error("{name} is in another network namespace, where its MTU cannot be read: give the MTU")]
+    UnknownMtu {
+        /// Name of the interface.
+        name: String,
+    },
     /// Another system call failed.
     #[error("{call} failed on {subject}")]
     System {

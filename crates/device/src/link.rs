@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
 
@@ -65,12 +65,29 @@ impl Interface {
         Ok(Self { name: name.to_owned(), request, socket })
     }
 
+    /// The interface of this index in the namespace of `socket`.
+    pub(crate) fn at(index: i32, socket: &OwnedFd) -> Result<Self, Error> {
+        let failed = |call| move |errno| Error::of(call, "the interface of the socket", errno);
+        let request = sys::name(socket, index).map_err(failed("SIOCGIFNAME"))?;
+        let socket = fcntl_dupfd_cloexec(socket, 0).map_err(failed("dup"))?;
+        Ok(Self { name: request.to_text(), request, socket })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn failed(&self, call: &'static str) -> impl Fn(Errno) -> Error {
         move |errno| Error::of(call, &self.name, errno)
     }
 
     pub(crate) fn index(&self) -> Result<i32, Error> {
         sys::index(&self.socket, self.request).map_err(self.failed("SIOCGIFINDEX"))
+    }
+
+    /// The index that the interface has in the namespace of `socket`.
+    pub(crate) fn index_by(&self, socket: &OwnedFd) -> Result<i32, Error> {
+        sys::index(socket, self.request).map_err(self.failed("SIOCGIFINDEX"))
     }
 
     /// MTU in bytes; what exceeds an IP packet's length field counts as 65,535.

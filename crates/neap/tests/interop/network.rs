@@ -28,7 +28,7 @@ fn first(stack: &Stack) -> InterfaceId {
 }
 
 /// Both ways over an open connection, each byte verified.
-fn exchange(ours: &mut neap::TcpStream, theirs: &mut TcpStream, len: u64) {
+pub(crate) fn exchange(ours: &mut neap::TcpStream, theirs: &mut TcpStream, len: u64) {
     let (there, back) = (Pattern(1), Pattern(2));
     thread::scope(|scope| {
         scope.spawn(|| {
