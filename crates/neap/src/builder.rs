@@ -107,7 +107,7 @@ impl Builder {
     #[must_use]
     pub fn host_address<A>(mut self, address: A) -> Self
     where
-        A: TryInto<Address> + Clone + Debug,
+        A: TryInto<Address> + Debug,
         A::Error: fmt::Display,
     {
         if let Some(address) = self.read("host address", HOST_EXAMPLE, address) {
@@ -124,7 +124,7 @@ impl Builder {
     #[must_use]
     pub fn address<A>(mut self, address: A) -> Self
     where
-        A: TryInto<Address> + Clone + Debug,
+        A: TryInto<Address> + Debug,
         A::Error: fmt::Display,
     {
         if let Some(address) = self.read("address", EXAMPLE, address) {
@@ -139,7 +139,7 @@ impl Builder {
     /// The router is in the network of an own address.
     #[must_use]
     pub fn gateway(mut self, router: impl ToIp) -> Self {
-        if let Some(via) = self.read_ip("gateway", &router) {
+        if let Some(via) = self.read_ip("gateway", router) {
             let any = if via.is_ipv4() { V4_ANY } else { V6_ANY };
             self.routes.push((Prefix::new(any, 0).expect("no bits"), via));
         }
@@ -152,11 +152,11 @@ impl Builder {
     #[must_use]
     pub fn route<P>(mut self, prefix: P, via: impl ToIp) -> Self
     where
-        P: TryInto<Prefix> + Clone + Debug,
+        P: TryInto<Prefix> + Debug,
         P::Error: fmt::Display,
     {
         let prefix = self.read("route", "give a network, for instance 192.0.2.0/24", prefix);
-        let via = self.read_ip("gateway", &via);
+        let via = self.read_ip("gateway", via);
         self.routes.extend(prefix.zip(via));
         self
     }
@@ -246,30 +246,30 @@ impl Builder {
     /// Reads a setting, or notes why it cannot be read.
     fn read<A, T>(&mut self, argument: &str, advice: &str, value: A) -> Option<T>
     where
-        A: TryInto<T> + Clone + Debug,
+        A: TryInto<T> + Debug,
         A::Error: fmt::Display,
     {
-        match value.clone().try_into() {
+        let shown = format!("{argument} {value:?}");
+        match value.try_into() {
             Ok(value) => Some(value),
             Err(error) => {
-                self.refuse(argument, &value, &format!("{error}; {advice}"));
+                self.refuse(shown, format!("{error}; {advice}"));
                 None
             }
         }
     }
 
-    fn read_ip(&mut self, argument: &str, value: &impl ToIp) -> Option<IpAddr> {
-        let ip = value.to_ip();
+    fn read_ip(&mut self, argument: &str, value: impl ToIp) -> Option<IpAddr> {
+        let shown = format!("{argument} {value:?}");
+        let ip = value.into_ip();
         if ip.is_none() {
-            let problem = "it is no IP address; give one without a prefix length";
-            self.refuse(argument, value, problem);
+            self.refuse(shown, "it is no IP address; give one without a prefix length".to_owned());
         }
         ip
     }
 
-    fn refuse(&mut self, argument: &str, value: &impl Debug, problem: &str) {
-        let argument = format!("{argument} {value:?}");
-        self.refused.get_or_insert(BuildError::Argument { argument, problem: problem.to_owned() });
+    fn refuse(&mut self, argument: String, problem: String) {
+        self.refused.get_or_insert(BuildError::Argument { argument, problem });
     }
 
     /// Opens the device and starts one worker thread per queue.
@@ -337,21 +337,21 @@ const HOST_EXAMPLE: &str = "give that of a host with its prefix length, for inst
 /// What can be read as an IP address: an `IpAddr` of any kind, or its text.
 pub trait ToIp: Debug + sealed::ToIp {}
 
-impl<T: Debug + sealed::ToIp + ?Sized> ToIp for T {}
+impl<T: Debug + sealed::ToIp> ToIp for T {}
 
 mod sealed {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     pub trait ToIp {
         /// The address; `None` if the text is none.
-        fn to_ip(&self) -> Option<IpAddr>;
+        fn into_ip(self) -> Option<IpAddr>;
     }
 
     macro_rules! is_ip {
         ($($type:ty),+) => {$(
             impl ToIp for $type {
-                fn to_ip(&self) -> Option<IpAddr> {
-                    Some((*self).into())
+                fn into_ip(self) -> Option<IpAddr> {
+                    Some(self.into())
                 }
             }
         )+};
@@ -360,13 +360,13 @@ mod sealed {
     is_ip!(IpAddr, Ipv4Addr, Ipv6Addr);
 
     impl ToIp for &str {
-        fn to_ip(&self) -> Option<IpAddr> {
+        fn into_ip(self) -> Option<IpAddr> {
             self.parse().ok()
         }
     }
 
     impl ToIp for String {
-        fn to_ip(&self) -> Option<IpAddr> {
+        fn into_ip(self) -> Option<IpAddr> {
             self.parse().ok()
         }
     }

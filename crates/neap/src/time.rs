@@ -1,3 +1,3 @@
 //! Points in time, lengths of time, and rates.
 
-pub use neap_tcp::time::{Instant, Nanos, Rate};
+pub use neap_tcp::time::{Instant, Nanos, Rate, RateError};

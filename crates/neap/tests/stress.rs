@@ -156,7 +156,7 @@ fn streams_over_a_tun_with_two_queues() {
         let stack = Stack::builder()
             .tun_with(config)
             .host_address(family.cidr(family.kernel()))
-            .address(&family.cidr(family.ours()))
+            .address(family.cidr(family.ours()))
             .build()
             .expect("a stack");
         let pairs: Vec<_> = (0..6).map(|_| family.pair(&stack)).collect();

@@ -121,7 +121,7 @@ impl Network {
     /// A missing privilege or interface, or a sysctl that cannot be set; each says what to do.
     pub(crate) fn open(&self) -> Result<neap::Stack, neap::BuildError> {
         let mut builder = neap::Stack::builder().config(self.profile.config());
-        builder = builder.address(&self.address.to_string());
+        builder = builder.address(self.address.to_string());
         for sysctl in &self.sysctls {
             builder = builder.sysctl(&sysctl.name, &sysctl.value);
         }

@@ -25,7 +25,7 @@ fn a_resolver_that_blocks_does_not_hold_the_runtime_up() {
         let stack = Stack::builder()
             .tun("t0")
             .host_address(family.cidr(family.kernel()))
-            .address(&family.cidr(family.ours()))
+            .address(family.cidr(family.ours()))
             .resolver(resolver)
             .build()
             .expect("a stack on a TUN");

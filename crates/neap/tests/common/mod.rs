@@ -129,7 +129,7 @@ impl Family {
         Stack::builder()
             .tun("t0")
             .host_address(self.cidr(self.kernel()))
-            .address(&self.cidr(self.ours()))
+            .address(self.cidr(self.ours()))
             .build()
             .expect("a stack on a TUN")
     }

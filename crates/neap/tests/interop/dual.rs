@@ -16,9 +16,9 @@ fn stack() -> Stack {
     let [v4, v6] = Family::BOTH;
     let stack = Stack::builder()
         .tun("t0")
-        .host_address(&v4.cidr(v4.kernel()))
-        .address(&v4.cidr(v4.ours()))
-        .address(&v6.cidr(v6.ours()))
+        .host_address(v4.cidr(v4.kernel()))
+        .address(v4.cidr(v4.ours()))
+        .address(v6.cidr(v6.ours()))
         .build()
         .expect("a stack on a TUN");
     run(&format!("ip addr add {} dev t0 nodad", v6.cidr(v6.kernel())));

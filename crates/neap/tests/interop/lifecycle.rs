@@ -170,7 +170,7 @@ fn a_silent_address_times_out() {
             let stack = Stack::builder()
                 .tun("t0")
                 .host_address(family.cidr(family.kernel()))
-                .address(&family.cidr(family.ours()))
+                .address(family.cidr(family.ours()))
                 .sysctl("net.ipv4.tcp_syn_linear_timeouts", "0")
                 .sysctl("net.ipv4.tcp_syn_retries", "1")
                 .build()

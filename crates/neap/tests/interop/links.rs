@@ -141,7 +141,7 @@ fn a_smaller_mtu_behind_a_router_is_learnt() {
             let stack = Stack::builder()
                 .tun("t0")
                 .host_address(family.cidr(family.kernel()))
-                .address(&family.cidr(family.ours()))
+                .address(family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()
                 .expect("a stack");
@@ -170,7 +170,7 @@ fn a_small_mtu_of_our_own_is_kept() {
             let stack = Stack::builder()
                 .tun("t0")
                 .host_address(family.cidr(family.kernel()))
-                .address(&family.cidr(family.ours()))
+                .address(family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()
                 .expect("a stack");
@@ -189,7 +189,7 @@ fn a_small_mtu_of_our_own_is_kept() {
 /// A stack on `v0` whose other end is the kernel elsewhere.
 fn packet_stack(family: Family, gateway: bool) -> Stack {
     let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
-    let mut builder = Stack::builder().device(device).address(&family.cidr(family.ours()));
+    let mut builder = Stack::builder().device(device).address(family.cidr(family.ours()));
     if gateway {
         builder = builder.gateway(family.kernel());
     }

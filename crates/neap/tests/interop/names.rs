@@ -22,7 +22,7 @@ fn stack(addresses: &'static [&'static str]) -> Stack {
     Stack::builder()
         .tun("t0")
         .host_address(family.cidr(family.kernel()))
-        .address(&family.cidr(family.ours()))
+        .address(family.cidr(family.ours()))
         .resolver(resolver)
         .build()
         .expect("a stack on a TUN")

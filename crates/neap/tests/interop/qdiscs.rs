@@ -124,7 +124,7 @@ fn each_queue_has_a_qdisc_of_its_own() {
         let stack = Stack::builder()
             .tun_with(config)
             .host_address(Family::V4.cidr(kernel))
-            .address(&Family::V4.cidr(ours))
+            .address(Family::V4.cidr(ours))
             .qdisc("mq fq flow_limit 50")
             .build()
             .expect("a stack on a TUN");
