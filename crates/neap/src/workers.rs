@@ -5,7 +5,6 @@ use crate::condition::Drained;
 use crate::engine::Engine;
 use crate::host::Host;
 use neap_posix::{Fd, Process};
-use neap_stack::qdisc::config::QdiscError;
 use neap_stack::wait::Drive;
 use std::io;
 use std::sync::Arc;
@@ -48,21 +47,6 @@ impl Stack {
     /// stack, as sockets may.
     pub fn posix(&self, first_fd: Fd) -> Process {
         Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
-    }
-
-    /// Replaces the queueing discipline of the device, in the words of `tc`
-    /// or by the name of a kind of your own. What waits moves into
-    /// the new one, or leaves at its time where that would not hold it; no socket's account
-    /// changes.
-    ///
-    /// # Errors
-    /// [`QdiscError`], and nothing is replaced.
-    pub fn set_qdisc(&self, qdisc: &str) -> Result<(), QdiscError> {
-        let config = self.engine.qdiscs.parse(qdisc)?;
-        let engine = &self.engine;
-        let replaced = engine.stack.set_qdisc(clock::now(), engine.interface, &config);
-        debug_assert!(replaced.is_ok(), "the device's interface stays as long as the stack");
-        Ok(())
     }
 }
 
@@ -114,5 +98,6 @@ impl Drop for Stack {
         }
         // Sockets that are still held keep the host, and may not keep the device.
         engine.stack.remove_interfaces(clock::now());
+        engine.detach_gone();
     }
 }

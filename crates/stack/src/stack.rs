@@ -29,7 +29,7 @@ pub use crate::host::opening::{ConnectOptions, ListenOptions, UdpOptions};
 pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
@@ -45,6 +45,8 @@ pub enum StackError {
     #[error(transparent)]
     Net(#[from] NetError),
 }
+
+neap_tcp::debug_as_display!(StackError);
 
 /// One host. Dropping it resets its connections and closes its sockets.
 #[derive(Debug)]

@@ -430,6 +430,25 @@ fn half_open_connections_are_asked_again_and_given_up() {
 }
 
 #[test]
+fn a_flow_prints_as_ss_does() {
+    let mut world = World::new(&WireConfig::default());
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    transfer(&mut world, &client, &server, &pattern(5_000));
+    let [flow] = &world.a.flows(world.now)[..] else { panic!("one flow") };
+    let text = flow.to_string();
+    let (addresses, info) = text.split_once("\n\t ").expect("two lines");
+    assert_eq!(addresses, format!("{} {}", client.local_addr(), client.remote_addr()));
+    assert!(info.starts_with("ESTAB ts sack cubic wscale:"), "{info}");
+    for figure in ["bytes_sent:5000", "ca_state:open", "rto:2", "ms rtt:", "blocked:no_data"] {
+        assert!(info.contains(figure), "{figure}: {info}");
+    }
+    assert!(!info.contains("lost:") && !info.contains("ssthresh:4294967295"), "{info}");
+    // Whoever prints the struct reads units as well.
+    let debug = format!("{:?}", flow.info);
+    assert!(!debug.contains("Nanos") && !debug.contains("Instant"), "{debug}");
+}
+
+#[test]
 fn a_smaller_path_mtu_is_learnt_and_forged_ones_are_not_believed() {
     let mut world = World::new(&WireConfig { gso_max_size: 0, ..WireConfig::default() });
     let (client, server) = connect(&mut world, "10.0.0.2:80");

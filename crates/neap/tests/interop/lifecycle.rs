@@ -168,7 +168,8 @@ fn a_silent_address_times_out() {
     in_namespace(|| {
         for family in Family::BOTH {
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .sysctl("net.ipv4.tcp_syn_linear_timeouts", "0")
                 .sysctl("net.ipv4.tcp_syn_retries", "1")

@@ -527,6 +527,13 @@ pub struct FlowInfo {
     pub info: TcpInfo,
 }
 
+impl core::fmt::Display for FlowInfo {
+    /// Prints the addresses and the figures, two lines as those of `ss -tin`.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} {}\n\t {}", self.local, self.remote, self.info)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
