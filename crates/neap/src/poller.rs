@@ -152,8 +152,8 @@ impl Shared {
         Some(entry)
     }
 
-    /// Costs two loads while nobody sleeps. The queue's lock orders it: either the sleeper's last look
-    /// at the queue sees what was pushed, or this sees the sleeper.
+    /// Costs two loads while nobody sleeps. The queue's lock orders it: either the sleeper's last
+    /// look at the queue sees what was pushed, or this sees the sleeper.
     fn ring(&self) {
         if self.is_asleep.load(Ordering::SeqCst) || self.is_exposed.load(Ordering::SeqCst) {
             // A full counter is a set counter.
@@ -224,8 +224,8 @@ const MAX_FILES: usize = 64;
 /// # In another event loop
 ///
 /// A poller has a descriptor ([`AsFd`]), for an epoll set of the program or the loop of a library.
-/// It is readable when [`wait`](Self::wait) may have something to report; the loop then calls `wait`
-/// with a timeout of zero. A call that finds nothing is possible, an event that is missed is not.
+/// It is readable when [`wait`](Self::wait) may have something to report; the loop then calls
+/// `wait` with a timeout of zero. A call that finds nothing is possible, an event that is missed is not.
 /// Level-triggered sockets keep the descriptor readable as long as they are ready. While the thread
 /// sleeps in its own loop the worker threads of the stacks drive them, so what arrives costs one
 /// hop between threads; a thread that sleeps in `wait` drives them itself.
