@@ -19,7 +19,7 @@ use neap_stack::stack::Why;
 use neap_stack::wait::Source;
 use neap_tcp::time::Instant;
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -133,6 +133,8 @@ struct Shared {
     is_called: AtomicBool,
     /// [`Poller::notify`] was called.
     is_notified: AtomicBool,
+    /// Another event loop sleeps on [`Poller::as_fd`]: the bell rings for it, too.
+    is_exposed: AtomicBool,
     /// Ends its sleep.
     bell: OwnedFd,
 }
@@ -150,13 +152,17 @@ impl Shared {
         Some(entry)
     }
 
-    /// Costs a load while nobody sleeps. The queue's lock orders it: either the sleeper's last look
-    /// at the queue sees what was pushed, or this sees the sleeper.
+    /// Costs two loads while nobody sleeps. The queue's lock orders it: either the sleeper's last
+    /// look at the queue sees what was pushed, or this sees the sleeper.
     fn ring(&self) {
-        if self.is_asleep.load(Ordering::SeqCst) {
+        if self.is_asleep.load(Ordering::SeqCst) || self.is_exposed.load(Ordering::SeqCst) {
             // A full counter is a set counter.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
     fn has_news(&self) -> bool {
@@ -215,6 +221,44 @@ const MAX_FILES: usize = 64;
 /// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket)) and of whatever else has a
 /// descriptor, by the rules of epoll; the waiting thread drives the stacks meanwhile.
 ///
+/// # In another event loop
+///
+/// A poller has a descriptor ([`AsFd`]), for an epoll set of the program or the loop of a library.
+/// It is readable when [`wait`](Self::wait) may have something to report; the loop then calls
+/// `wait` with a timeout of zero. A call that finds nothing is possible, an event that is missed is not.
+/// Level-triggered sockets keep the descriptor readable as long as they are ready. While the thread
+/// sleeps in its own loop the worker threads of the stacks drive them, so what arrives costs one
+/// hop between threads; a thread that sleeps in `wait` drives them itself.
+///
+/// ```no_run
+/// use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+/// use std::time::Duration;
+///
+/// # let stack = neap::Stack::builder().build()?;
+/// let listener = neap::TcpListener::bind(&stack, "0.0.0.0:80")?;
+/// listener.set_nonblocking(true)?;
+/// let poller = neap::Poller::new()?;
+/// poller.add(&listener, 1, neap::Events::IN)?;
+///
+/// let outer = epoll::create(CreateFlags::CLOEXEC)?;
+/// epoll::add(&outer, &poller, EventData::new_u64(7), EventFlags::IN)?;
+/// let mut ready = Vec::with_capacity(16);
+/// let mut events = Vec::new();
+/// loop {
+///     epoll::wait(&outer, rustix::buffer::spare_capacity(&mut ready), None)?;
+///     for event in ready.drain(..) {
+///         if event.data.u64() == 7 {
+///             poller.wait(&mut events, Some(Duration::ZERO))?;
+///             println!("{events:?}");
+///         }
+///     }
+/// }
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Sockets and threads
+///
 /// It does not keep sockets open: one that is closed leaves. Sockets may be added, changed and
 /// removed by any thread; one thread waits at a time, and others that call [`wait`](Self::wait)
 /// wait for it.
@@ -231,6 +275,8 @@ pub struct Poller {
     alarm: Alarm,
     /// What is slept on: the bell, `files`, the alarm, and the devices of the shards.
     set: OwnedFd,
+    /// What other event loops sleep on: the bell and `files`.
+    outside: OwnedFd,
 }
 
 impl Poller {
@@ -244,11 +290,15 @@ impl Poller {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&set, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         epoll::add(&set, &files, epoll::EventData::new_u64(FILES), epoll::EventFlags::IN)?;
+        let outside = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&outside, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        epoll::add(&outside, &files, epoll::EventData::new_u64(FILES), epoll::EventFlags::IN)?;
         let shared = Shared {
             queue: Mutex::default(),
             is_asleep: AtomicBool::new(false),
             is_called: AtomicBool::new(false),
             is_notified: AtomicBool::new(false),
+            is_exposed: AtomicBool::new(false),
             bell,
         };
         Ok(Self {
@@ -260,6 +310,7 @@ impl Poller {
             has_files: AtomicBool::new(false),
             alarm: Alarm::new(&set, ALARM)?,
             set,
+            outside,
         })
     }
 
@@ -359,8 +410,19 @@ impl Poller {
         for entry in waiting.again.drain(..) {
             self.shared.push(&entry);
         }
-        while !self.drive(&mut waiting, events, deadline)? {}
-        Ok(())
+        if self.shared.is_exposed.load(Ordering::SeqCst) {
+            // Before the queue is looked at: what comes later rings again.
+            self.shared.silence();
+        }
+        let mut outcome = Ok(false);
+        while matches!(outcome, Ok(false)) {
+            outcome = self.drive(&mut waiting, events, deadline);
+        }
+        let may_have_more = !waiting.again.is_empty() || self.shared.has_news();
+        if may_have_more && self.shared.is_exposed.load(Ordering::SeqCst) {
+            self.shared.ring();
+        }
+        outcome.map(|_| ())
     }
 
     /// Drives the shards as they are now, as far as nobody else does. Whether the wait is over; if
@@ -431,7 +493,7 @@ impl Poller {
         let count = epoll::wait(&self.set, &mut buffer, None).unwrap_or(0);
         for event in &buffer[..count] {
             match event.data.u64() {
-                BELL => drop(rustix::io::read(&self.shared.bell, &mut [0; 8])),
+                BELL => self.shared.silence(),
                 FILES | ALARM => {}
                 token => {
                     if let Some(shard) = shards.iter().find(|shard| shard.token == token) {
@@ -494,6 +556,25 @@ impl Poller {
             Event { token: event.data.u64(), events: Events::from_bits_truncate(flags.bits()) }
         }));
         Ok(())
+    }
+}
+
+/// The descriptor for other event loops: readable when [`Poller::wait`] may have something to
+/// report. From the first call on, each change of a socket may cost a system call.
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if !self.shared.is_exposed.swap(true, Ordering::SeqCst) {
+            // What has come already is reported by the first wait.
+            self.shared.ring();
+        }
+        self.outside.as_fd()
+    }
+}
+
+/// As [`AsFd`].
+impl AsRawFd for Poller {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

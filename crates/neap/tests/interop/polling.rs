@@ -403,3 +403,60 @@ fn one_thread_serves_fifty_sockets_with_a_poller() {
         }
     });
 }
+
+/// Whether the descriptor is readable, now or within a minute.
+fn is_readable(outer: &rustix::fd::OwnedFd, waits: bool) -> bool {
+    use rustix::event::{Timespec, epoll};
+    let timeout = Timespec { tv_sec: if waits { 60 } else { 0 }, tv_nsec: 0 };
+    let data = epoll::EventData::new_u64(0);
+    let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data }; 4];
+    epoll::wait(outer, &mut events, Some(&timeout)).expect("a set") > 0
+}
+
+#[test]
+fn a_poller_has_a_descriptor_for_another_event_loop() {
+    use rustix::event::epoll;
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        for mode in [Events::empty(), Events::ET] {
+            let (ours, mut theirs) = Family::V4.pair(&stack);
+            ours.set_nonblocking(true).expect("a mode");
+            let poller = Poller::new().expect("descriptors");
+            let outer = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set");
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&outer, &poller, data, epoll::EventFlags::IN).expect("added");
+            poller.add(&ours, 7, Events::IN | mode).expect("added");
+            let mut events = Vec::new();
+            let mut look = || {
+                poller.wait(&mut events, Some(Duration::ZERO)).expect("a wait");
+                events.clone()
+            };
+            let quiet = |look: &mut dyn FnMut() -> Vec<Event>| {
+                let looks = (0..10).take_while(|_| is_readable(&outer, false));
+                let count = looks.inspect(|_| assert!(look().is_empty())).count();
+                assert!(count < 10, "it stays readable and there is nothing");
+            };
+            for round in 0..100 {
+                quiet(&mut look);
+                theirs.write_all(&[round]).expect("a byte");
+                loop {
+                    assert!(is_readable(&outer, true), "the byte was missed");
+                    if !look().is_empty() {
+                        break;
+                    }
+                }
+                if mode.is_empty() {
+                    assert!(is_readable(&outer, false), "it is still there");
+                    assert_eq!(look().len(), 1);
+                }
+                let mut byte = [0];
+                (&ours).read_exact(&mut byte).expect("the byte");
+                assert_eq!(byte, [round]);
+            }
+            quiet(&mut look);
+            poller.notify();
+            assert!(is_readable(&outer, false));
+            quiet(&mut look);
+        }
+    });
+}
