@@ -439,7 +439,18 @@ fn json_has_the_keys_of_iperf3() {
 fn the_report_for_people_has_a_line_per_stream_and_sums() {
     in_namespace("the_report_for_people_has_a_line_per_stream_and_sums", |world| {
         let server = ChildGuard::start(&mut world.iperf3(&["-s", "-1"]));
-        let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
+        let output =
+            world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2", "--nstat"]));
+        let counters = String::from_utf8(output.stderr).unwrap();
+        for line in counters.lines().take_while(|line| !line.starts_with("qdisc ")) {
+            let [_, number] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}: a name and a number\n{counters}");
+            };
+            assert!(number.parse::<u64>().is_ok(), "{line}");
+        }
+        for name in ["TcpActiveOpens ", "t0.0.frames ", "qdisc pfifo_fast"] {
+            assert!(counters.lines().any(|line| line.starts_with(name)), "{name}: {counters}");
+        }
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         for (end, count) in [("sender", 3), ("receiver", 3)] {
@@ -515,6 +526,34 @@ fn an_interrupted_client_tells_its_server() {
         let output = server.output();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains("terminated"), "{text}");
+    });
+}
+
+#[test]
+fn a_device_that_is_deleted_ends_client_and_server_with_a_message() {
+    in_namespace("a_device_that_is_deleted_ends_client_and_server_with_a_message", |world| {
+        let delete = || {
+            let device = world.way.iter().position(|word| *word == "--tun").expect("a TUN") + 1;
+            let output = Command::new("ip").args(["link", "del", world.way[device]]).output();
+            assert!(output.expect("ip runs").status.success());
+        };
+        let is_told = |program: ChildGuard| {
+            let output = program.output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains("network is down"), "{text}");
+        };
+        let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
+        server.shows("listening");
+        delete();
+        is_told(server);
+
+        let mut server = ChildGuard::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
+        server.shows("Server listening");
+        let mut client = world.neap(&["-c", KERNEL, "-t", "20", "-i", "0.1"]);
+        let mut client = ChildGuard::start(&mut client);
+        client.shows("bits/sec");
+        delete();
+        is_told(client);
     });
 }
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 /// Error of opening or configuring a device.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no `/dev/net/tun`: the kernel has no TUN driver, or the node is not in this
@@ -115,6 +115,8 @@ pub enum Error {
         source: std::io::Error,
     },
 }
+
+neap_tcp::debug_as_display!(Error);
 
 impl Error {
     /// The general case: permission problems by name, the rest as [`Error::System`].

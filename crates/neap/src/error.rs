@@ -11,7 +11,7 @@ use std::io;
 use thiserror::Error;
 
 /// Why [`Builder::build`](crate::Builder::build) failed.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No device was given.
@@ -42,6 +42,8 @@ pub enum BuildError {
     #[error(transparent)]
     System(#[from] io::Error),
 }
+
+neap_tcp::debug_as_display!(BuildError);
 
 pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
     let kind = match error {
@@ -98,4 +100,33 @@ pub(crate) fn socket_error(error: SocketError) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_prints_a_sentence() {
+        let error = BuildError::from(neap_device::Error::Permission {
+            action: "opening /dev/net/tun",
+            capability: "CAP_NET_ADMIN",
+        });
+        let error: Box<dyn std::error::Error> = error.into();
+        let sentence = "opening /dev/net/tun needs CAP_NET_ADMIN: run as root, or in a namespace \
+                        of your own (unshare -rn)";
+        assert_eq!(format!("{error:?}"), sentence);
+        let error = connection_error(ConnectionError::Refused);
+        assert!(format!("{error:?}").contains("error: connection refused"), "{error:?}");
+    }
+
+    #[test]
+    fn the_reason_of_the_system_is_printed_too() {
+        let error = BuildError::from(neap_device::Error::System {
+            call: "mmap",
+            subject: "eth0".into(),
+            source: io::Error::other("no memory"),
+        });
+        assert_eq!(format!("{error:?}"), "mmap failed on eth0: no memory");
+    }
 }

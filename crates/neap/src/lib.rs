@@ -58,8 +58,10 @@
 //!
 //! This crate follows semantic versioning, and everything that can be reached through it is part of
 //! the promise. A struct of settings may get more fields in a minor version: write
-//! `..Default::default()`, or `..` and its constructor, behind the fields that you set. `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this
-//! crate is made of them. They promise nothing: depend on `neap` alone.
+//! `..Default::default()`, or `..` and its constructor, behind the fields that you set.
+//!
+//! `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this crate is
+//! made of them. They promise nothing: depend on `neap` alone.
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -90,7 +92,7 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{TcpListener, TcpStream, UdpSocket};
+pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
 pub use builder::Builder;
 pub use error::BuildError;
 pub use events::StackEvents;
@@ -103,7 +105,7 @@ pub use workers::Stack;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions};
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

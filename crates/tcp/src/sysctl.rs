@@ -133,7 +133,7 @@ sysctls! {
     "net.ipv4.ipfrag_high_thresh" ipfrag_high_thresh: int 0..2147483647, "bytes", Host,
         "Memory for incomplete datagrams, of IPv4 and IPv6 together.";
     "net.ipv4.ipfrag_time" ipfrag_time: int 0..2147483, "seconds", Host,
-        "How long a datagram may stay incomplete. Those that wait already keep their time.";
+        "How long a datagram may stay incomplete; those that wait already, too.";
     "net.ipv4.tcp_abort_on_overflow" tcp_abort_on_overflow: switch, "", OpenListeners,
         "A full accept queue answers with a reset, not with silence.";
     "net.ipv4.tcp_autocorking" tcp_autocorking: switch, "", OpenConnections,

@@ -10,7 +10,7 @@ use super::error::SocketError;
 use super::listener::Listener;
 use super::ports::{Ephemeral, PortUses};
 use super::tcp::TcpSocket;
-use crate::flow::{FlowKey, FourTuple, overlap};
+use crate::flow::{FlowKey, FourTuple};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
@@ -264,7 +264,7 @@ impl Demux {
         if tables.is_shut_down {
             return Err(SocketError::ShutDown);
         }
-        tables.check(&Bound::new(local, false, reuse), own)?;
+        tables.check(&Bound::new(local, listener.is_dual(), reuse), own)?;
         let hash = port_hash(local.port());
         tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
         Ok(())
@@ -333,6 +333,11 @@ impl Demux {
         self.lock().connections.iter().cloned().collect()
     }
 
+    /// All listeners.
+    pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
+        self.lock().listeners.iter().cloned().collect()
+    }
+
     /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
     pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
         let mut tables = self.lock();
@@ -373,7 +378,8 @@ impl Tables {
         let (port, reuse) = (wanted.local().port(), wanted.reuse());
         let mut listeners = self.listeners.iter_hash(port_hash(port));
         let mut bound = self.bound.iter_hash(port_hash(port));
-        let is_listened = listeners.any(|other| wanted.meets(other.local()));
+        let is_listened =
+            listeners.any(|other| wanted.meets(other.local()) || other.meets(wanted.local()));
         let is_used = !reuse && self.uses.is_used(port);
         let is_bound = bound.any(|other| {
             let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
@@ -410,7 +416,7 @@ impl Tables {
             if bound == local {
                 return Some(listener);
             }
-            if overlap(bound, local) {
+            if listener.meets(local) {
                 wildcard = Some(listener);
             }
         }

@@ -9,12 +9,13 @@ use super::error::SocketError;
 use super::readiness::{Readiness, Ready};
 use super::run_list::RunCell;
 use super::tcp::TcpSocket;
-use crate::flow::{FlowKey, FourTuple};
+use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
+use neap_tcp::connection::ConnectionError;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
 use neap_tcp::isn::Secrets;
@@ -73,12 +74,16 @@ struct Backlog {
     /// Completed handshakes whose connection is not in `accept` yet.
     arriving: usize,
     options: Arc<SocketOptions>,
+    /// Told to the next call that finds no connection.
+    error: Option<SocketError>,
     is_closed: bool,
 }
 
 /// A listening socket.
 pub(crate) struct Listener {
     local: SocketAddr,
+    /// `[::]` that is `0.0.0.0` as well.
+    is_dual: bool,
     /// Accept queue at the most: `min(backlog, somaxconn)`; as in Linux one more fits.
     max_accept: AtomicUsize,
     backlog: Mutex<Backlog>,
@@ -95,6 +100,7 @@ impl core::fmt::Debug for Listener {
 impl Listener {
     pub(crate) fn new(
         local: SocketAddr,
+        is_dual: bool,
         max_accept: usize,
         options: Arc<SocketOptions>,
         cell: Arc<RunCell>,
@@ -107,11 +113,12 @@ impl Listener {
             accept: VecDeque::new(),
             arriving: 0,
             options,
+            error: None,
             is_closed: false,
         };
         let readiness = Readiness::new();
         let max_accept = AtomicUsize::new(max_accept);
-        Self { local, max_accept, backlog: Mutex::new(backlog), readiness, cell }
+        Self { local, is_dual, max_accept, backlog: Mutex::new(backlog), readiness, cell }
     }
 
     /// Half-open connections, and connections that wait to be accepted.
@@ -123,6 +130,17 @@ impl Listener {
     /// The bound address.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether it listens on `[::]` for IPv4 too.
+    pub(crate) fn is_dual(&self) -> bool {
+        self.is_dual
+    }
+
+    /// Whether connections to `address` are for this listener.
+    pub(crate) fn meets(&self, address: SocketAddr) -> bool {
+        let is_mapped = address.is_ipv4() && address.port() == self.local.port();
+        overlap(self.local, address) || self.is_dual && is_mapped
     }
 
     fn lock(&self) -> MutexGuard<'_, Backlog> {
@@ -217,8 +235,26 @@ impl Listener {
         if backlog.accept.is_empty() {
             self.readiness.clear(Ready::READABLE);
         }
-        let is_closed = backlog.is_closed;
-        socket.ok_or(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock })
+        if let Some(socket) = socket {
+            return Ok(socket);
+        }
+        if backlog.is_closed {
+            return Err(SocketError::ShutDown);
+        }
+        let error = backlog.error.take();
+        if error.is_some() {
+            self.readiness.clear(Ready::ERROR);
+        }
+        Err(error.unwrap_or(SocketError::WouldBlock))
+    }
+
+    /// No device is left by which anybody could reach the listener: the next call that finds no
+    /// connection fails.
+    pub(crate) fn on_network_down(&self) {
+        let mut backlog = self.lock();
+        backlog.error = Some(ConnectionError::NetworkDown.into());
+        // With the backlog locked: bit and error agree.
+        self.readiness.signal(Ready::ERROR);
     }
 
     /// Retransmits what is due through `send` and forgets who never answered.

@@ -96,7 +96,7 @@ pub struct Prefix {
 }
 
 /// Reason why a prefix was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// The length, first, exceeds the bits of an address, second.
@@ -106,6 +106,8 @@ pub enum PrefixError {
     #[error("{0:?} is not of the form ADDRESS/LENGTH")]
     Form(String),
 }
+
+neap_tcp::debug_as_display!(PrefixError);
 
 fn bits(address: IpAddr) -> u128 {
     match address {

@@ -12,6 +12,7 @@ use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::neighbor::NeighborState;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackError};
 use neap_tcp::connection::{ConnectionError, ReadError};
 use neap_tcp::time::Nanos;
@@ -347,7 +348,8 @@ fn a_permanent_neighbour_is_believed_and_nobody_asks() {
 fn what_waits_for_a_neighbour_that_is_forgotten_is_dropped_and_counted() {
     let world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
     let nobody = address("10.0.0.99:80");
-    let socket = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    let socket =
+        world.a.bind_udp(address("10.0.0.1:0"), neap_stack::stack::UdpOptions::default()).unwrap();
     socket.send_to(world.now, Bytes::from_static(b"?"), Some(nobody)).unwrap();
     assert!(socket.bytes_below() > 0);
     world.a.remove_neighbor(world.a_interface, ip("10.0.0.99")).unwrap();
@@ -409,9 +411,11 @@ fn sockets_hear_at_once_that_their_device_is_gone() {
     let (other, far) = connect(&mut world, "10.1.0.2:80");
     let to = address("10.0.0.99:80");
     let opening = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
-    let datagrams = world.a.bind_udp(address("0.0.0.0:0"), false).unwrap();
+    let datagrams =
+        world.a.bind_udp(address("0.0.0.0:0"), neap_stack::stack::UdpOptions::default()).unwrap();
     datagrams.connect(Some(address("10.0.0.2:53"))).unwrap();
-    let unconnected = world.a.bind_udp(address("0.0.0.0:0"), false).unwrap();
+    let unconnected =
+        world.a.bind_udp(address("0.0.0.0:0"), neap_stack::stack::UdpOptions::default()).unwrap();
 
     let gone = LinkStatus::new(LinkState::Gone);
     world.a.set_link_status(world.now, world.a_interface, gone).unwrap();
@@ -426,7 +430,12 @@ fn sockets_hear_at_once_that_their_device_is_gone() {
     assert_eq!(events.take(), Some(StackEvent::DeviceGone { interface, name }));
     transfer(&mut world, &other, &far, &pattern(100_000));
 
+    let listener = world.a.listen(address("0.0.0.0:90"), ListenOptions::default()).unwrap();
+    assert_eq!(listener.accept().map(drop), Err(SocketError::WouldBlock));
     world.a.set_link_status(world.now, wire.a, gone).unwrap();
+    assert!(listener.readiness().bits().contains(Ready::ERROR));
+    assert_eq!(listener.accept().map(drop), Err(SocketError::Reported(down)));
+    assert_eq!(listener.accept().map(drop), Err(SocketError::WouldBlock), "told once");
     assert_eq!(unconnected.recv_from().map(drop), Err(SocketError::Reported(down)));
     assert_eq!(unconnected.recv_from().map(drop), Err(SocketError::WouldBlock), "told once");
 }

@@ -129,8 +129,8 @@ pub trait Qdisc: Send {
     /// Returns the figures that all qdiscs have.
     fn stats(&self) -> QdiscStats;
 
-    /// Returns kind and parameters, with defaults filled in. A qdisc of a user's own returns what it
-    /// was made with, [`QdiscSetup::config`](kinds::QdiscSetup::config).
+    /// Returns kind and parameters, with defaults filled in. A qdisc of a user's own returns what
+    /// it was made with, [`QdiscSetup::config`](kinds::QdiscSetup::config).
     fn config(&self) -> config::QdiscConfig;
 
     /// Returns the figures of this kind alone. Times in them are relative to `now`.
