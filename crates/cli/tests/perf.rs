@@ -543,7 +543,7 @@ fn a_device_that_is_deleted_ends_client_and_server_with_a_message() {
             assert!(!output.status.success() && text.contains("network is down"), "{text}");
         };
         let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
-        server.shows("listening");
+        server.shows("Server listening");
         delete();
         is_told(server);
 

@@ -24,7 +24,9 @@ pub enum Error {
         capability: &'static str,
     },
     /// Another process has the TUN device open.
-    #[error("{name} is in use by another process: choose another name, or end that process")]
+    #[error(
+        "{name} is in use, by this process or another: choose another name, or close what uses it"
+    )]
     Busy {
         /// Name of the interface.
         name: String,

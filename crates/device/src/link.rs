@@ -11,8 +11,9 @@ use std::net::IpAddr;
 /// Settings of the kernel's end of a link. `None` leaves a setting as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Address and prefix length of the kernel's end. The stack on the device has another address.
-    pub address: Option<(IpAddr, u8)>,
+    /// Addresses to add to the kernel's end, with their prefix lengths. The stack on the device has
+    /// other addresses.
+    pub addresses: Vec<(IpAddr, u8)>,
     /// MTU in bytes. Set it before `into_device()`, which reads it.
     pub mtu: Option<u16>,
     /// Whether to bring the interface up.
@@ -21,7 +22,7 @@ pub struct LinkConfig {
 
 impl Default for LinkConfig {
     fn default() -> Self {
-        Self { address: None, mtu: None, up: true }
+        Self { addresses: Vec::new(), mtu: None, up: true }
     }
 }
 
@@ -41,7 +42,7 @@ pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
     if config.up {
         interface.bring_up()?;
     }
-    if let Some((address, prefix)) = config.address {
+    for &(address, prefix) in &config.addresses {
         interface.add_address(address, prefix)?;
     }
     Ok(())

@@ -59,8 +59,8 @@ fn tun_with(name: &str, address: &str, queues: usize) -> InterfaceConfig {
     let config = TunConfig { name: Some(name.into()), queues, ..TunConfig::default() };
     let tun = Tun::open(&config).expect("a TUN");
     let address = cidr(address);
-    let address = Some((address.ip, address.prefix.len()));
-    configure_link(name, &LinkConfig { address, ..LinkConfig::default() }).expect("an address");
+    let addresses = vec![(address.ip, address.prefix.len())];
+    configure_link(name, &LinkConfig { addresses, ..LinkConfig::default() }).expect("an address");
     InterfaceConfig::new(tun.into_device())
 }
 
