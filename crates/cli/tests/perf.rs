@@ -530,6 +530,34 @@ fn an_interrupted_client_tells_its_server() {
 }
 
 #[test]
+fn a_device_that_is_deleted_ends_client_and_server_with_a_message() {
+    in_namespace("a_device_that_is_deleted_ends_client_and_server_with_a_message", |world| {
+        let delete = || {
+            let device = world.way.iter().position(|word| *word == "--tun").expect("a TUN") + 1;
+            let output = Command::new("ip").args(["link", "del", world.way[device]]).output();
+            assert!(output.expect("ip runs").status.success());
+        };
+        let is_told = |program: ChildGuard| {
+            let output = program.output();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains("network is down"), "{text}");
+        };
+        let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
+        server.shows("Server listening");
+        delete();
+        is_told(server);
+
+        let mut server = ChildGuard::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
+        server.shows("Server listening");
+        let mut client = world.neap(&["-c", KERNEL, "-t", "20", "-i", "0.1"]);
+        let mut client = ChildGuard::start(&mut client);
+        client.shows("bits/sec");
+        delete();
+        is_told(client);
+    });
+}
+
+#[test]
 fn a_server_survives_clients_that_do_not_keep_the_protocol() {
     in_namespace("a_server_survives_clients_that_do_not_keep_the_protocol", |world| {
         let server = ChildGuard::start(&mut world.neap(&["-s"]));

@@ -233,13 +233,17 @@ fn is_told(stack: &Stack, mut ours: neap::TcpStream, delete: &str, nobody: &str)
     let interface = first(stack);
     let name = stack.host().interfaces()[0].name.clone();
     let socket = neap::UdpSocket::bind(stack, "0.0.0.0:0").expect("bind");
+    let listener = neap::TcpListener::bind(stack, "0.0.0.0:0").expect("bind");
     thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().map(drop));
         let reader = scope.spawn(|| ours.read(&mut [0; 10]).map(drop));
         let receiver = scope.spawn(|| socket.recv_from(&mut [0; 10]).map(drop));
         let opening = scope.spawn(|| neap::TcpStream::connect(stack, (ip(nobody), 9)).map(drop));
         eventually(|| stack.host().usage().tcp.connections, |count| *count == 2);
         run(delete);
-        for (what, thread) in [("read", reader), ("recv_from", receiver), ("connect", opening)] {
+        for (what, thread) in
+            [("read", reader), ("recv_from", receiver), ("connect", opening), ("accept", accepting)]
+        {
             let error = thread.join().expect("no panic").expect_err("it is gone");
             assert_eq!(error.kind(), ErrorKind::NetworkDown, "{what}: {error}");
             assert_eq!(error.to_string(), "network is down", "{what}");

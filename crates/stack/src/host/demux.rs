@@ -336,6 +336,11 @@ impl Demux {
         self.lock().connections.iter().cloned().collect()
     }
 
+    /// All listeners.
+    pub(crate) fn listeners(&self) -> Vec<Arc<Listener>> {
+        self.lock().listeners.iter().cloned().collect()
+    }
+
     /// Refuses all further sockets, and hands out what is there.
     pub(crate) fn begin_close(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
         let mut tables = self.lock();

@@ -44,6 +44,14 @@ impl Host {
             socket.on_device_gone(self, now, id);
         }
         self.udp.on_device_gone(self, now, id, is_last);
+        for listener in self.demux.listeners() {
+            let local = listener.local().ip();
+            let is_cut_off =
+                if local.is_unspecified() { is_last } else { self.check_local(local).is_err() };
+            if is_cut_off {
+                listener.on_network_down();
+            }
+        }
         let name = interface.info(now).name;
         self.events.tell(&StackEvent::DeviceGone { interface: id, name });
         Ok(())

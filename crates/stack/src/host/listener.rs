@@ -15,6 +15,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
+use neap_tcp::connection::ConnectionError;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
 use neap_tcp::isn::Secrets;
@@ -73,6 +74,8 @@ struct Backlog {
     /// Completed handshakes whose connection is not in `accept` yet.
     arriving: usize,
     options: Arc<SocketOptions>,
+    /// Told to the next call that finds no connection.
+    error: Option<SocketError>,
     is_closed: bool,
 }
 
@@ -110,6 +113,7 @@ impl Listener {
             accept: VecDeque::new(),
             arriving: 0,
             options,
+            error: None,
             is_closed: false,
         };
         let readiness = Readiness::new();
@@ -231,8 +235,26 @@ impl Listener {
         if backlog.accept.is_empty() {
             self.readiness.clear(Ready::READABLE);
         }
-        let is_closed = backlog.is_closed;
-        socket.ok_or(if is_closed { SocketError::ShutDown } else { SocketError::WouldBlock })
+        if let Some(socket) = socket {
+            return Ok(socket);
+        }
+        if backlog.is_closed {
+            return Err(SocketError::ShutDown);
+        }
+        let error = backlog.error.take();
+        if error.is_some() {
+            self.readiness.clear(Ready::ERROR);
+        }
+        Err(error.unwrap_or(SocketError::WouldBlock))
+    }
+
+    /// No device is left by which anybody could reach the listener: the next call that finds no
+    /// connection fails.
+    pub(crate) fn on_network_down(&self) {
+        let mut backlog = self.lock();
+        backlog.error = Some(ConnectionError::NetworkDown.into());
+        // With the backlog locked: bit and error agree.
+        self.readiness.signal(Ready::ERROR);
     }
 
     /// Retransmits what is due through `send` and forgets who never answered.

@@ -12,6 +12,7 @@ use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::neighbor::NeighborState;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackError};
 use neap_tcp::connection::{ConnectionError, ReadError};
 use neap_tcp::time::Nanos;
@@ -429,7 +430,12 @@ fn sockets_hear_at_once_that_their_device_is_gone() {
     assert_eq!(events.take(), Some(StackEvent::DeviceGone { interface, name }));
     transfer(&mut world, &other, &far, &pattern(100_000));
 
+    let listener = world.a.listen(address("0.0.0.0:90"), ListenOptions::default()).unwrap();
+    assert_eq!(listener.accept().map(drop), Err(SocketError::WouldBlock));
     world.a.set_link_status(world.now, wire.a, gone).unwrap();
+    assert!(listener.readiness().bits().contains(Ready::ERROR));
+    assert_eq!(listener.accept().map(drop), Err(SocketError::Reported(down)));
+    assert_eq!(listener.accept().map(drop), Err(SocketError::WouldBlock), "told once");
     assert_eq!(unconnected.recv_from().map(drop), Err(SocketError::Reported(down)));
     assert_eq!(unconnected.recv_from().map(drop), Err(SocketError::WouldBlock), "told once");
 }
