@@ -439,7 +439,18 @@ fn json_has_the_keys_of_iperf3() {
 fn the_report_for_people_has_a_line_per_stream_and_sums() {
     in_namespace("the_report_for_people_has_a_line_per_stream_and_sums", |world| {
         let server = ChildGuard::start(&mut world.iperf3(&["-s", "-1"]));
-        let output = world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2"]));
+        let output =
+            world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2", "--nstat"]));
+        let counters = String::from_utf8(output.stderr).unwrap();
+        for line in counters.lines().take_while(|line| !line.starts_with("qdisc ")) {
+            let [_, number] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}: a name and a number\n{counters}");
+            };
+            assert!(number.parse::<u64>().is_ok(), "{line}");
+        }
+        for name in ["TcpActiveOpens ", "t0.0.frames ", "qdisc pfifo_fast"] {
+            assert!(counters.lines().any(|line| line.starts_with(name)), "{name}: {counters}");
+        }
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         for (end, count) in [("sender", 3), ("receiver", 3)] {

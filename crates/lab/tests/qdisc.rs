@@ -16,7 +16,7 @@ use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::qdisc::report::{Report, Xstats};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig, UdpOptions};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::rc::Rc;
@@ -110,10 +110,11 @@ impl Pair {
         let remote = self.port();
         let log = Rc::new(RefCell::new(Datagrams::default()));
         let local = SocketAddr::new("10.0.0.1".parse().expect("an address"), 0);
-        let sender = self.world.stack(self.a).bind_udp(local, false).expect("free");
+        let sender = self.world.stack(self.a).bind_udp(local, UdpOptions::default()).expect("free");
         sender.connect(Some(remote)).expect("the same family");
         sender.set_max_pacing_rate(plan.max_pacing_rate);
-        let receiver = self.world.stack(self.b).bind_udp(remote, false).expect("free");
+        let receiver =
+            self.world.stack(self.b).bind_udp(remote, UdpOptions::default()).expect("free");
         receiver.set_buffers(Some(1 << 24), None);
         let next = self.world.now();
         let app = Source { socket: sender.clone(), plan, next, log: log.clone() };

@@ -5,8 +5,8 @@ mod listener;
 mod stream;
 mod waiting;
 
-pub use datagram::UdpSocket;
-pub use listener::TcpListener;
+pub use datagram::{Datagram, UdpSocket};
+pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use stream::TcpStream;
 #[cfg(feature = "tokio")]
 pub(crate) use waiting::{READ_READY, WRITE_READY};

@@ -11,12 +11,12 @@
 
 use crate::alarm::{Alarm, timespec};
 use crate::clock;
-use neap_stack::stack::Stack;
-use neap_stack::stack::Why;
+use neap_stack::interface::InterfaceId;
+use neap_stack::stack::{Stack, Why};
 use neap_stack::wait::Condition;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -46,12 +46,65 @@ pub(crate) struct Driver {
     /// The worker sleeps on the descriptors, so a new leader must send it to standby.
     worker_sleeps: AtomicBool,
     worker: Sleeper,
-    /// What other sleepers sleep on; held weakly, because sockets outlive the device.
-    devices: Vec<Weak<OwnedFd>>,
+    sets: Mutex<Sets>,
+    /// A device of this shard may have changed: its link is to be looked at.
+    has_link_news: AtomicBool,
     followers: Mutex<Vec<Waker>>,
     waiting: AtomicUsize,
     kick: Arc<Kick>,
     call_leader: Arc<CallLeader>,
+}
+
+/// What the sleepers of a shard sleep on. Devices come and go while they sleep.
+#[derive(Debug, Default)]
+struct Sets {
+    devices: Vec<Attached>,
+    sleepers: Vec<Weak<OwnedFd>>,
+}
+
+/// A descriptor of a device. It is held so that it can be taken out of the sets: another process
+/// may have it open too, and then its end here is no end for them.
+#[derive(Debug)]
+struct Attached {
+    interface: InterfaceId,
+    descriptor: Arc<OwnedFd>,
+    token: u64,
+}
+
+impl Attached {
+    fn enter(&self, set: &OwnedFd) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(self.token);
+        // Completions are edges: a ring that is always writable must not keep us awake.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        Ok(epoll::add(set, &self.descriptor, data, flags)?)
+    }
+}
+
+impl Sets {
+    /// The sets that are still slept on.
+    fn live(&mut self) -> Vec<Arc<OwnedFd>> {
+        self.sleepers.retain(|set| set.strong_count() > 0);
+        self.sleepers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn attach(&mut self, one: Attached) -> io::Result<()> {
+        for set in self.live() {
+            one.enter(&set)?;
+        }
+        self.devices.push(one);
+        Ok(())
+    }
+
+    /// Takes out what belongs to interfaces that `is_gone` names.
+    fn detach(&mut self, is_gone: impl Fn(InterfaceId) -> bool) {
+        let live = self.live();
+        for one in self.devices.extract_if(.., |one| is_gone(one.interface)) {
+            for set in &live {
+                // A set that a failed call of `attach` did not reach does not have it.
+                let _ = epoll::delete(set, &one.descriptor);
+            }
+        }
+    }
 }
 
 /// The leader's own things.
@@ -106,7 +159,7 @@ impl Wake for CallLeader {
 /// An epoll set over the devices' descriptors, the kick and an alarm.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     alarm: Alarm,
     /// The last part of a sleep that is spent awake.
     spin: Nanos,
@@ -116,19 +169,21 @@ pub(crate) struct Sleeper {
 const KICK: u64 = u64::MAX;
 /// Token of its alarm.
 const ALARM: u64 = u64::MAX - 1;
+/// Token of all queues of devices.
+const QUEUE: u64 = 0;
+/// Token of what tells that a device has changed.
+const MONITOR: u64 = 1;
 
 impl Sleeper {
-    fn new(devices: &[Arc<OwnedFd>], kick: &Kick, spin: Nanos) -> io::Result<Self> {
+    /// A sleeper over the descriptors of `sets`, and of those that come later.
+    fn new(sets: &mut Sets, kick: &Kick, spin: Nanos) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let alarm = Alarm::new(&set, ALARM)?;
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&set, &kick.0, data, epoll::EventFlags::IN)?;
-        for (index, device) in devices.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            // Completions are edges: a ring that is always writable must not keep us awake.
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-            epoll::add(&set, device.as_fd(), data, flags)?;
-        }
+        let set = Arc::new(set);
+        sets.devices.iter().try_for_each(|device| device.enter(&set))?;
+        sets.sleepers.push(Arc::downgrade(&set));
         Ok(Self { epoll: set, alarm, spin })
     }
 
@@ -137,8 +192,8 @@ impl Sleeper {
         &self.epoll
     }
 
-    /// Sleeps until an event or `until`. Returns whether the kick was set.
-    fn sleep(&self, until: Instant, now: Instant) -> bool {
+    /// Sleeps until an event or `until`.
+    fn sleep(&self, until: Instant, now: Instant) -> Seen {
         let mut seen = Seen::default();
         if until == Instant::FAR_FUTURE {
             seen = self.wait(None);
@@ -153,7 +208,7 @@ impl Sleeper {
                 core::hint::spin_loop();
             }
         }
-        seen.kick
+        seen
     }
 
     /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or
@@ -170,7 +225,13 @@ impl Sleeper {
         }; 8];
         let count = epoll::wait(&self.epoll, &mut events, timeout).unwrap_or(0);
         let tokens = || events[..count].iter().map(|event| event.data.u64());
+        let has_failed = |event: &epoll::Event| {
+            let errors = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+            let flags = event.flags;
+            event.data.u64() == QUEUE && flags.intersects(errors)
+        };
         Seen {
+            links: tokens().any(|token| token == MONITOR) || events[..count].iter().any(has_failed),
             any: count > 0,
             event: tokens().any(|token| token != ALARM),
             kick: tokens().any(|token| token == KICK),
@@ -185,24 +246,28 @@ struct Seen {
     /// Something else than the alarm.
     event: bool,
     kick: bool,
+    /// A device may have changed.
+    links: bool,
 }
 
 impl Driver {
-    pub(crate) fn new(shard: usize, devices: &[Arc<OwnedFd>], spin: Nanos) -> io::Result<Self> {
+    pub(crate) fn new(shard: usize, spin: Nanos) -> io::Result<Self> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let kick = Arc::new(Kick(kick));
         let is_asleep = AtomicBool::new(false);
         let call_leader = Arc::new(CallLeader { is_asleep, kick: kick.clone() });
+        let mut sets = Sets::default();
         Ok(Self {
             shard,
-            role: Mutex::new(Role { sleeper: Sleeper::new(devices, &kick, spin)? }),
+            role: Mutex::new(Role { sleeper: Sleeper::new(&mut sets, &kick, spin)? }),
             is_led: AtomicBool::new(false),
             last_led: AtomicU64::new(0),
             has_task: AtomicBool::new(false),
             task_due: AtomicU64::new(u64::MAX),
             worker_sleeps: AtomicBool::new(false),
-            worker: Sleeper::new(devices, &kick, spin)?,
-            devices: devices.iter().map(Arc::downgrade).collect(),
+            worker: Sleeper::new(&mut sets, &kick, spin)?,
+            sets: Mutex::new(sets),
+            has_link_news: AtomicBool::new(false),
             followers: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
             kick,
@@ -220,6 +285,54 @@ impl Driver {
         self.kick.set();
     }
 
+    /// Whoever sleeps here is woken by this descriptor of a queue, too.
+    ///
+    /// # Errors
+    /// The system refuses to wait for it.
+    pub(crate) fn attach_queue(&self, of: InterfaceId, queue: Arc<OwnedFd>) -> io::Result<()> {
+        let one = Attached { interface: of, descriptor: queue, token: QUEUE };
+        lock(&self.sets).attach(one)
+    }
+
+    /// Whoever sleeps here looks at the links when this descriptor is readable.
+    ///
+    /// # Errors
+    /// The system refuses to wait for it.
+    pub(crate) fn attach_monitor(&self, of: InterfaceId, bell: Arc<OwnedFd>) -> io::Result<()> {
+        let one = Attached { interface: of, descriptor: bell, token: MONITOR };
+        lock(&self.sets).attach(one)
+    }
+
+    /// Forgets the descriptors of interfaces that the stack no longer has.
+    pub(crate) fn detach_gone(&self, stack: &Stack) {
+        let live = stack.interface_ids();
+        lock(&self.sets).detach(|interface| !live.contains(&interface));
+    }
+
+    fn note(&self, seen: Seen) {
+        if seen.links {
+            self.has_link_news.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Polls the shard once; before that, looks at the links if there is reason to.
+    fn poll(&self, stack: &Stack, now: Instant) -> (Instant, Why) {
+        if self.has_link_news.load(Ordering::Relaxed) {
+            self.look_at_links(stack, now);
+        }
+        stack.poll(self.shard, now)
+    }
+
+    #[cold]
+    fn look_at_links(&self, stack: &Stack, now: Instant) {
+        self.has_link_news.store(false, Ordering::SeqCst);
+        for interface in stack.interface_ids() {
+            // Another thread may have removed it meanwhile.
+            let _ = stack.look_at_link(now, interface);
+        }
+        self.detach_gone(stack);
+    }
+
     fn try_role(&self) -> Option<MutexGuard<'_, Role>> {
         match self.role.try_lock() {
             Ok(role) => Some(role),
@@ -233,7 +346,7 @@ impl Driver {
         if let Some(_role) = self.try_role() {
             let now = clock::now();
             self.last_led.store(now.as_nanos(), Ordering::Relaxed);
-            stack.poll(self.shard, now);
+            self.poll(stack, now);
         }
     }
 
@@ -278,7 +391,7 @@ impl Driver {
         self.send_worker_to_standby();
         let is_met = loop {
             let now = clock::now();
-            let (next, why) = stack.poll(self.shard, now);
+            let (next, why) = self.poll(stack, now);
             if condition.is_met() {
                 break true;
             }
@@ -289,8 +402,12 @@ impl Driver {
                 continue;
             }
             is_asleep.store(true, Ordering::SeqCst);
-            if condition.arm(&waker) && role.sleeper.sleep(next.min(deadline), now) {
-                self.kick.clear();
+            if condition.arm(&waker) {
+                let seen = role.sleeper.sleep(next.min(deadline), now);
+                self.note(seen);
+                if seen.kick {
+                    self.kick.clear();
+                }
             }
             is_asleep.store(false, Ordering::SeqCst);
         };
@@ -346,13 +463,13 @@ impl Driver {
     /// # Errors
     /// The process has no descriptors left.
     pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
-        let devices: Vec<_> = self.devices.iter().filter_map(Weak::upgrade).collect();
-        Sleeper::new(&devices, &self.kick, Nanos::ZERO)
+        Sleeper::new(&mut lock(&self.sets), &self.kick, Nanos::ZERO)
     }
 
     /// Takes the events of a [`sleeper`](Self::sleeper); whether there were any.
     pub(crate) fn drain(&self, sleeper: &Sleeper) -> bool {
         let seen = sleeper.wait(Some(&timespec(0)));
+        self.note(seen);
         if seen.kick {
             self.kick.clear();
         }
@@ -395,7 +512,7 @@ impl Driver {
                 continue;
             };
             self.kick.clear();
-            let (next, why) = stack.poll(self.shard, now);
+            let (next, why) = self.poll(stack, now);
             drop(role);
             self.call_follower();
             if why == Why::MoreWork || is_over.load(Ordering::SeqCst) {
@@ -407,7 +524,7 @@ impl Driver {
             self.worker_sleeps.store(true, Ordering::SeqCst);
             // A leader that came in between has not seen the flag.
             if !self.is_led.load(Ordering::SeqCst) {
-                self.worker.sleep(next, now);
+                self.note(self.worker.sleep(next, now));
             }
             self.worker_sleeps.store(false, Ordering::SeqCst);
         }
@@ -418,7 +535,9 @@ impl Driver {
     fn is_task_late(&self, now: Instant) -> bool {
         let last = Instant::from_nanos(self.last_led.load(Ordering::SeqCst));
         let due = Instant::from_nanos(self.task_due.load(Ordering::SeqCst));
-        let has_event = self.worker.wait(Some(&timespec(0))).event;
+        let seen = self.worker.wait(Some(&timespec(0)));
+        self.note(seen);
+        let has_event = seen.event;
         now.since(last) >= TASK_STANDBY && (has_event || now.since(due) >= TASK_STANDBY)
     }
 
@@ -465,7 +584,7 @@ pub(crate) struct LeaderGuard<'a> {
 impl LeaderGuard<'_> {
     /// Polls the shard once.
     pub(crate) fn poll(&self, now: Instant) -> (Instant, Why) {
-        self.stack.poll(self.driver.shard, now)
+        self.driver.poll(self.stack, now)
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::clock;
 use crate::driver::Driver;
 use crate::resolver::Resolver;
-use neap_stack::interface::InterfaceId;
 use neap_stack::qdisc::kinds::QdiscKinds;
 use neap_stack::stack;
 use neap_stack::wait::{Condition, Drive};
@@ -16,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
-    pub(crate) interface: InterfaceId,
     /// The kinds of qdiscs that can be set by name.
     pub(crate) qdiscs: QdiscKinds,
     /// What sockets look names up by.
@@ -28,12 +26,11 @@ impl Engine {
     pub(crate) fn new(
         stack: stack::Stack,
         drivers: Vec<Driver>,
-        interface: InterfaceId,
         qdiscs: QdiscKinds,
         resolver: Resolver,
     ) -> Self {
         let (stack, is_over) = (Arc::new(stack), AtomicBool::new(false));
-        Self { stack, drivers, interface, qdiscs, resolver, is_over }
+        Self { stack, drivers, qdiscs, resolver, is_over }
     }
 
     /// The drivers, by shard.
@@ -50,6 +47,11 @@ impl Engine {
     #[cfg(feature = "tokio")]
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// The drivers forget the descriptors of interfaces that the stack no longer has.
+    pub(crate) fn detach_gone(&self) {
+        self.drivers.iter().for_each(|driver| driver.detach_gone(&self.stack));
     }
 
     /// The stack is being dropped: workers and tasks end.

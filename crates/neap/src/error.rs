@@ -11,18 +11,23 @@ use std::io;
 use thiserror::Error;
 
 /// Why [`Builder::build`](crate::Builder::build) failed.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No device was given.
     #[error("a stack needs a device: give one with Builder::tun or Builder::device")]
     NoDevice,
-    /// An address does not parse or fit.
-    #[error("{0:?} is not the address of a host with its prefix length, for instance 10.9.0.2/24")]
-    Address(String),
-    /// A route that is there already.
-    #[error("there is a route to {0} already")]
-    Route(String),
+    /// The stack was given no address.
+    #[error("a stack needs an address: give one with Builder::address, for instance 10.9.0.2/24")]
+    NoAddress,
+    /// A setting of the builder makes no sense.
+    #[error("{argument}: {problem}")]
+    Argument {
+        /// The setting and its value, for instance `address 10.9.0.255/24`.
+        argument: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// A sysctl that cannot be set.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
@@ -42,6 +47,8 @@ pub enum BuildError {
     #[error(transparent)]
     System(#[from] io::Error),
 }
+
+neap_tcp::debug_as_display!(BuildError);
 
 pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
     let kind = match error {
@@ -98,4 +105,33 @@ pub(crate) fn socket_error(error: SocketError) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_prints_a_sentence() {
+        let error = BuildError::from(neap_device::Error::Permission {
+            action: "opening /dev/net/tun",
+            capability: "CAP_NET_ADMIN",
+        });
+        let error: Box<dyn std::error::Error> = error.into();
+        let sentence = "opening /dev/net/tun needs CAP_NET_ADMIN: run as root, or in a namespace \
+                        of your own (unshare -rn)";
+        assert_eq!(format!("{error:?}"), sentence);
+        let error = connection_error(ConnectionError::Refused);
+        assert!(format!("{error:?}").contains("error: connection refused"), "{error:?}");
+    }
+
+    #[test]
+    fn the_reason_of_the_system_is_printed_too() {
+        let error = BuildError::from(neap_device::Error::System {
+            call: "mmap",
+            subject: "eth0".into(),
+            source: io::Error::other("no memory"),
+        });
+        assert_eq!(format!("{error:?}"), "mmap failed on eth0: no memory");
+    }
 }

@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::engine::Engine;
 use neap_stack::drop_reason::DropReason;
-use neap_stack::interface::InterfaceInfo;
+use neap_stack::interface::{InterfaceId, InterfaceInfo};
 use neap_stack::neighbor::Neighbor;
 use neap_stack::qdisc::report::Report;
 use neap_stack::route::RouteEntry;
@@ -41,8 +41,8 @@ impl<'a> Host<'a> {
     }
 
     /// The neighbours of all interfaces (`ip neighbor`).
-    pub fn neighbors(&self) -> Vec<Neighbor> {
-        self.interfaces().into_iter().flat_map(|each| each.neighbors).collect()
+    pub fn neighbors(&self) -> Vec<(InterfaceId, Neighbor)> {
+        self.engine.stack.neighbors(clock::now())
     }
 
     /// All routes (`ip route`).
@@ -50,10 +50,10 @@ impl<'a> Host<'a> {
         self.engine.stack.routes()
     }
 
-    /// The queueing discipline of each queue of the device with its figures. Each prints as
-    /// `tc -s qdisc` does. Waits for threads that send.
-    pub fn qdiscs(&self) -> Vec<Report> {
-        self.engine.stack.qdiscs(clock::now(), self.engine.interface)
+    /// The queueing discipline of each queue of an interface with its figures. Each prints as
+    /// `tc -s qdisc` does. Waits for threads that send. Empty if there is no such interface.
+    pub fn qdiscs(&self, interface: InterfaceId) -> Vec<Report> {
+        self.engine.stack.qdiscs(clock::now(), interface)
     }
 
     /// All counters of TCP, by the names of `nstat`.

@@ -18,7 +18,11 @@
 //! use std::io::{Read, Write};
 //!
 //! // The kernel's end of the TUN is 10.9.0.1, ours 10.9.0.2. Needs CAP_NET_ADMIN.
-//! let stack = neap::Stack::builder().tun("neap0", "10.9.0.1/24").address("10.9.0.2/24").build()?;
+//! let stack = neap::Stack::builder()
+//!     .tun("neap0")
+//!     .host_address("10.9.0.1/24")
+//!     .address("10.9.0.2/24")
+//!     .build()?;
 //! let mut stream = neap::TcpStream::connect(&stack, "10.9.0.1:80")?;
 //! stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
 //! let mut page = String::new();
@@ -38,7 +42,7 @@
 //! let stack = neap::Stack::builder()
 //!     .device(device)
 //!     .address("192.0.2.7/24")
-//!     .gateway("192.0.2.1".parse()?)
+//!     .gateway("192.0.2.1")
 //!     .sysctl("net.ipv4.tcp_notsent_lowat", "131072")
 //!     .build()?;
 //! let stream = neap::TcpStream::connect(&stack, "198.51.100.9:9000")?;
@@ -58,8 +62,10 @@
 //!
 //! This crate follows semantic versioning, and everything that can be reached through it is part of
 //! the promise. A struct of settings may get more fields in a minor version: write
-//! `..Default::default()`, or `..` and its constructor, behind the fields that you set. `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this
-//! crate is made of them. They promise nothing: depend on `neap` alone.
+//! `..Default::default()`, or `..` and its constructor, behind the fields that you set.
+//!
+//! `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this crate is
+//! made of them. They promise nothing: depend on `neap` alone.
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -73,8 +79,10 @@ pub mod device;
 mod driver;
 mod engine;
 mod error;
+mod events;
 mod host;
 pub mod info;
+mod interfaces;
 pub mod net;
 mod poller;
 pub mod posix;
@@ -88,17 +96,20 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{TcpListener, TcpStream, UdpSocket};
-pub use builder::Builder;
+pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
+pub use builder::{Builder, ToIp};
 pub use error::BuildError;
+pub use events::StackEvents;
 pub use host::Host;
+pub use interfaces::{InterfaceConfig, InterfaceError};
 pub use poller::{Event, Events, Poller};
 pub use resolver::{Resolve, SystemResolver, ToAddrs};
 pub use watch::Pollable;
 pub use workers::Stack;
 
+pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions};
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

@@ -3,6 +3,7 @@
 use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::errno::Errno;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use neap_stack::socket::mapped;
 
 /// Size of `struct sockaddr_in`, in bytes.
 pub const SIZE_V4: usize = 16;
@@ -39,14 +40,9 @@ impl Domain {
 
     /// Returns the address as a socket of this family shows it: IPv4 is mapped in IPv6.
     pub fn show(self, address: SocketAddr) -> SocketAddr {
-        match (self, address) {
-            (Self::V6, SocketAddr::V4(v4)) => {
-                let (ip, port) = (v4.ip(), v4.port());
-                let ip =
-                    if ip.is_unspecified() { Ipv6Addr::UNSPECIFIED } else { ip.to_ipv6_mapped() };
-                SocketAddr::new(ip.into(), port)
-            }
-            _ => address,
+        match self {
+            Self::V4 => address,
+            Self::V6 => mapped::to_v6(address),
         }
     }
 }

@@ -4,10 +4,11 @@ use crate::abi::*;
 use crate::sockaddr::Domain;
 use crate::sync::lock;
 use crate::watch::{CHANGED, READ, Seen, WRITE, Watch};
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use neap_stack::socket::bound::BoundPort;
 use neap_stack::socket::errors::ErrorQueue;
 use neap_stack::socket::listener::ListenerHandle;
+use neap_stack::socket::mapped;
 use neap_stack::socket::readiness::{Readiness, Ready, ReadyState};
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
@@ -16,7 +17,6 @@ use neap_tcp::connection::ConnectionError;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
-use smallvec::SmallVec;
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
@@ -25,8 +25,7 @@ use std::task::Waker;
 pub(crate) enum Kind {
     /// TCP, neither connected nor listening (Linux's `TCP_CLOSE` before a connection).
     Fresh,
-    /// Two listeners where IPv6 serves IPv4 too.
-    Listening(SmallVec<[ListenerHandle; 2]>),
+    Listening(ListenerHandle),
     Stream {
         handle: TcpHandle,
         /// `SS_CONNECTING`: no `connect` has told the application of the end yet.
@@ -121,11 +120,7 @@ impl Socket {
 
     /// An address as the stack knows it: mapped ones are IPv4.
     pub(crate) fn canonical(&self, address: SocketAddr) -> SocketAddr {
-        let mapped = match address.ip() {
-            IpAddr::V6(ip) if !self.common.v6_only => ip.to_ipv4_mapped(),
-            _ => None,
-        };
-        mapped.map_or(address, |ip| SocketAddr::new(ip.into(), address.port()))
+        if self.common.v6_only { address } else { mapped::to_canonical(address) }
     }
 
     /// The own end towards `remote`: a wildcard serves both families.
@@ -142,7 +137,7 @@ impl Socket {
     /// connection short finds the error of a reset (`tcp_disconnect`).
     pub(crate) fn reset(&mut self, now: Instant) {
         match core::mem::replace(&mut self.kind, Kind::Fresh) {
-            Kind::Listening(handles) => handles.iter().for_each(|handle| handle.close(now)),
+            Kind::Listening(handle) => handle.close(now),
             Kind::Stream { handle, .. } => {
                 self.options = handle.options(now);
                 self.errors = handle.swap_errors(now, None);
@@ -161,13 +156,13 @@ impl Socket {
         }
     }
 
-    /// The sockets of the stack behind it.
-    fn sources(&self) -> SmallVec<[&dyn Source; 2]> {
+    /// The socket of the stack behind it.
+    fn source(&self) -> Option<&dyn Source> {
         match &self.kind {
-            Kind::Listening(handles) => handles.iter().map(|one| one as &dyn Source).collect(),
-            Kind::Stream { handle, .. } => [handle as &dyn Source].into_iter().collect(),
-            Kind::Datagram(Some(handle)) => [handle as &dyn Source].into_iter().collect(),
-            Kind::Fresh | Kind::Datagram(None) => SmallVec::new(),
+            Kind::Listening(handle) => Some(handle),
+            Kind::Stream { handle, .. } => Some(handle),
+            Kind::Datagram(Some(handle)) => Some(handle),
+            Kind::Fresh | Kind::Datagram(None) => None,
         }
     }
 
@@ -177,10 +172,8 @@ impl Socket {
                 let is_bad = self.pending.is_some() || self.has_errors();
                 WRITE | POLLHUP | self.shut_events() | if is_bad { POLLERR } else { 0 }
             }
-            Kind::Listening(handles) => {
-                let has_one = handles
-                    .iter()
-                    .any(|handle| handle.readiness().bits().contains(Ready::READABLE));
+            Kind::Listening(handle) => {
+                let has_one = handle.readiness().bits().contains(Ready::READABLE);
                 if has_one { READ } else { 0 }
             }
             Kind::Stream { handle, .. } => of(handle.readiness().bits()) | self.shut_events(),
@@ -266,7 +259,7 @@ impl Watch for SharedSocket {
     fn words(&self) -> Seen {
         let socket = self.lock();
         let own = core::iter::once(self.changes.state());
-        own.chain(socket.sources().iter().map(|source| source.readiness())).collect()
+        own.chain(socket.source().map(Source::readiness)).collect()
     }
 
     fn register(&self, seen: &[ReadyState], interest: Ready, waker: &Waker) -> bool {
@@ -275,17 +268,20 @@ impl Watch for SharedSocket {
             return false;
         }
         let socket = self.lock();
-        let sources = socket.sources();
-        sources.len() == theirs.len()
-            && sources.iter().zip(theirs).all(|(one, seen)| one.register(*seen, interest, waker))
+        match (socket.source(), theirs) {
+            (Some(source), [seen]) => source.register(*seen, interest, waker),
+            (source, seen) => source.is_none() && seen.is_empty(),
+        }
     }
 
     fn unregister(&self, waker: &Waker) {
         self.changes.unregister(waker);
-        self.lock().sources().iter().for_each(|source| source.unregister(waker));
+        if let Some(source) = self.lock().source() {
+            source.unregister(waker);
+        }
     }
 
     fn shard(&self) -> usize {
-        self.lock().sources().first().map_or(0, |source| source.shard())
+        self.lock().source().map_or(0, Source::shard)
     }
 }

@@ -6,9 +6,9 @@ use neap_stack::socket::readiness::{Ready, ReadyState};
 use smallvec::SmallVec;
 use std::task::Waker;
 
-/// Readings of the words of something that can be watched: a socket's own, and those of the one or
-/// two sockets of the stack behind it.
-pub(crate) type Seen = SmallVec<[ReadyState; 3]>;
+/// Readings of the words of something that can be watched: a socket's own, and that of the
+/// socket of the stack behind it.
+pub(crate) type Seen = SmallVec<[ReadyState; 2]>;
 
 /// `POLL*` of something to read.
 pub(crate) const READ: u32 = POLLIN | POLLRDNORM;

@@ -19,68 +19,75 @@ macro_rules! drop_reasons {
                 match self { $(Self::$variant => $name,)+ }
             }
         }
+
+        impl core::fmt::Display for DropReason {
+            /// Prints the name.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
     };
 }
 
 drop_reasons! {
     /// The link header is cut off or addressed to another station.
-    LinkHeader = "LINK_HEADER",
+    LinkHeader = "link_header",
     /// The EtherType or IP version is not supported.
-    UnhandledProtocol = "UNHANDLED_PROTO",
+    UnhandledProtocol = "unhandled_proto",
     /// The IP header is cut off, contradicts itself or has a bad checksum.
-    IpHeader = "IP_INHDR",
+    IpHeader = "ip_inhdr",
     /// The source address is impossible (multicast, loopback from outside, unspecified).
-    IpMartian = "IP_INVALID_SOURCE",
+    IpMartian = "ip_invalid_source",
     /// The packet is for another host, and the stack does not forward.
-    IpOtherHost = "OTHERHOST",
+    IpOtherHost = "otherhost",
     /// The IP protocol is not supported.
-    IpProtocol = "IP_NOPROTO",
+    IpProtocol = "ip_noproto",
     /// An IPv6 extension header demands that the packet is dropped.
-    Ipv6Extension = "IPV6_BAD_EXTHDR",
+    Ipv6Extension = "ipv6_bad_exthdr",
     /// A fragment does not fit, overlaps or exceeds the limits of reassembly.
-    Fragment = "DUP_FRAG",
+    Fragment = "dup_frag",
     /// A fragment waited too long for the others of its datagram.
-    FragmentTimeout = "FRAG_REASM_TIMEOUT",
+    FragmentTimeout = "frag_reasm_timeout",
     /// There is no route to the destination of a packet to send.
-    NoRoute = "IP_OUTNOROUTES",
+    NoRoute = "ip_outnoroutes",
     /// The neighbour did not answer, or too many packets wait for it.
-    Neighbor = "NEIGH_FAILED",
+    Neighbor = "neigh_failed",
     /// The ARP packet is malformed.
-    Arp = "ARP_INVALID",
+    Arp = "arp_invalid",
     /// The ICMP message is malformed or unauthentic.
-    Icmp = "ICMP_INVALID",
+    Icmp = "icmp_invalid",
     /// The ICMP checksum is wrong.
-    IcmpChecksum = "ICMP_CSUM",
+    IcmpChecksum = "icmp_csum",
     /// The TCP checksum is wrong.
-    TcpChecksum = "TCP_CSUM",
+    TcpChecksum = "tcp_csum",
     /// The TCP header is cut off or contradicts itself.
-    TcpHeader = "TCP_INVALID_HEADER",
+    TcpHeader = "tcp_invalid_header",
     /// No connection and no listener has these addresses and ports.
-    NoSocket = "NO_SOCKET",
+    NoSocket = "no_socket",
     /// The backlog of a socket that another thread used is full.
-    SocketBacklog = "SOCKET_BACKLOG",
+    SocketBacklog = "socket_backlog",
     /// The listener had no room, or refused the request.
-    ListenerFull = "TCP_OVERFLOW",
+    ListenerFull = "tcp_overflow",
     /// The segment belongs to no open handshake.
-    ListenerState = "TCP_LISTEN_STATE",
+    ListenerState = "tcp_listen_state",
     /// The UDP checksum is wrong.
-    UdpChecksum = "UDP_CSUM",
+    UdpChecksum = "udp_csum",
     /// The UDP header is cut off or contradicts itself.
-    UdpHeader = "UDP_INVALID_HEADER",
+    UdpHeader = "udp_invalid_header",
     /// The receive buffer of a UDP socket is full.
-    SocketReceiveBuffer = "SOCKET_RCVBUFF",
+    SocketReceiveBuffer = "socket_rcvbuff",
     /// The error queue of a socket is full (`IP_RECVERR`).
-    ErrorQueue = "SOCKET_ERRQUEUE",
+    ErrorQueue = "socket_errqueue",
     /// The qdisc refused the frame.
-    QdiscDrop = "QDISC_DROP",
+    QdiscDrop = "qdisc_drop",
     /// The loopback queue is full.
-    LoopbackFull = "LOOPBACK_FULL",
+    LoopbackFull = "loopback_full",
     /// The link was down, or its device was taken away while the packet waited.
-    LinkDown = "DEV_READY",
+    LinkDown = "dev_ready",
     /// The rate limit of answers withheld an answer.
-    RateLimited = "RATE_LIMITED",
+    RateLimited = "rate_limited",
     /// The stack was shut down.
-    ShutDown = "SHUT_DOWN",
+    ShutDown = "shut_down",
 }
 
 /// Counts of dropped packets by reason. Adding is one relaxed atomic operation.

@@ -14,7 +14,7 @@ use crate::socket::listener::ListenerHandle;
 use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
 use crate::stats::IpCounters;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use neap_tcp::config::{Config, SysctlError};
 use neap_tcp::congestion::UnknownController;
 use neap_tcp::counters::Counter;
@@ -25,11 +25,11 @@ use std::task::Waker;
 
 pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
-pub use crate::host::opening::{ConnectOptions, ListenOptions};
+pub use crate::host::opening::{ConnectOptions, ListenOptions, UdpOptions};
 pub use crate::host::shard::Why;
 
 /// Reason why a stack could not be made or changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
     /// `tcp_congestion_control` names nothing that exists.
@@ -45,6 +45,8 @@ pub enum StackError {
     #[error(transparent)]
     Net(#[from] NetError),
 }
+
+neap_tcp::debug_as_display!(StackError);
 
 /// One host. Dropping it resets its connections and closes its sockets.
 #[derive(Debug)]
@@ -205,8 +207,8 @@ impl Stack {
         Ok(BoundPort::new(bound, self.host.clone()))
     }
 
-    /// Listens on an address. Port 0 is an ephemeral one; `0.0.0.0` and `[::]` are all addresses of
-    /// their family (as with `IPV6_V6ONLY`).
+    /// Listens on an address. Port 0 is an ephemeral one; `0.0.0.0` is all addresses of IPv4, and
+    /// `[::]` all addresses of both families unless [`ListenOptions::only_v6`] is set.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
@@ -219,24 +221,38 @@ impl Stack {
         Ok(ListenerHandle::new(listener, self.host.clone()))
     }
 
-    /// Binds a UDP socket; port 0 is an ephemeral one. `reuse` is `SO_REUSEADDR`.
+    /// Binds a UDP socket; port 0 is an ephemeral one. `[::]` is `0.0.0.0` too unless
+    /// [`UdpOptions::only_v6`] is set; peers of IPv4 show as what they are.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable`, `ShutDown`.
-    pub fn bind_udp(&self, local: SocketAddr, reuse: bool) -> Result<UdpHandle, SocketError> {
-        let socket = self.host.bind_udp(local, reuse, false)?;
+    pub fn bind_udp(
+        &self,
+        local: SocketAddr,
+        options: UdpOptions,
+    ) -> Result<UdpHandle, SocketError> {
+        let socket = self.host.bind_udp(local, options)?;
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 
-    /// Binds a UDP socket to `[::]` and `0.0.0.0` alike, which is `[::]` without `IPV6_V6ONLY`. Its
-    /// own address shows as `[::]`, IPv4 peers show as IPv4 addresses.
-    ///
-    /// # Errors
-    /// Those of [`bind_udp`](Self::bind_udp).
-    pub fn bind_udp_dual(&self, port: u16, reuse: bool) -> Result<UdpHandle, SocketError> {
-        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let socket = self.host.bind_udp(local, reuse, true)?;
-        Ok(UdpHandle::new(socket, self.host.clone()))
+    /// Begins to close the host: TCP takes no further sockets, listeners end, and every connection
+    /// sends its FIN behind what was written. Connections that nobody has accepted are reset, and
+    /// so are those that are being opened. Returns how many nobody has accepted. What was received
+    /// can still be read. UDP goes on.
+    pub fn begin_close(&self, now: Instant) -> usize {
+        self.host.begin_close(now)
+    }
+
+    /// Counts the connections that are not over. Those in TIME_WAIT are.
+    pub fn open_connections(&self) -> usize {
+        self.host.demux.open_connections()
+    }
+
+    /// Wakes `waker` when a host that closes has lost its last connection. Returns false, and
+    /// registers nothing, if there is none left.
+    #[must_use = "false means: look again"]
+    pub fn register_drained(&self, waker: &Waker) -> bool {
+        self.host.register_drained(waker)
     }
 
     /// Resets all connections, closes all sockets and refuses new ones. Threads and tasks that wait

@@ -20,6 +20,13 @@ macro_rules! ip_counters {
                 match self { $(Self::$variant => $name,)+ }
             }
         }
+
+        impl core::fmt::Display for IpCounter {
+            /// Prints the name.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
     };
 }
 

@@ -15,7 +15,7 @@ use neap_stack::interface::Address;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig, UdpOptions};
 use neap_stack::wire::{checksum, ipv4, ipv6};
 use neap_tcp::config::{BufferSizes, Config};
 use neap_tcp::time::{Instant, Nanos};
@@ -174,7 +174,8 @@ impl World {
         let options = || ListenOptions { backlog: BACKLOG as u32, ..ListenOptions::default() };
         let listen = |text: &str| stack.listen(text.parse().unwrap(), options()).unwrap();
         let listeners = vec![listen("10.0.0.1:80"), listen("[fd00::1]:80")];
-        let datagrams = stack.bind_udp("0.0.0.0:53".parse().unwrap(), false).unwrap();
+        let datagrams =
+            stack.bind_udp("0.0.0.0:53".parse().unwrap(), UdpOptions::default()).unwrap();
         let streams = ["10.0.0.2:90", "[fd00::2]:90"]
             .map(|text| text.parse::<SocketAddr>().unwrap())
             .map(|to| stack.connect(now, to, ConnectOptions::default()).unwrap());

@@ -11,7 +11,7 @@ use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::counters::Counter;
@@ -73,8 +73,8 @@ fn udp_crosses_both_families_and_media() {
     for ethernet in [false, true] {
         for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
             let mut world = World::new(&WireConfig { ethernet, ..WireConfig::default() });
-            let server = world.b.bind_udp(address(to), false).unwrap();
-            let client = world.a.bind_udp(address(from), false).unwrap();
+            let server = world.b.bind_udp(address(to), UdpOptions::default()).unwrap();
+            let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
             let data = Bytes::from_static(b"question");
             client.send_to(world.now, data.clone(), Some(address(to))).unwrap();
             world.run(SECOND);
@@ -93,8 +93,8 @@ fn udp_crosses_both_families_and_media() {
 fn large_datagrams_travel_in_fragments() {
     for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
         let mut world = World::new(&WireConfig::default());
-        let server = world.b.bind_udp(address(to), false).unwrap();
-        let client = world.a.bind_udp(address(from), false).unwrap();
+        let server = world.b.bind_udp(address(to), UdpOptions::default()).unwrap();
+        let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
         let data = Bytes::from(pattern(20_000));
         client.send_to(world.now, data.clone(), Some(address(to))).unwrap();
         world.run(SECOND);
@@ -111,7 +111,7 @@ fn large_datagrams_travel_in_fragments() {
 fn a_port_without_socket_is_reported_to_the_connected_sender() {
     for (from, to) in [("10.0.0.1:0", "10.0.0.2:9"), ("[fd00::1]:0", "[fd00::2]:9")] {
         let mut world = World::new(&WireConfig::default());
-        let client = world.a.bind_udp(address(from), false).unwrap();
+        let client = world.a.bind_udp(address(from), UdpOptions::default()).unwrap();
         client.connect(Some(address(to))).unwrap();
         client.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
         world.run(SECOND);
@@ -126,7 +126,7 @@ fn a_port_without_socket_is_reported_to_the_connected_sender() {
 fn a_full_way_down_pushes_datagrams_back() {
     let wire = WireConfig { ring: 1, ..WireConfig::default() };
     let mut world = World::new(&wire);
-    let client = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
     client.set_buffers(None, Some(10_000));
     let send = |world: &World| {
         client.send_to(world.now, Bytes::from(vec![0; 1000]), Some(address("10.0.0.2:9")))
@@ -144,9 +144,9 @@ fn a_full_way_down_pushes_datagrams_back() {
 #[test]
 fn a_full_receive_buffer_drops_and_counts() {
     let mut world = World::new(&WireConfig::default());
-    let server = world.b.bind_udp(address("0.0.0.0:53"), false).unwrap();
+    let server = world.b.bind_udp(address("0.0.0.0:53"), UdpOptions::default()).unwrap();
     server.set_buffers(Some(3000), None);
-    let client = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
     for _ in 0..10 {
         let to = Some(address("10.0.0.2:53"));
         client.send_to(world.now, Bytes::from(vec![0; 500]), to).unwrap();
@@ -301,7 +301,9 @@ fn errors_of_binding_and_routing_are_told() {
     let first = listen("0.0.0.0:80").unwrap();
     assert_eq!(listen("10.0.0.1:80").unwrap_err(), SocketError::AddressInUse);
     assert_eq!(listen("10.0.0.9:81").unwrap_err(), SocketError::AddressNotAvailable);
-    let other = listen("[::]:80").unwrap();
+    assert_eq!(listen("[::]:80").unwrap_err(), SocketError::AddressInUse, "it is 0.0.0.0 too");
+    let only_v6 = ListenOptions { only_v6: true, ..ListenOptions::default() };
+    let other = world.a.listen(address("[::]:80"), only_v6).unwrap();
     assert_ne!(listen("10.0.0.1:0").unwrap().local_addr().port(), 0);
     first.close(world.now);
     drop(other);
@@ -311,7 +313,7 @@ fn errors_of_binding_and_routing_are_told() {
     };
     assert_eq!(connect("192.0.2.1:80"), SocketError::NetworkUnreachable);
     assert_eq!(connect("10.0.0.2:0"), SocketError::InvalidArgument);
-    let bind = |text: &str| world.a.bind_udp(address(text), false);
+    let bind = |text: &str| world.a.bind_udp(address(text), UdpOptions::default());
     let bound = bind("10.0.0.1:53").unwrap();
     assert_eq!(bind("0.0.0.0:53").unwrap_err(), SocketError::AddressInUse);
     drop(bound);
@@ -425,6 +427,25 @@ fn half_open_connections_are_asked_again_and_given_up() {
     assert_eq!(listener.queued(), (0, 0));
     let sent = world.ba.lock().unwrap().sent.len();
     assert_eq!(sent, 6, "one SYN-ACK and tcp_synack_retries");
+}
+
+#[test]
+fn a_flow_prints_as_ss_does() {
+    let mut world = World::new(&WireConfig::default());
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    transfer(&mut world, &client, &server, &pattern(5_000));
+    let [flow] = &world.a.flows(world.now)[..] else { panic!("one flow") };
+    let text = flow.to_string();
+    let (addresses, info) = text.split_once("\n\t ").expect("two lines");
+    assert_eq!(addresses, format!("{} {}", client.local_addr(), client.remote_addr()));
+    assert!(info.starts_with("ESTAB ts sack cubic wscale:"), "{info}");
+    for figure in ["bytes_sent:5000", "ca_state:open", "rto:2", "ms rtt:", "blocked:no_data"] {
+        assert!(info.contains(figure), "{figure}: {info}");
+    }
+    assert!(!info.contains("lost:") && !info.contains("ssthresh:4294967295"), "{info}");
+    // Whoever prints the struct reads units as well.
+    let debug = format!("{:?}", flow.info);
+    assert!(!debug.contains("Nanos") && !debug.contains("Instant"), "{debug}");
 }
 
 #[test]
@@ -578,8 +599,8 @@ fn routes_lead_through_a_gateway_and_strangers_are_not_forwarded() {
 #[test]
 fn packets_that_nobody_may_believe_are_dropped_and_counted() {
     let mut world = World::new(&WireConfig::default());
-    let server = world.a.bind_udp(address("10.0.0.1:53"), false).unwrap();
-    let client = world.b.bind_udp(address("10.0.0.2:99"), false).unwrap();
+    let server = world.a.bind_udp(address("10.0.0.1:53"), UdpOptions::default()).unwrap();
+    let client = world.b.bind_udp(address("10.0.0.2:99"), UdpOptions::default()).unwrap();
     client.send_to(world.now, Bytes::from_static(b"good"), Some(server.local_addr())).unwrap();
     let good = world.ba.lock().unwrap().sent.last().unwrap().to_vec();
     world.run(SECOND);

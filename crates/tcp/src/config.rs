@@ -317,7 +317,7 @@ impl Default for Config {
 }
 
 /// Error of reading or setting a sysctl.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SysctlError {
     /// There is no sysctl of this name.
@@ -337,3 +337,5 @@ pub enum SysctlError {
         expected: String,
     },
 }
+
+crate::debug_as_display!(SysctlError);

@@ -20,6 +20,13 @@ macro_rules! counters {
                 match self { $(Self::$variant => $name,)+ }
             }
         }
+
+        impl core::fmt::Display for Counter {
+            /// Prints the name.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
     };
 }
 

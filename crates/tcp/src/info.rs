@@ -4,6 +4,7 @@ use crate::congestion::{CaState, PathModel};
 use crate::state::State;
 use crate::time::{Nanos, Rate};
 use crate::transmit::TxBlocked;
+use core::fmt;
 
 /// Figures of one connection, by the names of Linux's `struct tcp_info` without the prefix.
 ///
@@ -174,4 +175,124 @@ pub struct Timeouts {
     pub rows: u32,
     /// Time from the first timeout of each row until the loss was repaired.
     pub time: Nanos,
+}
+
+impl fmt::Display for TcpInfo {
+    /// Prints one line by the names of `ss -tin`, with units, and at its end where the bytes are
+    /// and why the flow is not sending.
+    ///
+    /// What is zero or not measured is left out, as `ss` does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.print_settings(f)?;
+        self.print_path(f)?;
+        self.print_traffic(f)?;
+        self.print_recovery(f)?;
+        self.print_limits(f)?;
+        let Self { notsent_bytes, unacked_bytes, below_bytes, device_bytes, .. } = *self;
+        write!(f, " unsent:{notsent_bytes} in_flight:{unacked_bytes} below:{below_bytes}")?;
+        write!(
+            f,
+            " device:{device_bytes} unread:{} blocked:{}",
+            self.unread_bytes,
+            self.blocked.name()
+        )
+    }
+}
+
+/// Prints ` name:value` if the value is not its default.
+fn some<T: Copy + fmt::Display + Default + PartialEq>(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: T,
+) -> fmt::Result {
+    if value == T::default() { Ok(()) } else { write!(f, " {name}:{value:.3}") }
+}
+
+impl TcpInfo {
+    fn print_settings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.state)?;
+        let words = [
+            (self.timestamps, "ts"),
+            (self.sack, "sack"),
+            (self.ecn, "ecn"),
+            (self.ecn_seen, "ecnseen"),
+        ];
+        for (_, word) in words.iter().filter(|(is_on, _)| *is_on) {
+            write!(f, " {word}")?;
+        }
+        write!(f, " {} wscale:{},{}", self.congestion, self.snd_wscale, self.rcv_wscale)
+    }
+
+    fn print_path(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " rto:{:.3}", self.rto)?;
+        some(f, "backoff", self.backoff)?;
+        write!(f, " rtt:{:.3}/{:.3}", self.rtt, self.rttvar)?;
+        some(f, "minrtt", self.min_rtt.unwrap_or_default())?;
+        some(f, "ato", self.ato)?;
+        write!(f, " mss:{} pmtu:{} rcvmss:{}", self.snd_mss, self.pmtu, self.rcv_mss)?;
+        write!(f, " advmss:{} cwnd:{}", self.advmss, self.snd_cwnd)?;
+        if self.snd_ssthresh != u32::MAX {
+            write!(f, " ssthresh:{}", self.snd_ssthresh)?;
+        }
+        if let Some(model) = &self.model {
+            write!(f, " model:(bw:{:.3},mrtt:{:.3})", model.bandwidth, model.min_rtt)?;
+        }
+        Ok(())
+    }
+
+    fn print_traffic(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        some(f, "bytes_sent", self.bytes_sent)?;
+        some(f, "bytes_retrans", self.bytes_retrans)?;
+        some(f, "bytes_acked", self.bytes_acked)?;
+        some(f, "bytes_received", self.bytes_received)?;
+        some(f, "segs_out", self.segs_out)?;
+        some(f, "segs_in", self.segs_in)?;
+        some(f, "data_segs_out", self.data_segs_out)?;
+        some(f, "data_segs_in", self.data_segs_in)?;
+        some(f, "lastsnd", self.last_data_sent.unwrap_or_default())?;
+        write!(f, " lastrcv:{:.3} lastack:{:.3}", self.last_data_recv, self.last_ack_recv)?;
+        write!(f, " pacing_rate:{:.3}", self.pacing_rate)?;
+        if self.max_pacing_rate != Rate::UNLIMITED {
+            write!(f, " max_pacing_rate:{:.3}", self.max_pacing_rate)?;
+        }
+        some(f, "delivery_rate", self.delivery_rate.unwrap_or_default())?;
+        if self.delivery_rate_app_limited {
+            f.write_str(" app_limited")?;
+        }
+        some(f, "delivered", self.delivered)?;
+        some(f, "delivered_ce", self.delivered_ce)
+    }
+
+    fn print_recovery(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " ca_state:{}", self.ca_state)?;
+        some(f, "unacked", self.unacked)?;
+        if self.total_retrans > 0 {
+            write!(f, " retrans:{}/{}", self.retrans, self.total_retrans)?;
+        }
+        some(f, "retransmits", self.retransmits)?;
+        some(f, "probes", self.probes)?;
+        some(f, "lost", self.lost)?;
+        some(f, "sacked", self.sacked)?;
+        some(f, "dsack_dups", self.dsack_dups)?;
+        some(f, "reordering", self.reordering)?;
+        if self.reord_seen {
+            f.write_str(" reord_seen")?;
+        }
+        some(f, "rcv_ooopack", self.rcv_ooopack)?;
+        some(f, "rto_count", self.timeouts.total)
+    }
+
+    fn print_limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        some(f, "busy", self.busy_time)?;
+        some(f, "rwnd_limited", self.rwnd_limited)?;
+        some(f, "sndbuf_limited", self.sndbuf_limited)?;
+        some(f, "small_queue_limited", self.small_queue_limited)?;
+        some(f, "pacing_limited", self.pacing_limited)?;
+        some(f, "cwnd_limited", self.cwnd_limited)?;
+        some(f, "rcv_rtt", self.rcv_rtt)?;
+        write!(f, " rcv_space:{} rcv_ssthresh:{}", self.rcv_space, self.rcv_ssthresh)?;
+        write!(f, " snd_wnd:{} rcv_wnd:{}", self.snd_wnd, self.rcv_wnd)?;
+        write!(f, " skmem:(r{},rb{}", self.rmem_alloc, self.rcvbuf)?;
+        write!(f, ",t{},tb{},w{})", self.below_bytes, self.sndbuf, self.wmem_queued)
+    }
 }

@@ -26,6 +26,8 @@ pub mod config;
 pub mod congestion;
 pub mod connection;
 pub mod counters;
+#[doc(hidden)]
+pub mod debug;
 pub mod handshake;
 pub mod info;
 pub mod isn;
@@ -42,4 +44,5 @@ pub mod sysctl;
 pub mod time;
 pub mod time_wait;
 pub mod transmit;
+pub mod units;
 mod windowed_min;

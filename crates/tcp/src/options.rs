@@ -194,7 +194,7 @@ pub enum SocketOption {
 }
 
 /// Reason why an option was refused.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionError {
     /// The value is out of range (EINVAL). The text names the range.
@@ -204,3 +204,5 @@ pub enum OptionError {
     #[error(transparent)]
     UnknownCongestion(#[from] UnknownController),
 }
+
+crate::debug_as_display!(OptionError);

@@ -1,10 +1,12 @@
 //! Time, lengths of time and rates, as values. Nothing here reads a clock.
 
+use crate::units;
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
+use core::str::FromStr;
 
 /// Point in time: nanoseconds since an epoch that the caller chose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
@@ -56,8 +58,18 @@ impl Sub<Nanos> for Instant {
     }
 }
 
+impl fmt::Debug for Instant {
+    /// Prints the time since the epoch, as [`Nanos`] prints it, or `never`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::FAR_FUTURE => f.write_str("never"),
+            Self(nanos) => fmt::Display::fmt(&Nanos(nanos), f),
+        }
+    }
+}
+
 /// Length of time in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
@@ -127,6 +139,23 @@ impl From<Nanos> for core::time::Duration {
     }
 }
 
+impl fmt::Display for Nanos {
+    /// Prints the time with its unit, exactly: `87.178us`. A precision cuts it off: `{:.1}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        match *self {
+            Self::MAX => f.write_str("forever"),
+            Self(nanos) => units::print(f, nanos.into(), &units),
+        }
+    }
+}
+
+impl fmt::Debug for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Rate in bytes per second, the unit of `SO_MAX_PACING_RATE` and `tcpi_pacing_rate`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(pub u64);
@@ -156,6 +185,16 @@ impl Rate {
         Self(n / 8)
     }
 
+    /// Returns a rate of `n` kilobits per second.
+    pub const fn from_kbit(n: u64) -> Self {
+        Self(n.saturating_mul(125))
+    }
+
+    /// Returns a rate of `n` megabits per second.
+    pub const fn from_mbit(n: u64) -> Self {
+        Self(n.saturating_mul(125_000))
+    }
+
     /// Returns the time that `bytes` take at this rate; zero if unlimited, forever at rate zero.
     pub fn time_for(self, bytes: u64) -> Nanos {
         match self {
@@ -175,12 +214,39 @@ impl Rate {
     }
 }
 
-impl fmt::Debug for Rate {
+impl fmt::Display for Rate {
+    /// Prints bits per second, exactly: `25.3Mbit/s`. A precision cuts it off: `{:.1}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units =
+            [("bit/s", 1), ("kbit/s", 1_000), ("Mbit/s", 1_000_000), ("Gbit/s", 1_000_000_000)];
         match *self {
             Self::UNLIMITED => f.write_str("unlimited"),
-            Self(rate) => write!(f, "{rate} B/s"),
+            Self(bytes) => units::print(f, u128::from(bytes) * 8, &units),
         }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Error of reading a [`Rate`].
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a rate: write a number with its unit, for instance 48Mbit or 6mbps (bytes)")]
+pub struct RateError(String);
+
+crate::debug_as_display!(RateError);
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    /// Reads a rate as `tc` does: `48Mbit` and `1.5gbit` are bits per second, `6mbps` are bytes per
+    /// second, a number alone is bits per second.
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let bits = units::parse_rate(text).ok_or_else(|| RateError(text.to_owned()))?;
+        Ok(Self::from_bits(bits))
     }
 }
 
@@ -203,5 +269,31 @@ mod tests {
         assert_eq!(Rate::UNLIMITED.time_for(u64::MAX), Nanos::ZERO);
         assert_eq!(Rate(0).time_for(1), Nanos::MAX);
         assert_eq!(Rate::from_bytes_in(1, Nanos::ZERO), Rate::UNLIMITED);
+    }
+
+    #[test]
+    fn values_print_with_units() {
+        assert_eq!(format!("{:?}", Nanos(87_178)), "87.178us");
+        assert_eq!(
+            format!("{:?} {:?} {:?}", Nanos::ZERO, Nanos(999), Nanos::MAX),
+            "0ns 999ns forever"
+        );
+        assert_eq!(
+            format!("{} {:.1}", Nanos(1_000_000_001), Nanos(1_290_000)),
+            "1.000000001s 1.2ms"
+        );
+        assert_eq!(format!("{:?}", Instant::from_nanos(2_597_943_821_954)), "2597.943821954s");
+        assert_eq!(format!("{:?}", Instant::FAR_FUTURE), "never");
+        assert_eq!(format!("{:?} {:?}", Rate::from_kbit(25_300), Rate(1)), "25.3Mbit/s 8bit/s");
+        assert_eq!(format!("{} {:.0}", Rate::UNLIMITED, Rate(3_164_043)), "unlimited 25Mbit/s");
+    }
+
+    #[test]
+    fn a_rate_is_read_with_its_unit() {
+        assert_eq!("48Mbit".parse(), Ok(Rate::from_mbit(48)));
+        assert_eq!("6mbps".parse(), Ok(Rate::from_mbit(48)));
+        assert_eq!("1.5gbit".parse(), Ok(Rate::from_mbit(1500)));
+        let error = "48 Mbit".parse::<Rate>().expect_err("a space");
+        assert!(error.to_string().starts_with("\"48 Mbit\" is not a rate: write"), "{error}");
     }
 }

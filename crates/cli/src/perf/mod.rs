@@ -130,7 +130,7 @@ enum PerfError {
     Open(#[from] neap::BuildError),
     #[error("cannot find {host}: {reason}")]
     Resolve { host: String, reason: String },
-    #[error("cannot connect to {server}: {source}; is an iperf3 server running there?")]
+    #[error("cannot connect to {server}: {source}{}", connect_hint(source))]
     Connect { server: SocketAddr, source: io::Error },
     #[error("cannot listen: {0}")]
     Listen(io::Error),
@@ -152,6 +152,19 @@ impl From<DataError> for PerfError {
             DataError::Protocol(error) => Self::Protocol(error),
             error => Self::Data(error),
         }
+    }
+}
+
+/// What to do about a connection that failed, if the other side may be the cause.
+fn connect_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::TimedOut => "; is an iperf3 server running there?",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "; is the address right, and is there a way to it?"
+        }
+        _ => "",
     }
 }
 
@@ -337,33 +350,41 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     exit_code(&result)
 }
 
-/// Counters of TCP, IP, the devices and qdiscs, and what was dropped why.
+/// Prints the counters of TCP and IP, dropped packets by reason, lateness, and the figures of
+/// queues and qdiscs. Each counter is a line of a name and a number, in the format of `nstat`.
 fn nstat(stack: &Stack) {
     let host = stack.host();
-    let tcp = host.tcp_counters().into_iter().map(|(counter, n)| (counter.name(), n));
-    let ip = host.ip_counters().into_iter().map(|(counter, n)| (counter.name(), n));
-    let drops = host.drops().into_iter().map(|(reason, n)| (reason.name(), n));
-    for (name, n) in tcp.chain(ip).chain(drops).filter(|&(_, n)| n > 0) {
-        eprintln!("{name:<32} {n}");
+    let line = |name: &str, n: u64| {
+        if n > 0 {
+            eprintln!("{name:<32}{n:<16}");
+        }
+    };
+    for (counter, n) in host.tcp_counters() {
+        line(counter.name(), n);
     }
+    for (counter, n) in host.ip_counters() {
+        line(counter.name(), n);
+    }
+    for (reason, n) in host.drops() {
+        line(&format!("drop.{reason}"), n);
+    }
+    line("drop.device_receive", host.receive_drops());
     let late = host.departures();
     if late.count() > 0 {
-        let micros = |percent| late.percentile(percent).0 as f64 / 1e3;
-        eprintln!(
-            "departures {} late us p50 {} p99 {} max {}",
-            late.count(),
-            micros(50.0),
-            micros(99.0),
-            late.max().0 as f64 / 1e3
-        );
+        line("departures", late.count());
+        line("departures.late_p50_ns", late.percentile(50.0).0);
+        line("departures.late_p99_ns", late.percentile(99.0).0);
+        line("departures.late_max_ns", late.max().0);
     }
     for interface in host.interfaces() {
         for (queue, port) in interface.ports.iter().enumerate() {
-            eprintln!("{} queue {queue}: {port:?}", interface.name);
+            for (name, n) in port.figures() {
+                line(&format!("{}.{queue}.{name}", interface.name), n);
+            }
         }
-    }
-    for qdisc in stack.host().qdiscs() {
-        eprintln!("{qdisc}");
+        for qdisc in host.qdiscs(interface.id) {
+            eprintln!("{qdisc}");
+        }
     }
 }
 

@@ -7,23 +7,63 @@ use crate::error::socket_error;
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
-use core::net::SocketAddr;
-use neap_stack::socket::SocketError;
+use core::net::{IpAddr, SocketAddr};
 use neap_stack::socket::readiness::Ready;
-use neap_stack::socket::udp::UdpHandle;
+use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
+use neap_stack::socket::{SocketError, mapped};
+use neap_stack::stack::UdpOptions;
 use neap_stack::wait::Drive;
 use neap_tcp::time::Rate;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A UDP socket, as [`std::net::UdpSocket`].
-#[derive(Clone, Debug)]
+/// A datagram of a batch: to be sent by [`UdpSocket::send_batch`], or received by
+/// [`UdpSocket::recv_batch`]. Its bytes are shared, not copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Data.
+    pub data: Bytes,
+    /// The peer: who sent it, or who is to receive it.
+    pub peer: SocketAddr,
+    /// The own address that it was sent to, or that it is to be sent from. To be sent, `None` is
+    /// the address that the socket is bound to, or the one that the route says.
+    pub local: Option<IpAddr>,
+}
+
+impl Datagram {
+    /// A datagram to be sent to `peer`.
+    pub fn new(data: impl Into<Bytes>, peer: SocketAddr) -> Self {
+        Self { data: data.into(), peer, local: None }
+    }
+}
+
+/// A UDP socket of a stack, used as [`std::net::UdpSocket`] is.
+///
+/// A socket on `[::]` serves IPv4 too, as on Linux, and shows IPv4 addresses as mapped ones
+/// (`::ffff:a.b.c.d`); [`UdpOptions::only_v6`] ends that. Clones share the socket, and several
+/// threads may use it at once. It is closed when the last clone is dropped.
+///
+/// The stack knows neither multicast nor sending to broadcast addresses, so what std has for these
+/// is not there; nor has the socket a descriptor of the kernel. A [`Poller`](crate::Poller) waits
+/// for it.
+#[derive(Clone)]
 pub struct UdpSocket {
     handle: UdpHandle,
     engine: Arc<Engine>,
     wait_mode: Arc<WaitMode>,
+    only_v6: bool,
+    /// A socket of IPv6, which shows addresses of IPv4 as mapped ones.
+    is_v6: bool,
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addr = self.show(self.handle.local_addr());
+        f.debug_struct("UdpSocket").field("addr", &addr).finish_non_exhaustive()
+    }
 }
 
 impl UdpSocket {
@@ -34,10 +74,21 @@ impl UdpSocket {
     /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
     /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver).
     pub fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        Self::bind_with(stack, local, UdpOptions::default())
+    }
+
+    /// Binds as [`bind`](Self::bind) does, with options that must be set before.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_with(stack: &Stack, local: impl ToAddrs, options: UdpOptions) -> io::Result<Self> {
         let engine = stack.engine();
         local.endpoint()?.try_each(&engine.resolver, |local, _| {
-            let handle = engine.stack.bind_udp(local, false).map_err(socket_error)?;
-            Ok(Self { handle, engine: engine.clone(), wait_mode: Arc::default() })
+            let only_v6 = options.only_v6;
+            let bound = if only_v6 { local } else { mapped::to_canonical(local) };
+            let handle = engine.stack.bind_udp(bound, options).map_err(socket_error)?;
+            let (engine, wait_mode) = (engine.clone(), Arc::default());
+            Ok(Self { handle, engine, wait_mode, only_v6, is_v6: local.is_ipv6() })
         })
     }
 
@@ -47,6 +98,15 @@ impl UdpSocket {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    fn show(&self, address: SocketAddr) -> SocketAddr {
+        if self.is_v6 { mapped::to_v6(address) } else { address }
+    }
+
+    /// An address that the application gave, as the stack knows it.
+    fn canonical(&self, address: SocketAddr) -> SocketAddr {
+        if self.only_v6 { address } else { mapped::to_canonical(address) }
     }
 
     /// Fixes the peer: [`send`](Self::send) sends to it, and datagrams of others are not received.
@@ -61,7 +121,16 @@ impl UdpSocket {
     }
 
     pub(crate) fn connect_to(&self, remote: SocketAddr) -> io::Result<()> {
-        self.handle.connect(Some(remote)).map_err(socket_error)
+        self.handle.connect(Some(self.canonical(remote))).map_err(socket_error)
+    }
+
+    /// The peer that [`connect`](Self::connect) fixed.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = self.handle.remote_addr().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(self.show(peer))
     }
 
     /// Sends a datagram; waits while too much of this socket is below. Of several addresses the
@@ -69,26 +138,53 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `WouldBlock` in non-blocking mode or after the write timeout; `NetworkUnreachable` without a
-    /// route. `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver).
+    /// route; `InvalidInput` for a datagram that is longer than any packet, and for an address of
+    /// the other family. `Unsupported` for a name if the stack has no
+    /// [resolver](crate::Builder::resolver).
     pub fn send_to(&self, data: &[u8], remote: impl ToAddrs) -> io::Result<usize> {
         let remote = remote.endpoint()?.first(&self.engine.resolver)?;
         self.send_some(data, Some(remote))
     }
 
-    /// Sends a datagram to the connected peer.
+    /// Sends a datagram to the connected peer; waits while too much of this socket is below.
     ///
     /// # Errors
-    /// As [`send_to`](Self::send_to).
+    /// As [`send_to`](Self::send_to); `InvalidInput` without a peer.
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         self.send_some(data, None)
     }
 
     fn send_some(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
         let datagram = Bytes::copy_from_slice(data);
+        let remote = remote.map(|remote| self.canonical(remote));
         let attempt = || self.handle.send_to(clock::now(), datagram.clone(), remote);
         let timeout = &self.wait_mode.write_timeout;
         self.wait_for(WRITE_READY, timeout, attempt).map_err(socket_error)?;
         Ok(data.len())
+    }
+
+    /// Sends datagrams in their order, to a peer each, as `sendmmsg(2)` does. Waits until there is
+    /// room for the first, and stops at one that is refused. How many were sent; a caller goes on
+    /// with the rest. The socket's lock is taken once for all, and no bytes are copied.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to) for the first datagram: the error of a later one is that of
+    /// the call that begins with it. `AddrNotAvailable` for a [`Datagram::local`] that is no
+    /// address of the stack, or not the one that the socket is bound to.
+    pub fn send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
+        let timeout = &self.wait_mode.write_timeout;
+        self.wait_for(WRITE_READY, timeout, || self.attempt_batch(datagrams)).map_err(socket_error)
+    }
+
+    fn attempt_batch(&self, datagrams: &[Datagram]) -> Result<usize, SocketError> {
+        let to_send = |Datagram { data, peer, local }: &Datagram| {
+            let to = Some(self.canonical(*peer));
+            SendDatagram { data: data.clone(), to, from: local.map(|ip| ip.to_canonical()) }
+        };
+        match self.handle.send_batch(clock::now(), datagrams.iter().map(to_send)) {
+            (0, Err(error)) => Err(error),
+            (sent, _) => Ok(sent),
+        }
     }
 
     fn wait_for<T>(
@@ -111,37 +207,25 @@ impl UdpSocket {
         wait(&self.engine, &self.handle, interest, deadline, block, attempt)
     }
 
-    /// Sends a datagram; `WouldBlock` if too much is below, whatever the mode.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn try_send(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
-        let datagram = Bytes::copy_from_slice(data);
-        self.handle.send_to(clock::now(), datagram, remote).map_err(socket_error)?;
-        Ok(data.len())
-    }
-
-    /// Takes a datagram; `WouldBlock` if there is none, whatever the mode.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let datagram = self.handle.recv_from().map_err(socket_error)?;
+    /// Copies what fits.
+    fn copy(&self, datagram: &ReceivedDatagram, buf: &mut [u8]) -> (usize, SocketAddr) {
         let len = datagram.data.len().min(buf.len());
         buf[..len].copy_from_slice(&datagram.data[..len]);
-        Ok((len, datagram.from))
+        (len, self.show(datagram.from))
     }
 
     /// Waits for a datagram; what does not fit `buf` is lost.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the read timeout.
+    /// `WouldBlock` in non-blocking mode or after the read timeout; what a router or the peer said
+    /// of an earlier datagram of a connected socket.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let attempt = || self.handle.recv_from();
         let timeout = &self.wait_mode.read_timeout;
-        let datagram = self.wait_for(READ_READY, timeout, attempt).map_err(socket_error)?;
-        let len = datagram.data.len().min(buf.len());
-        buf[..len].copy_from_slice(&datagram.data[..len]);
-        Ok((len, datagram.from))
+        let datagram = self.wait_for(READ_READY, timeout, || self.handle.recv_from());
+        Ok(self.copy(&datagram.map_err(socket_error)?, buf))
     }
 
-    /// As [`recv_from`](Self::recv_from), without the peer's address.
+    /// Waits for a datagram, without the peer's address; what does not fit `buf` is lost.
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
@@ -149,24 +233,71 @@ impl UdpSocket {
         self.recv_from(buf).map(|(len, _)| len)
     }
 
-    /// Our address.
+    /// Waits for a datagram and leaves it to be received again (`MSG_PEEK`).
     ///
     /// # Errors
-    /// None; std's signature.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.handle.local_addr())
+    /// As [`recv_from`](Self::recv_from).
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let timeout = &self.wait_mode.read_timeout;
+        let datagram = self.wait_for(READ_READY, timeout, || self.handle.peek_from());
+        Ok(self.copy(&datagram.map_err(socket_error)?, buf))
     }
 
-    /// Whether calls return `WouldBlock` instead of waiting.
+    /// Waits for a datagram, without the peer's address, and leaves it to be received again.
     ///
     /// # Errors
-    /// None; std's signature.
+    /// As [`recv_from`](Self::recv_from).
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).map(|(len, _)| len)
+    }
+
+    /// Waits for a datagram and appends it to `into`, with those that wait behind it, at most
+    /// `most` of them, as `recvmmsg(2)` does. How many there were. The socket's lock is taken once
+    /// for all, and no bytes are copied.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_batch(&self, into: &mut Vec<Datagram>, most: usize) -> io::Result<usize> {
+        let timeout = &self.wait_mode.read_timeout;
+        let count = self.wait_for(READ_READY, timeout, || self.take_batch(into, most));
+        count.map_err(socket_error)
+    }
+
+    fn take_batch(&self, into: &mut Vec<Datagram>, most: usize) -> Result<usize, SocketError> {
+        self.handle.recv_batch(most, |ReceivedDatagram { from, to, data, .. }| {
+            let local = self.show(SocketAddr::new(to, 0)).ip();
+            into.push(Datagram { data, peer: self.show(from), local: Some(local) });
+        })
+    }
+
+    /// Another handle of the same socket, as [`Clone`]. Modes and timeouts are shared.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+
+    /// The own address and port. Of a connected socket that is bound to all addresses it is the one
+    /// that datagrams to the peer are sent from, as on Linux.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.show(self.handle.name()))
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.handle.take_error().map(socket_error))
+    }
+
+    /// Whether it has nothing to do with IPv4 ([`UdpOptions::only_v6`]).
+    pub fn only_v6(&self) -> io::Result<bool> {
+        Ok(self.only_v6)
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting, for all clones.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 
-    /// `SO_RCVTIMEO`.
+    /// `SO_RCVTIMEO`; `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -174,7 +305,7 @@ impl UdpSocket {
         WaitMode::set(&self.wait_mode.read_timeout, timeout)
     }
 
-    /// `SO_SNDTIMEO`.
+    /// `SO_SNDTIMEO`; `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -182,13 +313,64 @@ impl UdpSocket {
         WaitMode::set(&self.wait_mode.write_timeout, timeout)
     }
 
+    /// `SO_RCVTIMEO`.
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(WaitMode::get(&self.wait_mode.read_timeout))
+    }
+
+    /// `SO_SNDTIMEO`.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(WaitMode::get(&self.wait_mode.write_timeout))
+    }
+
+    /// `SO_RCVBUF` and `SO_SNDBUF` in bytes of memory, of which a datagram takes 640 besides its
+    /// data; `None` leaves one as it is.
+    pub fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
+        self.handle.set_buffers(receive, send);
+    }
+
+    /// Receive and send buffer in bytes of memory.
+    pub fn buffers(&self) -> (u32, u32) {
+        self.handle.buffers()
+    }
+
     /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc,
     /// as in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
-    ///
-    /// # Errors
-    /// None today.
     pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
         self.handle.set_max_pacing_rate(bytes_per_second.map_or(Rate::UNLIMITED, Rate));
         Ok(())
+    }
+}
+
+/// What a task tries: `WouldBlock` where it would have to wait, whatever the mode.
+#[cfg(feature = "tokio")]
+impl UdpSocket {
+    pub(crate) fn try_send(&self, data: &[u8], remote: Option<SocketAddr>) -> io::Result<usize> {
+        let datagram = Bytes::copy_from_slice(data);
+        let remote = remote.map(|remote| self.canonical(remote));
+        self.handle.send_to(clock::now(), datagram, remote).map_err(socket_error)?;
+        Ok(data.len())
+    }
+
+    pub(crate) fn try_send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
+        self.attempt_batch(datagrams).map_err(socket_error)
+    }
+
+    pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.handle.recv_from().map_err(socket_error)?;
+        Ok(self.copy(&datagram, buf))
+    }
+
+    pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let datagram = self.handle.peek_from().map_err(socket_error)?;
+        Ok(self.copy(&datagram, buf))
+    }
+
+    pub(crate) fn try_recv_batch(
+        &self,
+        into: &mut Vec<Datagram>,
+        most: usize,
+    ) -> io::Result<usize> {
+        self.take_batch(into, most).map_err(socket_error)
     }
 }

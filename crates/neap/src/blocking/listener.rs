@@ -7,20 +7,40 @@ use crate::error::socket_error;
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use core::net::SocketAddr;
-use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::ListenOptions;
 use neap_stack::wait::Drive;
+use neap_tcp::time::Instant;
+use std::fmt;
 use std::io;
+use std::iter::FusedIterator;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A listening socket, as [`std::net::TcpListener`].
-#[derive(Clone, Debug)]
+/// A listening socket of a stack, used as [`std::net::TcpListener`] is.
+///
+/// A listener on `[::]` accepts connections of IPv4 too, as on Linux, and shows their addresses as
+/// mapped ones (`::ffff:a.b.c.d`); [`ListenOptions::only_v6`] keeps them out. Clones share the
+/// listener, and several threads may accept at once. It listens until the last clone is dropped;
+/// connections that nobody has accepted by then are reset.
+///
+/// There is no `take_error`: a listener has no errors of its own.
+#[derive(Clone)]
 pub struct TcpListener {
     handle: ListenerHandle,
     engine: Arc<Engine>,
     wait_mode: Arc<WaitMode>,
+    only_v6: bool,
+    /// A socket of IPv6, which shows addresses of IPv4 as mapped ones.
+    is_v6: bool,
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("addr", &self.shown_addr()).finish_non_exhaustive()
+    }
 }
 
 impl TcpListener {
@@ -46,8 +66,11 @@ impl TcpListener {
     ) -> io::Result<Self> {
         let engine = stack.engine();
         local.endpoint()?.try_each(&engine.resolver, move |local, _| {
-            let handle = engine.stack.listen(local, options.clone()).map_err(socket_error)?;
-            Ok(Self { handle, engine: engine.clone(), wait_mode: Arc::default() })
+            let (only_v6, is_v6) = (options.only_v6, local.is_ipv6());
+            let bound = if only_v6 { local } else { mapped::to_canonical(local) };
+            let handle = engine.stack.listen(bound, options.clone()).map_err(socket_error)?;
+            let (engine, wait_mode) = (engine.clone(), Arc::default());
+            Ok(Self { handle, engine, wait_mode, only_v6, is_v6 })
         })
     }
 
@@ -59,12 +82,13 @@ impl TcpListener {
         &self.engine
     }
 
-    /// Waits for a connection.
+    /// Waits for a connection, and returns it with the address of its peer.
     ///
     /// # Errors
     /// `WouldBlock` in non-blocking mode; `ConnectionAborted` when the stack was dropped.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let attempt = || self.handle.accept();
+        let block = &SocketError::WouldBlock;
         let accepted = if self.wait_mode.nonblocking.load(Relaxed) {
             match attempt() {
                 Err(SocketError::WouldBlock) => {
@@ -74,40 +98,84 @@ impl TcpListener {
                 done => done,
             }
         } else {
-            let deadline = WaitMode::deadline(&self.wait_mode.read_timeout);
-            let block = &SocketError::WouldBlock;
-            wait(&self.engine, &self.handle, READ_READY, deadline, block, attempt)
+            wait(&self.engine, &self.handle, READ_READY, Instant::FAR_FUTURE, block, attempt)
         };
-        let (handle, remote) = accepted.map_err(socket_error)?;
-        Ok((TcpStream::new(handle, self.engine.clone()), remote))
+        let (handle, _) = accepted.map_err(socket_error)?;
+        self.stream(handle)
     }
 
     /// The next connection; `WouldBlock` if there is none, whatever the mode.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let (handle, remote) = self.handle.accept().map_err(socket_error)?;
-        Ok((TcpStream::new(handle, self.engine.clone()), remote))
+        let (handle, _) = self.handle.accept().map_err(socket_error)?;
+        self.stream(handle)
     }
 
-    /// Connections as they come.
-    pub fn incoming(&self) -> impl Iterator<Item = io::Result<TcpStream>> + '_ {
-        std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
+    fn stream(&self, handle: TcpHandle) -> io::Result<(TcpStream, SocketAddr)> {
+        let stream = TcpStream::new(handle, self.engine.clone(), self.is_v6);
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+
+    /// Connections as they come, without end. In non-blocking mode the iterator yields the error
+    /// `WouldBlock` where there is none; after the stack was dropped it yields errors for ever.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    /// Connections as they come, without end, from an iterator that owns the listener.
+    pub fn into_incoming(self) -> IntoIncoming {
+        IntoIncoming(self)
+    }
+
+    /// Another handle of the same listener, as [`Clone`].
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(self.clone())
     }
 
     /// The address that it listens on.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.handle.local_addr())
+        Ok(self.shown_addr())
     }
 
-    /// Whether `accept` returns `WouldBlock` instead of waiting.
-    ///
-    /// # Errors
-    /// None; std's signature.
+    fn shown_addr(&self) -> SocketAddr {
+        let address = self.handle.local_addr();
+        if self.is_v6 { mapped::to_v6(address) } else { address }
+    }
+
+    /// Whether it refuses connections of IPv4 ([`ListenOptions::only_v6`]).
+    pub fn only_v6(&self) -> io::Result<bool> {
+        Ok(self.only_v6)
+    }
+
+    /// Whether `accept` returns `WouldBlock` instead of waiting, for all clones.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 }
+
+/// Connections of a listener as they come; made by [`TcpListener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a TcpListener);
+
+/// Connections of a listener as they come; made by [`TcpListener::into_incoming`].
+#[derive(Debug)]
+pub struct IntoIncoming(TcpListener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl Iterator for IntoIncoming {
+    type Item = io::Result<TcpStream>;
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl FusedIterator for Incoming<'_> {}
+impl FusedIterator for IntoIncoming {}

@@ -9,28 +9,52 @@ use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
 use core::net::SocketAddr;
+use neap_stack::socket::mapped;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::ConnectOptions;
 use neap_stack::wait::{Drive, WriteTally};
-use neap_tcp::connection::{WriteError, WriteFlags};
+use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::time::{Instant, Nanos, Rate};
-use std::io::{self, IoSlice, Read, Write};
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A TCP connection, as [`std::net::TcpStream`]. `&TcpStream` reads and writes too, and clones of
-/// the handle share the socket, so several threads may use it at once.
-#[derive(Clone, Debug)]
+/// What a read is refused with for want of data.
+const NO_DATA: ReadError = ReadError::WouldBlock;
+
+/// A TCP connection of a stack, used as [`std::net::TcpStream`] is.
+///
+/// `&TcpStream` reads and writes too, and clones share the connection with its modes and timeouts,
+/// so several threads may use it at once. The connection is closed when the last clone is dropped,
+/// or for all clones by [`close`](Self::close).
+///
+/// A stream has no descriptor of the kernel, so `AsFd` and what goes by it are not there; a
+/// [`Poller`](crate::Poller) waits for it, and for descriptors beside it.
+#[derive(Clone)]
 pub struct TcpStream {
     handle: TcpHandle,
     engine: Arc<Engine>,
     wait_mode: Arc<WaitMode>,
     written: Arc<WriteTally>,
+    /// A socket of IPv6, which shows addresses of IPv4 as mapped ones.
+    is_v6: bool,
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (addr, peer) =
+            (self.show(self.handle.local_addr()), self.show(self.handle.remote_addr()));
+        f.debug_struct("TcpStream")
+            .field("addr", &addr)
+            .field("peer", &peer)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TcpStream {
@@ -118,17 +142,25 @@ impl TcpStream {
     pub fn connect_nonblocking(
         stack: &Stack,
         remote: SocketAddr,
-        options: ConnectOptions,
+        mut options: ConnectOptions,
     ) -> io::Result<Self> {
         let engine = stack.engine().clone();
-        let handle = engine.stack.connect(clock::now(), remote, options).map_err(socket_error)?;
-        let stream = Self::new(handle, engine);
+        options.local = options.local.map(mapped::to_canonical);
+        let to = mapped::to_canonical(remote);
+        let handle = engine.stack.connect(clock::now(), to, options).map_err(socket_error)?;
+        let stream = Self::new(handle, engine, remote.is_ipv6());
         stream.set_nonblocking(true)?;
         Ok(stream)
     }
 
-    pub(crate) fn new(handle: TcpHandle, engine: Arc<Engine>) -> Self {
-        Self { handle, engine, wait_mode: Arc::new(WaitMode::default()), written: Arc::default() }
+    /// A stream around a connection. `is_v6` says that addresses of IPv4 show as mapped ones.
+    pub(crate) fn new(handle: TcpHandle, engine: Arc<Engine>, is_v6: bool) -> Self {
+        let (wait_mode, written) = (Arc::default(), Arc::default());
+        Self { handle, engine, wait_mode, written, is_v6 }
+    }
+
+    fn show(&self, address: SocketAddr) -> SocketAddr {
+        if self.is_v6 { mapped::to_v6(address) } else { address }
     }
 
     pub(crate) fn handle(&self) -> &TcpHandle {
@@ -168,6 +200,12 @@ impl TcpStream {
         self.handle.read(clock::now(), buf).map_err(read_error)
     }
 
+    /// Reads what is there into several buffers; `WouldBlock` if nothing is, whatever the mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.handle.read_vectored(clock::now(), bufs).map_err(read_error)
+    }
+
     /// Copies what is there and leaves it; `WouldBlock` if nothing is, whatever the mode.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -185,16 +223,38 @@ impl TcpStream {
         Ok(written)
     }
 
+    /// Writes what there is room for of several slices; `WouldBlock` if there is none, whatever the
+    /// mode.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Ok(0);
+        }
+        let flags = WriteFlags::empty();
+        let written =
+            self.handle.send_vectored(clock::now(), slices, flags).map_err(write_error)?;
+        self.count_written(written);
+        Ok(written)
+    }
+
     fn write_some(&self, data: &[u8]) -> io::Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
+        self.write_by(|| self.handle.write(clock::now(), data))
+    }
+
+    fn write_some_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Ok(0);
+        }
+        self.write_by(|| self.handle.send_vectored(clock::now(), slices, WriteFlags::empty()))
+    }
+
+    fn write_by(&self, attempt: impl FnMut() -> Result<usize, WriteError>) -> io::Result<usize> {
         let block = &WriteError::WouldBlock;
-        let written = self
-            .wait_for(WRITE_READY, &self.wait_mode.write_timeout, block, || {
-                self.handle.write(clock::now(), data)
-            })
-            .map_err(write_error)?;
+        let timeout = &self.wait_mode.write_timeout;
+        let written = self.wait_for(WRITE_READY, timeout, block, attempt).map_err(write_error)?;
         self.count_written(written);
         Ok(written)
     }
@@ -255,9 +315,8 @@ impl TcpStream {
     }
 
     fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
-        use neap_tcp::connection::ReadError::WouldBlock;
         let waits = !self.wait_mode.nonblocking.load(Relaxed);
-        let read = self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
+        let read = self.wait_for(READ_READY, &self.wait_mode.read_timeout, &NO_DATA, || {
             if waits {
                 self.handle.read_low_water(clock::now(), buf)
             } else {
@@ -266,28 +325,37 @@ impl TcpStream {
         });
         match read {
             // The time is over: what is there will do.
-            Err(WouldBlock) if waits => self.handle.read(clock::now(), buf),
+            Err(NO_DATA) if waits => self.handle.read(clock::now(), buf),
             read => read,
         }
         .map_err(read_error)
     }
 
-    /// Reads without removing (`MSG_PEEK`).
+    fn read_some_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let low_water = self.handle.receive_lowat(clock::now());
+        if low_water > 1
+            && let Some(buf) = bufs.iter_mut().find(|buf| !buf.is_empty())
+        {
+            return self.read_some(buf);
+        }
+        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &NO_DATA, || {
+            self.handle.read_vectored(clock::now(), bufs)
+        })
+        .map_err(read_error)
+    }
+
+    /// Reads and leaves the bytes to be read again (`MSG_PEEK`). Waits as a read does.
     ///
     /// # Errors
     /// As [`Read::read`].
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        use neap_tcp::connection::ReadError::WouldBlock;
-        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &WouldBlock, || {
+        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &NO_DATA, || {
             self.handle.peek(clock::now(), buf)
         })
         .map_err(read_error)
     }
 
     /// Shuts reading, writing or both down.
-    ///
-    /// # Errors
-    /// None today; std's signature.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let now = clock::now();
         if how != Shutdown::Write {
@@ -299,34 +367,23 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Another handle of the same socket, with its own timeouts and mode shared.
-    ///
-    /// # Errors
-    /// None; std's signature.
+    /// Another handle of the same connection, as [`Clone`]. Modes and timeouts are shared.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The peer's address.
-    ///
-    /// # Errors
-    /// None; std's signature.
+    /// The peer's address and port. An IPv4 peer of a socket of IPv6 is shown as a mapped address
+    /// (`::ffff:a.b.c.d`), as by Linux.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.handle.remote_addr())
+        Ok(self.show(self.handle.remote_addr()))
     }
 
-    /// Our address.
-    ///
-    /// # Errors
-    /// None; std's signature.
+    /// The own address and port, shown as [`peer_addr`](Self::peer_addr) shows the peer's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.handle.local_addr())
+        Ok(self.show(self.handle.local_addr()))
     }
 
     /// Whether calls return `WouldBlock` instead of waiting.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
@@ -349,17 +406,11 @@ impl TcpStream {
     }
 
     /// `SO_RCVTIMEO`.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.read_timeout))
     }
 
     /// `SO_SNDTIMEO`.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.write_timeout))
     }
@@ -378,42 +429,33 @@ impl TcpStream {
     }
 
     /// `TCP_NODELAY`.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.set_option(SocketOption::NoDelay(nodelay))
     }
 
     /// `TCP_NODELAY`.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.options().nodelay)
     }
 
-    /// `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait.
-    ///
-    /// # Errors
-    /// None; std's signature.
+    /// `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait; zero makes a close or
+    /// the drop of the last clone reset the connection.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.set_option(SocketOption::Linger(linger.map(Into::into)))
     }
 
+    /// `SO_LINGER`.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        Ok(self.options().linger.map(Into::into))
+    }
+
     /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited.
-    ///
-    /// # Errors
-    /// None today.
     pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
         let rate = bytes_per_second.map_or(Rate::UNLIMITED, Rate);
         self.set_option(SocketOption::MaxPacingRate(rate))
     }
 
     /// `SO_ERROR`: the pending error, once.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.handle.take_error(clock::now()).map(connection_error))
     }
@@ -450,7 +492,7 @@ impl TcpStream {
     /// connection. Otherwise it returns at once, and so does a drop always.
     ///
     /// # Errors
-    /// Only with a linger time: `WouldBlock` when the time is over, what is left is still sent then;
+    /// Only with a linger time: `WouldBlock` when the time is over (what is left is still sent);
     /// otherwise why the connection failed before everything was acknowledged.
     pub fn close(self) -> io::Result<()> {
         let linger = self.begin_close();
@@ -469,11 +511,17 @@ impl Read for TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.read_some(buf)
     }
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_some_vectored(bufs)
+    }
 }
 
 impl Read for &TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.read_some(buf)
+    }
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_some_vectored(bufs)
     }
 }
 
@@ -482,7 +530,7 @@ impl Write for TcpStream {
         self.write_some(data)
     }
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(slices)
+        self.write_some_vectored(slices)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -494,8 +542,7 @@ impl Write for &TcpStream {
         self.write_some(data)
     }
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let first = slices.iter().find(|slice| !slice.is_empty());
-        self.write_some(first.map_or(&[], |slice| slice))
+        self.write_some_vectored(slices)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())

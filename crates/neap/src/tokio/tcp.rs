@@ -11,14 +11,18 @@ use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::time::Nanos;
 use std::future::ready;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// A TCP connection, as [`tokio::net::TcpStream`](::tokio::net::TcpStream). Options and figures are
-/// those of [`get_ref`](Self::get_ref).
+/// A TCP connection of a stack, used as [`tokio::net::TcpStream`](::tokio::net::TcpStream) is.
+///
+/// Options and figures are those of [`get_ref`](Self::get_ref). The connection is closed when the
+/// stream is dropped. It is no descriptor of the kernel, so `ready` with its `Interest`, `try_io`
+/// and what goes by `AsFd` are not there.
 #[derive(Debug)]
 pub struct TcpStream {
     socket: blocking::TcpStream,
@@ -85,10 +89,80 @@ impl TcpStream {
         &self.socket
     }
 
-    /// Waits until there is data, the end of the stream, or an error.
+    /// The socket as a blocking one. It stays non-blocking until
+    /// [`set_nonblocking`](crate::TcpStream::set_nonblocking) says otherwise.
+    pub fn into_blocking(self) -> blocking::TcpStream {
+        self.socket
+    }
+
+    /// The own address and port.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The peer's address and port.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket.take_error()
+    }
+
+    /// `TCP_NODELAY`.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.socket.nodelay()
+    }
+
+    /// Sets `TCP_NODELAY`.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.socket.set_nodelay(nodelay)
+    }
+
+    /// `SO_LINGER`.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        self.socket.linger()
+    }
+
+    /// Sets `SO_LINGER`; see [`close`](Self::close).
+    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.socket.set_linger(linger)
+    }
+
+    /// Reads what is there.
     ///
     /// # Errors
-    /// None today; tokio's signature.
+    /// `WouldBlock` if nothing is; why the connection failed.
+    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.try_read(buf)
+    }
+
+    /// Reads what is there into one buffer after the other.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read).
+    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.socket.try_read_vectored(bufs)
+    }
+
+    /// Writes what there is room for.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; why the connection failed.
+    pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.socket.try_write(data)
+    }
+
+    /// Writes what there is room for of several slices.
+    ///
+    /// # Errors
+    /// As [`try_write`](Self::try_write).
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.socket.try_write_vectored(slices)
+    }
+
+    /// Waits until there is data, the end of the stream, or an error.
     pub async fn readable(&self) -> io::Result<()> {
         let handle = self.socket.handle();
         self.reads.wait(handle, || self.reads.is_ready(handle)).await
@@ -96,9 +170,6 @@ impl TcpStream {
 
     /// Waits until a writer may be woken: a third of the send buffer is free, and less than half of
     /// the low-water mark is unsent.
-    ///
-    /// # Errors
-    /// None today; tokio's signature.
     pub async fn writable(&self) -> io::Result<()> {
         let handle = self.socket.handle();
         self.writes.wait(handle, || self.writes.is_ready(handle)).await
@@ -156,6 +227,22 @@ impl TcpStream {
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shuts_down: true })
     }
 
+    /// As [`peek`](Self::peek), for `poll` functions; the last task that asked is woken.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub fn poll_peek(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let room = buf.initialize_unfilled();
+        let peeked = self.reads.poll(cx, self.socket.handle(), || self.socket.try_peek(room));
+        let peeked = std::task::ready!(peeked)?;
+        buf.advance(peeked);
+        Poll::Ready(Ok(peeked))
+    }
+
     fn read_some(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
@@ -169,6 +256,14 @@ impl TcpStream {
 
     fn write_some(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.writes.poll(cx, self.socket.handle(), || self.socket.try_write(data))
+    }
+
+    fn write_some_vectored(
+        &self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writes.poll(cx, self.socket.handle(), || self.socket.try_write_vectored(slices))
     }
 
     fn shut_down(&self) -> Poll<io::Result<()>> {
@@ -200,6 +295,25 @@ pub struct OwnedWriteHalf {
 #[error("the halves are not of one stream")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
+/// Addresses of a stream, for its halves.
+macro_rules! addresses {
+    ($($half:ty)+) => {$(
+        impl $half {
+            /// The own address and port.
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                self.as_ref().local_addr()
+            }
+
+            /// The peer's address and port.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                self.as_ref().peer_addr()
+            }
+        }
+    )+};
+}
+
+addresses!(ReadHalf<'_> WriteHalf<'_> OwnedReadHalf OwnedWriteHalf);
+
 impl OwnedReadHalf {
     /// The stream again.
     ///
@@ -212,6 +326,14 @@ impl OwnedReadHalf {
         other.shuts_down = false;
         drop(other);
         Ok(Arc::into_inner(self.0).expect("there are two halves"))
+    }
+}
+
+impl OwnedWriteHalf {
+    /// Drops the writer without shutting writing down: it goes on until the reader is dropped too,
+    /// and that closes the connection.
+    pub fn forget(mut self) {
+        self.shuts_down = false;
     }
 }
 
@@ -247,6 +369,18 @@ macro_rules! writes {
                 data: &[u8],
             ) -> Poll<io::Result<usize>> {
                 (*self).as_ref().write_some(cx, data)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                slices: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                (*self).as_ref().write_some_vectored(cx, slices)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
             }
 
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -293,7 +427,9 @@ impl AsRef<TcpStream> for OwnedWriteHalf {
     }
 }
 
-/// A listening socket, as [`tokio::net::TcpListener`](::tokio::net::TcpListener).
+/// A listening socket of a stack, used as
+/// [`tokio::net::TcpListener`](::tokio::net::TcpListener) is; as
+/// [`neap::TcpListener`](crate::TcpListener), one on `[::]` accepts connections of IPv4 too.
 #[derive(Debug)]
 pub struct TcpListener {
     socket: blocking::TcpListener,
@@ -340,6 +476,17 @@ impl TcpListener {
         Ok(Self { socket, accepts: Direction::new(READ_READY) })
     }
 
+    /// The socket itself, in non-blocking mode.
+    pub fn get_ref(&self) -> &blocking::TcpListener {
+        &self.socket
+    }
+
+    /// The socket as a blocking one. It stays non-blocking until
+    /// [`set_nonblocking`](crate::TcpListener::set_nonblocking) says otherwise.
+    pub fn into_blocking(self) -> blocking::TcpListener {
+        self.socket
+    }
+
     /// The next connection. Dropped, the future has accepted none.
     ///
     /// # Errors
@@ -359,9 +506,6 @@ impl TcpListener {
     }
 
     /// The address that it listens on.
-    ///
-    /// # Errors
-    /// None; std's signature.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -2,14 +2,18 @@
 
 use super::wait::Direction;
 use super::{drive, names};
-use crate::blocking::{self, READ_READY, WRITE_READY};
+use crate::blocking::{self, Datagram, READ_READY, WRITE_READY};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
+use ::tokio::io::ReadBuf;
 use core::net::SocketAddr;
+use neap_stack::stack::UdpOptions;
 use std::future::ready;
 use std::io;
+use std::task::{Context, Poll};
 
-/// A UDP socket, as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket). Several tasks may use it at
+/// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is; what
+/// [`neap::UdpSocket`](crate::UdpSocket) has not, this has not either. Several tasks may use it at
 /// once.
 #[derive(Debug)]
 pub struct UdpSocket {
@@ -28,8 +32,21 @@ impl UdpSocket {
     /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). There is
     /// no runtime here.
     pub async fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
+        Self::bind_with(stack, local, UdpOptions::default()).await
+    }
+
+    /// Binds as [`bind`](Self::bind) does, with options that must be set before.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub async fn bind_with(
+        stack: &Stack,
+        local: impl ToAddrs,
+        options: UdpOptions,
+    ) -> io::Result<Self> {
         names::try_each(stack.engine(), local.endpoint()?, |local| {
-            ready(blocking::UdpSocket::bind(stack, local).and_then(Self::from_blocking))
+            let socket = blocking::UdpSocket::bind_with(stack, local, options);
+            ready(socket.and_then(Self::from_blocking))
         })
         .await
     }
@@ -67,9 +84,56 @@ impl UdpSocket {
     /// Sends a datagram to the connected peer.
     ///
     /// # Errors
-    /// As [`send_to`](Self::send_to).
+    /// As [`send_to`](Self::send_to); `InvalidInput` without a peer.
     pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
         self.writes.wait(self.socket.handle(), || self.socket.try_send(data, None)).await
+    }
+
+    /// As [`send_to`](Self::send_to), for `poll` functions; the last task that asked is woken.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to).
+    pub fn poll_send_to(
+        &self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+        remote: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        self.writes.poll(cx, self.socket.handle(), || self.socket.try_send(data, Some(remote)))
+    }
+
+    /// Sends a datagram if there is room.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to); `WouldBlock` if there is none.
+    pub fn try_send_to(&self, data: &[u8], remote: SocketAddr) -> io::Result<usize> {
+        self.socket.try_send(data, Some(remote))
+    }
+
+    /// Sends a datagram to the connected peer if there is room.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); `WouldBlock` if there is none.
+    pub fn try_send(&self, data: &[u8]) -> io::Result<usize> {
+        self.socket.try_send(data, None)
+    }
+
+    /// Sends datagrams in their order, to a peer each, as
+    /// [`neap::UdpSocket::send_batch`](crate::UdpSocket::send_batch) does. Dropped before it is
+    /// done, the future has sent nothing.
+    ///
+    /// # Errors
+    /// As [`neap::UdpSocket::send_batch`](crate::UdpSocket::send_batch).
+    pub async fn send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
+        self.writes.wait(self.socket.handle(), || self.socket.try_send_batch(datagrams)).await
+    }
+
+    /// Sends as many datagrams as there is room for.
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch); `WouldBlock` if there is room for none.
+    pub fn try_send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
+        self.socket.try_send_batch(datagrams)
     }
 
     /// Waits for a datagram; what does not fit `buf` is lost. Dropped before it is done, the future
@@ -89,11 +153,120 @@ impl UdpSocket {
         self.recv_from(buf).await.map(|(len, _)| len)
     }
 
-    /// Our address.
+    /// As [`recv_from`](Self::recv_from), for `poll` functions; the last task that asked is woken.
     ///
     /// # Errors
-    /// None; std's signature.
+    /// As [`recv_from`](Self::recv_from).
+    pub fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<SocketAddr>> {
+        let room = buf.initialize_unfilled();
+        let received = self.reads.poll(cx, self.socket.handle(), || self.socket.try_recv(room));
+        let (len, from) = std::task::ready!(received)?;
+        buf.advance(len);
+        Poll::Ready(Ok(from))
+    }
+
+    /// Takes a datagram if there is one; what does not fit `buf` is lost.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from); `WouldBlock` if there is none.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.socket.try_recv(buf)
+    }
+
+    /// Takes a datagram if there is one, without the peer's address.
+    ///
+    /// # Errors
+    /// As [`try_recv_from`](Self::try_recv_from).
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.try_recv(buf).map(|(len, _)| len)
+    }
+
+    /// Waits for a datagram and appends it to `into`, with those that wait behind it, as
+    /// [`neap::UdpSocket::recv_batch`](crate::UdpSocket::recv_batch) does. Dropped before it is
+    /// done, the future has taken none.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub async fn recv_batch(&self, into: &mut Vec<Datagram>, most: usize) -> io::Result<usize> {
+        self.reads.wait(self.socket.handle(), || self.socket.try_recv_batch(into, most)).await
+    }
+
+    /// As [`recv_batch`](Self::recv_batch), for `poll` functions; the last task that asked is
+    /// woken.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn poll_recv_batch(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.reads.poll(cx, self.socket.handle(), || self.socket.try_recv_batch(into, most))
+    }
+
+    /// Waits for a datagram and leaves it to be received again.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
+    }
+
+    /// Waits until there is a datagram, or an error.
+    pub async fn readable(&self) -> io::Result<()> {
+        let handle = self.socket.handle();
+        self.reads.wait(handle, || self.reads.is_ready(handle)).await
+    }
+
+    /// Waits until a datagram may be sent, or there is an error.
+    pub async fn writable(&self) -> io::Result<()> {
+        let handle = self.socket.handle();
+        self.writes.wait(handle, || self.writes.is_ready(handle)).await
+    }
+
+    /// As [`readable`](Self::readable), for `poll` functions; the last task that asked is woken.
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let handle = self.socket.handle();
+        self.reads.poll(cx, handle, || self.reads.is_ready(handle))
+    }
+
+    /// As [`writable`](Self::writable), for `poll` functions; the last task that asked is woken.
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let handle = self.socket.handle();
+        self.writes.poll(cx, handle, || self.writes.is_ready(handle))
+    }
+
+    /// The socket itself, in non-blocking mode: options and buffers.
+    pub fn get_ref(&self) -> &blocking::UdpSocket {
+        &self.socket
+    }
+
+    /// The socket as a blocking one. It stays non-blocking until
+    /// [`set_nonblocking`](crate::UdpSocket::set_nonblocking) says otherwise.
+    pub fn into_blocking(self) -> blocking::UdpSocket {
+        self.socket
+    }
+
+    /// The own address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// The peer that [`connect`](Self::connect) fixed.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// `SO_ERROR`: the pending error, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket.take_error()
     }
 }

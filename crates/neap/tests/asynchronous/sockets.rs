@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use neap::SocketOption;
 use neap::tokio::{TcpListener, TcpStream, UdpSocket};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::common::{
     Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
@@ -162,7 +162,8 @@ fn a_dropped_future_has_done_nothing() {
             let to = udp.local_addr().expect("an address");
             sender.send_to(b"datagram", to).expect("a datagram");
             let (stream, _) = listener.accept().await.expect("the client");
-            drop((stream, client.join().expect("a thread")));
+            // The kernel's end first: it keeps the TIME-WAIT.
+            drop((client.join().expect("a thread"), stream));
             assert_eq!(udp.recv(&mut [0; 10]).await.expect("the datagram"), 8);
             assert_eq!(ours.peek(&mut [0; 10]).await.expect("the bytes"), 3);
             // A connect that is given up closes what it began.
@@ -275,6 +276,81 @@ fn close_waits_as_the_linger_time_says() {
             while (&mut ours.get_ref()).write(&[0; 1 << 16]).is_ok() {}
             let late = ours.close().await.expect_err("the peer reads nothing");
             assert_eq!(late.kind(), std::io::ErrorKind::WouldBlock);
+        });
+    });
+}
+
+#[test]
+fn vectored_writes_take_all_slices() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let (mut ours, mut theirs) = pair(&stack).await;
+            assert!(ours.is_write_vectored());
+            let data = Pattern(5).bytes(9000);
+            let slices: Vec<_> = data.chunks(900).map(std::io::IoSlice::new).collect();
+            assert_eq!(ours.write_vectored(&slices).await.expect("written"), data.len());
+            let mut got = vec![0; data.len()];
+            theirs.read_exact(&mut got).expect("all");
+            Pattern(5).check(0, &got);
+            theirs.write_all(&data).expect("written");
+            let mut done = 0;
+            let mut parts = [vec![0; 4000], vec![0; 5000]];
+            while done < data.len() {
+                ours.readable().await.expect("data");
+                let [first, second] = &mut parts;
+                let skip = done.saturating_sub(first.len());
+                let first = first.get_mut(done..).unwrap_or_default();
+                let mut bufs = [first, &mut second[skip..]].map(std::io::IoSliceMut::new);
+                done += ours.try_read_vectored(&mut bufs).expect("read");
+            }
+            Pattern(5).check(0, &parts.concat());
+            let (reader, writer) = ours.into_split();
+            assert_eq!(
+                reader.peer_addr().expect("a peer"),
+                theirs.local_addr().expect("an address")
+            );
+            writer.forget();
+            theirs.write_all(b"x").expect("still open");
+        });
+    });
+}
+
+#[test]
+fn batches_of_datagrams_come_back() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        on_runtime(1, async {
+            let ours = UdpSocket::bind(&stack, (family.ours(), 0)).await.expect("bind");
+            let theirs = std::net::UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            let peer = theirs.local_addr().expect("an address");
+            let batch: Vec<_> =
+                (0..50).map(|size| neap::Datagram::new(Pattern(1).bytes(size), peer)).collect();
+            let mut sent = 0;
+            while sent < batch.len() {
+                sent += ours.send_batch(&batch[sent..]).await.expect("sent");
+            }
+            let echo = tokio::task::spawn_blocking(move || {
+                let mut buf = [0; 100];
+                for _ in 0..50 {
+                    let (len, from) = theirs.recv_from(&mut buf).expect("a datagram");
+                    theirs.send_to(&buf[..len], from).expect("sent");
+                }
+            });
+            ours.readable().await.expect("a datagram");
+            let (_, from) = ours.peek_from(&mut [0; 100]).await.expect("a datagram");
+            assert_eq!(from, peer);
+            let mut all = Vec::new();
+            while all.len() < batch.len() {
+                ours.recv_batch(&mut all, 64).await.expect("some");
+            }
+            assert!(all.iter().zip(&batch).all(|(got, sent)| got.data == sent.data));
+            echo.await.expect("the echo");
+            ours.connect(peer).await.expect("connect");
+            assert_eq!(ours.peer_addr().expect("a peer"), peer);
+            let none = ours.try_recv(&mut [0; 10]).expect_err("nothing is there");
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
         });
     });
 }

@@ -153,3 +153,87 @@ fn the_stack_answers_a_ping() {
         }
     });
 }
+
+#[test]
+fn a_connected_socket_hears_its_peer_alone_and_may_look_before_it_takes() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let theirs = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+        let stranger = UdpSocket::bind((family.kernel(), 0)).expect("bind");
+        let peer = theirs.local_addr().expect("an address");
+        let ours = neap::UdpSocket::bind(&stack, "0.0.0.0:0").expect("bind");
+        let unconnected = ours.peer_addr().expect_err("no peer");
+        assert_eq!(unconnected.kind(), ErrorKind::NotConnected);
+        assert_eq!(ours.send(b"x").expect_err("no peer").kind(), ErrorKind::InvalidInput);
+        ours.connect(peer).expect("connect");
+        assert_eq!(ours.peer_addr().expect("a peer"), peer);
+        let own = ours.local_addr().expect("an address");
+        assert_eq!(own.ip(), family.ours(), "as on Linux, the address that is sent from");
+        stranger.send_to(b"stranger", own).expect("sent");
+        theirs.send_to(b"peer", own).expect("sent");
+        ours.set_read_timeout(LONG).expect("a timeout");
+        let mut buf = [0; 16];
+        assert_eq!(ours.peek_from(&mut buf).expect("a datagram"), (4, peer));
+        assert_eq!(ours.peek(&mut buf).expect("a datagram"), 4);
+        assert_eq!(ours.recv(&mut buf).expect("a datagram"), 4);
+        assert_eq!(&buf[..4], b"peer");
+        assert!(format!("{ours:?}").contains(&own.port().to_string()));
+    });
+}
+
+#[test]
+fn batches_carry_many_datagrams_to_many_peers() {
+    const EACH: usize = 20;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let ours = neap::UdpSocket::bind(&stack, "0.0.0.0:0").expect("bind");
+        let own = SocketAddr::new(family.ours(), ours.local_addr().expect("an address").port());
+        ours.set_read_timeout(LONG).expect("a timeout");
+        let peers: Vec<_> =
+            (0..3).map(|_| UdpSocket::bind((family.kernel(), 0)).expect("bind")).collect();
+        let addresses: Vec<_> =
+            peers.iter().map(|peer| peer.local_addr().expect("an address")).collect();
+        let batch: Vec<_> = (0..EACH * peers.len())
+            .map(|index| {
+                let data = Pattern(index as u64).bytes(100 + index);
+                neap::Datagram::new(data, addresses[index % addresses.len()])
+            })
+            .collect();
+        let mut sent = 0;
+        while sent < batch.len() {
+            sent += ours.send_batch(&batch[sent..]).expect("sent");
+        }
+        let mut buf = [0; 2000];
+        for (at, peer) in peers.iter().enumerate() {
+            peer.set_read_timeout(LONG).expect("a timeout");
+            for nth in 0..EACH {
+                let index = nth * peers.len() + at;
+                let (len, from) = peer.recv_from(&mut buf).expect("a datagram");
+                assert_eq!((len, from), (100 + index, own));
+                Pattern(index as u64).check(0, &buf[..len]);
+                peer.send_to(&buf[..len], from).expect("sent");
+            }
+        }
+        let mut all = Vec::new();
+        while all.len() < batch.len() {
+            let before = all.len();
+            let count = ours.recv_batch(&mut all, 7).expect("some");
+            assert!(count <= 7 && all.len() == before + count);
+        }
+        for datagram in &all {
+            assert_eq!(datagram.local, Some(family.ours()));
+            assert!(batch.iter().any(|one| one.data == datagram.data && one.peer == datagram.peer));
+        }
+        // What comes with its own address may go back from it, but not from another's.
+        let mut answer = all.swap_remove(0);
+        assert_eq!(ours.send_batch(&[answer.clone()]).expect("sent"), 1);
+        answer.local = Some(family.kernel());
+        let foreign = ours.send_batch(&[answer]).expect_err("not our address");
+        assert_eq!(foreign.kind(), ErrorKind::AddrNotAvailable);
+        ours.set_nonblocking(true).expect("a mode");
+        let none = ours.recv_batch(&mut all, 7).expect_err("nothing is there");
+        assert_eq!(none.kind(), ErrorKind::WouldBlock);
+    });
+}

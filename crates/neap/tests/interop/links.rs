@@ -15,12 +15,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::common::{Family, Pattern, expect_end, in_namespace, run};
 
 /// Another network namespace, which ends when this is dropped or the test ends.
-struct Elsewhere {
+pub(crate) struct Elsewhere {
     process: Child,
 }
 
 impl Elsewhere {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let script = "ip link set lo up && echo ready && cat";
         let mut process = Command::new("unshare")
             .args(["-n", "sh", "-c", script])
@@ -40,7 +40,7 @@ impl Elsewhere {
     }
 
     /// Runs there, in a thread of its own; sockets and programs made by it stay there.
-    fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/proc/{}/ns/net", self.pid())).expect("a namespace");
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -61,7 +61,7 @@ impl Drop for Elsewhere {
 }
 
 /// A veth pair: `v0` here and `v1` there, both up.
-fn veth(there: &Elsewhere) {
+pub(crate) fn veth(there: &Elsewhere) {
     run("ip link add v0 type veth peer name v1");
     run(&format!("ip link set v1 netns {}", there.pid()));
     run("ip link set v0 up");
@@ -69,7 +69,7 @@ fn veth(there: &Elsewhere) {
 }
 
 /// `address` for `ip address add`: usable at once.
-fn add_address(name: &str, cidr: &str) {
+pub(crate) fn add_address(name: &str, cidr: &str) {
     let nodad = if cidr.contains(':') { "nodad" } else { "" };
     run(&format!("ip address add {cidr} dev {name} {nodad}"));
 }
@@ -139,7 +139,8 @@ fn a_smaller_mtu_behind_a_router_is_learnt() {
             // The far end believes in 1500 bytes, so its MSS tells nothing.
             run("ip link set v0 mtu 1280");
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()
@@ -167,7 +168,8 @@ fn a_small_mtu_of_our_own_is_kept() {
             run("ip tuntap add dev t0 mode tun vnet_hdr");
             run("ip link set t0 mtu 1280");
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()

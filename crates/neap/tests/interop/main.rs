@@ -6,10 +6,13 @@ mod common;
 
 mod bulk;
 mod datagrams;
+mod descriptors;
+mod dual;
 mod errors;
 mod lifecycle;
 mod links;
 mod names;
+mod network;
 mod polling;
 mod posix;
 mod qdiscs;

@@ -7,13 +7,19 @@ use std::time::{Duration, Instant};
 
 use neap::Stack;
 use neap::device::TunConfig;
+use neap::net::InterfaceId;
 use neap::qdisc::FqStats;
 use neap::qdisc::Xstats;
 
 use crate::common::{Family, Pattern, expect_nothing_below, in_namespace};
 
+/// The interface of the only device.
+fn first(stack: &Stack) -> InterfaceId {
+    stack.host().interfaces()[0].id
+}
+
 fn fq(stack: &Stack) -> FqStats {
-    match stack.host().qdiscs()[0].xstats {
+    match stack.host().qdiscs(first(stack))[0].xstats {
         Xstats::Fq(figures) => figures,
         other => panic!("{other:?}"),
     }
@@ -25,7 +31,7 @@ fn paced_flows_wait_in_fq() {
     const RATE: u64 = 8 << 20;
     in_namespace(|| {
         let stack = Family::V4.stack();
-        stack.set_qdisc("fq").expect("well formed");
+        stack.set_qdisc(first(&stack), "fq").expect("well formed");
         let (mut ours, mut theirs) = Family::V4.pair(&stack);
         ours.set_max_pacing_rate(Some(RATE)).expect("a rate");
         let start = Instant::now();
@@ -49,7 +55,7 @@ fn datagrams_wait_in_fq_and_push_back() {
     const RATE: u64 = 1 << 20;
     in_namespace(|| {
         let stack = Family::V4.stack();
-        stack.set_qdisc("fq flow_limit 20").expect("well formed");
+        stack.set_qdisc(first(&stack), "fq flow_limit 20").expect("well formed");
         let theirs = UdpSocket::bind((Family::V4.kernel(), 0)).expect("bind");
         theirs.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let address = theirs.local_addr().expect("an address");
@@ -85,8 +91,8 @@ fn qdiscs_change_under_load() {
     const LEN: u64 = 16 << 20;
     in_namespace(|| {
         let stack = Family::V4.stack();
-        assert!(stack.set_qdisc("fq speed 1").is_err());
-        assert_eq!(stack.host().qdiscs()[0].config.kind(), "pfifo_fast");
+        assert!(stack.set_qdisc(first(&stack), "fq speed 1").is_err());
+        assert_eq!(stack.host().qdiscs(first(&stack))[0].config.kind(), "pfifo_fast");
         let pairs: Vec<_> = (0..3).map(|_| Family::V4.pair(&stack)).collect();
         thread::scope(|scope| {
             let mut senders = Vec::new();
@@ -99,7 +105,7 @@ fn qdiscs_change_under_load() {
             }
             let kinds = ["fq", "codel", "fq_codel", "tbf rate 4gbit burst 90kb limit 1mb", "mq fq"];
             for kind in kinds.iter().cycle() {
-                stack.set_qdisc(kind).expect("well formed");
+                stack.set_qdisc(first(&stack), kind).expect("well formed");
                 if senders.iter().all(ScopedJoinHandle::is_finished) {
                     break;
                 }
@@ -116,7 +122,8 @@ fn each_queue_has_a_qdisc_of_its_own() {
         let config = TunConfig { name: Some("t0".into()), queues: 2, ..TunConfig::default() };
         let (kernel, ours) = (Family::V4.kernel(), Family::V4.ours());
         let stack = Stack::builder()
-            .tun_with(config, &Family::V4.cidr(kernel))
+            .tun_with(config)
+            .host_address(Family::V4.cidr(kernel))
             .address(&Family::V4.cidr(ours))
             .qdisc("mq fq flow_limit 50")
             .build()
@@ -128,7 +135,7 @@ fn each_queue_has_a_qdisc_of_its_own() {
                 scope.spawn(move || Pattern(seed).send(&mut ours, 100_000));
             }
         });
-        let qdiscs = stack.host().qdiscs();
+        let qdiscs = stack.host().qdiscs(first(&stack));
         assert_eq!(qdiscs.len(), 2);
         for qdisc in qdiscs {
             assert!(qdisc.config.to_string().starts_with("fq limit 10000p flow_limit 50p"));

@@ -194,3 +194,36 @@ fn timeouts_of_reads_and_writes() {
         });
     });
 }
+
+#[test]
+fn vectored_reads_and_writes_take_all_slices_in_one_call() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (mut ours, mut theirs) = family.pair(&stack);
+        let pattern = Pattern(6);
+        let data = pattern.bytes(10_000);
+        let slices: Vec<_> = data.chunks(1000).map(std::io::IoSlice::new).collect();
+        assert_eq!(ours.write_vectored(&slices).expect("written"), data.len());
+        pattern.receive(&mut theirs, data.len() as u64);
+        theirs.write_all(&data).expect("written");
+        while ours.peek(&mut vec![0; data.len()]).expect("data") < data.len() {}
+        let mut parts = [vec![0; 3000], Vec::new(), vec![0; 6000], vec![0; 2000]];
+        let mut bufs = parts.each_mut().map(|part| std::io::IoSliceMut::new(part));
+        assert_eq!(ours.read_vectored(&mut bufs).expect("read"), data.len());
+        pattern.check(0, &parts.concat()[..data.len()]);
+        // A write that is larger than the buffer is short, and the rest comes in later ones.
+        let data = pattern.bytes(6 << 20);
+        let reader = thread::spawn(move || {
+            pattern.receive(&mut theirs, 6 << 20);
+            expect_end(&mut theirs);
+        });
+        let mut done = 0;
+        while done < data.len() {
+            let slices: Vec<_> = data[done..].chunks(100_000).map(std::io::IoSlice::new).collect();
+            done += ours.write_vectored(&slices).expect("written");
+        }
+        drop(ours);
+        reader.join().expect("the reader");
+    });
+}

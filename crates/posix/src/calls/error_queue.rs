@@ -116,9 +116,9 @@ impl Socket {
         self.common.receive_errors = (v4, v6);
         match &self.kind {
             Kind::Fresh | Kind::Datagram(None) => {}
-            Kind::Listening(handles) => handles.iter().for_each(|handle| {
+            Kind::Listening(handle) => {
                 handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
-            }),
+            }
             Kind::Stream { handle, .. } => {
                 let on = self.receives_errors(handle.remote_addr().is_ipv4());
                 handle.set_option(now, SocketOption::ReceiveErrors(on))?;

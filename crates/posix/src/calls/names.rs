@@ -47,16 +47,7 @@ impl Posix {
         let local = match &socket.kind {
             Kind::Fresh | Kind::Listening(_) | Kind::Datagram(None) => socket.bound.unwrap_or(none),
             Kind::Stream { handle, .. } => handle.local_addr(),
-            Kind::Datagram(Some(handle)) => {
-                let mut local = handle.local_addr();
-                if let Some(remote) = handle.remote_addr()
-                    && local.ip().is_unspecified()
-                {
-                    let source = self.stack.source_for(remote.ip());
-                    local.set_ip(source.unwrap_or(local.ip()));
-                }
-                local
-            }
+            Kind::Datagram(Some(handle)) => handle.name(),
         };
         Ok(socket.domain.show(local))
     }

@@ -9,13 +9,12 @@ use crate::socket::{Kind, SharedSocket, Socket, shown_state};
 use crate::{Accepted, Fd, Posix};
 use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
-use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+use neap_tcp::options::SocketOption;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Posix {
@@ -50,7 +49,7 @@ impl Posix {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for UDP, `EINVAL` for a connected socket, `EADDRINUSE`.
-    pub fn listen(&self, now: Instant, fd: Fd, backlog: i32) -> Result<(), Errno> {
+    pub fn listen(&self, _now: Instant, fd: Fd, backlog: i32) -> Result<(), Errno> {
         let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
         let file = self.table.file(fd)?;
         let shared = file.socket()?;
@@ -58,8 +57,8 @@ impl Posix {
         match &socket.kind {
             Kind::Datagram(_) => return Err(Errno::EOPNOTSUPP),
             Kind::Stream { .. } => return Err(Errno::EINVAL),
-            Kind::Listening(handles) => {
-                handles.iter().for_each(|handle| handle.set_backlog(backlog));
+            Kind::Listening(handle) => {
+                handle.set_backlog(backlog);
                 return Ok(());
             }
             Kind::Fresh => {}
@@ -70,24 +69,13 @@ impl Posix {
         }
         let Some(port) = &socket.port else { return Err(Errno::EADDRINUSE) };
         let local = port.local_addr();
-        let options = |is_v4| ListenOptions {
+        let options = ListenOptions {
             backlog,
             reuse_address: socket.common.reuse_address,
-            options: socket.options_for(is_v4),
+            only_v6: socket.common.v6_only,
+            options: socket.options_for(local.is_ipv4()),
         };
-        let mut handles: SmallVec<[ListenerHandle; 2]> = SmallVec::new();
-        handles.push(port.listen(local, options(local.is_ipv4()))?);
-        if socket.is_dual(local) {
-            let other = SocketAddr::new(Domain::V4.unspecified(), local.port());
-            match port.listen(other, options(true)) {
-                Ok(other) => handles.push(other),
-                Err(error) => {
-                    handles[0].close(now);
-                    return Err(error.into());
-                }
-            }
-        }
-        socket.kind = Kind::Listening(handles);
+        socket.kind = Kind::Listening(port.listen(local, options)?);
         shared.changed();
         Ok(())
     }
@@ -122,18 +110,16 @@ impl Posix {
         // First of all: what is taken from the queue needs a place.
         let place = self.table.reserve(flags & SOCK_CLOEXEC != 0)?;
         let socket = shared.lock();
-        let Kind::Listening(handles) = &socket.kind else {
+        let Kind::Listening(handle) = &socket.kind else {
             return Err(if socket.is_stream() { Errno::EINVAL } else { Errno::EOPNOTSUPP });
         };
-        let mut next = Err(SocketError::WouldBlock);
-        for handle in handles {
-            next = handle.accept();
-            if !matches!(next, Err(SocketError::WouldBlock)) {
-                break;
-            }
-        }
-        match next {
+        match handle.accept() {
             Ok((handle, peer)) => {
+                if peer.is_ipv4() && socket.domain == Domain::V6 {
+                    // The listener's options are those of IPv6.
+                    let on = socket.common.receive_errors.0;
+                    handle.set_option(now, SocketOption::ReceiveErrors(on))?;
+                }
                 let kind = Kind::Stream { handle, is_connecting: false };
                 let common = socket.common.clone();
                 let child = Socket { common, ..Socket::new(socket.domain, kind) };
@@ -264,10 +250,8 @@ impl Posix {
         local: SocketAddr,
     ) -> Result<UdpHandle, Errno> {
         let reuse = socket.common.reuse_address;
-        let handle = match socket.is_dual(local) {
-            true => self.stack.bind_udp_dual(local.port(), reuse)?,
-            false => self.stack.bind_udp(local, reuse)?,
-        };
+        let options = UdpOptions { reuse_address: reuse, only_v6: socket.common.v6_only };
+        let handle = self.stack.bind_udp(local, options)?;
         socket.configure(&handle);
         socket.kind = Kind::Datagram(Some(handle.clone()));
         shared.changed();

@@ -7,7 +7,6 @@ use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, Socket};
 use crate::{Fd, Posix, tcp_info};
 use core::net::SocketAddr;
-use neap_stack::socket::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
@@ -275,11 +274,9 @@ impl Socket {
     fn set(&mut self, now: Instant, config: &Config, option: SocketOption) -> Result<(), Errno> {
         match &self.kind {
             Kind::Stream { handle, .. } => handle.set_option(now, option)?,
-            Kind::Listening(handles) => {
+            Kind::Listening(handle) => {
                 self.options.set(&option, config)?;
-                handles.iter().for_each(|handle| {
-                    handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
-                });
+                handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
             }
             Kind::Fresh | Kind::Datagram(_) => self.options.set(&option, config)?,
         }
@@ -556,9 +553,8 @@ impl Socket {
                 tcp_info::fresh(config, self.options.max_pacing_rate)
             }
             Kind::Stream { handle, .. } => tcp_info::connection(&handle.info(now)),
-            Kind::Listening(handles) => {
-                let queued = handles.iter().map(|handle| handle.queued().1).sum();
-                let most = handles.iter().map(ListenerHandle::max_queued).max().unwrap_or(0);
+            Kind::Listening(handle) => {
+                let (queued, most) = (handle.queued().1, handle.max_queued());
                 tcp_info::listener(config, self.options.max_pacing_rate, queued, most)
             }
             Kind::Fresh | Kind::Datagram(_) => {

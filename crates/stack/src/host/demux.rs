@@ -10,7 +10,7 @@ use super::error::SocketError;
 use super::listener::Listener;
 use super::ports::{Ephemeral, PortUses};
 use super::tcp::TcpSocket;
-use crate::flow::{FlowKey, FourTuple, overlap};
+use crate::flow::{FlowKey, FourTuple};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
@@ -69,6 +69,8 @@ struct Tables {
     max_time_wait: usize,
     uses: PortUses,
     ephemeral: Ephemeral,
+    /// No further sockets are taken, and what there is comes to its end.
+    is_closing: bool,
     is_shut_down: bool,
 }
 
@@ -105,6 +107,7 @@ impl Demux {
                 max_time_wait: 0,
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
+                is_closing: false,
                 is_shut_down: false,
             }),
         }
@@ -261,10 +264,10 @@ impl Demux {
     ) -> Result<(), SocketError> {
         let local = listener.local();
         let mut tables = self.lock();
-        if tables.is_shut_down {
+        if tables.is_closing {
             return Err(SocketError::ShutDown);
         }
-        tables.check(&Bound::new(local, false, reuse), own)?;
+        tables.check(&Bound::new(local, listener.is_dual(), reuse), own)?;
         let hash = port_hash(local.port());
         tables.listeners.insert_unique(hash, listener, |one| port_hash(one.local().port()));
         Ok(())
@@ -284,7 +287,7 @@ impl Demux {
         salt: u64,
     ) -> Result<Arc<Bound>, SocketError> {
         let mut tables = self.lock();
-        if tables.is_shut_down {
+        if tables.is_closing {
             return Err(SocketError::ShutDown);
         }
         let is_chosen = local.port() == 0;
@@ -333,10 +336,23 @@ impl Demux {
         self.lock().connections.iter().cloned().collect()
     }
 
+    /// Refuses all further sockets, and hands out what is there.
+    pub(crate) fn begin_close(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
+        let mut tables = self.lock();
+        tables.is_closing = true;
+        let listeners = tables.listeners.drain().collect();
+        (tables.connections.iter().cloned().collect(), listeners)
+    }
+
+    /// Connections now, those in TIME_WAIT not counted.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.lock().connections.len()
+    }
+
     /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
     pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
         let mut tables = self.lock();
-        tables.is_shut_down = true;
+        (tables.is_closing, tables.is_shut_down) = (true, true);
         tables.time_wait.clear();
         tables.time_wait_entries.clear();
         tables.expiry.clear();
@@ -373,7 +389,8 @@ impl Tables {
         let (port, reuse) = (wanted.local().port(), wanted.reuse());
         let mut listeners = self.listeners.iter_hash(port_hash(port));
         let mut bound = self.bound.iter_hash(port_hash(port));
-        let is_listened = listeners.any(|other| wanted.meets(other.local()));
+        let is_listened =
+            listeners.any(|other| wanted.meets(other.local()) || other.meets(wanted.local()));
         let is_used = !reuse && self.uses.is_used(port);
         let is_bound = bound.any(|other| {
             let is_own = own.is_some_and(|own| core::ptr::eq(&raw const **other, own));
@@ -410,7 +427,7 @@ impl Tables {
             if bound == local {
                 return Some(listener);
             }
-            if overlap(bound, local) {
+            if listener.meets(local) {
                 wildcard = Some(listener);
             }
         }
@@ -418,7 +435,7 @@ impl Tables {
     }
 
     fn insert(&mut self, key: FlowKey, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
-        if self.is_shut_down {
+        if self.is_closing {
             return Err(SocketError::ShutDown);
         }
         let tuple = socket.tuple();

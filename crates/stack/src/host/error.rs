@@ -6,7 +6,7 @@ use neap_tcp::connection::ConnectionError;
 use thiserror::Error;
 
 /// Reason why a socket call failed, other than an error of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another socket has the address and port (`EADDRINUSE`).
@@ -49,6 +49,8 @@ pub enum SocketError {
     #[error("the stack is shut down")]
     ShutDown,
 }
+
+neap_tcp::debug_as_display!(SocketError);
 
 impl From<ConnectionError> for SocketError {
     fn from(error: ConnectionError) -> Self {

@@ -9,7 +9,7 @@ use super::error::SocketError;
 use super::readiness::{Readiness, Ready};
 use super::run_list::RunCell;
 use super::tcp::TcpSocket;
-use crate::flow::{FlowKey, FourTuple};
+use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -79,6 +79,8 @@ struct Backlog {
 /// A listening socket.
 pub(crate) struct Listener {
     local: SocketAddr,
+    /// `[::]` that is `0.0.0.0` as well.
+    is_dual: bool,
     /// Accept queue at the most: `min(backlog, somaxconn)`; as in Linux one more fits.
     max_accept: AtomicUsize,
     backlog: Mutex<Backlog>,
@@ -95,6 +97,7 @@ impl core::fmt::Debug for Listener {
 impl Listener {
     pub(crate) fn new(
         local: SocketAddr,
+        is_dual: bool,
         max_accept: usize,
         options: Arc<SocketOptions>,
         cell: Arc<RunCell>,
@@ -111,7 +114,7 @@ impl Listener {
         };
         let readiness = Readiness::new();
         let max_accept = AtomicUsize::new(max_accept);
-        Self { local, max_accept, backlog: Mutex::new(backlog), readiness, cell }
+        Self { local, is_dual, max_accept, backlog: Mutex::new(backlog), readiness, cell }
     }
 
     /// Half-open connections, and connections that wait to be accepted.
@@ -123,6 +126,17 @@ impl Listener {
     /// The bound address.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether it listens on `[::]` for IPv4 too.
+    pub(crate) fn is_dual(&self) -> bool {
+        self.is_dual
+    }
+
+    /// Whether connections to `address` are for this listener.
+    pub(crate) fn meets(&self, address: SocketAddr) -> bool {
+        let is_mapped = address.is_ipv4() && address.port() == self.local.port();
+        overlap(self.local, address) || self.is_dual && is_mapped
     }
 
     fn lock(&self) -> MutexGuard<'_, Backlog> {

@@ -39,14 +39,31 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// `SO_REUSEADDR`: old connections on the port do not prevent listening.
     pub reuse_address: bool,
+    /// `IPV6_V6ONLY`: a listener on `[::]` does not take connections of IPv4.
+    pub only_v6: bool,
     /// Options that accepted sockets inherit.
     pub options: SocketOptions,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 4096, reuse_address: true, options: SocketOptions::default() }
+        let options = SocketOptions::default();
+        Self { backlog: 4096, reuse_address: true, only_v6: false, options }
     }
+}
+
+/// What was asked of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.
+    pub reuse_address: bool,
+    /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
+    pub only_v6: bool,
+}
+
+/// Whether a socket bound to `local` serves IPv4 as well.
+fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
+    local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
 impl Host {
@@ -194,7 +211,13 @@ impl Host {
         let cell = self.shards[0].cell(self.registry.reserve());
         let id = cell.id();
         let max_accept = options.backlog.min(self.config().somaxconn) as usize;
-        let listener = Arc::new(Listener::new(local, max_accept, Arc::new(options.options), cell));
+        let listener = Arc::new(Listener::new(
+            local,
+            is_dual(local, options.only_v6),
+            max_accept,
+            Arc::new(options.options),
+            cell,
+        ));
         if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address, own) {
             self.registry.release(id);
             return Err(error);
@@ -208,14 +231,16 @@ impl Host {
         u64::from(self.net.next_identification())
     }
 
-    /// Ends a listener, and resets the connections that nobody accepted.
-    pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) {
+    /// Ends a listener, and resets the connections that nobody accepted; how many there were.
+    pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) -> usize {
         self.demux.unlisten(listener);
         self.registry.release(listener.cell.id());
         listener.cell.retire();
-        for child in listener.close() {
+        let children = listener.close();
+        for child in &children {
             child.abandon(self, now);
         }
+        children.len()
     }
 
     /// What a listener needs to judge a segment. `mtu` is that of the way to the peer, in bytes.
@@ -231,14 +256,14 @@ impl Host {
         }
     }
 
-    /// As [`Stack::bind_udp`](crate::stack::Stack::bind_udp); `is_dual` binds `[::]` and `0.0.0.0`.
+    /// As [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
     pub(crate) fn bind_udp(
         &self,
         local: SocketAddr,
-        reuse: bool,
-        is_dual: bool,
+        options: UdpOptions,
     ) -> Result<Arc<UdpSocket>, SocketError> {
         self.check_local(local.ip())?;
-        self.udp.bind(self.flow_key, local, reuse, is_dual)
+        let is_dual = is_dual(local, options.only_v6);
+        self.udp.bind(self.flow_key, local, options.reuse_address, is_dual)
     }
 }

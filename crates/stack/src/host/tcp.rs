@@ -184,6 +184,47 @@ impl TcpState {
         self.with_egress(cx, |connection, now, egress| connection.send(now, data, flags, egress))
     }
 
+    /// Writes several slices as one write: only the last of them ends it. What is more than one
+    /// buffer leaves before the next slice is copied.
+    fn send_vectored<B: core::ops::Deref<Target = [u8]>>(
+        &mut self,
+        cx: &Context<'_>,
+        slices: &[B],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        let is_filled = |slice: &B| !slice.is_empty();
+        let last = slices.iter().rposition(is_filled).unwrap_or(0);
+        let (mut done, mut held) = (0, 0);
+        for (index, slice) in slices.iter().enumerate().take(last + 1) {
+            let is_last = index == last;
+            if !is_filled(slice) && !is_last {
+                continue;
+            }
+            // A record ends with the last byte of all.
+            let part = if is_last { flags } else { WriteFlags::MORE };
+            match self.send(cx, slice, part) {
+                Ok(taken) => {
+                    (done, held) = (done + taken, held + taken);
+                    if taken < slice.len() {
+                        break;
+                    }
+                }
+                Err(WriteError::Failed(error)) if done > 0 => {
+                    // It is told by the next call.
+                    self.connection.set_error(Some(error));
+                    break;
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+            if !is_last && self.connection.is_large_write(held) {
+                held = 0;
+                self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
+            }
+        }
+        Ok(done)
+    }
+
     /// Takes the socket out of the tables of its host.
     fn retire(&mut self, cx: &Context<'_>) {
         self.is_retired = true;
@@ -199,6 +240,7 @@ impl TcpState {
         }
         cx.host.registry.release(cx.socket.cell.id());
         cx.socket.cell.retire();
+        cx.host.on_connection_end();
         self.route = CachedRoute::default();
     }
 
@@ -383,6 +425,17 @@ impl TcpSocket {
         self.with_state(host, now, |state, cx| state.send(cx, data, flags))
     }
 
+    /// Writes several slices as one write, and sends.
+    pub(crate) fn send_vectored<B: core::ops::Deref<Target = [u8]>>(
+        self: &Arc<Self>,
+        host: &Host,
+        now: Instant,
+        slices: &[B],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.with_state(host, now, |state, cx| state.send_vectored(cx, slices, flags))
+    }
+
     /// Takes the oldest record of the error queue.
     pub(crate) fn next_error(self: &Arc<Self>, host: &Host, now: Instant) -> Option<ErrorRecord> {
         self.with_state(host, now, TcpState::next_error)
@@ -472,6 +525,13 @@ pub struct FlowInfo {
     pub state: State,
     /// `TCP_INFO`, with the unsent, in-flight and unread bytes and the memory below TCP.
     pub info: TcpInfo,
+}
+
+impl core::fmt::Display for FlowInfo {
+    /// Prints the addresses and the figures, two lines as those of `ss -tin`.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} {}\n\t {}", self.local, self.remote, self.info)
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -47,6 +47,32 @@ pub struct ReceivedDatagram {
     pub data: Bytes,
 }
 
+/// A datagram that an application sends.
+#[derive(Clone, Debug)]
+pub struct SendDatagram {
+    /// Data.
+    pub data: Bytes,
+    /// Where it goes; `None` is the connected peer.
+    pub to: Option<SocketAddr>,
+    /// Own address that it is sent from (`IP_PKTINFO`); `None` is the bound one, or what the route
+    /// says.
+    pub from: Option<IpAddr>,
+}
+
+/// What sending needs of a socket, read once for a batch.
+struct Sending {
+    remote: Option<SocketAddr>,
+    /// Bytes that may be below.
+    limit: u64,
+    /// `SO_MAX_PACING_RATE`
+    rate: Rate,
+    /// An error is to be told first.
+    has_error: bool,
+    route: CachedRoute,
+    /// Where `route` leads.
+    route_to: Option<IpAddr>,
+}
+
 struct UdpState {
     remote: Option<SocketAddr>,
     queue: VecDeque<ReceivedDatagram>,
@@ -429,6 +455,28 @@ impl UdpSocket {
         Ok(datagram)
     }
 
+    /// Gives up to `most` datagrams to `take`; how many there were, at least one.
+    pub(crate) fn receive_batch(
+        &self,
+        most: usize,
+        take: impl FnMut(ReceivedDatagram),
+    ) -> Result<usize, SocketError> {
+        let mut state = self.state_without_error()?;
+        if state.queue.is_empty() {
+            return Err(state.nothing_to_receive());
+        }
+        let count = most.min(state.queue.len());
+        let UdpState { queue, queued_bytes, .. } = &mut *state;
+        let taken = queue.drain(..count).inspect(|datagram| {
+            *queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
+        });
+        taken.for_each(take);
+        if state.queue.is_empty() {
+            self.readiness.0.clear(Ready::READABLE);
+        }
+        Ok(count)
+    }
+
     /// The next datagram, which stays.
     pub(crate) fn peek(&self) -> Result<ReceivedDatagram, SocketError> {
         let state = self.state_without_error()?;
@@ -506,19 +554,54 @@ impl UdpSocket {
         self.readiness.0.clear(Ready::ERROR_QUEUE);
     }
 
-    /// Sends `data` to `to`, or to the connected peer.
-    pub(crate) fn send_to(
+    /// Sends datagrams in their order until one is refused. How many were sent, and why the next
+    /// one was not.
+    pub(crate) fn send_batch(
         &self,
         host: &Host,
         now: Instant,
-        data: Bytes,
-        to: Option<SocketAddr>,
-    ) -> Result<(), SocketError> {
-        let mut state = lock(&self.state);
-        if state.is_closed {
-            return Err(SocketError::ShutDown);
+        datagrams: impl Iterator<Item = SendDatagram>,
+    ) -> (usize, Result<(), SocketError>) {
+        let mut way = {
+            let mut state = lock(&self.state);
+            if state.is_closed {
+                return (0, Err(SocketError::ShutDown));
+            }
+            Sending {
+                remote: state.remote,
+                limit: state.send_buffer.into(),
+                rate: state.max_pacing_rate,
+                has_error: state.error.is_some(),
+                route_to: state.remote.map(|remote| remote.ip()),
+                route: core::mem::take(&mut state.route),
+            }
+        };
+        let (mut sent, mut outcome) = (0, Ok(()));
+        for datagram in datagrams {
+            outcome = self.send_one(host, now, &mut way, datagram);
+            if outcome.is_err() {
+                break;
+            }
+            sent += 1;
         }
-        let remote = to.or(state.remote).ok_or(SocketError::DestinationRequired)?;
+        if way.remote.is_some_and(|remote| way.route_to == Some(remote.ip())) {
+            let mut state = lock(&self.state);
+            // Another thread may have connected the socket elsewhere meanwhile.
+            if state.remote == way.remote {
+                state.route = way.route;
+            }
+        }
+        (sent, outcome)
+    }
+
+    fn send_one(
+        &self,
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        SendDatagram { data, to, from }: SendDatagram,
+    ) -> Result<(), SocketError> {
+        let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
         if !self.serves(remote.ip()) {
             return Err(SocketError::AddressFamily);
         }
@@ -527,30 +610,45 @@ impl UdpSocket {
         }
         let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
         if data.len() > most {
-            self.on_too_long(host, now, &mut state, remote, data.len());
+            self.on_too_long(host, now, &mut lock(&self.state), remote, data.len());
             return Err(SocketError::MessageTooLong);
         }
-        if let Some(error) = state.error.take() {
-            self.readiness.0.clear(Ready::ERROR);
+        if core::mem::take(&mut way.has_error)
+            && let Some(error) = self.take_error()
+        {
             return Err(error);
         }
-        self.admit(u64::from(state.send_buffer))?;
-        let is_connected = state.remote == Some(remote);
+        self.admit(way.limit)?;
+        let is_connected = way.remote == Some(remote);
         if !is_connected && host.is_broadcast(remote.ip()) {
             host.net.topology.source_for(remote.ip())?;
             return Err(SocketError::Reported(ConnectionError::Forbidden));
         }
-        let mut route = CachedRoute::default();
-        if is_connected {
-            core::mem::swap(&mut route, &mut state.route);
+        let local = self.source(host, remote.ip(), from)?;
+        if way.route_to != Some(remote.ip()) {
+            way.route_to = Some(remote.ip());
+            way.route = CachedRoute::default();
         }
-        let rate = state.max_pacing_rate;
-        drop(state);
-        let sent = self.send(host, now, &mut route, remote, is_connected, rate, data);
-        if is_connected {
-            lock(&self.state).route = route;
+        self.send(host, now, way, local, remote, data)
+    }
+
+    /// The own address of a datagram to `remote`; `from` is the one that was asked for.
+    fn source(
+        &self,
+        host: &Host,
+        remote: IpAddr,
+        from: Option<IpAddr>,
+    ) -> Result<IpAddr, SocketError> {
+        let bound = self.local.ip();
+        match from.filter(|from| !from.is_unspecified()) {
+            Some(from) if bound.is_unspecified() => {
+                host.check_local(from)?;
+                Ok(from)
+            }
+            Some(from) if from != bound => Err(SocketError::AddressNotAvailable),
+            None if bound.is_unspecified() => Ok(host.net.topology.source_for(remote)?),
+            _ => Ok(bound),
         }
-        sent
     }
 
     /// Whether there is room below; if not, a completion makes the socket writable.
@@ -567,25 +665,15 @@ impl UdpSocket {
         Err(SocketError::WouldBlock)
     }
 
-    /// Sends one datagram over `route`; `rate` is `SO_MAX_PACING_RATE`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what the state says is read under its lock before"
-    )]
     fn send(
         &self,
         host: &Host,
         now: Instant,
-        route: &mut CachedRoute,
+        way: &mut Sending,
+        local: IpAddr,
         remote: SocketAddr,
-        is_connected: bool,
-        rate: Rate,
         data: Bytes,
     ) -> Result<(), SocketError> {
-        let local = match self.local.ip() {
-            ip if ip.is_unspecified() => host.net.topology.source_for(remote.ip())?,
-            ip => ip,
-        };
         let pseudo =
             Pseudo::of(local, remote.ip(), Protocol::UDP).ok_or(SocketError::AddressFamily)?;
         let ports = Ports { source: self.local.port(), destination: remote.port() };
@@ -593,7 +681,7 @@ impl UdpSocket {
         let payload = Payload::from(data);
         let mut headers = Headers::default();
         udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
-        let flow = if is_connected {
+        let flow = if way.remote == Some(remote) {
             DATAGRAM | self.number
         } else {
             let own = SocketAddr::new(local, self.local.port());
@@ -606,12 +694,12 @@ impl UdpSocket {
             headers,
             payload,
             flow,
-            pacing_rate: rate,
+            pacing_rate: way.rate,
             credit: Some(TxCredit::charge(&self.account, bytes)),
         };
         host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
         let visit = Visit { now, shard: 0 };
-        let sent = host.net.send_datagram(visit, route, datagram);
+        let sent = host.net.send_datagram(visit, &mut way.route, datagram);
         let verdict = sent.as_ref().map_or(Verdict::Dropped, |output| output.verdict);
         if verdict == Verdict::Dropped {
             host.net.counters.ip.add(IpCounter::UdpSndbufErrors, 1);

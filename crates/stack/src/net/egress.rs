@@ -8,7 +8,7 @@ use super::fragment::fragment;
 use super::interface::{InterfaceId, Output};
 use super::topology::{LOOPBACK_MTU, NextHop, ResolvedRoute};
 use super::{Net, Visit};
-use crate::device::{Capabilities, Completion};
+use crate::device::Capabilities;
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
@@ -92,7 +92,7 @@ pub(crate) struct PathTraits {
     pub(crate) gso: GsoLimits,
     /// The qdisc holds frames until their departure.
     pub(crate) holds_until_departure: bool,
-    /// Frames complete when the device takes them.
+    /// Frames complete when they are enqueued, or when they depart.
     pub(crate) completes_on_enqueue: bool,
     /// `sk_pacing_shift`
     pub(crate) pacing_shift: u32,
@@ -120,7 +120,7 @@ impl PathTraits {
                 let capabilities = port.capabilities();
                 path.gso = gso_limits(capabilities, port.mtu());
                 path.holds_until_departure = port.holds_until_departure();
-                path.completes_on_enqueue = capabilities.completion == Completion::OnSubmit;
+                path.completes_on_enqueue = port.completes_on_enqueue();
                 path.pacing_shift = u32::from(capabilities.pacing_shift);
                 path.completion_lateness = port.lateness();
             }

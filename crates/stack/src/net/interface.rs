@@ -315,9 +315,10 @@ impl Interface {
         &self.ports
     }
 
-    /// What the device can do, with the MTU of now.
+    /// What the device can do, with the MTU and the link address of now.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        Capabilities { mtu: self.mtu(), ..self.capabilities }
+        let medium = self.link_address().map_or(Medium::Ip, Medium::Ethernet);
+        Capabilities { mtu: self.mtu(), medium, ..self.capabilities }
     }
 
     /// Whether the device finishes partial checksums.

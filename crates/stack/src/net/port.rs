@@ -74,6 +74,27 @@ pub struct PortStats {
     pub qdisc: QdiscStats,
 }
 
+impl PortStats {
+    /// Returns each figure with its name, those of the qdisc left out.
+    pub fn figures(&self) -> [(&'static str, u64); 13] {
+        [
+            ("frames", self.frames),
+            ("bytes", self.bytes),
+            ("bypassed", self.bypassed),
+            ("segmented", self.segmented),
+            ("ring_full", self.ring_full),
+            ("deferred", self.deferred),
+            ("quota_exceeded", self.quota_exceeded),
+            ("tx_timeouts", self.tx_timeouts),
+            ("device_errors", self.device_errors),
+            ("pieces", self.pieces as u64),
+            ("ring_frames", self.ring_frames),
+            ("ring_bytes", self.ring_bytes),
+            ("ring_limit", self.ring_limit.unwrap_or(0)),
+        ]
+    }
+}
+
 /// Way out through one device queue.
 pub struct Port {
     queue: Mutex<Queue>,
@@ -367,6 +388,16 @@ impl Port {
     /// Returns whether the qdisc holds frames until their departure (`fq`).
     pub fn holds_until_departure(&self) -> bool {
         self.holds_until_departure.load(Acquire)
+    }
+
+    /// Returns whether a frame is complete when it is enqueued or, behind a qdisc that holds it
+    /// until then, when it departs.
+    ///
+    /// The device completes frames at submission, and the qdisc does not shape. A qdisc that no
+    /// frame may bypass is a shaper, such as `tbf`, in which frames wait for each other.
+    pub fn completes_on_enqueue(&self) -> bool {
+        self.capabilities.completion == Completion::OnSubmit
+            && (self.can_bypass.load(Acquire) || self.holds_until_departure())
     }
 
     /// Adds the lateness of frames that the qdisc held until their departure.

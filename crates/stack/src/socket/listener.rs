@@ -24,7 +24,9 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Dropping knows no time: the driver of the shard resets the children.
+        // The address is free at once. The children wait for the driver of the shard, which resets
+        // them: dropping knows no time.
+        self.host.demux.unlisten(&self.listener);
         self.listener.cell.request(Work::CLOSE);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bound;
 pub mod listener;
+pub mod mapped;
 pub mod tcp;
 pub mod udp;
 

@@ -7,6 +7,7 @@ use crate::host::run_list::Work;
 use crate::host::tcp::TcpSocket;
 use bytes::Bytes;
 use core::net::SocketAddr;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, ConnectionError, ReadError, WriteError, WriteFlags};
 use neap_tcp::info::TcpInfo;
@@ -85,6 +86,19 @@ impl TcpHandle {
         self.0.socket.send(&self.0.host, now, data, flags)
     }
 
+    /// As [`send`](Self::send) of all the slices one after the other, as one write.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn send_vectored<B: Deref<Target = [u8]>>(
+        &self,
+        now: Instant,
+        slices: &[B],
+        flags: WriteFlags,
+    ) -> Result<usize, WriteError> {
+        self.0.socket.send_vectored(&self.0.host, now, slices, flags)
+    }
+
     /// As [`write`](Self::write) without a copy: takes the front of `data`.
     ///
     /// # Errors
@@ -112,6 +126,28 @@ impl TcpHandle {
     /// As [`Connection::read`]; `WouldBlock` when nothing is there.
     pub fn read(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.with(now, |connection| connection.read(now, buf))
+    }
+
+    /// As [`read`](Self::read) into one buffer after the other.
+    ///
+    /// # Errors
+    /// As [`Connection::read`].
+    pub fn read_vectored<B: DerefMut<Target = [u8]>>(
+        &self,
+        now: Instant,
+        bufs: &mut [B],
+    ) -> Result<usize, ReadError> {
+        self.with(now, |connection| {
+            let mut done = 0;
+            for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+                // Behind what was read there is no error that a call was not told of: it stays.
+                if done > 0 && connection.unread() == 0 {
+                    break;
+                }
+                done += connection.read(now, buf)?;
+            }
+            Ok(done)
+        })
     }
 
     /// As [`read`](Self::read) for a caller that waits for `SO_RCVLOWAT` bytes.

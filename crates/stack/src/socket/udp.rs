@@ -11,7 +11,7 @@ use neap_tcp::time::{Instant, Rate};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-pub use crate::host::udp::{DEFAULT_BUFFER, ReceivedDatagram};
+pub use crate::host::udp::{DEFAULT_BUFFER, ReceivedDatagram, SendDatagram};
 
 /// The application's reference to a UDP socket; clones share it, the last one closes it.
 #[derive(Clone, Debug)]
@@ -56,6 +56,20 @@ impl UdpHandle {
         self.0.socket.local_addr()
     }
 
+    /// The own address as `getsockname(2)` answers: of a connected socket that is bound to all
+    /// addresses, the one that packets to the peer are sent from.
+    pub fn name(&self) -> SocketAddr {
+        let Held { socket, host } = &*self.0;
+        let mut name = socket.local_addr();
+        if let Some(remote) = socket.remote_addr()
+            && name.ip().is_unspecified()
+            && let Ok(source) = host.net.topology.source_for(remote.ip())
+        {
+            name.set_ip(source);
+        }
+        name
+    }
+
     /// `SO_REUSEADDR`: whether sockets that have it too may be bound to the same address.
     pub fn set_reuse(&self, on: bool) {
         self.0.socket.set_reuse(on);
@@ -89,7 +103,22 @@ impl UdpHandle {
         data: Bytes,
         to: Option<SocketAddr>,
     ) -> Result<(), SocketError> {
-        self.0.socket.send_to(&self.0.host, now, data, to)
+        self.send_batch(now, [SendDatagram { data, to, from: None }]).1
+    }
+
+    /// Sends datagrams in their order until one is refused (`sendmmsg(2)`). How many were sent, and
+    /// why the next one was not. The socket's lock is taken once for all, and the route is looked
+    /// up once for each run of datagrams with one destination.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to); `AddressNotAvailable` for a source that is no own address, or
+    /// not the one that the socket is bound to.
+    pub fn send_batch(
+        &self,
+        now: Instant,
+        datagrams: impl IntoIterator<Item = SendDatagram>,
+    ) -> (usize, Result<(), SocketError>) {
+        self.0.socket.send_batch(&self.0.host, now, datagrams.into_iter())
     }
 
     /// The next datagram.
@@ -98,6 +127,19 @@ impl UdpHandle {
     /// `WouldBlock`; a pending ICMP error; `ShutDown`.
     pub fn recv_from(&self) -> Result<ReceivedDatagram, SocketError> {
         self.0.socket.receive()
+    }
+
+    /// Gives up to `most` datagrams to `take`, which must not call the socket; how many there were
+    /// (`recvmmsg(2)`). The socket's lock is taken once for all.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub fn recv_batch(
+        &self,
+        most: usize,
+        take: impl FnMut(ReceivedDatagram),
+    ) -> Result<usize, SocketError> {
+        self.0.socket.receive_batch(most, take)
     }
 
     /// As [`recv_from`](Self::recv_from), and the datagram stays.

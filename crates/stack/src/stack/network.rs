@@ -93,6 +93,12 @@ impl Stack {
         interfaces.iter().map(|interface| interface.info(now)).collect()
     }
 
+    /// Names of all interfaces, in the order in which they were added.
+    pub fn interface_ids(&self) -> Vec<InterfaceId> {
+        let interfaces = self.host.net.topology.interfaces();
+        interfaces.iter().map(|interface| interface.id()).collect()
+    }
+
     /// Asks the device of an interface what has become of it, and acts by the answer: the MTU
     /// follows that of the device, a link that is down drops what is sent, and a device that is
     /// gone takes the interface with it. Sockets that have no other way then fail with

@@ -347,7 +347,8 @@ fn a_permanent_neighbour_is_believed_and_nobody_asks() {
 fn what_waits_for_a_neighbour_that_is_forgotten_is_dropped_and_counted() {
     let world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
     let nobody = address("10.0.0.99:80");
-    let socket = world.a.bind_udp(address("10.0.0.1:0"), false).unwrap();
+    let socket =
+        world.a.bind_udp(address("10.0.0.1:0"), neap_stack::stack::UdpOptions::default()).unwrap();
     socket.send_to(world.now, Bytes::from_static(b"?"), Some(nobody)).unwrap();
     assert!(socket.bytes_below() > 0);
     world.a.remove_neighbor(world.a_interface, ip("10.0.0.99")).unwrap();
@@ -409,9 +410,11 @@ fn sockets_hear_at_once_that_their_device_is_gone() {
     let (other, far) = connect(&mut world, "10.1.0.2:80");
     let to = address("10.0.0.99:80");
     let opening = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
-    let datagrams = world.a.bind_udp(address("0.0.0.0:0"), false).unwrap();
+    let datagrams =
+        world.a.bind_udp(address("0.0.0.0:0"), neap_stack::stack::UdpOptions::default()).unwrap();
     datagrams.connect(Some(address("10.0.0.2:53"))).unwrap();
-    let unconnected = world.a.bind_udp(address("0.0.0.0:0"), false).unwrap();
+    let unconnected =
+        world.a.bind_udp(address("0.0.0.0:0"), neap_stack::stack::UdpOptions::default()).unwrap();
 
     let gone = LinkStatus::new(LinkState::Gone);
     world.a.set_link_status(world.now, world.a_interface, gone).unwrap();

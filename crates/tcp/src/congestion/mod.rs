@@ -64,6 +64,19 @@ pub enum HyStartRule {
     Rfc9406,
 }
 
+impl fmt::Display for CaState {
+    /// Prints the name of the state in lower case.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Open => "open",
+            Self::Disorder => "disorder",
+            Self::Cwr => "cwr",
+            Self::Recovery => "recovery",
+            Self::Loss => "loss",
+        })
+    }
+}
+
 /// Facts about one ACK, computed for the congestion controller (Linux's `rate_sample`).
 ///
 /// All counts are wire segments.

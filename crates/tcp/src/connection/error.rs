@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Reason why a connection failed (`SO_ERROR`).
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// The peer answered the SYN with a reset: no socket listens there, or a firewall refuses
@@ -55,7 +55,7 @@ pub enum ConnectionError {
 }
 
 /// Reason why a write took nothing.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Error, PartialEq, Eq)]
 pub enum WriteError {
     /// There is no room in the buffer, or the connection is not established yet (EAGAIN).
     #[error("no room in the send buffer")]
@@ -69,7 +69,7 @@ pub enum WriteError {
 }
 
 /// Reason why a read returned nothing.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Error, PartialEq, Eq)]
 pub enum ReadError {
     /// Nothing has arrived (EAGAIN).
     #[error("nothing to read")]
@@ -78,6 +78,8 @@ pub enum ReadError {
     #[error(transparent)]
     Failed(ConnectionError),
 }
+
+crate::debug_as_display!(ConnectionError, WriteError, ReadError);
 
 /// What the application has not been told yet, and what ended the connection.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,6 +8,7 @@ pub mod pacer;
 pub mod small_queue;
 
 use crate::time::Instant;
+use core::fmt;
 
 /// Reason why [`Connection::transmit`](crate::connection::Connection::transmit) stopped, which is
 /// why a flow is not sending.
@@ -39,4 +40,44 @@ pub enum TxBlocked {
     Egress,
     /// The flow has sent enough for one visit, and continues after the others.
     Yield,
+}
+
+impl TxBlocked {
+    /// Returns the name of the reason for programs, which never changes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoData => "no_data",
+            Self::NotOpen => "not_open",
+            Self::Pacing(_) => "pacing",
+            Self::Cwnd => "cwnd",
+            Self::Rwnd => "rwnd",
+            Self::Nagle => "nagle",
+            Self::Defer => "defer",
+            Self::Autocork => "autocork",
+            Self::Memory => "memory",
+            Self::SmallQueue => "small_queue",
+            Self::Egress => "egress",
+            Self::Yield => "yield",
+        }
+    }
+}
+
+impl fmt::Display for TxBlocked {
+    /// Prints the reason in words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::NoData => "everything written was sent",
+            Self::NotOpen => "the connection is not open",
+            Self::Pacing(_) => "pacing holds the next frame back",
+            Self::Cwnd => "the congestion window is full",
+            Self::Rwnd => "the peer's window is full",
+            Self::Nagle => "a short segment waits for an ACK or for more data",
+            Self::Defer => "a frame waits to grow",
+            Self::Autocork => "a short write waits for a frame below TCP",
+            Self::Memory => "the frames in flight take all memory of the send buffer",
+            Self::SmallQueue => "enough bytes are in qdisc and device",
+            Self::Egress => "the qdisc dropped the frame",
+            Self::Yield => "other flows send first",
+        })
+    }
 }

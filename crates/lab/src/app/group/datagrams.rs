@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
-use neap_stack::stack::Stack;
+use neap_stack::stack::{Stack, UdpOptions};
 use neap_tcp::time::{Instant, Nanos};
 use std::task::Waker;
 
@@ -44,7 +44,7 @@ impl Group {
         start: Instant,
         end: Instant,
     ) -> Result<impl App + use<>, SocketError> {
-        let socket = stack.bind_udp(local, false)?;
+        let socket = stack.bind_udp(local, UdpOptions::default())?;
         let index = self.add_client();
         Ok(DatagramSender { group: self.clone(), index, socket, remote, next: start, end })
     }
@@ -58,7 +58,7 @@ impl Group {
         stack: &Stack,
         local: SocketAddr,
     ) -> Result<impl App + use<>, SocketError> {
-        let socket = stack.bind_udp(local, false)?;
+        let socket = stack.bind_udp(local, UdpOptions::default())?;
         self.log.borrow_mut().servers.push(EndLog::default());
         Ok(DatagramReceiver { group: self.clone(), socket, waker: Waker::noop().clone() })
     }

@@ -53,7 +53,7 @@ impl Default for QdiscConfig {
 }
 
 /// Reason why a description of a qdisc was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum QdiscError {
     /// The text is empty.
@@ -103,6 +103,8 @@ pub enum QdiscError {
         name: &'static str,
     },
 }
+
+neap_tcp::debug_as_display!(QdiscError);
 
 /// Bytes of a whole packet with its link header (`psched_mtu`).
 fn psched_mtu(capabilities: &Capabilities) -> u32 {

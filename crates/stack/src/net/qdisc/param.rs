@@ -2,6 +2,7 @@
 
 use core::fmt;
 use neap_tcp::time::{Nanos, Rate};
+use neap_tcp::units;
 
 /// Units of time and how many nanoseconds they have; a number alone is in microseconds.
 const TIMES: [(&str, u64); 12] = [
@@ -31,52 +32,16 @@ const SIZES: [(&str, u64); 8] = [
     ("gb", 1 << 30),
 ];
 
-/// Units of rate in bits per second; "bps" are bytes.
-const RATES: [(&str, u64); 13] = [
-    ("", 1),
-    ("bit", 1),
-    ("kbit", 1_000),
-    ("mbit", 1_000_000),
-    ("gbit", 1_000_000_000),
-    ("kibit", 1 << 10),
-    ("mibit", 1 << 20),
-    ("gibit", 1 << 30),
-    ("bps", 8),
-    ("kbps", 8_000),
-    ("mbps", 8_000_000),
-    ("gbps", 8_000_000_000),
-    ("tbit", 1_000_000_000_000),
-];
-
-/// A decimal number of some unit, exact in units of `scale`; `None` for what is none or too large.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let unit = unit.to_ascii_lowercase();
-    let scale = units.iter().find(|(name, _)| *name == unit)?.1;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.len() > 12 || fraction.contains('.') {
-        return None;
-    }
-    let whole = u128::from(whole.parse::<u64>().ok()?) * u128::from(scale);
-    let mut part = 0;
-    if !fraction.is_empty() {
-        let digits = u128::from(fraction.parse::<u64>().ok()?);
-        part = digits * u128::from(scale) / 10_u128.pow(fraction.len() as u32);
-    }
-    u64::try_from(whole + part).ok()
-}
-
 pub(super) fn time(text: &str) -> Option<Nanos> {
-    scaled(text, &TIMES).map(Nanos)
+    units::parse(text, &TIMES).map(Nanos)
 }
 
 pub(super) fn size(text: &str) -> Option<u32> {
-    scaled(text, &SIZES).and_then(|bytes| bytes.try_into().ok())
+    units::parse(text, &SIZES).and_then(|bytes| bytes.try_into().ok())
 }
 
 pub(super) fn rate(text: &str) -> Option<Rate> {
-    scaled(text, &RATES).map(Rate::from_bits)
+    text.parse().ok()
 }
 
 /// A number, with a `p` behind it where packets are counted.

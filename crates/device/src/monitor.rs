@@ -1,0 +1,141 @@
+//! What becomes of an interface of the kernel while a stack is on it.
+//!
+//! A netlink socket tells that some link of the namespace has changed; what has become of the one
+//! in question is asked by its index, so that its name may change. So no message is parsed, and one
+//! that was lost (`ENOBUFS`) loses nothing.
+//!
+//! Cost: nothing while no link of the namespace changes; four system calls for a look.
+
+use crate::sys::{self, InterfaceName};
+use neap_stack::device::{LinkMonitor, LinkState, LinkStatus};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use std::sync::Arc;
+
+/// Messages taken at one look; more ring again.
+const MESSAGES_MAX: usize = 1000;
+/// What an interface needs to pass packets: it is enabled, and its link is there.
+const RUNNING: i32 = libc::IFF_UP | libc::IFF_RUNNING;
+
+/// What the stack's Ethernet address is to that of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Station {
+    /// There are no Ethernet addresses.
+    None,
+    /// It is the same.
+    Same,
+    /// It is that of the other end of the link.
+    OtherEnd,
+}
+
+/// The Ethernet address of our end of a TAP: the kernel's end has the interface's, and ours differs
+/// in the last bit.
+pub(crate) fn other_end(mut address: [u8; 6]) -> [u8; 6] {
+    address[5] ^= 1;
+    address
+}
+
+/// Follows one interface of the kernel.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    /// Readable after a change of links in the namespace of the interface; `None` where that cannot
+    /// be had: then only the end of the device is told.
+    bell: Option<Arc<OwnedFd>>,
+    /// A descriptor of the device.
+    device: Arc<OwnedFd>,
+    /// A socket in the namespace of the interface, if there is one.
+    ask: Option<Arc<OwnedFd>>,
+    index: i32,
+    station: Station,
+    is_tun: bool,
+}
+
+impl Monitor {
+    /// Follows the interface of a TUN or TAP device, which is in the namespace of this thread if
+    /// `index` is given.
+    pub(crate) fn tun(device: Arc<OwnedFd>, index: Option<i32>, station: Station) -> Self {
+        let (mut bell, mut ask) = (None, None);
+        if index.is_some() {
+            bell = open_bell();
+            ask = open_socket();
+        }
+        Self { bell, device, ask, index: index.unwrap_or(0), station, is_tun: true }
+    }
+
+    /// Follows the interface that an AF_PACKET socket is bound to; `is_here` says that it is in the
+    /// namespace of this thread.
+    pub(crate) fn packet(socket: Arc<OwnedFd>, index: i32, is_here: bool) -> Self {
+        let bell = if is_here { open_bell() } else { None };
+        let ask = Some(socket.clone());
+        Self { bell, device: socket, ask, index, station: Station::Same, is_tun: false }
+    }
+
+    fn take_messages(&self) {
+        let Some(bell) = &self.bell else { return };
+        let mut buffer = [0; 8192];
+        for _ in 0..MESSAGES_MAX {
+            match recv(&**bell, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn is_detached(&self) -> bool {
+        if self.is_tun {
+            return sys::tun_interface(&self.device).is_err_and(|errno| errno == Errno::BADFD);
+        }
+        // An error that is pending would be told again and again.
+        let _ = sys::int_option(&self.device, libc::SOL_SOCKET, libc::SO_ERROR);
+        false
+    }
+
+    fn status(&self, ask: &OwnedFd) -> rustix::io::Result<LinkStatus> {
+        let name = sys::name(ask, self.index)?;
+        let is_running = sys::flags(ask, name)? & RUNNING == RUNNING;
+        // Without the bell nobody would tell when the link comes back.
+        let is_up = is_running || self.bell.is_none();
+        let mut status = LinkStatus::new(if is_up { LinkState::Up } else { LinkState::Down });
+        status.mtu = Some(sys::mtu(ask, name).map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX))?);
+        let hardware = |name: InterfaceName| Ok(sys::hardware(ask, name)?.1);
+        status.address = match self.station {
+            Station::None => None,
+            Station::Same => Some(hardware(name)?),
+            Station::OtherEnd => Some(other_end(hardware(name)?)),
+        };
+        Ok(status)
+    }
+}
+
+impl LinkMonitor for Monitor {
+    fn look(&mut self) -> LinkStatus {
+        // First: what changes from here on rings again.
+        self.take_messages();
+        if self.is_detached() {
+            return LinkStatus::new(LinkState::Gone);
+        }
+        match self.ask.as_ref().map(|ask| self.status(ask)) {
+            Some(Ok(status)) => status,
+            Some(Err(Errno::NODEV | Errno::NXIO)) => LinkStatus::new(LinkState::Gone),
+            Some(Err(_)) | None => LinkStatus::new(LinkState::Up),
+        }
+    }
+
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.bell.clone()
+    }
+}
+
+fn open_bell() -> Option<Arc<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).ok()?;
+    bind(&socket, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK.cast_unsigned())).ok()?;
+    Some(Arc::new(socket))
+}
+
+fn open_socket() -> Option<Arc<OwnedFd>> {
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).ok().map(Arc::new)
+}

@@ -1,0 +1,170 @@
+//! What happens to the network of a running stack, for a thread, an event loop or a task.
+
+use crate::workers::Stack;
+use neap_stack::event::{StackEvent, Subscription};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError};
+use std::task::Wake;
+use std::time::{Duration, Instant};
+
+/// Sets a descriptor when there are events.
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn set(&self) {
+        // A full counter is a set counter.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.set();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.set();
+    }
+}
+
+/// Receiver of the events of a stack: links that go down and come up, devices that go away, changes
+/// of interfaces and addresses.
+///
+/// [`Stack::events`] makes one, and it gets what happens from then on. It holds at most 256 events;
+/// [`StackEvent::Missed`] counts those beyond. The calls are those of
+/// [`std::sync::mpsc::Receiver`]: they fail with "disconnected" when the stack was dropped and all
+/// events were taken. Its descriptor is readable while events wait, for event loops.
+///
+/// ```no_run
+/// # let builder = neap::Stack::builder().tun("neap0").host_address("10.9.0.1/24");
+/// # let stack = builder.address("10.9.0.2/24").build()?;
+/// let events = stack.events()?;
+/// std::thread::spawn(move || {
+///     while let Ok(event) = events.recv() {
+///         println!("{event:?}");
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StackEvents {
+    subscription: Subscription,
+    bell: Arc<Bell>,
+}
+
+impl Stack {
+    /// Receives what happens to the network of this stack from now on.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub fn events(&self) -> io::Result<StackEvents> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(Bell(bell));
+        let subscription = self.engine().stack.subscribe();
+        subscription.set_waker(Some(bell.clone().into()));
+        Ok(StackEvents { subscription, bell })
+    }
+}
+
+impl StackEvents {
+    /// Takes the oldest event, without waiting.
+    ///
+    /// # Errors
+    /// `Empty`; `Disconnected` when the stack was dropped.
+    pub fn try_recv(&self) -> Result<StackEvent, TryRecvError> {
+        if let Some(event) = self.subscription.take() {
+            return Ok(event);
+        }
+        // Asked first: what comes before the end is found below.
+        let is_over = self.subscription.is_over();
+        self.bell.clear();
+        match self.subscription.take() {
+            Some(event) => {
+                // More may have come before the bell was cleared.
+                self.bell.set();
+                Ok(event)
+            }
+            None if is_over => {
+                self.bell.set();
+                Err(TryRecvError::Disconnected)
+            }
+            None => Err(TryRecvError::Empty),
+        }
+    }
+
+    /// Waits for an event. The workers of the stack drive it meanwhile.
+    ///
+    /// # Errors
+    /// The stack was dropped.
+    pub fn recv(&self) -> Result<StackEvent, RecvError> {
+        loop {
+            match self.try_recv() {
+                Ok(event) => return Ok(event),
+                Err(TryRecvError::Disconnected) => return Err(RecvError),
+                Err(TryRecvError::Empty) => self.wait(None),
+            }
+        }
+    }
+
+    /// Waits for an event for `timeout` at the most.
+    ///
+    /// # Errors
+    /// `Timeout`; `Disconnected` when the stack was dropped.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<StackEvent, RecvTimeoutError> {
+        let begin = Instant::now();
+        loop {
+            match self.try_recv() {
+                Ok(event) => return Ok(event),
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                Err(TryRecvError::Empty) => {}
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(RecvTimeoutError::Timeout);
+            }
+            self.wait(Some(left));
+        }
+    }
+
+    /// Waits until the bell is set; it may return early.
+    fn wait(&self, timeout: Option<Duration>) {
+        // More seconds than the system counts are as good as no bound.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = poll(&mut [PollFd::new(&self.bell.0, PollFlags::IN)], timeout.as_ref());
+    }
+
+    /// Waits for an event in a task of tokio, whose runtime must have I/O enabled.
+    ///
+    /// Dropping the future loses no event.
+    ///
+    /// # Errors
+    /// There is no runtime with I/O here. `UnexpectedEof` when the stack was dropped.
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&self) -> io::Result<StackEvent> {
+        use ::tokio::io::Interest;
+        use ::tokio::io::unix::AsyncFd;
+        // Events are rare: the bell is known to the runtime only while somebody waits.
+        #[expect(deprecated, reason = "its successor is unsafe: the bell is held all the while")]
+        let bell = AsyncFd::with_interest(self.as_fd(), Interest::READABLE)?;
+        loop {
+            match self.try_recv() {
+                Ok(event) => return Ok(event),
+                Err(TryRecvError::Disconnected) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(TryRecvError::Empty) => bell.readable().await?.clear_ready(),
+            }
+        }
+    }
+}
+
+impl AsFd for StackEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+}

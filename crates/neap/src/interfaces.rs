@@ -1,0 +1,307 @@
+//! Interfaces, addresses, routes and neighbours of a running stack.
+
+use crate::clock;
+use crate::engine::Engine;
+use crate::error::BuildError;
+use crate::workers::Stack;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use neap_stack::device::Device;
+use neap_stack::error::NetError;
+use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::neighbor::LinkAddress;
+use neap_stack::qdisc::config::QdiscError;
+use neap_stack::route::{Prefix, Route, RouteEntry};
+use neap_stack::stack::StackError;
+use std::io;
+use thiserror::Error;
+
+/// Device with all that makes an interface of it: addresses, routers, MTU, queueing discipline.
+///
+/// [`Builder::interface`](crate::Builder::interface) and [`Stack::add_interface`] take one.
+#[derive(Debug)]
+pub struct InterfaceConfig {
+    device: Device,
+    addresses: Vec<Address>,
+    /// Where each route leads, and the router that takes its packets.
+    routes: Vec<(Prefix, IpAddr)>,
+    mtu: Option<u16>,
+    qdisc: Option<String>,
+}
+
+impl InterfaceConfig {
+    /// Makes an interface of a device, without addresses, at the MTU of the device and behind a
+    /// `pfifo_fast`.
+    pub fn new(device: Device) -> Self {
+        Self { device, addresses: Vec::new(), routes: Vec::new(), mtu: None, qdisc: None }
+    }
+
+    /// Gives the interface an address. It may be called for several.
+    #[must_use]
+    pub fn address(mut self, address: Address) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Sends everything of the router's family that no other route takes to this router.
+    #[must_use]
+    pub fn gateway(self, router: IpAddr) -> Self {
+        let any = match router {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.route(Prefix::new(any, 0).expect("no prefix is shorter"), router)
+    }
+
+    /// Sends what is for the network `prefix` to the router `via`.
+    #[must_use]
+    pub fn route(mut self, prefix: Prefix, via: IpAddr) -> Self {
+        self.routes.push((prefix, via));
+        self
+    }
+
+    /// Lets no IP packet be larger than `mtu` bytes, which is at most the MTU of the device.
+    #[must_use]
+    pub fn mtu(mut self, mtu: u16) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`, in the
+    /// words of `tc` or by the name of a kind of your own. It is checked when the interface is
+    /// added.
+    #[must_use]
+    pub fn qdisc(mut self, qdisc: &str) -> Self {
+        self.qdisc = Some(qdisc.to_owned());
+        self
+    }
+
+    /// Number of queues of the device.
+    pub(crate) fn queues(&self) -> usize {
+        self.device.queues.len()
+    }
+}
+
+/// Reason why an interface could not be added or changed. Nothing has changed then.
+#[derive(Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// The device has no queues, or an address, a route or an MTU is refused.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// The queueing discipline is refused.
+    #[error(transparent)]
+    Qdisc(#[from] QdiscError),
+    /// The system refuses to wait for the descriptors of the device.
+    #[error("the descriptors of the device cannot be waited for")]
+    System(#[from] io::Error),
+}
+
+neap_tcp::debug_as_display!(InterfaceError);
+
+impl From<NetError> for InterfaceError {
+    fn from(error: NetError) -> Self {
+        Self::Stack(error.into())
+    }
+}
+
+impl From<InterfaceError> for BuildError {
+    fn from(error: InterfaceError) -> Self {
+        match error {
+            InterfaceError::Stack(error) => Self::Stack(error),
+            InterfaceError::Qdisc(error) => Self::Qdisc(error),
+            InterfaceError::System(error) => Self::System(error),
+        }
+    }
+}
+
+impl Engine {
+    /// Makes an interface of a device. Its queues are spread over the shards that there are.
+    pub(crate) fn add_interface(
+        &self,
+        config: InterfaceConfig,
+    ) -> Result<InterfaceId, InterfaceError> {
+        let InterfaceConfig { device, addresses, routes, mtu, qdisc } = config;
+        let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
+        let queues: Vec<_> = device.queues.iter().map(|queue| queue.descriptor.clone()).collect();
+        let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
+        let id = self.stack.add_interface(clock::now(), device, &addresses)?;
+        let finish = || -> Result<(), InterfaceError> {
+            for (shard, queue) in queues.into_iter().enumerate() {
+                if let Some(queue) = queue {
+                    self.driver(shard).attach_queue(id, queue)?;
+                }
+            }
+            if let Some(bell) = bell {
+                self.driver(0).attach_monitor(id, bell)?;
+            }
+            if let Some(mtu) = mtu {
+                self.stack.set_mtu(id, mtu)?;
+            }
+            if let Some(qdisc) = qdisc {
+                self.stack.set_qdisc(clock::now(), id, &qdisc)?;
+            }
+            routes.into_iter().try_for_each(|(prefix, via)| {
+                let gateway = Some(via);
+                let route = Route { interface: id, gateway, mtu: None, pref_src: None };
+                Ok(self.stack.add_route(RouteEntry { prefix, metric: 0, route })?)
+            })
+        };
+        finish().inspect_err(|_| {
+            // The device may have gone meanwhile, and the interface with it.
+            let _ = self.remove_interface(id);
+        })?;
+        // It may have gone before its descriptors were there to be taken out.
+        self.detach_gone();
+        Ok(id)
+    }
+
+    fn remove_interface(&self, interface: InterfaceId) -> Result<(), NetError> {
+        let removed = self.stack.remove_interface(clock::now(), interface);
+        self.detach_gone();
+        removed
+    }
+}
+
+/// The network of a running stack. Each change acts on open connections as in Linux, at their next
+/// segment.
+impl Stack {
+    /// Adds an interface.
+    ///
+    /// The device may have more or fewer queues than the stack has workers: its queues are spread
+    /// over them.
+    ///
+    /// # Errors
+    /// [`InterfaceError`]. The device is closed then.
+    pub fn add_interface(&self, config: InterfaceConfig) -> Result<InterfaceId, InterfaceError> {
+        self.engine().add_interface(config)
+    }
+
+    /// Removes an interface with its addresses, routes and neighbours, and closes its device.
+    ///
+    /// Packets that wait in it are dropped and counted. Connections that have no other way are not
+    /// told: as in Linux they fail when they time out, and go on if a way comes back before.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn remove_interface(&self, interface: InterfaceId) -> Result<(), NetError> {
+        self.engine().remove_interface(interface)
+    }
+
+    /// Enables an interface or disables it (`ip link set DEV up`, `down`). No packet passes through
+    /// a disabled one, and no route leads there; unlike in Linux its routes come back with it.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_link(&self, interface: InterfaceId, is_up: bool) -> Result<(), NetError> {
+        self.engine().stack.set_link(clock::now(), interface, is_up)
+    }
+
+    /// Lets no IP packet through an interface be larger than `mtu` bytes
+    /// (`ip link set DEV mtu MTU`). Equal to the MTU of the device it is no bound, and the
+    /// interface follows its device again.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]. [`NetError::Mtu`] above the MTU of the device, below 68, or below
+    /// 1280 if the interface has IPv6 addresses.
+    pub fn set_mtu(&self, interface: InterfaceId, mtu: u16) -> Result<(), NetError> {
+        self.engine().stack.set_mtu(interface, mtu)
+    }
+
+    /// Gives an interface one more address (`ip address add`), and the stack a route to its network
+    /// unless there is one.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`].
+    pub fn add_address(&self, interface: InterfaceId, address: Address) -> Result<(), NetError> {
+        self.engine().stack.add_address(interface, address)
+    }
+
+    /// Takes an address from an interface (`ip address del`).
+    ///
+    /// Its connections and listeners stay, as in Linux: packets to it are no longer taken, and none
+    /// leave from it, until it comes back. The route to its network goes with the last address in
+    /// it. Routes that prefer it as their source go too.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoAddress`].
+    pub fn remove_address(&self, interface: InterfaceId, address: IpAddr) -> Result<(), NetError> {
+        self.engine().stack.remove_address(interface, address)
+    }
+
+    /// Adds a route (`ip route add`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::RouteExists`], [`NetError::GatewayUnreachable`],
+    /// [`NetError::GatewayIsOwn`], [`NetError::Family`], [`NetError::NotOwn`].
+    pub fn add_route(&self, entry: RouteEntry) -> Result<(), NetError> {
+        self.engine().stack.add_route(entry)
+    }
+
+    /// Adds a route in the place of that with the same prefix and metric, which is returned
+    /// (`ip route replace`).
+    ///
+    /// # Errors
+    /// Those of [`add_route`](Self::add_route) without [`NetError::RouteExists`].
+    pub fn replace_route(&self, entry: RouteEntry) -> Result<Option<RouteEntry>, NetError> {
+        self.engine().stack.replace_route(entry)
+    }
+
+    /// Removes the route of a prefix through an interface, which is returned (`ip route del`): that
+    /// of the given metric, or of the least if none is given.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoRoute`].
+    pub fn remove_route(
+        &self,
+        prefix: Prefix,
+        interface: InterfaceId,
+        metric: Option<u32>,
+    ) -> Result<RouteEntry, NetError> {
+        self.engine().stack.remove_route(prefix, interface, metric)
+    }
+
+    /// Names the link address of a neighbour for good. Nothing that arrives changes it
+    /// (`ip neighbour replace ... nud permanent`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoNeighbors`] without Ethernet,
+    /// [`NetError::NeighborTableFull`].
+    pub fn add_neighbor(
+        &self,
+        interface: InterfaceId,
+        address: IpAddr,
+        link: LinkAddress,
+    ) -> Result<(), NetError> {
+        self.engine().stack.add_neighbor(clock::now(), interface, address, link)
+    }
+
+    /// Forgets a neighbour. Packets that wait for it are dropped and counted (`ip neighbour del`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`], [`NetError::NoNeighbors`], [`NetError::NoNeighbor`].
+    pub fn remove_neighbor(&self, interface: InterfaceId, address: IpAddr) -> Result<(), NetError> {
+        self.engine().stack.remove_neighbor(interface, address)
+    }
+
+    /// Forgets all neighbours of an interface but the permanent ones (`ip neighbour flush`).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn flush_neighbors(&self, interface: InterfaceId) -> Result<(), NetError> {
+        self.engine().stack.flush_neighbors(interface)
+    }
+
+    /// Replaces the queueing discipline at each queue of an interface, in the words of `tc` or by
+    /// the name of a kind of your own.
+    ///
+    /// Packets that wait move into the new one, or leave at their time if it would not hold them.
+    ///
+    /// # Errors
+    /// [`InterfaceError::Qdisc`] for words that make no qdisc; [`InterfaceError::Stack`] if there
+    /// is no such interface.
+    pub fn set_qdisc(&self, interface: InterfaceId, qdisc: &str) -> Result<(), InterfaceError> {
+        let engine = self.engine();
+        let setup = engine.qdiscs.parse(qdisc)?;
+        Ok(engine.stack.set_qdisc(clock::now(), interface, &setup)?)
+    }
+}

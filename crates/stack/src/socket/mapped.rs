@@ -1,0 +1,46 @@
+//! IPv4 addresses as sockets of IPv6 show them: `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
+//!
+//! On the wire and in the tables of the stack an IPv4 address is one. A socket of IPv6 that serves
+//! IPv4 too takes mapped addresses from its application and shows them to it; this is where they
+//! are translated, for blocking sockets, tasks and descriptors alike.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The address that the stack knows: a mapped one becomes IPv4, others stay.
+pub fn to_canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(ip.into(), address.port()),
+            None => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// The address as a socket of IPv6 shows it: IPv4 is mapped, and `0.0.0.0` is `[::]`.
+pub fn to_v6(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            let any = ip.is_unspecified().then_some(Ipv6Addr::UNSPECIFIED);
+            let ip = any.unwrap_or_else(|| ip.to_ipv6_mapped());
+            SocketAddr::new(ip.into(), address.port())
+        }
+        IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_from_their_mapped_form() {
+        for text in ["192.0.2.1:80", "[2001:db8::1]:443"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(to_canonical(to_v6(address)), address);
+            assert!(to_v6(address).is_ipv6());
+        }
+        let any: SocketAddr = "0.0.0.0:80".parse().expect("an address");
+        assert_eq!(to_v6(any).to_string(), "[::]:80");
+    }
+}
