@@ -44,9 +44,10 @@ fn a_running_stack_takes_what_a_user_brings_by_name() {
         format!("{name}: \"vegas\" is not one of reno, cubic, bbr, bbr3, gentle")
     );
     assert_eq!(stack.sysctl(name).as_deref(), Ok("gentle"));
-    stack.set_qdisc("fq").expect("built in");
-    stack.set_qdisc("short_first").expect("registered");
-    let unknown = stack.set_qdisc("red").expect_err("unknown").to_string();
+    let end = stack.host().interfaces()[0].id;
+    stack.set_qdisc(end, "fq").expect("built in");
+    stack.set_qdisc(end, "short_first").expect("registered");
+    let unknown = stack.set_qdisc(end, "red").expect_err("unknown").to_string();
     assert!(unknown.contains("there are short_first, pfifo_fast"), "{unknown}");
     drop(listener);
 }
