@@ -38,7 +38,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-posix", &["neap-stack", "neap-tcp"]),
     // Time, credits and payloads; no more of TCP, see `the_device_knows_no_tcp`.
     ("neap-device", &["neap-stack", "neap-tcp"]),
-    ("neap", &["neap-device", "neap-posix", "neap-stack", "neap-tcp"]),
+    // The lab is for the examples of extensions.
+    ("neap", &["neap-device", "neap-lab", "neap-posix", "neap-stack", "neap-tcp"]),
     ("neap-lab", &["neap-stack", "neap-tcp"]),
     // The device is for the host over Linux, behind a feature.
     ("neap-script", &["neap-device", "neap-posix", "neap-stack", "neap-tcp"]),
