@@ -85,7 +85,8 @@ impl State {
         matches!(self, Self::TimeWait | Self::Closed)
     }
 
-    /// Returns whether all that the application wrote, and the FIN behind it, is acknowledged or given up.
+    /// Returns whether all that the application wrote, and the FIN behind it, is acknowledged or
+    /// given up.
     pub const fn has_no_more_to_send(self) -> bool {
         matches!(self, Self::FinWait2 | Self::TimeWait | Self::Closed)
     }
