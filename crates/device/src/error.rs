@@ -24,7 +24,9 @@ pub enum Error {
         capability: &'static str,
     },
     /// Another process has the TUN device open.
-    #[error("{name} is in use by another process: choose another name, or end that process")]
+    #[error(
+        "{name} is in use, by this process or another: choose another name, or close what uses it"
+    )]
     Busy {
         /// Name of the interface.
         name: String,
@@ -75,6 +77,32 @@ pub enum Error {
     /// IPv6 is switched off on the interface, which was to get an IPv6 address.
     #[error("IPv6 is disabled on {name}: sysctl net.ipv6.conf.{name}.disable_ipv6=0")]
     Ipv6Disabled {
+        /// Name of the interface.
+        name: String,
+    },
+    /// A descriptor that was given is not what is wanted.
+    #[error("the descriptor is {found}: pass {wanted}")]
+    Descriptor {
+        /// What it is, as far as the system says.
+        found: &'static str,
+        /// What to pass instead.
+        wanted: &'static str,
+    },
+    /// An AF_PACKET socket that was given is bound to another interface than the configuration
+    /// names.
+    #[error(
+        "the socket is bound to {bound}, and the configuration names {name}: name {bound}, or pass \
+         a socket of {name}"
+    )]
+    BoundElsewhere {
+        /// Name of the interface that the socket is bound to.
+        bound: String,
+        /// Name of the interface in the configuration.
+        name: String,
+    },
+    /// The MTU of the interface cannot be read from here.
+    #[error("{name} is in another network namespace, where its MTU cannot be read: give the MTU")]
+    UnknownMtu {
         /// Name of the interface.
         name: String,
     },

@@ -18,6 +18,7 @@
 
 mod arena;
 mod error;
+mod kernel;
 mod link;
 mod monitor;
 mod netlink;
@@ -28,6 +29,7 @@ pub mod tun;
 mod virtio;
 
 pub use error::Error;
+pub use kernel::{is_kernel_interface, kernel_owner};
 pub use link::{LinkConfig, configure_link};
 pub use packet::{Packet, PacketConfig};
 pub use tun::{Tun, TunConfig};

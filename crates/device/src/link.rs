@@ -4,15 +4,16 @@ use crate::error::Error;
 use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::IpAddr;
 
 /// Settings of the kernel's end of a link. `None` leaves a setting as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Address and prefix length of the kernel's end. The stack on the device has another address.
-    pub address: Option<(IpAddr, u8)>,
+    /// Addresses to add to the kernel's end, with their prefix lengths. The stack on the device has
+    /// other addresses.
+    pub addresses: Vec<(IpAddr, u8)>,
     /// MTU in bytes. Set it before `into_device()`, which reads it.
     pub mtu: Option<u16>,
     /// Whether to bring the interface up.
@@ -21,7 +22,7 @@ pub struct LinkConfig {
 
 impl Default for LinkConfig {
     fn default() -> Self {
-        Self { address: None, mtu: None, up: true }
+        Self { addresses: Vec::new(), mtu: None, up: true }
     }
 }
 
@@ -41,7 +42,7 @@ pub fn configure_link(name: &str, config: &LinkConfig) -> Result<(), Error> {
     if config.up {
         interface.bring_up()?;
     }
-    if let Some((address, prefix)) = config.address {
+    for &(address, prefix) in &config.addresses {
         interface.add_address(address, prefix)?;
     }
     Ok(())
@@ -64,12 +65,29 @@ impl Interface {
         Ok(Self { name: name.to_owned(), request, socket })
     }
 
+    /// The interface of this index in the namespace of `socket`.
+    pub(crate) fn at(index: i32, socket: &OwnedFd) -> Result<Self, Error> {
+        let failed = |call| move |errno| Error::of(call, "the interface of the socket", errno);
+        let request = sys::name(socket, index).map_err(failed("SIOCGIFNAME"))?;
+        let socket = fcntl_dupfd_cloexec(socket, 0).map_err(failed("dup"))?;
+        Ok(Self { name: request.to_text(), request, socket })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn failed(&self, call: &'static str) -> impl Fn(Errno) -> Error {
         move |errno| Error::of(call, &self.name, errno)
     }
 
     pub(crate) fn index(&self) -> Result<i32, Error> {
         sys::index(&self.socket, self.request).map_err(self.failed("SIOCGIFINDEX"))
+    }
+
+    /// The index that the interface has in the namespace of `socket`.
+    pub(crate) fn index_by(&self, socket: &OwnedFd) -> Result<i32, Error> {
+        sys::index(socket, self.request).map_err(self.failed("SIOCGIFINDEX"))
     }
 
     /// MTU in bytes; what exceeds an IP packet's length field counts as 65,535.

@@ -8,11 +8,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
+const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
 const RTA_DST: u16 = 1;
@@ -46,6 +49,65 @@ pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()>
         std::thread::sleep(REACHABLE_STEP);
     }
     Ok(())
+}
+
+/// The index of the interface on which the kernel has `address`, if it has it.
+pub(crate) fn owner(address: IpAddr) -> Result<Option<u32>> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let request = [family(address), 0, 0, 0, 0, 0, 0, 0];
+    send(&socket, &message(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &request), SendFlags::empty())?;
+    let mut reply = vec![0u8; 32 << 10];
+    let mut found = None;
+    loop {
+        let (len, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
+        let mut rest = &reply[..len];
+        while let Some((kind, body, after)) = first(rest) {
+            match kind {
+                RTM_NEWADDR => found = found.or(owner_in(body, address)),
+                // All of the answer is read, so that the kernel is done with the socket.
+                NLMSG_DONE => return Ok(found),
+                NLMSG_ERROR => return Err(Errno::BADMSG),
+                _ => {}
+            }
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(Errno::BADMSG);
+        }
+    }
+}
+
+/// The kind and the body of the first of several messages, and the others.
+fn first(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let len = u32::from_ne_bytes(messages.get(..4)?.try_into().ok()?) as usize;
+    let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
+    let body = messages.get(16..len)?;
+    Some((kind, body, messages.get(len.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The index of the interface that a `struct ifaddrmsg` and its attributes tell of, if it is about
+/// `address`.
+fn owner_in(body: &[u8], address: IpAddr) -> Option<u32> {
+    let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
+    let (mut own, mut peer) = (None, None);
+    let mut rest = body.get(8..)?;
+    while let Some(len) = rest.get(..2).and_then(|bytes| bytes.try_into().ok()) {
+        let len = usize::from(u16::from_ne_bytes(len));
+        let Some(value) = rest.get(4..len) else { break };
+        match u16::from_ne_bytes(rest[2..4].try_into().ok()?) {
+            IFA_LOCAL => own = Some(value),
+            IFA_ADDRESS => peer = Some(value),
+            _ => {}
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    // On a link between two hosts the second is the other one's address.
+    let bytes = own.or(peer)?;
+    let is_same = match address {
+        IpAddr::V4(address) => address.octets() == *bytes,
+        IpAddr::V6(address) => address.octets() == *bytes,
+    };
+    is_same.then_some(index)
 }
 
 fn family(address: IpAddr) -> u8 {

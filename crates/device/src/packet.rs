@@ -43,7 +43,8 @@ use crate::{arena, virtio};
 use neap_stack::device::{Capabilities, Completion, Device, LinkMonitor, Medium, QueuePair};
 use receive::PacketRx;
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::sync::Arc;
 use transmit::{PacketTx, TxSlots};
@@ -132,19 +133,81 @@ impl Packet {
     pub fn open(config: &PacketConfig) -> Result<Self, Error> {
         config.check()?;
         let interface = Interface::named(&config.interface)?;
+        let sockets = (0..config.queues).map(|_| open_socket(&config.interface));
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        Self::over(sockets, config, &interface, true)
+    }
+
+    /// Takes over an AF_PACKET socket that somebody else has opened: a helper with the rights for
+    /// it, or another process that hands its descriptor on.
+    ///
+    /// The socket must be of type `SOCK_RAW`; it becomes non-blocking, gets rings of the sizes that
+    /// `config` says, and sees all protocols. If it is bound to an interface, that is the one, and
+    /// `config.interface` is its name or empty; otherwise the socket is bound to
+    /// `config.interface`. The interface may be in another network namespace: then its MTU is
+    /// followed only when the socket has an error, and a link that is down is not told.
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`] if it is not an AF_PACKET socket of type `SOCK_RAW`;
+    /// [`Error::BoundElsewhere`]; [`Error::OutOfRange`] for more than one queue; those of
+    /// [`open`](Self::open).
+    pub fn from_fd(fd: OwnedFd, config: &PacketConfig) -> Result<Self, Error> {
+        config.check()?;
+        if config.queues != 1 {
+            let value = config.queues as u64;
+            return Err(Error::OutOfRange { option: "queues", value, range: "1 for one socket" });
+        }
+        let wanted = "an AF_PACKET socket of type SOCK_RAW";
+        let refused = |found| Error::Descriptor { found, wanted };
+        let option = |name| sys::int_option(&fd, libc::SOL_SOCKET, name);
+        match (option(libc::SO_DOMAIN), option(libc::SO_TYPE)) {
+            (Ok(libc::AF_PACKET), Ok(libc::SOCK_RAW)) => {}
+            (Ok(libc::AF_PACKET), _) => {
+                return Err(refused("an AF_PACKET socket of another type"));
+            }
+            (Ok(_), _) => return Err(refused("a socket of another family")),
+            (Err(_), _) => return Err(refused("not a socket")),
+        }
+        let failed = |call| move |errno: Errno| Error::of(call, "the descriptor", errno);
+        let index = sys::bound_packet(&fd).map_err(failed("getsockname"))?;
+        let index = match index {
+            0 => Interface::named(&config.interface)?.index_by(&fd)?,
+            index => index,
+        };
+        let interface = Interface::at(index, &fd)?;
+        if !config.interface.is_empty() && config.interface != interface.name() {
+            let (bound, name) = (interface.name().to_owned(), config.interface.clone());
+            return Err(Error::BoundElsewhere { bound, name });
+        }
+        let status = rustix::fs::fcntl_getfl(&fd).map_err(failed("F_GETFL"))?;
+        rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
+        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
+        let is_here = is_in_this_namespace(&fd).unwrap_or(false);
+        Self::over(vec![fd], config, &interface, is_here)
+    }
+
+    /// The device over sockets that have no rings yet.
+    fn over(
+        sockets: Vec<OwnedFd>,
+        config: &PacketConfig,
+        interface: &Interface,
+        is_here: bool,
+    ) -> Result<Self, Error> {
         let index = interface.index()?;
         let address = interface.ethernet_address()?;
+        let name = interface.name().to_owned();
         if !interface.is_up()? {
-            return Err(Error::Down { name: config.interface.clone() });
+            return Err(Error::Down { name });
         }
         let mtu = interface.mtu()?;
         let gso_max_size = config.gso_max_size.min(u16::MAX.into());
-        let mut queues: Vec<Rings> = Vec::with_capacity(config.queues);
-        for _ in 0..config.queues {
-            let rings = Rings::open(config, index, gso_max_size.max(mtu.into()) as usize)?;
+        let ip_max = gso_max_size.max(mtu.into()) as usize;
+        let mut queues: Vec<Rings> = Vec::with_capacity(sockets.len());
+        for socket in sockets {
+            let rings = Rings::over(socket, config, &name, index, ip_max)?;
             if config.queues > 1 {
                 join_fanout(&rings.socket, queues.first().map(|first| &*first.socket))
-                    .map_err(|e| Error::of("PACKET_FANOUT", &config.interface, e))?;
+                    .map_err(|e| Error::of("PACKET_FANOUT", &name, e))?;
             }
             queues.push(rings);
         }
@@ -158,8 +221,8 @@ impl Packet {
             completion: Completion::OnWire,
             pacing_shift: 10,
         };
-        let monitor = Monitor::packet(queues[0].socket.clone(), index, true);
-        Ok(Self { name: config.interface.clone(), capabilities, queues, monitor })
+        let monitor = Monitor::packet(queues[0].socket.clone(), index, is_here);
+        Ok(Self { name, capabilities, queues, monitor })
     }
 
     /// Returns the abilities of the device.
@@ -176,20 +239,13 @@ impl Packet {
 }
 
 impl Rings {
-    fn open(config: &PacketConfig, index: i32, ip_max: usize) -> Result<Self, Error> {
-        let name = &config.interface;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // No protocol yet: nothing is received before the socket is bound to the interface.
-        let socket =
-            socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| {
-                match errno {
-                    Errno::PERM | Errno::ACCESS => Error::Permission {
-                        action: "an AF_PACKET socket",
-                        capability: "CAP_NET_RAW",
-                    },
-                    _ => Error::of("socket", name, errno),
-                }
-            })?;
+    fn over(
+        socket: OwnedFd,
+        config: &PacketConfig,
+        name: &str,
+        index: i32,
+        ip_max: usize,
+    ) -> Result<Self, Error> {
         let page = rustix::param::page_size();
         let tx_need = TX_DATA + virtio::HEADER_LEN + ETHERNET_HEADER + ip_max;
         let tx = Geometry::new(config.tx_slots, tx_need, page);
@@ -212,6 +268,24 @@ impl Rings {
         let rx = PacketRx::new(self.socket.clone(), self.rx);
         QueuePair { tx: Box::new(tx), rx: Box::new(rx), descriptor: Some(self.socket) }
     }
+}
+
+/// An AF_PACKET socket that receives nothing before it is bound.
+fn open_socket(name: &str) -> Result<OwnedFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => {
+            Error::Permission { action: "an AF_PACKET socket", capability: "CAP_NET_RAW" }
+        }
+        _ => Error::of("socket", name, errno),
+    })
+}
+
+/// Whether a socket is in the network namespace of this thread; the system may not tell.
+fn is_in_this_namespace(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC;
+    let ours = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+    Ok(sys::namespace_of_socket(socket)? == sys::namespace_of_socket(&ours)?)
 }
 
 /// Version and header before the rings, the rings before the bind.

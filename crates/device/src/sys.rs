@@ -4,8 +4,13 @@ use bytes::{BufMut, BytesMut};
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: c_int = 71;
+/// `_IO('T', 227)` of `linux/if_tun.h`.
+const TUNGETDEVNETNS: c_ulong = 0x54e3;
 
 /// A name that fits `ifr_name` with its terminator.
 #[derive(Clone, Copy)]
@@ -74,6 +79,16 @@ pub(crate) fn tun_set_persistent(fd: &OwnedFd) -> Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST as _, 1 as c_ulong) })
 }
 
+/// Whether `TUNGETVNETHDRSZ` answers with this number of bytes.
+pub(crate) fn tun_has_header_len(fd: &OwnedFd, len: c_int) -> Result<bool> {
+    let mut has: c_int = 0;
+    // SAFETY: the request writes one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETHDRSZ as _, core::ptr::from_mut(&mut has))
+    })?;
+    Ok(has == len)
+}
+
 /// `TUNSETVNETHDRSZ`: bytes of the virtio-net header.
 pub(crate) fn tun_set_header_len(fd: &OwnedFd, len: c_int) -> Result<()> {
     // SAFETY: the request reads one int, which outlives the call.
@@ -140,6 +155,11 @@ pub(crate) fn set_flags(socket: &OwnedFd, name: InterfaceName, flags: c_int) -> 
     interface_ioctl(socket, libc::SIOCSIFFLAGS as c_ulong, &mut request)
 }
 
+/// Link type (`ARPHRD_*`) and link address of a TAP device, asked of the device itself.
+pub(crate) fn tun_hardware(fd: &OwnedFd) -> Result<(u16, [u8; 6])> {
+    hardware(fd, InterfaceName([0; libc::IFNAMSIZ]))
+}
+
 /// Link type (`ARPHRD_*`) and link address.
 pub(crate) fn hardware(socket: &OwnedFd, name: InterfaceName) -> Result<(u16, [u8; 6])> {
     let mut request = name.request();
@@ -179,6 +199,44 @@ pub(crate) fn int_option(socket: &OwnedFd, level: c_int, name: c_int) -> Result<
         )
     })?;
     Ok(value)
+}
+
+/// `SO_NETNS_COOKIE`: a number that no other network namespace has.
+pub(crate) fn namespace_of_socket(socket: &OwnedFd) -> Result<u64> {
+    let mut value: u64 = 0;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of the number, into `value`.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            core::ptr::from_mut(&mut value).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(value)
+}
+
+/// `TUNGETDEVNETNS`: the network namespace of a TUN device, as a descriptor.
+pub(crate) fn tun_namespace(fd: &OwnedFd) -> Result<OwnedFd> {
+    // SAFETY: the request takes no argument and returns a new descriptor, or -1.
+    let namespace = unsafe { libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS as _) };
+    check(namespace.min(0))?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
+}
+
+/// Index of the interface that an AF_PACKET socket is bound to; 0 if it is bound to none.
+pub(crate) fn bound_packet(socket: &OwnedFd) -> Result<c_int> {
+    let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of the structure.
+    check(unsafe {
+        libc::getsockname(socket.as_raw_fd(), address.as_mut_ptr().cast(), &raw mut len)
+    })?;
+    // SAFETY: plain numbers, zeroed before the kernel wrote them.
+    Ok(unsafe { address.assume_init() }.sll_ifindex)
 }
 
 /// `PACKET_STATISTICS`: packets dropped since the last call.

@@ -25,7 +25,7 @@ use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -106,14 +106,71 @@ impl Tun {
             queues.push(Arc::new(queue));
         }
         let interface = Interface::named(&name)?;
-        let station = if config.tap { Station::OtherEnd } else { Station::None };
-        let monitor = Monitor::tun(queues[0].clone(), Some(interface.index()?), station);
-        let mtu = interface.mtu()?;
-        let medium = if config.tap {
-            Medium::Ethernet(other_end(interface.ethernet_address()?))
-        } else {
-            Medium::Ip
+        let (index, mtu) = (interface.index()?, interface.mtu()?);
+        Self::over(name, queues, config, Some(index), mtu)
+    }
+
+    /// Takes over a TUN or TAP device that somebody else has opened: a helper with the rights for
+    /// it, the manager of a container, another process that hands its descriptor on.
+    ///
+    /// Whether it is TUN or TAP, and whether it has the virtio-net header (`IFF_VNET_HDR`), is read
+    /// from the descriptor, which becomes non-blocking. Super-frames and partial checksums are
+    /// switched on if it has the header. The interface may be in another network namespace; then
+    /// its MTU is `mtu`, and of what becomes of it only its end is noticed. Otherwise MTU and link
+    /// are those of the interface, and `mtu` does not count.
+    ///
+    /// # Errors
+    /// [`Error::Descriptor`] if it is not a TUN or TAP device, belongs to no interface, or was
+    /// opened without `IFF_NO_PI`. [`Error::UnknownMtu`] if the MTU is neither known nor given.
+    pub fn from_fd(fd: OwnedFd, mtu: Option<u16>) -> Result<Self, Error> {
+        let wanted = "one of /dev/net/tun after TUNSETIFF with IFF_NO_PI";
+        let refused = |found| Error::Descriptor { found, wanted };
+        let (name, flags) = sys::tun_interface(&fd).map_err(|errno| {
+            refused(match errno {
+                Errno::BADFD => "a TUN device that belongs to no interface",
+                _ => "not a TUN or TAP device",
+            })
+        })?;
+        if flags & libc::IFF_NO_PI == 0 {
+            return Err(refused("a TUN device with packet information in front of packets"));
+        }
+        let name = name.to_text();
+        let failed = |call| move |errno: Errno| Error::of(call, "the descriptor", errno);
+        let status = rustix::fs::fcntl_getfl(&fd).map_err(failed("F_GETFL"))?;
+        rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
+        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
+        let has_header = flags & libc::IFF_VNET_HDR != 0;
+        if has_header {
+            switch_offload_on(&fd, &name)?;
+        }
+        let is_here = is_in_this_namespace(&fd).unwrap_or(false);
+        let interface = if is_here { Some(Interface::named(&name)?) } else { None };
+        let index = interface.as_ref().map(Interface::index).transpose()?;
+        let known = interface.as_ref().map(Interface::mtu).transpose()?;
+        let mtu = known.or(mtu).ok_or_else(|| Error::UnknownMtu { name: name.clone() })?;
+        let config = TunConfig {
+            offload: has_header,
+            tap: flags & libc::IFF_TAP != 0,
+            ..TunConfig::default()
         };
+        Self::over(name, vec![Arc::new(fd)], &config, index, mtu)
+    }
+
+    /// The device over descriptors that are set up. `index` is that of the interface if it is in
+    /// this namespace.
+    fn over(
+        name: String,
+        queues: Vec<Arc<OwnedFd>>,
+        config: &TunConfig,
+        index: Option<i32>,
+        mtu: u16,
+    ) -> Result<Self, Error> {
+        let (mut medium, mut station) = (Medium::Ip, Station::None);
+        if config.tap {
+            let (_, address) = sys::tun_hardware(&queues[0])
+                .map_err(|errno| Error::of("SIOCGIFHWADDR", &name, errno))?;
+            (medium, station) = (Medium::Ethernet(other_end(address)), Station::OtherEnd);
+        }
         let gso = config.offload;
         let capabilities = Capabilities {
             medium,
@@ -125,6 +182,7 @@ impl Tun {
             completion: Completion::OnSubmit,
             pacing_shift: 10,
         };
+        let monitor = Monitor::tun(queues[0].clone(), index, station);
         Ok(Self { name, queues, offload: config.offload, capabilities, monitor })
     }
 
@@ -139,11 +197,9 @@ impl Tun {
     }
 
     /// Makes a device of it, for a stack, with the MTU that the interface has now.
-    pub fn into_device(self) -> Device {
+    pub fn into_device(mut self) -> Device {
         let mut capabilities = self.capabilities;
-        if let Ok(mtu) = Interface::named(&self.name).and_then(|interface| interface.mtu()) {
-            capabilities.mtu = mtu;
-        }
+        capabilities.mtu = self.monitor.look().mtu.unwrap_or(capabilities.mtu);
         let offload = self.offload;
         let queues = self.queues.into_iter().map(|fd| queue_pair(fd, offload)).collect();
         let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
@@ -172,14 +228,29 @@ fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error
         _ => Error::of("making a TUN device", name, errno),
     })?;
     if config.offload {
-        sys::tun_set_header_len(&fd, virtio::HEADER_LEN as i32)
-            .map_err(|e| Error::of("TUNSETVNETHDRSZ", &name, e))?;
-        sys::tun_set_offload(&fd, OFFLOAD).map_err(|e| Error::of("TUNSETOFFLOAD", &name, e))?;
+        switch_offload_on(&fd, &name)?;
     }
     if config.persistent {
         sys::tun_set_persistent(&fd).map_err(|e| Error::of("TUNSETPERSIST", &name, e))?;
     }
     Ok((fd, name))
+}
+
+fn switch_offload_on(fd: &OwnedFd, name: &str) -> Result<(), Error> {
+    let len = virtio::HEADER_LEN as i32;
+    let has_len = sys::tun_has_header_len(fd, len);
+    if !has_len.map_err(|e| Error::of("TUNGETVNETHDRSZ", name, e))? {
+        sys::tun_set_header_len(fd, len).map_err(|e| Error::of("TUNSETVNETHDRSZ", name, e))?;
+    }
+    sys::tun_set_offload(fd, OFFLOAD).map_err(|e| Error::of("TUNSETOFFLOAD", name, e))
+}
+
+/// Whether the interface of a TUN device is in the network namespace of this thread; the system may
+/// refuse to tell.
+fn is_in_this_namespace(fd: &OwnedFd) -> rustix::io::Result<bool> {
+    let theirs = rustix::fs::fstat(sys::tun_namespace(fd)?)?;
+    let ours = rustix::fs::stat("/proc/thread-self/ns/net")?;
+    Ok((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
 }
 
 fn queue_pair(fd: Arc<OwnedFd>, offload: bool) -> QueuePair {

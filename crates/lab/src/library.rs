@@ -31,6 +31,7 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "short-flows",
     "priority-inversion",
     "ack-congestion",
+    "running-sysctls",
 ];
 
 /// Names of the scenarios that repeat published experiments, in the order in which they are run.

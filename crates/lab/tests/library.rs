@@ -40,4 +40,5 @@ scenarios! {
     a_cellular_link_queues_when_its_rate_falls: "lte",
     marks_spare_an_incast_losses: "incast",
     short_flows_get_through: "short-flows",
+    sysctls_act_on_flows_that_run: "running-sysctls",
 }

@@ -67,6 +67,13 @@ fn faults_are_named_with_file_line_and_key() {
         ("", "[host.a.sysctl]\n\"net.ipv4.tcp_sack\" = 7\n", ":25: net.ipv4.tcp_sack: net.ipv4"),
         ("", "[[event]]\nat = \"5s\"\nlink = \"wan\"\ndown = true\n", ":26: link: this event lies"),
         ("", "[[event]]\nat = \"1s\"\nlink = \"wan\"\n", ":26: link: this event changes nothing"),
+        ("", "[[event]]\nat = \"1s\"\nhost = \"a\"\n", ":26: host: this event changes nothing"),
+        ("", "[[event]]\nat = \"1s\"\n", ":1: [[event]]: an event names either a link or a host"),
+        (
+            "",
+            "[[event]]\nat = \"1s\"\nhost = \"a\"\n[event.sysctl]\n\"net.ipv4.tcp_sack\" = 7\n",
+            ":28: net.ipv4.tcp_sack: net.ipv4.tcp_sack: \"7\" is not 0 or 1",
+        ),
         ("", "[[expect]]\nfigure = \"x\"\n", ":25: figure: expects nothing"),
         (
             "",

@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = TunConfig { name: Some(args.interface.clone()), ..TunConfig::default() };
     let mut builder = Stack::builder().device(Tun::open(&config)?.into_device()).address(ADDRESS);
     // The far side may be behind a router, which is then the kernel's end of the TUN.
-    builder = builder.gateway("10.99.0.1".parse()?);
+    builder = builder.gateway("10.99.0.1");
     for (name, value) in &args.sysctls {
         builder = builder.sysctl(name, value);
     }

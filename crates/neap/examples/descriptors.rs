@@ -40,8 +40,11 @@ fn request(fd: Fd) -> EpollEvent {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let stack =
-        neap::Stack::builder().tun("neap0", "10.9.0.1/24").address("10.9.0.2/24").build()?;
+    let stack = neap::Stack::builder()
+        .tun("neap0")
+        .host_address("10.9.0.1/24")
+        .address("10.9.0.2/24")
+        .build()?;
     let posix = stack.posix(3);
     let listener = posix.socket(AF_INET, SOCK_STREAM, 0)?;
     posix.bind(listener, &sockaddr::encode("10.9.0.2:7".parse()?))?;

@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, port] = &args[..] else {
         return Err("echo TUN KERNEL_CIDR OUR_CIDR PORT".into());
     };
-    let stack = Stack::builder().tun(tun, kernel).address(ours).build()?;
+    let stack = Stack::builder().tun(tun).host_address(kernel).address(ours).build()?;
     serve(&TcpListener::bind(&stack, format!("0.0.0.0:{port}"))?, u64::MAX)?;
     Ok(())
 }

@@ -80,7 +80,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, port, directory] = &args[..] else {
         return Err("file_server TUN KERNEL_CIDR OUR_CIDR PORT DIRECTORY".into());
     };
-    let stack = neap::Stack::builder().tun(tun, kernel).address(ours).build()?;
+    let stack = neap::Stack::builder().tun(tun).host_address(kernel).address(ours).build()?;
     let listener = TcpListener::bind(&stack, format!("0.0.0.0:{port}")).await?;
     match serve(listener, directory.into()).await? {}
 }

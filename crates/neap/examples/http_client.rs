@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, url] = &args[..] else {
         return Err("http_client TUN KERNEL_CIDR OUR_CIDR URL".into());
     };
-    let builder = Stack::builder().tun(tun, kernel).address(ours);
+    let builder = Stack::builder().tun(tun).host_address(kernel).address(ours);
     let stack = builder.resolver(neap::SystemResolver).build()?;
     let response = fetch(&stack, url.parse()?, None).await?;
     println!("{}, {} bytes", response.status(), response.body().len());

@@ -78,7 +78,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, port] = &args[..] else {
         return Err("http_server TUN KERNEL_CIDR OUR_CIDR PORT".into());
     };
-    let stack = neap::Stack::builder().tun(tun, kernel).address(ours).build()?;
+    let stack = neap::Stack::builder().tun(tun).host_address(kernel).address(ours).build()?;
     let (ip, _) = ours.split_once('/').ok_or("an address with its prefix length")?;
     match serve(listen(&stack, format!("{ip}:{port}").parse()?).await?).await? {}
 }

@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [tun, kernel, ours, port, server] = &args[..] else {
         return Err("proxy TUN KERNEL_CIDR OUR_CIDR PORT SERVER".into());
     };
-    let stack = neap::Stack::builder().tun(tun, kernel).address(ours).build()?;
+    let stack = neap::Stack::builder().tun(tun).host_address(kernel).address(ours).build()?;
     let listener = TcpListener::bind(&stack, format!("0.0.0.0:{port}")).await?;
     match serve(listener, server.parse()?).await? {}
 }

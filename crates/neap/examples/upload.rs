@@ -80,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("upload TUN KERNEL_CIDR OUR_CIDR RATE SINK ECHO".into());
     };
     let limit = format!("tbf rate {rate} burst 16kb limit 1mb");
-    let stack = Stack::builder().tun(tun, kernel).address(ours).qdisc(&limit).build()?;
+    let stack =
+        Stack::builder().tun(tun).host_address(kernel).address(ours).qdisc(&limit).build()?;
     let outcome = run(&stack, sink.as_str(), echo.as_str())?;
     println!("median of the messages: {:?}", outcome.median);
     println!("upload: {} bytes", outcome.uploaded);

@@ -6,23 +6,25 @@ use crate::error::BuildError;
 use crate::interfaces::InterfaceConfig;
 use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
-use core::net::{IpAddr, Ipv4Addr};
-use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
+use core::fmt::{self, Debug};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use neap_device::{LinkConfig, Tun, TunConfig, configure_link, is_kernel_interface, kernel_owner};
 use neap_stack::device::Device;
 use neap_stack::interface::Address;
 use neap_stack::qdisc::Qdisc;
-use neap_stack::qdisc::config::QdiscError;
 use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
+use neap_stack::route::Prefix;
 use neap_stack::stack::StackConfig;
 use neap_tcp::config::Config;
-use neap_tcp::congestion::{CongestionControl, Controllers, RegisterError};
+use neap_tcp::congestion::{CongestionControl, Controllers};
 use std::time::Duration;
 
 /// Collects what a [`Stack`] is made of.
 ///
 /// ```no_run
 /// let stack = neap::Stack::builder()
-///     .tun("neap0", "10.9.0.1/24")
+///     .tun("neap0")
+///     .host_address("10.9.0.1/24")
 ///     .address("10.9.0.2/24")
 ///     .sysctl("net.ipv4.tcp_congestion_control", "cubic")
 ///     .build()?;
@@ -31,16 +33,18 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Builder {
     device: Option<DeviceSpec>,
-    addresses: Vec<String>,
-    gateways: Vec<IpAddr>,
+    /// The first setting that was refused.
+    refused: Option<BuildError>,
+    addresses: Vec<Address>,
+    host_addresses: Vec<Address>,
+    /// Where each route leads, and the router that takes its packets.
+    routes: Vec<(Prefix, IpAddr)>,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
     interfaces: Vec<InterfaceConfig>,
     config: Config,
     controllers: Controllers,
     qdiscs: QdiscKinds,
-    /// The first registrations that were refused.
-    refused: (Option<RegisterError>, Option<QdiscError>),
     seed: Option<u64>,
     spin: Duration,
     resolver: Resolver,
@@ -51,8 +55,8 @@ pub struct Builder {
 enum DeviceSpec {
     /// One that is open.
     Device(Device),
-    /// A TUN to be opened, and the address of the kernel's end.
-    Tun { config: TunConfig, host_address: String },
+    /// A TUN to be opened.
+    Tun(TunConfig),
 }
 
 impl Stack {
@@ -70,18 +74,19 @@ impl Builder {
         self
     }
 
-    /// Runs on a TUN of this name, made if it is not there; the kernel's end is brought up and gets
-    /// `host_address` (with its prefix length). Needs `CAP_NET_ADMIN`.
+    /// Runs on a TUN of this name. It is made if it is not there, and the kernel's end is brought
+    /// up. Needs `CAP_NET_ADMIN`.
+    ///
+    /// [`host_address`](Self::host_address) gives the kernel's end its addresses.
     #[must_use]
-    pub fn tun(self, name: &str, host_address: &str) -> Self {
-        let config = TunConfig { name: Some(name.to_owned()), ..TunConfig::default() };
-        self.tun_with(config, host_address)
+    pub fn tun(self, name: &str) -> Self {
+        self.tun_with(TunConfig { name: Some(name.to_owned()), ..TunConfig::default() })
     }
 
-    /// As [`tun`](Self::tun), with every setting of the device.
+    /// Runs on a TUN as [`tun`](Self::tun), with every setting of the device.
     #[must_use]
-    pub fn tun_with(mut self, config: TunConfig, host_address: &str) -> Self {
-        self.device = Some(DeviceSpec::Tun { config, host_address: host_address.to_owned() });
+    pub fn tun_with(mut self, config: TunConfig) -> Self {
+        self.device = Some(DeviceSpec::Tun(config));
         self
     }
 
@@ -95,17 +100,64 @@ impl Builder {
         self
     }
 
-    /// Gives the stack an address with its prefix length; may be repeated.
+    /// Gives the kernel's end of the TUN an address with its prefix length. Repeat it for IPv4 and
+    /// IPv6.
+    ///
+    /// It takes what [`address`](Self::address) takes.
     #[must_use]
-    pub fn address(mut self, cidr: &str) -> Self {
-        self.addresses.push(cidr.to_owned());
+    pub fn host_address<A>(mut self, address: A) -> Self
+    where
+        A: TryInto<Address> + Clone + Debug,
+        A::Error: fmt::Display,
+    {
+        if let Some(address) = self.read("host address", HOST_EXAMPLE, address) {
+            self.host_addresses.push(address);
+        }
         self
     }
 
-    /// Sends everything beyond the prefixes of the own addresses to this router.
+    /// Gives the stack an address with its prefix length. Repeat it for more addresses.
+    ///
+    /// It takes text such as `"10.9.0.2/24"`, an `IpNet` of the crate `ipnet`, a pair of `IpAddr`
+    /// and prefix length, or an [`Address`]. [`build`](Self::build) refuses an address that no host
+    /// can have, one that was given twice, and one that the kernel has on this machine.
     #[must_use]
-    pub fn gateway(mut self, router: IpAddr) -> Self {
-        self.gateways.push(router);
+    pub fn address<A>(mut self, address: A) -> Self
+    where
+        A: TryInto<Address> + Clone + Debug,
+        A::Error: fmt::Display,
+    {
+        if let Some(address) = self.read("address", EXAMPLE, address) {
+            self.addresses.push(address);
+        }
+        self
+    }
+
+    /// Sends everything beyond the networks of the own addresses to this router. Repeat it for IPv4
+    /// and IPv6.
+    ///
+    /// The router is in the network of an own address.
+    #[must_use]
+    pub fn gateway(mut self, router: impl ToIp) -> Self {
+        if let Some(via) = self.read_ip("gateway", &router) {
+            let any = if via.is_ipv4() { V4_ANY } else { V6_ANY };
+            self.routes.push((Prefix::new(any, 0).expect("no bits"), via));
+        }
+        self
+    }
+
+    /// Sends what is for the network `prefix` to the router `via` (`ip route add PREFIX via VIA`).
+    ///
+    /// The prefix may be written in the ways of an [`address`](Self::address).
+    #[must_use]
+    pub fn route<P>(mut self, prefix: P, via: impl ToIp) -> Self
+    where
+        P: TryInto<Prefix> + Clone + Debug,
+        P::Error: fmt::Display,
+    {
+        let prefix = self.read("route", "give a network, for instance 192.0.2.0/24", prefix);
+        let via = self.read_ip("gateway", &via);
+        self.routes.extend(prefix.zip(via));
         self
     }
 
@@ -137,7 +189,7 @@ impl Builder {
         factory: impl Fn(&QdiscSetup<'_>) -> Box<dyn Qdisc> + Send + Sync + 'static,
     ) -> Self {
         let registered = self.qdiscs.register(name, factory);
-        self.refused.1 = self.refused.1.or(registered.err());
+        self.refused = self.refused.or(registered.err().map(BuildError::from));
         self
     }
 
@@ -154,7 +206,7 @@ impl Builder {
         factory: impl Fn() -> Box<dyn CongestionControl> + Send + Sync + 'static,
     ) -> Self {
         let registered = self.controllers.register(name, factory);
-        self.refused.0 = self.refused.0.or(registered.err());
+        self.refused = self.refused.or(registered.err().map(BuildError::from));
         self
     }
 
@@ -191,36 +243,66 @@ impl Builder {
         self
     }
 
+    /// Reads a setting, or notes why it cannot be read.
+    fn read<A, T>(&mut self, argument: &str, advice: &str, value: A) -> Option<T>
+    where
+        A: TryInto<T> + Clone + Debug,
+        A::Error: fmt::Display,
+    {
+        match value.clone().try_into() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.refuse(argument, &value, &format!("{error}; {advice}"));
+                None
+            }
+        }
+    }
+
+    fn read_ip(&mut self, argument: &str, value: &impl ToIp) -> Option<IpAddr> {
+        let ip = value.to_ip();
+        if ip.is_none() {
+            let problem = "it is no IP address; give one without a prefix length";
+            self.refuse(argument, value, problem);
+        }
+        ip
+    }
+
+    fn refuse(&mut self, argument: &str, value: &impl Debug, problem: &str) {
+        let argument = format!("{argument} {value:?}");
+        self.refused.get_or_insert(BuildError::Argument { argument, problem: problem.to_owned() });
+    }
+
     /// Opens the device and starts one worker thread per queue.
     ///
     /// # Errors
-    /// [`BuildError`], each saying what to do.
-    pub fn build(self) -> Result<Stack, BuildError> {
-        match self.refused {
-            (Some(refused), _) => return Err(refused.into()),
-            (_, Some(refused)) => return Err(refused.into()),
-            (None, None) => {}
+    /// [`BuildError`] names the setting that is wrong, and says what to do.
+    pub fn build(mut self) -> Result<Stack, BuildError> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
         }
         let mut config = self.config;
         config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;
         }
-        let addresses =
-            self.addresses.iter().map(|cidr| parse_cidr(cidr)).collect::<Result<Vec<_>, _>>()?;
         let mut interfaces = Vec::new();
         if let Some(device) = self.device {
+            check_addresses(&self.addresses, &self.host_addresses, &device)?;
             let device = match device {
                 DeviceSpec::Device(device) => device,
-                DeviceSpec::Tun { config, host_address } => open_tun(&config, &host_address)?,
+                DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
             };
             let mut interface = InterfaceConfig::new(device);
-            interface = addresses.into_iter().fold(interface, InterfaceConfig::address);
-            interface = self.gateways.into_iter().fold(interface, InterfaceConfig::gateway);
+            interface = self.addresses.into_iter().fold(interface, InterfaceConfig::address);
+            for (prefix, via) in self.routes {
+                interface = interface.route(prefix, via);
+            }
             if let Some(qdisc) = &self.qdisc {
                 interface = interface.qdisc(qdisc);
             }
             interfaces.push(interface);
+        } else if !(self.addresses.is_empty() && self.host_addresses.is_empty()) {
+            return Err(BuildError::NoDevice);
         }
         interfaces.extend(self.interfaces);
         let shards = interfaces.iter().map(InterfaceConfig::queues).max();
@@ -245,30 +327,108 @@ impl Builder {
     }
 }
 
-fn open_tun(config: &TunConfig, host_address: &str) -> Result<Device, BuildError> {
-    let tun = Tun::open(config)?;
-    let (ip, len) = split_cidr(host_address)?;
-    let link = LinkConfig { address: Some((ip, len)), ..LinkConfig::default() };
-    configure_link(tun.name(), &link)?;
-    Ok(tun.into_device())
-}
+const V4_ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const V6_ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+/// What to do about an address that is none.
+const EXAMPLE: &str = "give that of a host with its prefix length, for instance 10.9.0.2/24";
+/// What to do about an address of the kernel's end that is none.
+const HOST_EXAMPLE: &str = "give that of a host with its prefix length, for instance 10.9.0.1/24";
 
-fn split_cidr(cidr: &str) -> Result<(IpAddr, u8), BuildError> {
-    let bad = || BuildError::Address(cidr.to_owned());
-    let (ip, len) = cidr.split_once('/').ok_or_else(bad)?;
-    let ip: IpAddr = ip.parse().map_err(|_| bad())?;
-    let len: u8 = len.parse().map_err(|_| bad())?;
-    let most = if ip.is_ipv4() { 32 } else { 128 };
-    let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-    if len > most || ip.is_unspecified() || ip.is_multicast() || is_broadcast {
-        return Err(bad());
+/// What can be read as an IP address: an `IpAddr` of any kind, or its text.
+pub trait ToIp: Debug + sealed::ToIp {}
+
+impl<T: Debug + sealed::ToIp + ?Sized> ToIp for T {}
+
+mod sealed {
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    pub trait ToIp {
+        /// The address; `None` if the text is none.
+        fn to_ip(&self) -> Option<IpAddr>;
     }
-    Ok((ip, len))
+
+    macro_rules! is_ip {
+        ($($type:ty),+) => {$(
+            impl ToIp for $type {
+                fn to_ip(&self) -> Option<IpAddr> {
+                    Some((*self).into())
+                }
+            }
+        )+};
+    }
+
+    is_ip!(IpAddr, Ipv4Addr, Ipv6Addr);
+
+    impl ToIp for &str {
+        fn to_ip(&self) -> Option<IpAddr> {
+            self.parse().ok()
+        }
+    }
+
+    impl ToIp for String {
+        fn to_ip(&self) -> Option<IpAddr> {
+            self.parse().ok()
+        }
+    }
 }
 
-fn parse_cidr(cidr: &str) -> Result<Address, BuildError> {
-    let (ip, len) = split_cidr(cidr)?;
-    Address::new(ip, len).map_err(|_| BuildError::Address(cidr.to_owned()))
+/// Refuses addresses that cannot be those of a stack on this device.
+fn check_addresses(
+    own: &[Address],
+    host: &[Address],
+    device: &DeviceSpec,
+) -> Result<(), BuildError> {
+    let refuse = |argument: &str, address: &Address, problem: String| {
+        Err(BuildError::Argument { argument: format!("{argument} {address}"), problem })
+    };
+    if own.is_empty() {
+        return Err(BuildError::NoAddress);
+    }
+    for (argument, addresses, advice) in
+        [("address", own, EXAMPLE), ("host address", host, HOST_EXAMPLE)]
+    {
+        for (index, address) in addresses.iter().enumerate() {
+            if let Some(fault) = address.fault() {
+                return refuse(argument, address, format!("{fault}; {advice}"));
+            }
+            if addresses[..index].iter().any(|other| other.ip == address.ip) {
+                return refuse(argument, address, "it was given twice; leave one out".to_owned());
+            }
+        }
+    }
+    if let Some(address) = host.first()
+        && matches!(device, DeviceSpec::Device(_))
+    {
+        let problem = "only Builder::tun gives the kernel's end an address; for a device that is \
+                       open, use neap::device::configure_link or ip address add";
+        return refuse("host address", address, problem.to_owned());
+    }
+    let is_of_kernel = match device {
+        DeviceSpec::Tun(_) => true,
+        DeviceSpec::Device(device) => is_kernel_interface(&device.name),
+    };
+    for address in own {
+        if host.iter().any(|host| host.ip == address.ip) {
+            let problem = "it is the host address too; stack and kernel are two hosts on the link, \
+                           give each its own";
+            return refuse("address", address, problem.to_owned());
+        }
+        if is_of_kernel && let Some(owner) = kernel_owner(address.ip) {
+            let problem = format!(
+                "the kernel has it on {owner} and would answer for it; give the stack another one, \
+                 or take it from the kernel (ip address del {address} dev {owner})"
+            );
+            return refuse("address", address, problem);
+        }
+    }
+    Ok(())
+}
+
+fn open_tun(config: &TunConfig, host_addresses: &[Address]) -> Result<Device, BuildError> {
+    let tun = Tun::open(config)?;
+    let addresses = host_addresses.iter().map(|host| (host.ip, host.prefix.len())).collect();
+    configure_link(tun.name(), &LinkConfig { addresses, ..LinkConfig::default() })?;
+    Ok(tun.into_device())
 }
 
 fn random_seed() -> Result<u64, BuildError> {

@@ -1,6 +1,7 @@
 //! What a blocking call waits for.
 
 use neap_stack::socket::readiness::{Ready, ReadyState};
+use neap_stack::stack::Stack;
 use neap_stack::wait::{Condition, Source};
 use std::task::Waker;
 
@@ -45,5 +46,18 @@ impl Condition for IsReady<'_> {
     fn arm(&mut self, waker: &Waker) -> bool {
         let state = self.source.readiness();
         !state.bits().intersects(self.interest) && self.source.register(state, self.interest, waker)
+    }
+}
+
+/// Met when a stack that closes has no connection left.
+pub(crate) struct Drained<'a>(pub(crate) &'a Stack);
+
+impl Condition for Drained<'_> {
+    fn is_met(&mut self) -> bool {
+        self.0.open_connections() == 0
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.0.register_drained(waker)
     }
 }

@@ -17,12 +17,17 @@ pub enum BuildError {
     /// No device was given.
     #[error("a stack needs a device: give one with Builder::tun or Builder::device")]
     NoDevice,
-    /// An address does not parse or fit.
-    #[error("{0:?} is not the address of a host with its prefix length, for instance 10.9.0.2/24")]
-    Address(String),
-    /// A route that is there already.
-    #[error("there is a route to {0} already")]
-    Route(String),
+    /// The stack was given no address.
+    #[error("a stack needs an address: give one with Builder::address, for instance 10.9.0.2/24")]
+    NoAddress,
+    /// A setting of the builder makes no sense.
+    #[error("{argument}: {problem}")]
+    Argument {
+        /// The setting and its value, for instance `address 10.9.0.255/24`.
+        argument: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
     /// A sysctl that cannot be set.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),

@@ -43,7 +43,7 @@ impl Wake for Bell {
 /// events were taken. Its descriptor is readable while events wait, for event loops.
 ///
 /// ```no_run
-/// # let builder = neap::Stack::builder().tun("neap0", "10.9.0.1/24");
+/// # let builder = neap::Stack::builder().tun("neap0").host_address("10.9.0.1/24");
 /// # let stack = builder.address("10.9.0.2/24").build()?;
 /// let events = stack.events()?;
 /// std::thread::spawn(move || {

@@ -22,7 +22,8 @@ use thiserror::Error;
 pub struct InterfaceConfig {
     device: Device,
     addresses: Vec<Address>,
-    gateways: Vec<IpAddr>,
+    /// Where each route leads, and the router that takes its packets.
+    routes: Vec<(Prefix, IpAddr)>,
     mtu: Option<u16>,
     qdisc: Option<String>,
 }
@@ -31,7 +32,7 @@ impl InterfaceConfig {
     /// Makes an interface of a device, without addresses, at the MTU of the device and behind a
     /// `pfifo_fast`.
     pub fn new(device: Device) -> Self {
-        Self { device, addresses: Vec::new(), gateways: Vec::new(), mtu: None, qdisc: None }
+        Self { device, addresses: Vec::new(), routes: Vec::new(), mtu: None, qdisc: None }
     }
 
     /// Gives the interface an address. It may be called for several.
@@ -43,8 +44,18 @@ impl InterfaceConfig {
 
     /// Sends everything of the router's family that no other route takes to this router.
     #[must_use]
-    pub fn gateway(mut self, router: IpAddr) -> Self {
-        self.gateways.push(router);
+    pub fn gateway(self, router: IpAddr) -> Self {
+        let any = match router {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.route(Prefix::new(any, 0).expect("no prefix is shorter"), router)
+    }
+
+    /// Sends what is for the network `prefix` to the router `via`.
+    #[must_use]
+    pub fn route(mut self, prefix: Prefix, via: IpAddr) -> Self {
+        self.routes.push((prefix, via));
         self
     }
 
@@ -71,7 +82,7 @@ impl InterfaceConfig {
 }
 
 /// Reason why an interface could not be added or changed. Nothing has changed then.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
     /// The device has no queues, or an address, a route or an MTU is refused.
@@ -84,6 +95,8 @@ pub enum InterfaceError {
     #[error("the descriptors of the device cannot be waited for")]
     System(#[from] io::Error),
 }
+
+neap_tcp::debug_as_display!(InterfaceError);
 
 impl From<NetError> for InterfaceError {
     fn from(error: NetError) -> Self {
@@ -107,7 +120,7 @@ impl Engine {
         &self,
         config: InterfaceConfig,
     ) -> Result<InterfaceId, InterfaceError> {
-        let InterfaceConfig { device, addresses, gateways, mtu, qdisc } = config;
+        let InterfaceConfig { device, addresses, routes, mtu, qdisc } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let queues: Vec<_> = device.queues.iter().map(|queue| queue.descriptor.clone()).collect();
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
@@ -127,7 +140,11 @@ impl Engine {
             if let Some(qdisc) = qdisc {
                 self.stack.set_qdisc(clock::now(), id, &qdisc)?;
             }
-            gateways.into_iter().try_for_each(|router| Ok(self.add_default_route(id, router)?))
+            routes.into_iter().try_for_each(|(prefix, via)| {
+                let gateway = Some(via);
+                let route = Route { interface: id, gateway, mtu: None, pref_src: None };
+                Ok(self.stack.add_route(RouteEntry { prefix, metric: 0, route })?)
+            })
         };
         finish().inspect_err(|_| {
             // The device may have gone meanwhile, and the interface with it.
@@ -136,16 +153,6 @@ impl Engine {
         // It may have gone before its descriptors were there to be taken out.
         self.detach_gone();
         Ok(id)
-    }
-
-    fn add_default_route(&self, interface: InterfaceId, router: IpAddr) -> Result<(), NetError> {
-        let any = match router {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
-        let route = Route { interface, gateway: Some(router), mtu: None, pref_src: None };
-        self.stack.add_route(RouteEntry { prefix, metric: 0, route })
     }
 
     fn remove_interface(&self, interface: InterfaceId) -> Result<(), NetError> {

@@ -18,7 +18,11 @@
 //! use std::io::{Read, Write};
 //!
 //! // The kernel's end of the TUN is 10.9.0.1, ours 10.9.0.2. Needs CAP_NET_ADMIN.
-//! let stack = neap::Stack::builder().tun("neap0", "10.9.0.1/24").address("10.9.0.2/24").build()?;
+//! let stack = neap::Stack::builder()
+//!     .tun("neap0")
+//!     .host_address("10.9.0.1/24")
+//!     .address("10.9.0.2/24")
+//!     .build()?;
 //! let mut stream = neap::TcpStream::connect(&stack, "10.9.0.1:80")?;
 //! stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
 //! let mut page = String::new();
@@ -38,7 +42,7 @@
 //! let stack = neap::Stack::builder()
 //!     .device(device)
 //!     .address("192.0.2.7/24")
-//!     .gateway("192.0.2.1".parse()?)
+//!     .gateway("192.0.2.1")
 //!     .sysctl("net.ipv4.tcp_notsent_lowat", "131072")
 //!     .build()?;
 //! let stream = neap::TcpStream::connect(&stack, "198.51.100.9:9000")?;
@@ -93,7 +97,7 @@ mod watch;
 mod workers;
 
 pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
-pub use builder::Builder;
+pub use builder::{Builder, ToIp};
 pub use error::BuildError;
 pub use events::StackEvents;
 pub use host::Host;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 ///     _ => Err(std::io::ErrorKind::NotFound.into()),
 /// };
 /// let stack = neap::Stack::builder()
-///     .tun("neap0", "10.9.0.1/24")
+///     .tun("neap0").host_address("10.9.0.1/24")
 ///     .address("10.9.0.2/24")
 ///     .resolver(table)
 ///     .build()?;

@@ -1,12 +1,15 @@
 //! A running stack with its worker threads.
 
 use crate::clock;
+use crate::condition::Drained;
 use crate::engine::Engine;
 use crate::host::Host;
 use neap_posix::{Fd, Process};
+use neap_stack::wait::Drive;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A host with its workers. Dropping it resets all connections, ends the threads and closes the
 /// device; sockets that are still held then fail with `ConnectionAborted`.
@@ -44,6 +47,37 @@ impl Stack {
     /// stack, as sockets may.
     pub fn posix(&self, first_fd: Fd) -> Process {
         Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
+    }
+}
+
+impl Stack {
+    /// Closes the stack in an orderly way, and waits for the end up to `deadline`. Returns how many
+    /// connections were reset: those that were not over by then, and those that nobody had
+    /// accepted.
+    ///
+    /// New connections are refused from the start. Every connection sends what was written to it
+    /// and then a FIN; it is over when the peer has acknowledged all of it and has closed too. What
+    /// arrives meanwhile can still be read, by other threads that hold the socket. A drop waits for
+    /// nothing: it resets all connections at once, and what the peers have not acknowledged is
+    /// lost.
+    ///
+    /// The call blocks and drives the stack. A task of tokio makes it by `spawn_blocking`.
+    ///
+    /// ```no_run
+    /// # let stack = neap::Stack::builder().build()?;
+    /// let reset = stack.close(std::time::Duration::from_secs(5));
+    /// if reset > 0 {
+    ///     eprintln!("{reset} connections did not end in time");
+    /// }
+    /// # Ok::<(), neap::BuildError>(())
+    /// ```
+    pub fn close(self, deadline: Duration) -> usize {
+        let engine = &self.engine;
+        let until = clock::now() + deadline.into();
+        let not_accepted = engine.stack.begin_close(clock::now());
+        engine.wait(0, until, &mut Drained(&engine.stack));
+        // What is left is reset as `self` is dropped.
+        not_accepted + engine.stack.open_connections()
     }
 }
 

@@ -154,7 +154,8 @@ fn streams_over_a_tun_with_two_queues() {
         let family = Family::V4;
         let config = TunConfig { name: Some("t0".into()), queues: 2, ..TunConfig::default() };
         let stack = Stack::builder()
-            .tun_with(config, &family.cidr(family.kernel()))
+            .tun_with(config)
+            .host_address(family.cidr(family.kernel()))
             .address(&family.cidr(family.ours()))
             .build()
             .expect("a stack");

@@ -235,6 +235,26 @@ impl Stack {
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 
+    /// Begins to close the host: TCP takes no further sockets, listeners end, and every connection
+    /// sends its FIN behind what was written. Connections that nobody has accepted are reset, and
+    /// so are those that are being opened. Returns how many nobody has accepted. What was received
+    /// can still be read. UDP goes on.
+    pub fn begin_close(&self, now: Instant) -> usize {
+        self.host.begin_close(now)
+    }
+
+    /// Counts the connections that are not over. Those in TIME_WAIT are.
+    pub fn open_connections(&self) -> usize {
+        self.host.demux.open_connections()
+    }
+
+    /// Wakes `waker` when a host that closes has lost its last connection. Returns false, and
+    /// registers nothing, if there is none left.
+    #[must_use = "false means: look again"]
+    pub fn register_drained(&self, waker: &Waker) -> bool {
+        self.host.register_drained(waker)
+    }
+
     /// Resets all connections, closes all sockets and refuses new ones. Threads and tasks that wait
     /// are woken.
     pub fn shut_down(&self, now: Instant) {

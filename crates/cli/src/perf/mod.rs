@@ -130,7 +130,7 @@ enum PerfError {
     Open(#[from] neap::BuildError),
     #[error("cannot find {host}: {reason}")]
     Resolve { host: String, reason: String },
-    #[error("cannot connect to {server}: {source}; is an iperf3 server running there?")]
+    #[error("cannot connect to {server}: {source}{}", connect_hint(source))]
     Connect { server: SocketAddr, source: io::Error },
     #[error("cannot listen: {0}")]
     Listen(io::Error),
@@ -152,6 +152,19 @@ impl From<DataError> for PerfError {
             DataError::Protocol(error) => Self::Protocol(error),
             error => Self::Data(error),
         }
+    }
+}
+
+/// What to do about a connection that failed, if the other side may be the cause.
+fn connect_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::TimedOut => "; is an iperf3 server running there?",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "; is the address right, and is there a way to it?"
+        }
+        _ => "",
     }
 }
 

@@ -132,7 +132,7 @@ impl Network {
             DeviceChoice::Tun { name, host } => {
                 let mut config = TunConfig { name: Some(name.clone()), ..TunConfig::default() };
                 config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
-                builder.tun_with(config, &host.to_string()).build()
+                builder.tun_with(config).host_address(host.to_string()).build()
             }
             DeviceChoice::Packet { name, gateway } => {
                 let mut config = PacketConfig::new(name);

@@ -14,7 +14,7 @@ const OURS: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
 
 fn open(config: &TunConfig) -> Device {
     let tun = Tun::open(config).expect("a TUN device");
-    let link = LinkConfig { address: Some((IpAddr::V4(KERNEL), 24)), ..LinkConfig::default() };
+    let link = LinkConfig { addresses: vec![(IpAddr::V4(KERNEL), 24)], ..LinkConfig::default() };
     configure_link(tun.name(), &link).expect("an address");
     tun.into_device()
 }
@@ -75,8 +75,8 @@ fn the_kernel_answers_an_echo_over_ipv6() {
         let kernel: Ipv6Addr = "fd00:201::1".parse().expect("an address");
         let ours: Ipv6Addr = "fd00:201::2".parse().expect("an address");
         let tun = Tun::open(&TunConfig::default()).expect("a TUN device");
-        let address = Some((IpAddr::V6(kernel), 64));
-        let link = LinkConfig { address, mtu: Some(9000), up: true };
+        let addresses = vec![(IpAddr::V6(kernel), 64)];
+        let link = LinkConfig { addresses, mtu: Some(9000), up: true };
         configure_link(tun.name(), &link).expect("an address");
         configure_link(tun.name(), &link).expect("twice is no error");
         let device = tun.into_device();
@@ -192,7 +192,7 @@ fn errors_say_what_is_wrong() {
         assert!(matches!(Tun::open(&named("much-too-long-name")), Err(Error::BadName { .. })));
         let none = TunConfig { queues: 0, ..TunConfig::default() };
         assert!(matches!(Tun::open(&none), Err(Error::OutOfRange { option: "queues", .. })));
-        let bad = LinkConfig { address: Some((IpAddr::V4(KERNEL), 33)), ..LinkConfig::default() };
+        let bad = LinkConfig { addresses: vec![(IpAddr::V4(KERNEL), 33)], ..LinkConfig::default() };
         assert!(matches!(configure_link("twice", &bad), Err(Error::OutOfRange { .. })));
         let absent = configure_link("absent", &LinkConfig::default());
         assert!(matches!(absent, Err(Error::NoInterface { .. })));

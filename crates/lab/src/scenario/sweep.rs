@@ -45,7 +45,15 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
         table.insert(head.to_owned(), value);
         return Ok(());
     };
-    let inner = table.entry(head).or_insert_with(|| Table::new().into());
+    let mut inner = table.entry(head).or_insert_with(|| Table::new().into());
+    let mut rest = rest;
+    if let Value::Array(all) = inner {
+        // The n-th of several, such as `event.0.at`.
+        let (index, behind) = rest.split_once('.').ok_or_else(|| format!("{head} has several"))?;
+        let one = index.parse().ok().and_then(|index: usize| all.get_mut(index));
+        inner = one.ok_or_else(|| format!("{head} has no number {index}"))?;
+        rest = behind;
+    }
     let inner = inner.as_table_mut().ok_or_else(|| format!("{head} is no table"))?;
     set(inner, rest, value)
 }

@@ -23,7 +23,8 @@ fn a_resolver_that_blocks_does_not_hold_the_runtime_up() {
             Ok(vec![SocketAddr::new(Family::V4.kernel(), port)])
         };
         let stack = Stack::builder()
-            .tun("t0", &family.cidr(family.kernel()))
+            .tun("t0")
+            .host_address(family.cidr(family.kernel()))
             .address(&family.cidr(family.ours()))
             .resolver(resolver)
             .build()

@@ -162,7 +162,8 @@ fn a_dropped_future_has_done_nothing() {
             let to = udp.local_addr().expect("an address");
             sender.send_to(b"datagram", to).expect("a datagram");
             let (stream, _) = listener.accept().await.expect("the client");
-            drop((stream, client.join().expect("a thread")));
+            // The kernel's end first: it keeps the TIME-WAIT.
+            drop((client.join().expect("a thread"), stream));
             assert_eq!(udp.recv(&mut [0; 10]).await.expect("the datagram"), 8);
             assert_eq!(ours.peek(&mut [0; 10]).await.expect("the bytes"), 3);
             // A connect that is given up closes what it began.

@@ -127,7 +127,8 @@ impl Family {
     /// A stack on a TUN named `t0`.
     pub(crate) fn stack(self) -> Stack {
         Stack::builder()
-            .tun("t0", &self.cidr(self.kernel()))
+            .tun("t0")
+            .host_address(self.cidr(self.kernel()))
             .address(&self.cidr(self.ours()))
             .build()
             .expect("a stack on a TUN")

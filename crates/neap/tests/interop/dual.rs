@@ -15,7 +15,8 @@ const LONG: Option<Duration> = Some(Duration::from_secs(60));
 fn stack() -> Stack {
     let [v4, v6] = Family::BOTH;
     let stack = Stack::builder()
-        .tun("t0", &v4.cidr(v4.kernel()))
+        .tun("t0")
+        .host_address(&v4.cidr(v4.kernel()))
         .address(&v4.cidr(v4.ours()))
         .address(&v6.cidr(v6.ours()))
         .build()

@@ -38,7 +38,11 @@ fn a_missing_privilege_says_how_to_get_it() {
         run("ip link add v0 type veth peer name v1");
         run("ip link set v0 up");
         let answers = as_nobody(|| {
-            let tun = Stack::builder().tun("t0", "10.9.0.1/24").address("10.9.0.2/24").build();
+            let tun = Stack::builder()
+                .tun("t0")
+                .host_address("10.9.0.1/24")
+                .address("10.9.0.2/24")
+                .build();
             let packet = Packet::open(&PacketConfig::new("v0"));
             (refusal(tun), packet.expect_err("refused").to_string())
         });
@@ -59,10 +63,12 @@ fn a_missing_device_is_named() {
         let loopback = Packet::open(&PacketConfig::new("lo")).expect_err("no Ethernet");
         expect_words(&loopback.to_string(), &["lo is not an Ethernet interface"]);
         let occupied = Family::V4.stack();
-        let busy = Stack::builder().tun("t0", "10.9.0.1/24").address("10.9.0.2/24").build();
+        let busy =
+            Stack::builder().tun("t0").host_address("10.9.0.1/24").address("10.9.0.2/24").build();
         expect_words(&refusal(busy), &["t0 is in use", "another name"]);
         drop(occupied);
-        let bad = Stack::builder().tun("a/b", "10.9.0.1/24").address("10.9.0.2/24").build();
+        let bad =
+            Stack::builder().tun("a/b").host_address("10.9.0.1/24").address("10.9.0.2/24").build();
         expect_words(&refusal(bad), &["a/b", "cannot name an interface"]);
         let none = Stack::builder().address("10.9.0.2/24").build();
         expect_words(&refusal(none), &["needs a device", "Builder::tun"]);
@@ -72,13 +78,125 @@ fn a_missing_device_is_named() {
 #[test]
 fn a_bad_address_shows_a_good_one() {
     in_namespace(|| {
-        for address in ["10.9.0.2", "10.9.0.2/33", "10.9.0/24", "fd00::2/129", "224.0.0.1/4", ""] {
-            let stack = Stack::builder().tun("t0", "10.9.0.1/24").address(address).build();
+        for address in ["10.9.0.2", "10.9.0.2/33", "10.9.0/24", "fd00::2/129", ""] {
+            let stack =
+                Stack::builder().tun("t0").host_address("10.9.0.1/24").address(address).build();
             let text = refusal(stack);
             expect_words(&text, &[&format!("{address:?}"), "10.9.0.2/24"]);
         }
-        let stack = Stack::builder().tun("t0", "10.9.0.1").address("10.9.0.2/24").build();
+        let stack =
+            Stack::builder().tun("t0").host_address("10.9.0.1").address("10.9.0.2/24").build();
         expect_words(&refusal(stack), &["10.9.0.1", "10.9.0.2/24"]);
+    });
+}
+
+/// What the builder says about these settings, on a TUN that is not opened.
+fn refused(describe: impl FnOnce(neap::Builder) -> neap::Builder) -> String {
+    refusal(describe(Stack::builder().tun("t0")).build())
+}
+
+#[test]
+fn an_address_that_no_host_can_have_is_refused_by_argument() {
+    let cases = [
+        ("10.9.0.0/24", "network"),
+        ("10.9.0.255/24", "broadcast"),
+        ("255.255.255.255/32", "all hosts"),
+        ("127.0.0.1/8", "loopback"),
+        ("::1/128", "loopback"),
+        ("0.0.0.0/0", "unspecified"),
+        ("::/64", "unspecified"),
+        ("224.0.0.9/24", "group"),
+        ("ff02::1/64", "group"),
+    ];
+    for (address, reason) in cases {
+        let own = refused(|builder| builder.address(address));
+        expect_words(&own, &[&format!("address {address}: "), reason, "for instance 10.9.0.2/24"]);
+        let host = refused(|builder| builder.address("10.9.0.2/24").host_address(address));
+        expect_words(&host, &[&format!("host address {address}: "), reason]);
+    }
+    expect_words(&refused(|builder| builder), &["needs an address", "Builder::address"]);
+    let twice = refused(|builder| builder.address("10.9.0.2/24").address("10.9.0.2/16"));
+    expect_words(&twice, &["address 10.9.0.2/16: it was given twice"]);
+    let same = refused(|builder| builder.host_address("10.9.0.2/24").address("10.9.0.2/24"));
+    expect_words(&same, &["address 10.9.0.2/24: it is the host address too", "give each its own"]);
+    let gateway = refused(|builder| builder.address("10.9.0.2/24").gateway("10.9.0.1/24"));
+    expect_words(&gateway, &["gateway \"10.9.0.1/24\": it is no IP address"]);
+    let route = refused(|builder| builder.route("192.0.2.0", "10.9.0.1"));
+    expect_words(&route, &["route \"192.0.2.0\": ", "192.0.2.0/24"]);
+}
+
+#[test]
+fn settings_may_be_typed() {
+    in_namespace(|| {
+        let own: std::net::IpAddr = "10.9.0.2".parse().expect("an address");
+        let net: ipnet::IpNet = "fd00:9::2/64".parse().expect("a network");
+        let stack = Stack::builder()
+            .tun("t0")
+            .host_address(String::from("10.9.0.1/24"))
+            .host_address("fd00:9::1/64")
+            .address((own, 24))
+            .address(net)
+            .gateway("10.9.0.1")
+            .gateway("fd00:9::1".parse::<std::net::Ipv6Addr>().expect("an address"))
+            .route("192.0.2.0/24", "10.9.0.9")
+            .build()
+            .expect("a stack");
+        let addresses = &stack.host().interfaces()[0].addresses;
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.9.0.2/24", "fd00:9::2/64"]);
+        let routes = stack.host().routes();
+        let via = |prefix: &str| {
+            let of = |entry: &&neap::net::RouteEntry| entry.prefix.to_string() == prefix;
+            routes.iter().find(of).and_then(|entry| entry.route.gateway).map(|ip| ip.to_string())
+        };
+        assert_eq!(via("0.0.0.0/0").as_deref(), Some("10.9.0.1"));
+        assert_eq!(via("::/0").as_deref(), Some("fd00:9::1"));
+        assert_eq!(via("192.0.2.0/24").as_deref(), Some("10.9.0.9"));
+    });
+}
+
+#[test]
+fn links_of_two_hosts_have_no_broadcast_address() {
+    in_namespace(|| {
+        for (host, own) in [("10.9.0.0/31", "10.9.0.1/31"), ("fd00:9::/127", "fd00:9::1/127")] {
+            let stack = Stack::builder().tun("t0").host_address(host).address(own).build();
+            drop(stack.expect("both addresses of the link are those of hosts"));
+        }
+        for own in ["10.9.0.0/32", "fd00:9::/128"] {
+            drop(Stack::builder().tun("t0").address(own).build().expect("a host alone"));
+        }
+    });
+}
+
+#[test]
+fn a_gateway_is_in_an_own_network_and_another_host() {
+    in_namespace(|| {
+        let outside = refused(|builder| builder.address("10.9.0.2/24").gateway("10.8.0.1"));
+        expect_words(&outside, &["gateway 10.8.0.1: ", "none of the networks"]);
+        let own = refused(|builder| builder.address("10.9.0.2/24").gateway("10.9.0.2"));
+        expect_words(&own, &["gateway 10.9.0.2: ", "own address"]);
+    });
+}
+
+#[test]
+fn an_address_of_the_kernel_is_refused_and_two_stacks_may_share_theirs() {
+    in_namespace(|| {
+        run("ip link add v0 type veth peer name v1");
+        run("ip address add 192.0.2.7/24 dev v1");
+        run("ip address add fd00:7::7/64 dev v1 nodad");
+        run("ip link set v0 up");
+        run("ip link set v1 up");
+        let packet = |address: &str| {
+            let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
+            Stack::builder().device(device).address(address).build()
+        };
+        for address in ["192.0.2.7/24", "fd00:7::7/64"] {
+            let words = [&format!("address {address}: the kernel has it on v1"), "ip address del"];
+            expect_words(&refusal(packet(address)), &words.map(|word: &str| word));
+        }
+        let first = packet("192.0.2.8/24").expect("a free address");
+        let second = Stack::builder().tun("t0").address("192.0.2.8/24").build();
+        drop((first, second.expect("it is of another link")));
     });
 }
 
@@ -89,5 +207,5 @@ fn a_bad_sysctl_is_named_with_what_it_takes() {
     expect_words(&refused("net.ipv4.tcp_sack", "yes"), &["net.ipv4.tcp_sack", "yes", "0 or 1"]);
     expect_words(&refused("net.ipv4.tcp_wmem", "4096"), &["net.ipv4.tcp_wmem", "three sizes"]);
     let control = refused("net.ipv4.tcp_congestion_control", "bbrr");
-    expect_words(&control, &["bbrr", "congestion control"]);
+    expect_words(&control, &["bbrr", "tcp_congestion_control"]);
 }

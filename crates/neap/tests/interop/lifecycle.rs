@@ -168,7 +168,8 @@ fn a_silent_address_times_out() {
     in_namespace(|| {
         for family in Family::BOTH {
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .sysctl("net.ipv4.tcp_syn_linear_timeouts", "0")
                 .sysctl("net.ipv4.tcp_syn_retries", "1")
@@ -354,5 +355,52 @@ fn ten_thousand_connections_leave_nothing() {
         let opened = stack.host().tcp_counter(Counter::ActiveOpens);
         let accepted = stack.host().tcp_counter(Counter::PassiveOpens);
         assert_eq!((opened, accepted), (6_000, 6_000));
+    });
+}
+
+#[test]
+fn closing_the_stack_sends_all_that_was_written_and_resets_who_does_not_end() {
+    const LEN: u64 = 1 << 20;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        let (listener, address) = family.listener(&stack);
+        let pattern = Pattern(7);
+        let pairs: Vec<_> = (0..4).map(|_| family.pair(&stack)).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let peers: Vec<_> = theirs
+            .into_iter()
+            .map(|mut peer| {
+                thread::spawn(move || {
+                    pattern.receive(&mut peer, LEN);
+                    expect_end(&mut peer);
+                })
+            })
+            .collect();
+        for stream in &ours {
+            pattern.send(&mut &*stream, LEN);
+        }
+        // One is held to the end, the others are closed already.
+        let held = ours.into_iter().next().expect("one of them");
+        assert_eq!(stack.close(Duration::from_secs(60)), 0, "all ended in time");
+        for peer in peers {
+            peer.join().expect("it received everything");
+        }
+        expect_end(&mut &held);
+        let over = listener.accept().expect_err("the stack is gone");
+        assert_eq!(over.kind(), ErrorKind::ConnectionAborted);
+        drop(listener);
+
+        let stack = family.stack();
+        let (_ours, mut theirs) = family.pair(&stack);
+        let (_listener, unaccepted) = family.listener(&stack);
+        let mut waiting = TcpStream::connect(unaccepted).expect("it listens");
+        eventually(|| stack.host().usage().tcp.waiting, |count| *count == 1);
+        assert_eq!(stack.close(Duration::from_millis(50)), 2, "the peer does not close");
+        expect_end(&mut theirs);
+        let error = waiting.read(&mut [0; 16]).expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        let refused = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        refused.expect_err("nobody is there");
     });
 }

@@ -139,7 +139,8 @@ fn a_smaller_mtu_behind_a_router_is_learnt() {
             // The far end believes in 1500 bytes, so its MSS tells nothing.
             run("ip link set v0 mtu 1280");
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()
@@ -167,7 +168,8 @@ fn a_small_mtu_of_our_own_is_kept() {
             run("ip tuntap add dev t0 mode tun vnet_hdr");
             run("ip link set t0 mtu 1280");
             let stack = Stack::builder()
-                .tun("t0", &family.cidr(family.kernel()))
+                .tun("t0")
+                .host_address(family.cidr(family.kernel()))
                 .address(&family.cidr(family.ours()))
                 .gateway(family.kernel())
                 .build()

@@ -6,6 +6,7 @@ mod common;
 
 mod bulk;
 mod datagrams;
+mod descriptors;
 mod dual;
 mod errors;
 mod lifecycle;

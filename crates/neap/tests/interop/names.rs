@@ -20,7 +20,8 @@ fn stack(addresses: &'static [&'static str]) -> Stack {
         _ => Err(ErrorKind::NotFound.into()),
     };
     Stack::builder()
-        .tun("t0", &family.cidr(family.kernel()))
+        .tun("t0")
+        .host_address(family.cidr(family.kernel()))
         .address(&family.cidr(family.ours()))
         .resolver(resolver)
         .build()

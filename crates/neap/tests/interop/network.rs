@@ -28,7 +28,7 @@ fn first(stack: &Stack) -> InterfaceId {
 }
 
 /// Both ways over an open connection, each byte verified.
-fn exchange(ours: &mut neap::TcpStream, theirs: &mut TcpStream, len: u64) {
+pub(crate) fn exchange(ours: &mut neap::TcpStream, theirs: &mut TcpStream, len: u64) {
     let (there, back) = (Pattern(1), Pattern(2));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -59,8 +59,8 @@ fn tun_with(name: &str, address: &str, queues: usize) -> InterfaceConfig {
     let config = TunConfig { name: Some(name.into()), queues, ..TunConfig::default() };
     let tun = Tun::open(&config).expect("a TUN");
     let address = cidr(address);
-    let address = Some((address.ip, address.prefix.len()));
-    configure_link(name, &LinkConfig { address, ..LinkConfig::default() }).expect("an address");
+    let addresses = vec![(address.ip, address.prefix.len())];
+    configure_link(name, &LinkConfig { addresses, ..LinkConfig::default() }).expect("an address");
     InterfaceConfig::new(tun.into_device())
 }
 

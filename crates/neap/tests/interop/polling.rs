@@ -196,7 +196,12 @@ fn a_poller_leads_when_another_leader_leaves() {
 fn sockets_of_two_stacks_in_one_poller() {
     in_namespace(|| {
         let build = |name: &str, kernel: &str, ours: &str| {
-            neap::Stack::builder().tun(name, kernel).address(ours).build().expect("a stack")
+            neap::Stack::builder()
+                .tun(name)
+                .host_address(kernel)
+                .address(ours)
+                .build()
+                .expect("a stack")
         };
         let stacks =
             [build("t1", "10.1.0.1/24", "10.1.0.2/24"), build("t2", "10.2.0.1/24", "10.2.0.2/24")];

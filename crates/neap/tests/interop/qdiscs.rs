@@ -122,7 +122,8 @@ fn each_queue_has_a_qdisc_of_its_own() {
         let config = TunConfig { name: Some("t0".into()), queues: 2, ..TunConfig::default() };
         let (kernel, ours) = (Family::V4.kernel(), Family::V4.ours());
         let stack = Stack::builder()
-            .tun_with(config, &Family::V4.cidr(kernel))
+            .tun_with(config)
+            .host_address(Family::V4.cidr(kernel))
             .address(&Family::V4.cidr(ours))
             .qdisc("mq fq flow_limit 50")
             .build()

@@ -69,6 +69,8 @@ struct Tables {
     max_time_wait: usize,
     uses: PortUses,
     ephemeral: Ephemeral,
+    /// No further sockets are taken, and what there is comes to its end.
+    is_closing: bool,
     is_shut_down: bool,
 }
 
@@ -105,6 +107,7 @@ impl Demux {
                 max_time_wait: 0,
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
+                is_closing: false,
                 is_shut_down: false,
             }),
         }
@@ -261,7 +264,7 @@ impl Demux {
     ) -> Result<(), SocketError> {
         let local = listener.local();
         let mut tables = self.lock();
-        if tables.is_shut_down {
+        if tables.is_closing {
             return Err(SocketError::ShutDown);
         }
         tables.check(&Bound::new(local, listener.is_dual(), reuse), own)?;
@@ -284,7 +287,7 @@ impl Demux {
         salt: u64,
     ) -> Result<Arc<Bound>, SocketError> {
         let mut tables = self.lock();
-        if tables.is_shut_down {
+        if tables.is_closing {
             return Err(SocketError::ShutDown);
         }
         let is_chosen = local.port() == 0;
@@ -333,10 +336,23 @@ impl Demux {
         self.lock().connections.iter().cloned().collect()
     }
 
+    /// Refuses all further sockets, and hands out what is there.
+    pub(crate) fn begin_close(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
+        let mut tables = self.lock();
+        tables.is_closing = true;
+        let listeners = tables.listeners.drain().collect();
+        (tables.connections.iter().cloned().collect(), listeners)
+    }
+
+    /// Connections now, those in TIME_WAIT not counted.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.lock().connections.len()
+    }
+
     /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
     pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
         let mut tables = self.lock();
-        tables.is_shut_down = true;
+        (tables.is_closing, tables.is_shut_down) = (true, true);
         tables.time_wait.clear();
         tables.time_wait_entries.clear();
         tables.expiry.clear();
@@ -419,7 +435,7 @@ impl Tables {
     }
 
     fn insert(&mut self, key: FlowKey, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
-        if self.is_shut_down {
+        if self.is_closing {
             return Err(SocketError::ShutDown);
         }
         let tuple = socket.tuple();

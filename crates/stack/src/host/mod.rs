@@ -37,10 +37,13 @@ use neap_tcp::config::{Config, SysctlError};
 use neap_tcp::handshake::SynCookies;
 use neap_tcp::isn::Secrets;
 use neap_tcp::options::SocketOptions;
+use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
+use readiness::{Readiness, Ready};
 use registry::Registry;
 use shard::Shard;
 use std::sync::Arc;
+use std::task::Waker;
 use udp::UdpTable;
 
 /// Settings with which a [`Stack`](crate::stack::Stack) is made.
@@ -81,6 +84,10 @@ pub(crate) struct Host {
     /// The latest time that anybody told, for what happens without one.
     last_seen: AtomicU64,
     is_shut_down: AtomicBool,
+    /// New sockets are refused, and whoever waits for the last connection is told of its end.
+    is_closing: AtomicBool,
+    /// Readable when a host that closes has lost its last connection.
+    drained: Readiness,
 }
 
 impl core::fmt::Debug for Host {
@@ -124,6 +131,8 @@ impl Host {
             default_options: Arc::default(),
             last_seen: AtomicU64::new(0),
             is_shut_down: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            drained: Readiness::new(),
         };
         host.set_config(config.config);
         host
@@ -205,6 +214,33 @@ impl Host {
     /// Whether `address` is a broadcast address.
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         self.net.topology.locals().is_broadcast(address)
+    }
+
+    /// As [`Stack::begin_close`](crate::stack::Stack::begin_close).
+    pub(crate) fn begin_close(&self, now: Instant) -> usize {
+        self.is_closing.store(true, Ordering::SeqCst);
+        let (connections, listeners) = self.demux.begin_close();
+        let reset = listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
+        for socket in connections {
+            socket.with(self, now, |connection| match connection.state() {
+                State::SynSent => connection.abort(),
+                _ => connection.shutdown_write(),
+            });
+        }
+        reset
+    }
+
+    /// A connection has left the tables. A load, unless the host closes.
+    pub(crate) fn on_connection_end(&self) {
+        if self.is_closing.load(Ordering::SeqCst) && self.demux.open_connections() == 0 {
+            self.drained.signal(Ready::READABLE);
+        }
+    }
+
+    /// As [`Stack::register_drained`](crate::stack::Stack::register_drained).
+    pub(crate) fn register_drained(&self, waker: &Waker) -> bool {
+        let seen = self.drained.state();
+        self.demux.open_connections() > 0 && self.drained.register(seen, Ready::READABLE, waker)
     }
 
     /// Resets all connections, closes all sockets and refuses new ones.

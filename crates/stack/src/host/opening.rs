@@ -231,14 +231,16 @@ impl Host {
         u64::from(self.net.next_identification())
     }
 
-    /// Ends a listener, and resets the connections that nobody accepted.
-    pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) {
+    /// Ends a listener, and resets the connections that nobody accepted; how many there were.
+    pub(crate) fn close_listener(&self, listener: &Listener, now: Instant) -> usize {
         self.demux.unlisten(listener);
         self.registry.release(listener.cell.id());
         listener.cell.retire();
-        for child in listener.close() {
+        let children = listener.close();
+        for child in &children {
             child.abandon(self, now);
         }
+        children.len()
     }
 
     /// What a listener needs to judge a segment. `mtu` is that of the way to the peer, in bytes.

@@ -240,6 +240,7 @@ impl TcpState {
         }
         cx.host.registry.release(cx.socket.cell.id());
         cx.socket.cell.retire();
+        cx.host.on_connection_end();
         self.route = CachedRoute::default();
     }
 

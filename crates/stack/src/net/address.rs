@@ -3,6 +3,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
 /// Name of an interface of one host. Interfaces are counted from 0 in the order in which they were
@@ -34,8 +35,8 @@ impl Address {
         Ok(Self { ip, prefix: Prefix::new(ip, len)? })
     }
 
-    /// Why a host cannot have this address.
-    pub(crate) fn fault(&self) -> Option<AddressFault> {
+    /// Returns why a host cannot have this address; `None` if it can.
+    pub fn fault(&self) -> Option<AddressFault> {
         let is_shared_v4 = |ip| {
             let network = IpAddr::V4(ip) == self.prefix.network() && self.prefix.len() < 31;
             network || self.prefix.broadcast() == Some(ip)
@@ -67,8 +68,62 @@ impl FromStr for Address {
     }
 }
 
+/// Implements the conversions into an address or a prefix, which may be written in several ways.
+macro_rules! conversions {
+    ($type:ident, $from:expr) => {
+        impl TryFrom<(IpAddr, u8)> for $type {
+            type Error = PrefixError;
+            fn try_from((ip, len): (IpAddr, u8)) -> Result<Self, PrefixError> {
+                Self::new(ip, len)
+            }
+        }
+
+        impl TryFrom<&str> for $type {
+            type Error = PrefixError;
+            fn try_from(text: &str) -> Result<Self, PrefixError> {
+                text.parse()
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = PrefixError;
+            fn try_from(text: String) -> Result<Self, PrefixError> {
+                text.parse()
+            }
+        }
+
+        impl TryFrom<&String> for $type {
+            type Error = PrefixError;
+            fn try_from(text: &String) -> Result<Self, PrefixError> {
+                text.parse()
+            }
+        }
+
+        impl From<IpNet> for $type {
+            fn from(net: IpNet) -> Self {
+                $from(net.addr(), net.prefix_len())
+            }
+        }
+
+        impl From<Ipv4Net> for $type {
+            fn from(net: Ipv4Net) -> Self {
+                IpNet::V4(net).into()
+            }
+        }
+
+        impl From<Ipv6Net> for $type {
+            fn from(net: Ipv6Net) -> Self {
+                IpNet::V6(net).into()
+            }
+        }
+    };
+}
+
+conversions!(Address, |ip, len| Self { ip, prefix: Prefix::of(ip, len) });
+conversions!(Prefix, Self::of);
+
 /// Why a host cannot have an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressFault {
     /// `0.0.0.0` or `::`.
@@ -87,6 +142,8 @@ pub enum AddressFault {
     #[error("it is the network itself or its broadcast address, not a host in it")]
     Network,
 }
+
+neap_tcp::debug_as_display!(AddressFault);
 
 /// Prefix of addresses: the first `len` bits. All other bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,13 +187,18 @@ impl Prefix {
         if len > max {
             return Err(PrefixError::Length(len, max));
         }
+        Ok(Self::of(address, len))
+    }
+
+    /// The prefix of an address that is at least `len` bits long.
+    fn of(address: IpAddr, len: u8) -> Self {
         let network = match address {
             IpAddr::V4(v4) => {
                 IpAddr::V4(((u128::from(v4.to_bits()) & (mask(len) >> 96)) as u32).into())
             }
             IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(len)).into()),
         };
-        Ok(Self { network, len })
+        Self { network, len }
     }
 
     /// Returns the first address of the prefix.

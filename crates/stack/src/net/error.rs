@@ -8,7 +8,7 @@ pub use super::address::AddressFault;
 
 /// Why interfaces, addresses, routes or neighbours could not be changed as asked. Nothing has
 /// changed then.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetError {
     /// The interface never was, or was removed.
@@ -119,3 +119,5 @@ pub enum NetError {
         interface: InterfaceId,
     },
 }
+
+neap_tcp::debug_as_display!(NetError);
