@@ -9,7 +9,7 @@ use common::{Filter, WireConfig, World};
 use core::net::SocketAddr;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 use neap_tcp::counters::Counter;
 use neap_tcp::options::SocketOption;
 use neap_tcp::time::Nanos;
@@ -199,7 +199,8 @@ const ROWS: &[Row] = &[
             let _listener = listen(world, 80);
             set(world);
             let tcp = connect(world, 80).local_addr().port();
-            let udp = world.a.bind_udp("0.0.0.0:0".parse().unwrap(), false).unwrap();
+            let udp =
+                world.a.bind_udp("0.0.0.0:0".parse().unwrap(), UdpOptions::default()).unwrap();
             u64::from(tcp == 7) + u64::from(udp.local_addr().port() == 7)
         },
         expected: (0, 2),
@@ -218,7 +219,7 @@ const ROWS: &[Row] = &[
         value: "1",
         // The first fragment was there before the change.
         observe: |world, set| {
-            let socket = world.b.bind_udp(address(9), false).unwrap();
+            let socket = world.b.bind_udp(address(9), UdpOptions::default()).unwrap();
             let pieces = fragments(world);
             common::inject(&world.ab, world.now, pieces[0].clone());
             world.run(Nanos::from_millis(1));
@@ -297,7 +298,7 @@ fn fix_checksums(packet: &mut [u8], header: usize) {
 
 /// What a sends for a datagram of 3000 bytes; it does not arrive.
 fn fragments(world: &mut World) -> Vec<Bytes> {
-    let sender = world.a.bind_udp("0.0.0.0:0".parse().unwrap(), false).unwrap();
+    let sender = world.a.bind_udp("0.0.0.0:0".parse().unwrap(), UdpOptions::default()).unwrap();
     cut(&world.ab);
     world.ab.lock().unwrap().sent.clear();
     sender.send_to(world.now, Bytes::from_static(&[7; 3000]), Some(address(9))).unwrap();
@@ -309,7 +310,7 @@ fn fragments(world: &mut World) -> Vec<Bytes> {
 
 /// Whether a datagram arrives whose fragments come with `pause` between them.
 fn datagram_in_fragments(world: &mut World, pause: Nanos) -> u64 {
-    let socket = world.b.bind_udp(address(9), false).unwrap();
+    let socket = world.b.bind_udp(address(9), UdpOptions::default()).unwrap();
     for piece in fragments(world) {
         common::inject(&world.ab, world.now, piece);
         world.run(pause + Nanos::from_millis(1));

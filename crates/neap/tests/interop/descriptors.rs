@@ -53,8 +53,8 @@ fn hand_over(open: impl FnOnce(&UnixStream)) -> OwnedFd {
 fn open_tun(tap: bool) -> Device {
     let config = TunConfig { name: Some("t0".into()), tap, ..TunConfig::default() };
     let tun = Tun::open(&config).expect("a TUN");
-    let address = Some(("10.9.0.1".parse().expect("an address"), 24));
-    configure_link("t0", &LinkConfig { address, ..LinkConfig::default() }).expect("an address");
+    let addresses = vec![("10.9.0.1".parse().expect("an address"), 24)];
+    configure_link("t0", &LinkConfig { addresses, ..LinkConfig::default() }).expect("an address");
     tun.into_device()
 }
 
