@@ -118,3 +118,22 @@ pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The examples of the guide, compiled as tests.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! chapters {
+        ($($name:ident: $file:literal),+ $(,)?) => {
+            $(#[doc = include_str!(concat!("../../../guide/src/", $file))] struct $name;)+
+        };
+    }
+
+    chapters! {
+        Start: "start.md",
+        Nic: "nic.md",
+        Watch: "watch.md",
+        Change: "change.md",
+        Controller: "controller.md",
+        Extend: "extend.md",
+    }
+}

@@ -336,6 +336,7 @@ fn the_pages_name_files_that_there_are() {
         let text = read(&page);
         let paths = text.split(|c| is_no_part(c) && !"/.".contains(c));
         for path in paths.filter(|path| path.ends_with(".rs")) {
+            let path = path.trim_start_matches("../");
             let is_named =
                 |source: &String| source == path || source.ends_with(&format!("/{path}"));
             if !sources.iter().any(is_named) {
