@@ -1,6 +1,7 @@
 //! Settings of a connection, by sysctl name, with Linux's units and defaults.
 
-pub use crate::congestion::{Controllers, FrameRule, HyStartRule};
+use crate::congestion::Controllers;
+pub use crate::congestion::{FrameRule, HyStartRule};
 
 use thiserror::Error;
 
