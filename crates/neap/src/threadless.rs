@@ -6,6 +6,7 @@
 //! repeat them.
 
 pub use neap_stack::drop_reason::Drops;
+pub use neap_stack::event::Subscription;
 pub use neap_stack::socket::bound::BoundPort;
 pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
