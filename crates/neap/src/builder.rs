@@ -334,7 +334,7 @@ const EXAMPLE: &str = "give that of a host with its prefix length, for instance 
 /// What to do about an address of the kernel's end that is none.
 const HOST_EXAMPLE: &str = "give that of a host with its prefix length, for instance 10.9.0.1/24";
 
-/// What can be read as an IP address: an `IpAddr` of any kind, or its text.
+/// IP address for the builder: an `IpAddr` of any kind, or its text.
 pub trait ToIp: Debug + sealed::ToIp {}
 
 impl<T: Debug + sealed::ToIp> ToIp for T {}

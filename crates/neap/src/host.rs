@@ -61,7 +61,7 @@ impl<'a> Host<'a> {
         self.engine.stack.tcp_counters()
     }
 
-    /// One counter of TCP.
+    /// Returns one counter of TCP.
     pub fn tcp_counter(&self, counter: Counter) -> u64 {
         self.engine.stack.tcp_counter(counter)
     }
@@ -71,17 +71,17 @@ impl<'a> Host<'a> {
         self.engine.stack.ip_counters().iter().collect()
     }
 
-    /// One counter of IP, ICMP or UDP.
+    /// Returns one counter of IP, ICMP or UDP.
     pub fn ip_counter(&self, counter: IpCounter) -> u64 {
         self.engine.stack.ip_counters().get(counter)
     }
 
-    /// How many packets were dropped, for every reason that there is.
+    /// Returns how many packets were dropped, for every reason that there is.
     pub fn drops(&self) -> Vec<(DropReason, u64)> {
         self.engine.stack.drops().iter().collect()
     }
 
-    /// How many packets were dropped for one reason.
+    /// Returns how many packets were dropped for one reason.
     pub fn drops_for(&self, reason: DropReason) -> u64 {
         self.engine.stack.drops().get(reason)
     }
@@ -91,12 +91,12 @@ impl<'a> Host<'a> {
         self.engine.stack.receive_drops()
     }
 
-    /// How late the frames left that were held until their time.
+    /// Returns how late the frames left that were held until their departure.
     pub fn departures(&self) -> Departures {
         self.engine.stack.departures()
     }
 
-    /// How many sockets there are, by kind.
+    /// Returns how many sockets there are, by kind.
     pub fn usage(&self) -> Usage {
         self.engine.stack.usage()
     }

@@ -28,7 +28,8 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 bitflags::bitflags! {
-    /// What is waited for, how, and what came: the flags of `epoll_ctl(2)`, with their values.
+    /// Events to wait for, how to report them, and events that came: flags of `epoll_ctl(2)`, with
+    /// their values.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Events: u32 {
         /// Data, a connection to accept, or the end of the stream (`EPOLLIN`).
@@ -75,9 +76,9 @@ impl Events {
 /// Something that is ready (`struct epoll_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What was given to [`Poller::add`].
+    /// Token that was given to [`Poller::add`].
     pub token: u64,
-    /// What came, of what was asked for, and [`Events::ERR`] and [`Events::HUP`].
+    /// Events that came, of those asked for and of [`Events::ERR`] and [`Events::HUP`].
     pub events: Events,
 }
 

@@ -105,8 +105,7 @@ impl Resolver {
     }
 }
 
-/// What names the other end of a socket, or its own: addresses, or a name that the stack's resolver
-/// knows.
+/// Address or name of an end of a socket. The stack's resolver looks names up.
 ///
 /// It is what [`std::net::ToSocketAddrs`] is for the sockets of std, but it never asks the resolver
 /// of the machine: a name is looked up by what [`Builder::resolver`](crate::Builder::resolver) gave

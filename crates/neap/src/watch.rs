@@ -11,8 +11,8 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// What a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`] and [`UdpSocket`]
-/// of any stack, and whatever the kernel has a descriptor for.
+/// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`]
+/// and [`UdpSocket`] of any stack, and every descriptor of the kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}

@@ -158,7 +158,7 @@ impl core::fmt::Debug for QueuePair {
     }
 }
 
-/// What becomes of a link.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Packets pass.
@@ -169,7 +169,7 @@ pub enum LinkState {
     Gone,
 }
 
-/// What a device says of itself.
+/// State of a device, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkStatus {

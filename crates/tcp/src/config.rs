@@ -30,7 +30,8 @@ pub struct PortRange {
     pub high: u16,
 }
 
-/// How the round-trip bonus of autosizing is bounded (Linux 65466904b015, and its price).
+/// Bound of the round-trip bonus, by which autosizing makes frames larger on short paths (Linux
+/// 65466904b015).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TsoBonus {

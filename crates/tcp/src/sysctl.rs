@@ -13,7 +13,7 @@ const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 /// The names of all congestion controllers: read, not set.
 const AVAILABLE_CONGESTION_CONTROL: &str = "net.ipv4.tcp_available_congestion_control";
 
-/// What a change of a sysctl on a running stack acts on.
+/// Objects on which a change of a sysctl acts while the stack runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ActsOn {
@@ -44,7 +44,7 @@ impl fmt::Display for ActsOn {
     }
 }
 
-/// One sysctl: a row of the table of all settings.
+/// Sysctl, as a row of the table of all settings.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Sysctl {
@@ -52,11 +52,11 @@ pub struct Sysctl {
     pub name: &'static str,
     /// The unit of its values; empty for switches, names and plain numbers.
     pub unit: &'static str,
-    /// What its values look like.
+    /// Description of its values.
     pub values: &'static str,
-    /// What a change acts on while the stack runs.
+    /// Objects on which a change acts while the stack runs.
     pub acts_on: ActsOn,
-    /// What it does.
+    /// Description of what it does.
     pub about: &'static str,
     get: fn(&Config) -> String,
     /// `None` if the text is not what is expected; then nothing has changed.

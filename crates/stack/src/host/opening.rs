@@ -52,7 +52,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// What was asked of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
+/// Options of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpOptions {
     /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.

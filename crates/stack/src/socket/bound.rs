@@ -8,8 +8,8 @@ use crate::host::opening::ListenOptions;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-/// What `bind` leaves to a TCP socket: its address, which no other socket of the host gets until
-/// this is dropped. Made by [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
+/// Address that a TCP socket is bound to. No other socket of the host gets it until this is
+/// dropped. It is made by [`Stack::bind_tcp`](crate::stack::Stack::bind_tcp).
 #[derive(Debug)]
 pub struct BoundPort {
     bound: Arc<Bound>,

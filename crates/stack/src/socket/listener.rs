@@ -77,13 +77,13 @@ impl ListenerHandle {
         self.0.listener.local()
     }
 
-    /// What the listener is ready for ([`Ready::READABLE`]: to accept), and the generation to
+    /// Returns what the listener is ready for ([`Ready::READABLE`]: to accept), and the generation to
     /// register with.
     pub fn readiness(&self) -> ReadyState {
         self.0.listener.readiness.state()
     }
 
-    /// As [`TcpHandle::register`].
+    /// Registers a waker as [`TcpHandle::register`] does.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.listener.readiness.register(seen, interest, waker)

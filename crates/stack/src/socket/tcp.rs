@@ -196,13 +196,14 @@ impl TcpHandle {
         self.with(now, Connection::abort);
     }
 
-    /// What the socket is ready for, and the generation to register with.
+    /// Returns what the socket is ready for, and the generation to register with.
     pub fn readiness(&self) -> ReadyState {
         self.0.socket.readiness.state()
     }
 
-    /// Wakes `waker` when the socket becomes ready for any of `interest`, or that comes anew;
-    /// false, and nothing registered, if the socket has become ready for something since `seen`.
+    /// Registers `waker` for the next time that the socket becomes ready for any of `interest`, even
+    /// if it was ready before. Returns false and registers nothing if the socket has become ready
+    /// for something since `seen`.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.socket.readiness.register(seen, interest, waker)

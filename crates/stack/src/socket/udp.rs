@@ -198,12 +198,12 @@ impl UdpHandle {
         self.0.socket.clear_errors();
     }
 
-    /// What the socket is ready for, and the generation to register with.
+    /// Returns what the socket is ready for, and the generation to register with.
     pub fn readiness(&self) -> ReadyState {
         self.0.socket.readiness().state()
     }
 
-    /// As [`TcpHandle::register`](super::tcp::TcpHandle::register).
+    /// Registers a waker as [`TcpHandle::register`](super::tcp::TcpHandle::register) does.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.socket.readiness().register(seen, interest, waker)

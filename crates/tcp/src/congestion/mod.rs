@@ -143,7 +143,7 @@ pub struct AckSample {
     pub mss: u32,
     /// Rule for the size of frames.
     pub frame_rule: FrameRule,
-    /// How slow start is watched.
+    /// Method by which slow start ends before loss.
     pub hystart: HyStartRule,
 }
 

@@ -45,7 +45,7 @@ pub struct Estimates {
     pub rto: Nanos,
     /// The least timeout (`tcp_rto_min_us` when the connection was made).
     pub rto_min: Nanos,
-    /// What the `TSval` of a segment sent now would be.
+    /// `TSval` of a segment that is sent now.
     pub tsval: u32,
     /// `SO_RCVLOWAT`: bytes that the reader waits for.
     pub lowat: u32,

@@ -156,7 +156,7 @@ pub struct Deferral {
     pub max_segs: u32,
     /// Payload of a full segment, in bytes.
     pub mss: u32,
-    /// When the oldest unacknowledged frame left; `None` when nothing is in flight.
+    /// Departure of the oldest unacknowledged frame; `None` when nothing is in flight.
     pub oldest_sent: Option<Instant>,
     /// Smoothed round-trip time.
     pub srtt: Nanos,

@@ -9,13 +9,13 @@ use std::sync::Arc;
 /// The kinds that neap has, as errors list them.
 pub(super) const BUILT_IN: &str = "pfifo_fast, fq, fq_codel, codel, tbf and mq";
 
-/// What a qdisc of a user's own is made for.
+/// Place for which a qdisc of the user's own is made.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct QdiscSetup<'a> {
-    /// What [`Qdisc::config`] is to answer.
+    /// Value that [`Qdisc::config`] has to return.
     pub config: &'a QdiscConfig,
-    /// What the device can do.
+    /// Abilities of the device.
     pub capabilities: &'a Capabilities,
     /// Differs from queue to queue and cannot be guessed, for hashes of what peers choose.
     pub seed: u64,
