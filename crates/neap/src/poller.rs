@@ -226,10 +226,10 @@ const MAX_FILES: usize = 64;
 ///
 /// A poller has a descriptor ([`AsFd`]), for an epoll set of the program or the loop of a library.
 /// It is readable when [`wait`](Self::wait) may have something to report; the loop then calls
-/// `wait` with a timeout of zero. Such a call may find nothing, but no event is missed.
-/// Level-triggered sockets keep the descriptor readable as long as they are ready. While the thread
-/// sleeps in its own loop the worker threads of the stacks drive them, so what arrives costs one
-/// hop between threads; a thread that sleeps in `wait` drives them itself.
+/// `wait` with a timeout of zero. A call that finds nothing is possible, an event that is missed is
+/// not. Level-triggered sockets keep the descriptor readable as long as they are ready. While the
+/// thread sleeps in its own loop the worker threads of the stacks drive them, so what arrives costs
+/// one hop between threads; a thread that sleeps in `wait` drives them itself.
 ///
 /// ```no_run
 /// use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};

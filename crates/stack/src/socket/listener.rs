@@ -77,8 +77,8 @@ impl ListenerHandle {
         self.0.listener.local()
     }
 
-    /// Returns what the listener is ready for ([`Ready::READABLE`]: to accept), and the generation to
-    /// register with.
+    /// Returns what the listener is ready for ([`Ready::READABLE`]: to accept), and the generation
+    /// to register with.
     pub fn readiness(&self) -> ReadyState {
         self.0.listener.readiness.state()
     }

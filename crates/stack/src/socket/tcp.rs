@@ -201,9 +201,9 @@ impl TcpHandle {
         self.0.socket.readiness.state()
     }
 
-    /// Registers `waker` for the next time that the socket becomes ready for any of `interest`, even
-    /// if it was ready before. Returns false and registers nothing if the socket has become ready
-    /// for something since `seen`.
+    /// Registers `waker` for the next time that the socket becomes ready for any of `interest`,
+    /// even if it was ready before. Returns false and registers nothing if the socket has become
+    /// ready for something since `seen`.
     #[must_use = "false means: look again"]
     pub fn register(&self, seen: ReadyState, interest: Ready, waker: &Waker) -> bool {
         self.0.socket.readiness.register(seen, interest, waker)
