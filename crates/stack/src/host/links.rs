@@ -1,4 +1,4 @@
-//! What becomes of sockets, shards and subscribers when an interface changes or goes.
+//! Effects of a changed or removed interface on sockets, shards and subscribers.
 
 use super::Host;
 use crate::event::StackEvent;
@@ -57,7 +57,7 @@ impl Host {
         Ok(())
     }
 
-    /// What a look at the device of an interface has brought becomes known.
+    /// Tells sockets and subscribers what a look at the device of an interface has found.
     pub(crate) fn on_link_changes(
         &self,
         now: Instant,
