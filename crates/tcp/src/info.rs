@@ -181,7 +181,7 @@ impl fmt::Display for TcpInfo {
     /// Prints one line by the names of `ss -tin`, with units, and at its end where the bytes are
     /// and why the flow is not sending.
     ///
-    /// What is zero or not measured is left out, as `ss` does.
+    /// Values that are zero or not measured are left out, as by `ss`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.print_settings(f)?;
         self.print_path(f)?;
