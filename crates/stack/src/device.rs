@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, PartialChecksum};
 use bytes::Bytes;
+use core::net::IpAddr;
 use neap_tcp::time::Instant;
 
 /// Link layer of a device.
@@ -194,6 +195,15 @@ impl LinkStatus {
 pub trait LinkMonitor: Send {
     /// The state of the device now. What made the monitor's descriptor readable is taken.
     fn look(&mut self) -> LinkStatus;
+
+    /// Returns those of `addresses` that the kernel of the machine has, each with the name of the
+    /// kernel's interface. A stack cannot share an address with a kernel that sees its packets: the
+    /// kernel would answer too. Nothing is returned where no kernel is, or where it cannot be
+    /// asked.
+    fn taken(&mut self, addresses: &[IpAddr]) -> Vec<(IpAddr, String)> {
+        let _ = addresses;
+        Vec::new()
+    }
 
     /// Becomes readable when there is something new to see; `None` where only errors of the queues'
     /// descriptors tell.
