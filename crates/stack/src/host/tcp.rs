@@ -166,7 +166,7 @@ impl TcpState {
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
         let answer = f(&mut self.connection, cx.now, &mut egress);
-        let visit = Visit { now: cx.now, shard: cell.list().shard() };
+        let visit = Visit::new(cx.now, cell.list().shard());
         cx.host.on_undeliverable(visit, egress.into_undeliverable());
         answer
     }

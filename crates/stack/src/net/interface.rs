@@ -432,9 +432,14 @@ impl Interface {
         Output { verdict: Verdict::Queued, undeliverable: self.ask_neighbors(visit, hold) }
     }
 
+    /// Tells the device of what it has and was not told of; see [`Visit::has_more`].
+    pub(crate) fn flush(&self, shard: usize, now: Instant) {
+        self.port(shard).flush(now);
+    }
+
     /// Queues a frame that has its link header.
     fn enqueue(&self, visit: Visit, frame: Frame) -> Verdict {
-        let verdict = self.port(visit.shard).enqueue(frame, visit.now);
+        let verdict = self.port(visit.shard).enqueue_before(frame, visit.now, visit.has_more);
         if verdict == Verdict::Dropped {
             self.counters.drops.count(DropReason::QdiscDrop);
         }

@@ -247,7 +247,7 @@ impl Stack {
         link: LinkAddress,
     ) -> Result<(), NetError> {
         let interface = self.host.net.topology.interface(interface)?;
-        interface.add_neighbor(Visit { now, shard: 0 }, address, link)
+        interface.add_neighbor(Visit::new(now, 0), address, link)
     }
 
     /// Forgets a neighbour; what waits for it is dropped and counted (`ip neighbour del`).
