@@ -8,13 +8,13 @@ use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::fmt::{self, Debug};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use neap_device::{LinkConfig, Tun, TunConfig, configure_link, is_kernel_interface, kernel_owner};
+use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
-use neap_stack::interface::Address;
+use neap_stack::interface::{Address, check_addresses};
 use neap_stack::qdisc::Qdisc;
 use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::route::Prefix;
-use neap_stack::stack::StackConfig;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{CongestionControl, Controllers};
 use std::time::Duration;
@@ -122,7 +122,9 @@ impl Builder {
     ///
     /// It takes text such as `"10.9.0.2/24"`, an `IpNet` of the crate `ipnet`, a pair of `IpAddr`
     /// and prefix length, or an [`Address`]. [`build`](Self::build) refuses an address that no host
-    /// can have, one that was given twice, and one that the kernel has on this machine.
+    /// can have, one that was given twice, and one that the kernel has in the network namespace of
+    /// the device. The kernel cannot be asked about a device of another namespace (`Tun::from_fd`,
+    /// `Packet::from_fd`): then the address must be known to be free.
     #[must_use]
     pub fn address<A>(mut self, address: A) -> Self
     where
@@ -138,7 +140,8 @@ impl Builder {
     /// Adds a default route: packets that no other route takes go to this router. Repeat it for
     /// IPv4 and IPv6.
     ///
-    /// The router must be in the network of an own address.
+    /// The router must be in the network of an own address, or be a
+    /// [`host_address`](Self::host_address).
     #[must_use]
     pub fn gateway(mut self, router: impl ToIp) -> Self {
         if let Some(via) = self.read_ip("gateway", router) {
@@ -296,12 +299,20 @@ impl Builder {
         }
         let mut interfaces = Vec::new();
         if let Some(device) = self.device {
-            check_addresses(&self.addresses, &self.host_addresses, &device)?;
+            check_together(&self.addresses, &self.host_addresses, &device)?;
             let device = match device {
                 DeviceSpec::Device(device) => device,
                 DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
             };
             let mut interface = InterfaceConfig::new(device);
+            // The kernel's end is reached also where the prefix of the own address is but itself.
+            let is_near =
+                |host: &Address| self.addresses.iter().any(|own| own.prefix.contains(host.ip));
+            for host in self.host_addresses.iter().filter(|host| !is_near(host)) {
+                if self.addresses.iter().any(|own| own.ip.is_ipv4() == host.ip.is_ipv4()) {
+                    interface = interface.peer(host.ip);
+                }
+            }
             interface = self.addresses.into_iter().fold(interface, InterfaceConfig::address);
             for (prefix, via) in self.routes {
                 interface = interface.route(prefix, via);
@@ -381,53 +392,33 @@ mod sealed {
     }
 }
 
-/// Refuses addresses that cannot be those of a stack on this device.
-fn check_addresses(
+/// Refuses addresses that do not fit together. Those that the kernel has are refused when the
+/// device is open.
+fn check_together(
     own: &[Address],
     host: &[Address],
     device: &DeviceSpec,
 ) -> Result<(), BuildError> {
-    let refuse = |argument: &str, address: &Address, problem: String| {
-        Err(BuildError::Argument { argument: format!("{argument} {address}"), problem })
-    };
     if own.is_empty() {
         return Err(BuildError::NoAddress);
     }
-    for (argument, addresses, advice) in
-        [("address", own, EXAMPLE), ("host address", host, HOST_EXAMPLE)]
-    {
-        for (index, address) in addresses.iter().enumerate() {
-            if let Some(fault) = address.fault() {
-                return refuse(argument, address, format!("{fault}; {advice}"));
-            }
-            if addresses[..index].iter().any(|other| other.ip == address.ip) {
-                return refuse(argument, address, "it was given twice; leave one out".to_owned());
-            }
-        }
-    }
+    check_addresses(own).map_err(StackError::from)?;
+    check_addresses(host).map_err(BuildError::HostAddress)?;
+    let refuse = |argument: String, problem: &str| {
+        Err(BuildError::Argument { argument, problem: problem.to_owned() })
+    };
     if let Some(address) = host.first()
         && matches!(device, DeviceSpec::Device(_))
     {
         let problem = "only Builder::tun gives the kernel's end an address; for a device that is \
                        open, use neap::device::configure_link or ip address add";
-        return refuse("host address", address, problem.to_owned());
+        return refuse(format!("host address {address}"), problem);
     }
-    let is_of_kernel = match device {
-        DeviceSpec::Tun(_) => true,
-        DeviceSpec::Device(device) => is_kernel_interface(&device.name),
-    };
     for address in own {
         if host.iter().any(|host| host.ip == address.ip) {
             let problem = "it is the host address too; stack and kernel are two hosts on the link, \
                            give each its own";
-            return refuse("address", address, problem.to_owned());
-        }
-        if is_of_kernel && let Some(owner) = kernel_owner(address.ip) {
-            let problem = format!(
-                "the kernel has it on {owner} and would answer for it; give the stack another one, \
-                 or take it from the kernel (ip address del {address} dev {owner})"
-            );
-            return refuse("address", address, problem);
+            return refuse(format!("address {address}"), problem);
         }
     }
     Ok(())

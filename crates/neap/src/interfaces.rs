@@ -22,8 +22,9 @@ use thiserror::Error;
 pub struct InterfaceConfig {
     device: Device,
     addresses: Vec<Address>,
-    /// Where each route leads, and the router that takes its packets.
-    routes: Vec<(Prefix, IpAddr)>,
+    /// Where each route leads, and the router that takes its packets; `None` for the other end of
+    /// the link.
+    routes: Vec<(Prefix, Option<IpAddr>)>,
     mtu: Option<u16>,
     qdisc: Option<String>,
 }
@@ -35,7 +36,8 @@ impl InterfaceConfig {
         Self { device, addresses: Vec::new(), routes: Vec::new(), mtu: None, qdisc: None }
     }
 
-    /// Gives the interface an address. It may be called for several.
+    /// Gives the interface an address. It may be called for several. Adding the interface refuses
+    /// what [`Builder::address`](crate::Builder::address) refuses.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.addresses.push(address);
@@ -56,7 +58,17 @@ impl InterfaceConfig {
     /// Adds a route: packets to the network `prefix` go to the router `via`.
     #[must_use]
     pub fn route(mut self, prefix: Prefix, via: IpAddr) -> Self {
-        self.routes.push((prefix, via));
+        self.routes.push((prefix, Some(via)));
+        self
+    }
+
+    /// Says that a host outside of the networks of the own addresses is on the link, as the other
+    /// end of a TUN is where the own address is a `/32` (`ip address add OWN peer ADDRESS`). It can
+    /// then be the router of routes that are given after it.
+    #[must_use]
+    pub fn peer(mut self, address: IpAddr) -> Self {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        self.routes.push((Prefix::new(address, bits).expect("its own length"), None));
         self
     }
 
@@ -141,8 +153,7 @@ impl Engine {
             if let Some(qdisc) = qdisc {
                 self.stack.set_qdisc(clock::now(), id, &qdisc)?;
             }
-            routes.into_iter().try_for_each(|(prefix, via)| {
-                let gateway = Some(via);
+            routes.into_iter().try_for_each(|(prefix, gateway)| {
                 let route = Route { interface: id, gateway, mtu: None, pref_src: None };
                 Ok(self.stack.add_route(RouteEntry { prefix, metric: 0, route })?)
             })
@@ -212,8 +223,12 @@ impl Stack {
     /// Gives an interface one more address (`ip address add`), and the stack a route to its network
     /// unless there is one.
     ///
+    /// An address that the kernel has in the network namespace of the device is refused, as in
+    /// [`Builder::address`](crate::Builder::address).
+    ///
     /// # Errors
-    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`].
+    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`],
+    /// [`NetError::AddressTaken`].
     pub fn add_address(&self, interface: InterfaceId, address: Address) -> Result<(), NetError> {
         self.engine().stack.add_address(interface, address)
     }

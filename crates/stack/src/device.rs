@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, PartialChecksum};
 use bytes::Bytes;
+use core::net::IpAddr;
 use neap_tcp::time::Instant;
 
 /// Link layer of a device.
@@ -197,6 +198,16 @@ pub trait LinkMonitor: Send {
     /// Returns the state of the device now. Afterwards the monitor's descriptor is not readable
     /// until something changes again.
     fn look(&mut self) -> LinkStatus;
+
+    /// Returns those of `addresses` that the kernel of the machine has, each with the name of the
+    /// kernel's interface. It is empty where there is no kernel, or where it cannot be asked.
+    ///
+    /// A stack cannot share an address with a kernel that sees its packets: the kernel would answer
+    /// too.
+    fn taken(&mut self, addresses: &[IpAddr]) -> Vec<(IpAddr, String)> {
+        let _ = addresses;
+        Vec::new()
+    }
 
     /// Returns a descriptor that becomes readable when the state has changed. With `None` the stack
     /// looks only when the descriptor of a queue has an error.

@@ -66,6 +66,16 @@ pub enum StackEvent {
         /// The address.
         address: IpAddr,
     },
+    /// The kernel of the machine got an address that an interface of the stack has. The kernel
+    /// answers for it from then on, and resets the connections of the stack.
+    AddressTaken {
+        /// The interface.
+        interface: InterfaceId,
+        /// The address.
+        address: IpAddr,
+        /// Name of the kernel's interface.
+        owner: String,
+    },
     /// Events were lost because the subscriber did not take the earlier ones.
     Missed {
         /// The number of lost events.

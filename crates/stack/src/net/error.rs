@@ -15,12 +15,32 @@ pub enum NetError {
     #[error("there is no {0}: it was removed, or is of another stack")]
     NoInterface(InterfaceId),
     /// The address cannot be that of a host.
-    #[error("address {address}: {fault}; give one of a host with its prefix length")]
+    #[error(
+        "address {address}: {fault}; give that of a host with its prefix length, for instance \
+         10.9.0.2/24"
+    )]
     Address {
         /// The address that was given.
         address: Address,
         /// The reason why no host can have it.
         fault: AddressFault,
+    },
+    /// An address is twice among those of one interface.
+    #[error("address {address}: it was given twice; leave one out")]
+    AddressRepeated {
+        /// The second one.
+        address: Address,
+    },
+    /// The kernel of the machine has the address.
+    #[error(
+        "address {address}: the kernel has it on {owner} and would answer for it; give the stack \
+         another one, or take it from the kernel (ip address del {address} dev {owner})"
+    )]
+    AddressTaken {
+        /// What was given.
+        address: Address,
+        /// Name of the kernel's interface.
+        owner: String,
     },
     /// The interface has the address already.
     #[error("address {address}: {interface} has it already")]
