@@ -1,8 +1,8 @@
-//! What becomes of an interface of the kernel while a stack is on it.
+//! State of an interface of the kernel while a stack is on it.
 //!
-//! A netlink socket tells that some link or some address of the namespace has changed; what has
-//! become of the one in question is asked by its index, so that its name may change. So no message
-//! is parsed, and one that was lost (`ENOBUFS`) loses nothing.
+//! A netlink socket tells that some link of the namespace has changed. The monitor then asks the
+//! kernel for the state of its own interface, by index, since the name may change. So it parses no
+//! message, and a message that the kernel had no room for (`ENOBUFS`) is not missed.
 //!
 //! Cost: nothing while no link and no address of the namespace changes; four system calls for a
 //! look, and the list of the kernel's addresses to find those that are taken.
@@ -24,14 +24,14 @@ const CHANGES: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP
 /// What an interface needs to pass packets: it is enabled, and its link is there.
 const RUNNING: i32 = libc::IFF_UP | libc::IFF_RUNNING;
 
-/// What the stack's Ethernet address is to that of the interface.
+/// Relation of the stack's Ethernet address to that of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Station {
     /// There are no Ethernet addresses.
     None,
     /// It is the same.
     Same,
-    /// It is that of the other end of the link.
+    /// The stack is the other end of the link, with an address of its own.
     OtherEnd,
 }
 
@@ -93,7 +93,7 @@ impl Monitor {
         if self.is_tun {
             return sys::tun_interface(&self.device).is_err_and(|errno| errno == Errno::BADFD);
         }
-        // An error that is pending would be told again and again.
+        // Reading the pending error clears it; otherwise the descriptor would report it for ever.
         let _ = sys::int_option(&self.device, libc::SOL_SOCKET, libc::SO_ERROR);
         false
     }
@@ -101,7 +101,7 @@ impl Monitor {
     fn status(&self, ask: &OwnedFd) -> rustix::io::Result<LinkStatus> {
         let name = sys::name(ask, self.index)?;
         let is_running = sys::flags(ask, name)? & RUNNING == RUNNING;
-        // Without the bell nobody would tell when the link comes back.
+        // Without the bell the monitor could not see the link come back, so the link counts as up.
         let is_up = is_running || self.bell.is_none();
         let mut status = LinkStatus::new(if is_up { LinkState::Up } else { LinkState::Down });
         status.mtu = Some(sys::mtu(ask, name).map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX))?);
@@ -117,7 +117,7 @@ impl Monitor {
 
 impl LinkMonitor for Monitor {
     fn look(&mut self) -> LinkStatus {
-        // First: what changes from here on rings again.
+        // Taken first, so that a later change makes the descriptor readable again.
         self.take_messages();
         if self.is_detached() {
             return LinkStatus::new(LinkState::Gone);

@@ -11,7 +11,9 @@ use neap_tcp::options::OptionError;
 use std::io;
 use thiserror::Error;
 
-/// Why [`Builder::build`](crate::Builder::build) failed.
+/// Reason why [`Builder::build`](crate::Builder::build) made no stack.
+///
+/// `Debug` prints the same sentence as `Display`, so a `main` that returns the error is readable.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -32,19 +34,19 @@ pub enum BuildError {
     /// An address of the kernel's end that makes no sense.
     #[error("host {0}")]
     HostAddress(NetError),
-    /// A sysctl that cannot be set.
+    /// A sysctl is unknown or its value does not fit.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// A congestion controller that cannot be added.
+    /// The name of a congestion controller is refused.
     #[error(transparent)]
     CongestionControl(#[from] RegisterError),
-    /// A qdisc that there is not, or not with these parameters.
+    /// There is no such queueing discipline, or it does not take these parameters.
     #[error(transparent)]
     Qdisc(#[from] QdiscError),
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] neap_device::Error),
-    /// The host refuses its configuration.
+    /// An address, a route or the configuration of TCP is refused.
     #[error(transparent)]
     Stack(#[from] StackError),
     /// The system refuses threads or descriptors.

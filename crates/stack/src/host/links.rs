@@ -1,4 +1,4 @@
-//! What becomes of sockets, shards and subscribers when an interface changes or goes.
+//! Effects of a changed or removed interface on sockets, shards and subscribers.
 
 use super::Host;
 use crate::event::StackEvent;

@@ -28,7 +28,7 @@ const MIN_MTU_V4: u16 = 68;
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
 const MIN_MTU_V6: u16 = 1280;
 
-/// What an interface is made with.
+/// Values that an interface is made with.
 pub(crate) struct Parts {
     pub(crate) id: InterfaceId,
     pub(crate) name: String,
@@ -43,17 +43,17 @@ pub(crate) struct Parts {
     pub(crate) housekeeping: Arc<Housekeeping>,
 }
 
-/// What of an interface changes by a call.
+/// Settings of an interface that calls and its device change.
 #[derive(Debug)]
 struct Settings {
     addresses: Vec<Address>,
-    /// What the device takes.
+    /// MTU of the device, in bytes.
     device_mtu: u16,
-    /// What the interface was told to take at the most.
+    /// MTU that a call has set, in bytes.
     mtu_limit: u16,
-    /// What the interface was told to be.
+    /// Whether a call has enabled the interface.
     is_enabled: bool,
-    /// What the device says of its link.
+    /// Whether the device says that its link is up.
     has_link: bool,
     /// Addresses that the kernel of the machine had at the last look.
     taken: Vec<IpAddr>,
@@ -137,7 +137,7 @@ pub struct InterfaceInfo {
     pub neighbors: Vec<Neighbor>,
 }
 
-/// What a look at the device of an interface has brought.
+/// Changes that a look at the device of an interface has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkChanges {
     /// The link is up, or it is not.

@@ -119,8 +119,8 @@ impl Stack {
         Ok(())
     }
 
-    /// As [`look_at_link`](Self::look_at_link), of a device without a monitor whose state somebody
-    /// else knows.
+    /// Tells the stack the state of a device that has no monitor. It has the effects of
+    /// [`look_at_link`](Self::look_at_link).
     ///
     /// # Errors
     /// [`NetError::NoInterface`].
@@ -205,11 +205,11 @@ impl Stack {
         self.host.net.topology.add_route(entry)
     }
 
-    /// Adds a route in the place of that with the same prefix and metric, which is returned
+    /// Adds a route, and returns the route with the same prefix and metric that it replaces
     /// (`ip route replace`).
     ///
     /// # Errors
-    /// As [`add_route`](Self::add_route) without [`NetError::RouteExists`].
+    /// Those of [`add_route`](Self::add_route) without [`NetError::RouteExists`].
     pub fn replace_route(&self, entry: RouteEntry) -> Result<Option<RouteEntry>, NetError> {
         self.host.net.topology.replace_route(entry)
     }
