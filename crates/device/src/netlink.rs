@@ -1,4 +1,5 @@
-//! The rtnetlink requests that give an interface an address and list addresses (rtnetlink(7)).
+//! The rtnetlink requests that give an interface an address, list addresses, and tell what a TUN
+//! device is (rtnetlink(7)).
 
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
@@ -10,6 +11,8 @@ use std::time::Duration;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
@@ -28,6 +31,11 @@ const REACHABLE_TRIES: u32 = 200;
 const REACHABLE_STEP: Duration = Duration::from_millis(1);
 /// No duplicate address detection: it would keep the address unusable for a second.
 const IFA_F_NODAD: u8 = 0x02;
+/// Kinds of attributes have flags in the upper bits.
+const NLA_TYPE_MASK: u16 = 0x3fff;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_TUN_PI: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
@@ -93,21 +101,45 @@ fn first(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, messages.get(len.next_multiple_of(4)..).unwrap_or_default()))
 }
 
+/// The attributes of a message, each with its kind.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(rest.get(..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+        let value = rest.get(4..len)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & NLA_TYPE_MASK, value))
+    })
+}
+
+/// Whether the packets of the TUN device with this index have packet information in front (no
+/// `IFF_NO_PI`). `TUNGETIFF` does not tell: its `IFF_NOFILTER` is the same bit.
+pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
+    let socket = open()?;
+    let mut body = [0; 16];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    send(&socket, &message(RTM_GETLINK, NLM_F_REQUEST, &body), SendFlags::empty())?;
+    let mut reply = vec![0u8; 32 << 10];
+    let (len, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
+    let Some((RTM_NEWLINK, body, _)) = first(&reply[..len]) else { return Err(Errno::BADMSG) };
+    let within = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
+    let info = within(body.get(16..).unwrap_or_default(), IFLA_LINKINFO);
+    let data = info.and_then(|(_, info)| within(info, IFLA_INFO_DATA));
+    let pi = data.and_then(|(_, data)| within(data, IFLA_TUN_PI));
+    Ok(pi.is_some_and(|(_, value)| value == [1]))
+}
+
 /// The address that a `struct ifaddrmsg` and its attributes tell of, and the index of its
 /// interface.
 fn address_in(body: &[u8]) -> Option<(IpAddr, u32)> {
     let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
     let (mut own, mut peer) = (None, None);
-    let mut rest = body.get(8..)?;
-    while let Some(len) = rest.get(..2).and_then(|bytes| bytes.try_into().ok()) {
-        let len = usize::from(u16::from_ne_bytes(len));
-        let Some(value) = rest.get(4..len) else { break };
-        match u16::from_ne_bytes(rest[2..4].try_into().ok()?) {
+    for (kind, value) in attributes(body.get(8..)?) {
+        match kind {
             IFA_LOCAL => own = Some(value),
             IFA_ADDRESS => peer = Some(value),
             _ => {}
         }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     // On a link between two hosts the second is the other one's address.
     let bytes = own.or(peer)?;

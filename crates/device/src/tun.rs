@@ -15,6 +15,7 @@ use crate::arena::Arena;
 use crate::error::Error;
 use crate::link::Interface;
 use crate::monitor::{Monitor, Station, other_end};
+use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use crate::virtio;
 use neap_stack::device::{
@@ -31,6 +32,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 const PATH: &str = "/dev/net/tun";
+/// What [`Tun::from_fd`] takes.
+const WANTED: &str = "one of /dev/net/tun after TUNSETIFF with IFF_NO_PI";
 /// The name when none is given; the kernel puts the first free number in it.
 const NAME_PATTERN: &str = "neap%d";
 /// `MAX_TAP_QUEUES` of the kernel.
@@ -94,10 +97,7 @@ impl Tun {
     /// [`Error::NoTunDriver`], [`Error::Permission`], [`Error::Busy`], [`Error::OtherKind`],
     /// [`Error::BadName`], [`Error::OutOfRange`]. Each says what to do.
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
-        if !(1..=QUEUES_MAX).contains(&config.queues) {
-            let value = config.queues as u64;
-            return Err(Error::OutOfRange { option: "queues", value, range: "1 to 256" });
-        }
+        check_queues(config.queues)?;
         let mut name = config.name.clone().unwrap_or_else(|| NAME_PATTERN.to_owned());
         let mut queues = Vec::with_capacity(config.queues);
         for _ in 0..config.queues {
@@ -115,37 +115,51 @@ impl Tun {
     ///
     /// Whether it is TUN or TAP, and whether it has the virtio-net header (`IFF_VNET_HDR`), is read
     /// from the descriptor, which becomes non-blocking. Super-frames and partial checksums are
-    /// switched on if it has the header. The interface may be in another network namespace; then
-    /// its MTU is `mtu`, and of what becomes of it only its end is noticed. Otherwise MTU and link
-    /// are those of the interface, and `mtu` does not count.
+    /// switched on if it has the header. The interface may be in another network namespace. Then
+    /// its MTU is `mtu`, only its end is noticed of what becomes of it, and whoever opened it has
+    /// to have set `IFF_NO_PI`, which cannot be seen. Otherwise MTU and link are those of the
+    /// interface, and `mtu` does not count.
     ///
     /// # Errors
     /// [`Error::Descriptor`] if it is not a TUN or TAP device, belongs to no interface, or was
     /// opened without `IFF_NO_PI`. [`Error::UnknownMtu`] if the MTU is neither known nor given.
     pub fn from_fd(fd: OwnedFd, mtu: Option<u16>) -> Result<Self, Error> {
-        let wanted = "one of /dev/net/tun after TUNSETIFF with IFF_NO_PI";
-        let refused = |found| Error::Descriptor { found, wanted };
-        let (name, flags) = sys::tun_interface(&fd).map_err(|errno| {
-            refused(match errno {
-                Errno::BADFD => "a TUN device that belongs to no interface",
-                _ => "not a TUN or TAP device",
-            })
-        })?;
-        if flags & libc::IFF_NO_PI == 0 {
-            return Err(refused("a TUN device with packet information in front of packets"));
+        Self::from_fds(vec![fd], mtu)
+    }
+
+    /// Takes over a TUN or TAP device as [`from_fd`](Self::from_fd), with several queues: each
+    /// descriptor is one of them (`IFF_MULTI_QUEUE`).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for no descriptor or more than 256; [`Error::Descriptor`] also if they
+    /// are not all of one device; those of [`from_fd`](Self::from_fd).
+    pub fn from_fds(fds: Vec<OwnedFd>, mtu: Option<u16>) -> Result<Self, Error> {
+        check_queues(fds.len())?;
+        let (name, flags) = Self::identity(&fds[0])?;
+        let namespace = |fd| namespace_of(fd).ok();
+        for fd in &fds[1..] {
+            if Self::identity(fd)?.0 != name || namespace(fd) != namespace(&fds[0]) {
+                let found = "a queue of another TUN device than the first";
+                return Err(Error::Descriptor { found, wanted: "queues of one device" });
+            }
         }
-        let name = name.to_text();
         let failed = |call| move |errno: Errno| Error::of(call, "the descriptor", errno);
-        let status = rustix::fs::fcntl_getfl(&fd).map_err(failed("F_GETFL"))?;
-        rustix::fs::fcntl_setfl(&fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
-        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
         let has_header = flags & libc::IFF_VNET_HDR != 0;
-        if has_header {
-            switch_offload_on(&fd, &name)?;
+        for fd in &fds {
+            let status = rustix::fs::fcntl_getfl(fd).map_err(failed("F_GETFL"))?;
+            rustix::fs::fcntl_setfl(fd, status | OFlags::NONBLOCK).map_err(failed("F_SETFL"))?;
+            rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(failed("F_SETFD"))?;
+            if has_header {
+                switch_offload_on(fd, &name)?;
+            }
         }
-        let is_here = is_in_this_namespace(&fd).unwrap_or(false);
+        let is_here = is_in_this_namespace(&fds[0]).unwrap_or(false);
         let interface = if is_here { Some(Interface::named(&name)?) } else { None };
         let index = interface.as_ref().map(Interface::index).transpose()?;
+        if index.is_some_and(|index| netlink::has_packet_information(index).unwrap_or(false)) {
+            let found = "a TUN device with packet information in front of packets";
+            return Err(Error::Descriptor { found, wanted: WANTED });
+        }
         let known = interface.as_ref().map(Interface::mtu).transpose()?;
         let mtu = known.or(mtu).ok_or_else(|| Error::UnknownMtu { name: name.clone() })?;
         let config = TunConfig {
@@ -153,7 +167,19 @@ impl Tun {
             tap: flags & libc::IFF_TAP != 0,
             ..TunConfig::default()
         };
-        Self::over(name, vec![Arc::new(fd)], &config, index, mtu)
+        Self::over(name, fds.into_iter().map(Arc::new).collect(), &config, index, mtu)
+    }
+
+    /// The name and the flags of the device that a descriptor belongs to.
+    fn identity(fd: &OwnedFd) -> Result<(String, i32), Error> {
+        let (name, flags) = sys::tun_interface(fd).map_err(|errno| {
+            let found = match errno {
+                Errno::BADFD => "a TUN device that belongs to no interface",
+                _ => "not a TUN or TAP device",
+            };
+            Error::Descriptor { found, wanted: WANTED }
+        })?;
+        Ok((name.to_text(), flags))
     }
 
     /// The device over descriptors that are set up. `index` is that of the interface if it is in
@@ -207,6 +233,13 @@ impl Tun {
     }
 }
 
+fn check_queues(queues: usize) -> Result<(), Error> {
+    if (1..=QUEUES_MAX).contains(&queues) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange { option: "queues", value: queues as u64, range: "1 to 256" })
+}
+
 fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {
     let interface =
         InterfaceName::new(name).ok_or_else(|| Error::BadName { name: name.to_owned() })?;
@@ -248,9 +281,14 @@ fn switch_offload_on(fd: &OwnedFd, name: &str) -> Result<(), Error> {
 /// Whether the interface of a TUN device is in the network namespace of this thread; the system may
 /// refuse to tell.
 fn is_in_this_namespace(fd: &OwnedFd) -> rustix::io::Result<bool> {
-    let theirs = rustix::fs::fstat(sys::tun_namespace(fd)?)?;
     let ours = rustix::fs::stat("/proc/thread-self/ns/net")?;
-    Ok((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
+    Ok(namespace_of(fd)? == (ours.st_dev, ours.st_ino))
+}
+
+/// The network namespace of the interface of a TUN device, as device and inode of its file.
+fn namespace_of(fd: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
+    let theirs = rustix::fs::fstat(sys::tun_namespace(fd)?)?;
+    Ok((theirs.st_dev, theirs.st_ino))
 }
 
 fn queue_pair(fd: Arc<OwnedFd>, offload: bool) -> QueuePair {

@@ -6,8 +6,10 @@ use neap_stack::device::{Completed, Completion, Device, Medium, QueuePair, RxChe
 use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Instant;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+use std::os::fd::AsRawFd;
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
@@ -209,5 +211,24 @@ fn a_persistent_device_stays() {
         drop(Tun::open(&config).expect("a device"));
         run("ip link show stays0");
         Tun::open(&TunConfig { persistent: false, ..config }).expect("joined");
+    });
+}
+
+#[test]
+fn a_descriptor_with_packet_information_is_refused() {
+    in_namespace(|| {
+        let file = File::options().read(true).write(true).open("/dev/net/tun").expect("TUN");
+        // SAFETY: all members of the struct are plain numbers, for which zeros are good.
+        let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+        request.ifr_ifru.ifru_flags = libc::IFF_TUN as libc::c_short;
+        // SAFETY: the request reads and writes one `ifreq`, which outlives the call.
+        let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+        let error = Tun::from_fd(file.into(), None).expect_err("four bytes in front");
+        let text = error.to_string();
+        assert!(
+            text.contains("packet information in front") && text.contains("IFF_NO_PI"),
+            "{text}"
+        );
     });
 }

@@ -9,6 +9,7 @@ mod http_client;
 #[path = "../../examples/http_server.rs"]
 mod http_server;
 
+mod events;
 mod http;
 mod names;
 mod sockets;

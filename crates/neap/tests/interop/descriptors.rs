@@ -125,6 +125,48 @@ fn a_tun_that_was_handed_over_here_follows_its_interface() {
     });
 }
 
+#[test]
+fn all_queues_of_a_tun_are_taken_over() {
+    in_namespace(|| {
+        let open = |name: &str, queues| {
+            let config = TunConfig { name: Some(name.into()), queues, ..TunConfig::default() };
+            Tun::open(&config).expect("a TUN").into_device()
+        };
+        let queue = |device: &Device, index: usize| {
+            let descriptor = device.queues[index].descriptor.as_ref().expect("a descriptor");
+            descriptor.try_clone().expect("a descriptor")
+        };
+        let there = Elsewhere::new();
+        let queues = there.run(|| {
+            let device = open("t0", 2);
+            let addresses = vec![("10.9.0.1".parse().expect("an address"), 24)];
+            let config = LinkConfig { addresses, ..LinkConfig::default() };
+            configure_link("t0", &config).expect("an address");
+            vec![queue(&device, 0), queue(&device, 1)]
+        });
+        let device = Tun::from_fds(queues, Some(1500)).expect("a TUN").into_device();
+        assert_eq!(device.queues.len(), 2);
+        let stack = stack(device);
+        let listener = there.run(|| TcpListener::bind("10.9.0.1:0").expect("bind"));
+        let mut pairs: Vec<_> = (0..16).map(|_| connect(&stack, &listener)).collect();
+        for (ours, theirs) in &mut pairs {
+            exchange(ours, theirs, 64 << 10);
+        }
+        let sent = &stack.host().interfaces()[0].ports;
+        assert!(sent.len() == 2 && sent.iter().all(|port| port.frames > 0), "{sent:?}");
+
+        // Queues of two devices are no device, also if both have one name.
+        let (here, other) = (open("t0", 1), open("t1", 1));
+        let far = there.run(|| open("t1", 1));
+        for pair in [[queue(&here, 0), queue(&other, 0)], [queue(&other, 0), queue(&far, 0)]] {
+            let error = Tun::from_fds(pair.into(), Some(1500)).expect_err("two devices");
+            assert!(error.to_string().contains("of another TUN device"), "{error}");
+        }
+        let error = Tun::from_fds(Vec::new(), None).expect_err("no queues");
+        assert!(matches!(error, Error::OutOfRange { option: "queues", value: 0, .. }), "{error}");
+    });
+}
+
 fn packet_socket(kind: SocketType) -> OwnedFd {
     socket_with(AddressFamily::PACKET, kind, SocketFlags::CLOEXEC, None).expect("a socket")
 }

@@ -72,6 +72,17 @@ fn pair_over(stack: &Stack, kernel: &str) -> (neap::TcpStream, TcpStream) {
     (ours, theirs)
 }
 
+/// A stack on one end of a veth pair, whose other end is elsewhere.
+fn over_veth(own: &[&str]) -> (Elsewhere, Stack) {
+    let there = Elsewhere::new();
+    veth(&there);
+    there.run(|| add_address("v1", "10.9.0.1/24"));
+    let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
+    let builder = Stack::builder().device(device);
+    let stack = own.iter().fold(builder, |builder, address| builder.address(*address));
+    (there, stack.build().expect("a stack"))
+}
+
 #[test]
 fn a_second_device_comes_and_goes() {
     in_namespace(|| {
@@ -212,17 +223,9 @@ fn a_tun_that_goes_down_and_comes_back_resumes_its_flows() {
 #[test]
 fn a_veth_that_goes_down_and_comes_back_resumes_its_flows() {
     in_namespace(|| {
-        let there = Elsewhere::new();
-        veth(&there);
-        there.run(|| add_address("v1", "10.9.0.1/24"));
-        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
-        let stack =
-            Stack::builder().device(device).address("10.9.0.2/24").build().expect("a stack");
+        let (there, stack) = over_veth(&["10.9.0.2/24"]);
         let events = stack.events().expect("descriptors");
-        let listener = there.run(|| std::net::TcpListener::bind("10.9.0.1:0").expect("bind"));
-        let address = listener.local_addr().expect("an address");
-        let ours = neap::TcpStream::connect(&stack, address).expect("connect");
-        let (theirs, _) = listener.accept().expect("accept");
+        let (ours, theirs) = there.run(|| pair_over(&stack, "10.9.0.1"));
         resumes(&stack, &events, "v0", (ours, theirs));
     });
 }
@@ -274,16 +277,8 @@ fn a_tun_that_is_deleted_is_told_to_sockets_and_events() {
 #[test]
 fn a_veth_that_is_deleted_is_told_to_sockets_and_events() {
     in_namespace(|| {
-        let there = Elsewhere::new();
-        veth(&there);
-        there.run(|| add_address("v1", "10.9.0.1/24"));
-        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
-        let stack =
-            Stack::builder().device(device).address("10.9.0.2/24").build().expect("a stack");
-        let listener = there.run(|| std::net::TcpListener::bind("10.9.0.1:0").expect("bind"));
-        let address = listener.local_addr().expect("an address");
-        let ours = neap::TcpStream::connect(&stack, address).expect("connect");
-        let _theirs = listener.accept().expect("accept");
+        let (there, stack) = over_veth(&["10.9.0.2/24"]);
+        let (ours, _theirs) = there.run(|| pair_over(&stack, "10.9.0.1"));
         is_told(&stack, ours, "ip link del v0", "10.9.0.200");
     });
 }
@@ -291,22 +286,14 @@ fn a_veth_that_is_deleted_is_told_to_sockets_and_events() {
 #[test]
 fn frames_follow_the_ethernet_address_of_the_kernel_s_device() {
     in_namespace(|| {
-        let there = Elsewhere::new();
-        veth(&there);
-        there.run(|| add_address("v1", "10.9.0.1/24"));
-        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
-        let stack =
-            Stack::builder().device(device).address("10.9.0.2/24").build().expect("a stack");
+        let (there, stack) = over_veth(&["10.9.0.2/24"]);
         run("ip link set v0 address 02:00:00:00:00:77");
         let is_new = |stack: &Stack| {
             let medium = stack.host().interfaces()[0].capabilities.medium;
             medium == neap::device::Medium::Ethernet([2, 0, 0, 0, 0, 0x77])
         };
         eventually(|| is_new(&stack), |is_new| *is_new);
-        let listener = there.run(|| std::net::TcpListener::bind("10.9.0.1:0").expect("bind"));
-        let address = listener.local_addr().expect("an address");
-        let mut ours = neap::TcpStream::connect(&stack, address).expect("connect");
-        let (mut theirs, _) = listener.accept().expect("accept");
+        let (mut ours, mut theirs) = there.run(|| pair_over(&stack, "10.9.0.1"));
         exchange(&mut ours, &mut theirs, 1 << 20);
         let known = there.run(|| run("ip neighbour show 10.9.0.2"));
         assert!(known.contains("02:00:00:00:00:77"), "{known}");
@@ -316,13 +303,7 @@ fn frames_follow_the_ethernet_address_of_the_kernel_s_device() {
 #[test]
 fn an_address_that_the_kernel_gets_later_is_told() {
     in_namespace(|| {
-        let there = Elsewhere::new();
-        veth(&there);
-        there.run(|| add_address("v1", "10.9.0.1/24"));
-        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
-        let addresses = ["10.9.0.2/24", "fd00:9::2/64"];
-        let builder = addresses.into_iter().fold(Stack::builder(), neap::Builder::address);
-        let stack = builder.device(device).build().expect("a stack");
+        let (_there, stack) = over_veth(&["10.9.0.2/24", "fd00:9::2/64"]);
         let events = stack.events().expect("descriptors");
         let interface = first(&stack);
         let is_taken = |event: &StackEvent| matches!(event, StackEvent::AddressTaken { .. });
