@@ -11,6 +11,7 @@ use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::socket::udp::SendDatagram;
 use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
@@ -139,6 +140,45 @@ fn a_full_way_down_pushes_datagrams_back() {
     assert!(send(&world).is_ok());
     world.run(SECOND);
     assert_eq!(client.bytes_below(), 0);
+}
+
+#[test]
+fn the_device_is_told_once_of_a_batch_of_datagrams() {
+    for ethernet in [false, true] {
+        let wire = WireConfig { ethernet, ..WireConfig::default() };
+        let mut world = World::new(&wire);
+        let server = world.b.bind_udp(address("10.0.0.2:53"), UdpOptions::default()).unwrap();
+        let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+        client.connect(Some(server.local_addr())).unwrap();
+        client.send_to(world.now, Bytes::from_static(b"resolves the neighbour"), None).unwrap();
+        world.run(Nanos::from_millis(100));
+        let flushes = |world: &World| world.ab.lock().unwrap().flushes;
+        // One of the datagrams travels in fragments.
+        let datagram = |n: usize| SendDatagram {
+            data: vec![n as u8; if n == 7 { 4000 } else { n }].into(),
+            to: None,
+            from: None,
+        };
+        for (count, told) in [(1, 1), (2, 1), (20, 1)] {
+            let before = flushes(&world);
+            let (sent, outcome) = client.send_batch(world.now, (0..count).map(datagram));
+            assert_eq!((sent, outcome), (count, Ok(())));
+            assert_eq!(flushes(&world) - before, told, "{count} datagrams");
+            world.run(Nanos::from_millis(100));
+        }
+        let mut received = 0;
+        while server.recv_from().is_ok() {
+            received += 1;
+        }
+        assert_eq!(received, 1 + 1 + 2 + 20);
+        // A batch that ends early is told of, too.
+        let before = flushes(&world);
+        let too_long = SendDatagram { data: vec![0; 70_000].into(), ..datagram(0) };
+        let batch = [datagram(1), datagram(2), too_long];
+        let (sent, outcome) = client.send_batch(world.now, batch);
+        assert_eq!((sent, outcome), (2, Err(SocketError::MessageTooLong)));
+        assert_eq!(flushes(&world) - before, 1);
+    }
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Host {
                 tuple.local_port = self.demux.choose_port(&tuple)?;
             }
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let visit = Visit { now, shard };
+            let visit = Visit::new(now, shard);
             let open = |setup| Connection::connect(now, setup);
             match self.open(visit, tuple, options.clone(), CachedRoute::default(), open) {
                 // Another thread took the port in between.
@@ -144,7 +144,7 @@ impl Host {
         mut route: CachedRoute,
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let Visit { now, shard } = visit;
+        let Visit { now, shard, .. } = visit;
         let shard = &self.shards[shard % self.shards.len()];
         let cell = shard.cell(self.registry.reserve());
         let id = cell.id();

@@ -189,7 +189,7 @@ impl Shard {
 
     /// One round.
     fn work(&self, driver: &mut Driver, host: &Host, now: Instant) -> Round {
-        let visit = Visit { now, shard: self.list.shard() };
+        let visit = Visit::new(now, self.list.shard());
         let mut had_event = false;
         for queue in &driver.queues {
             had_event |= queue.port.run(now);
@@ -342,7 +342,7 @@ impl Target {
                 if work.contains(Work::CLOSE) {
                     host.close_listener(listener, now);
                 }
-                let visit = Visit { now, shard: listener.cell.list().shard() };
+                let visit = Visit::new(now, listener.cell.list().shard());
                 listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
                     host.send_orphan(visit, tuple, 0, segment);
                 });

@@ -88,7 +88,7 @@ impl Settle for TcpState {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
         }
-        // The way was looked for above: none leads past the interface.
+        // The route was refreshed above, so no other way is left if it was lost with the interface.
         if debt.lost.is_some_and(|interface| self.route.was_lost_with(interface)) {
             self.connection.on_network_down();
         }
@@ -166,7 +166,7 @@ impl TcpState {
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
         let answer = f(&mut self.connection, cx.now, &mut egress);
-        let visit = Visit { now: cx.now, shard: cell.list().shard() };
+        let visit = Visit::new(cx.now, cell.list().shard());
         cx.host.on_undeliverable(visit, egress.into_undeliverable());
         answer
     }
@@ -200,7 +200,7 @@ impl TcpState {
             if !is_filled(slice) && !is_last {
                 continue;
             }
-            // A record ends with the last byte of all.
+            // The record ends with the last byte of the last slice.
             let part = if is_last { flags } else { WriteFlags::MORE };
             match self.send(cx, slice, part) {
                 Ok(taken) => {
@@ -210,7 +210,7 @@ impl TcpState {
                     }
                 }
                 Err(WriteError::Failed(error)) if done > 0 => {
-                    // It is told by the next call.
+                    // The next call returns the error.
                     self.connection.set_error(Some(error));
                     break;
                 }

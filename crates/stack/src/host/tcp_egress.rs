@@ -40,7 +40,7 @@ impl<'a> TcpEgress<'a> {
         let shard = cell.list().shard();
         Self {
             host,
-            visit: Visit { now, shard },
+            visit: Visit::new(now, shard),
             tuple,
             cell,
             path: PathTraits::of(route.get(), shard),

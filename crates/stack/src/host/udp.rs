@@ -10,7 +10,8 @@ use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::frame::{DATAGRAM, Headers};
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, OutgoingDatagram};
-use crate::net::interface::InterfaceId;
+use crate::net::interface::{Interface, InterfaceId};
+use crate::net::topology::NextHop;
 use crate::stats::IpCounter;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
@@ -34,6 +35,9 @@ pub const DEFAULT_BUFFER: u32 = 212_992;
 
 /// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
 const OVERHEAD: u32 = 640;
+
+/// The shard whose ports datagrams leave by.
+const SHARD: usize = 0;
 
 /// Received datagram.
 #[derive(Clone, Debug)]
@@ -71,6 +75,40 @@ struct Sending {
     route: CachedRoute,
     /// Where `route` leads.
     route_to: Option<IpAddr>,
+    /// The device hears of all frames of the batch together.
+    batch: Option<Batch>,
+}
+
+/// The interface whose device has frames of a batch that it was not told of. It is told when this
+/// is dropped, or when the batch goes on through another interface.
+struct Batch {
+    now: Instant,
+    interface: Option<Arc<Interface>>,
+}
+
+impl Batch {
+    /// A frame was given to the interface that `route` leads through.
+    fn hold(&mut self, route: &CachedRoute) {
+        let Some(NextHop::Neighbor(interface, _)) = route.get().map(|route| &route.next_hop) else {
+            return;
+        };
+        if !self.interface.as_ref().is_some_and(|held| Arc::ptr_eq(held, interface)) {
+            self.flush();
+            self.interface = Some(interface.clone());
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(interface) = self.interface.take() {
+            interface.flush(SHARD, self.now);
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.flush();
+    }
 }
 
 struct UdpState {
@@ -555,13 +593,14 @@ impl UdpSocket {
     }
 
     /// Sends datagrams in their order until one is refused. How many were sent, and why the next
-    /// one was not.
+    /// one was not. The device is told once of all that leave by one interface.
     pub(crate) fn send_batch(
         &self,
         host: &Host,
         now: Instant,
         datagrams: impl Iterator<Item = SendDatagram>,
     ) -> (usize, Result<(), SocketError>) {
+        let is_batch = datagrams.size_hint().1 != Some(1);
         let mut way = {
             let mut state = lock(&self.state);
             if state.is_closed {
@@ -574,6 +613,7 @@ impl UdpSocket {
                 has_error: state.error.is_some(),
                 route_to: state.remote.map(|remote| remote.ip()),
                 route: core::mem::take(&mut state.route),
+                batch: is_batch.then_some(Batch { now, interface: None }),
             }
         };
         let (mut sent, mut outcome) = (0, Ok(()));
@@ -588,7 +628,7 @@ impl UdpSocket {
             let mut state = lock(&self.state);
             // Another thread may have connected the socket elsewhere meanwhile.
             if state.remote == way.remote {
-                state.route = way.route;
+                state.route = core::mem::take(&mut way.route);
             }
         }
         (sent, outcome)
@@ -698,8 +738,12 @@ impl UdpSocket {
             credit: Some(TxCredit::charge(&self.account, bytes)),
         };
         host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
-        let visit = Visit { now, shard: 0 };
-        let sent = host.net.send_datagram(visit, &mut way.route, datagram);
+        let visit = Visit::new(now, SHARD);
+        let has_more = way.batch.is_some();
+        let sent = host.net.send_datagram(Visit { has_more, ..visit }, &mut way.route, datagram);
+        if let (Some(batch), Ok(_)) = (&mut way.batch, &sent) {
+            batch.hold(&way.route);
+        }
         let verdict = sent.as_ref().map_or(Verdict::Dropped, |output| output.verdict);
         if verdict == Verdict::Dropped {
             host.net.counters.ip.add(IpCounter::UdpSndbufErrors, 1);

@@ -45,6 +45,16 @@ const LOOPBACK_FRAMES: usize = 1000;
 pub(crate) struct Visit {
     pub(crate) now: Instant,
     pub(crate) shard: usize,
+    /// More frames follow at once, so the device need not be told of this one yet
+    /// (`netdev_xmit_more`). Whoever sets this flushes the ports in the end.
+    pub(crate) has_more: bool,
+}
+
+impl Visit {
+    /// A visit whose frames the device hears of one by one.
+    pub(crate) fn new(now: Instant, shard: usize) -> Self {
+        Self { now, shard, has_more: false }
+    }
 }
 
 /// Random numbers of a [`Net`].
@@ -227,7 +237,7 @@ mod tests {
         let due = net.housekeeping.deadline();
         assert_eq!(due, START + reassembly::Config::default().time);
         assert!(net.housekeeping.take_due(due));
-        let (next, _) = net.expire(Visit { now: due, shard: 0 });
+        let (next, _) = net.expire(Visit::new(due, 0));
         assert_eq!(next, Instant::FAR_FUTURE);
         assert_eq!(net.counters.drops.get(DropReason::FragmentTimeout), 1);
     }

@@ -215,6 +215,8 @@ struct Drain<'a> {
     kick: bool,
     /// The device had completed frames.
     had_completed: bool,
+    /// More frames follow at once: the device is told of all together.
+    has_more: bool,
 }
 
 /// The device's sending half, and what is on its way into it.
@@ -286,6 +288,13 @@ impl Port {
     /// Queues a frame, and drains the queue if no thread does so already. After
     /// [`Verdict::Dropped`] the frame is gone and counted.
     pub fn enqueue(&self, frame: Frame, now: Instant) -> Verdict {
+        self.enqueue_before(frame, now, false)
+    }
+
+    /// Queues a frame as [`enqueue`](Self::enqueue) does. If the caller `has_more` frames, the
+    /// device is not told of this one until it is full, or until the next frame without `has_more`
+    /// or [`flush`](Self::flush); the caller sees to one of them.
+    pub(crate) fn enqueue_before(&self, frame: Frame, now: Instant, has_more: bool) -> Verdict {
         let Some(mut device) = self.device.try_own() else {
             let verdict = self.queue(frame, now);
             self.visit(now, |debt| {
@@ -294,7 +303,7 @@ impl Port {
             });
             return verdict;
         };
-        let mut round = Drain::new(self, now, false);
+        let mut round = Drain { has_more, ..Drain::new(self, now, false) };
         let may_bypass = self.can_bypass.load(Acquire)
             && self.backlog.load(Acquire) == 0
             && device.pieces.is_empty()
@@ -322,6 +331,11 @@ impl Port {
         // driver shall not spin on a time that has passed.
         self.next.store(Instant::FAR_FUTURE.as_nanos(), Release);
         self.post(Drain::new(self, now, true), |debt| debt.reap = true)
+    }
+
+    /// Tells the device of the frames that it has and was not told of yet.
+    pub(crate) fn flush(&self, now: Instant) {
+        self.visit(now, |debt| debt.run = true);
     }
 
     fn visit(&self, now: Instant, add: impl FnOnce(&mut Debt)) {
@@ -435,7 +449,7 @@ impl Port {
             self.backlog.store(queue.len(), Release);
             waiting
         };
-        // The drop of a credit wakes a socket: not under the lock.
+        // Dropping a credit wakes a socket, so the frames are dropped after the lock.
         let lost = waiting.len() as u64;
         drop(waiting);
         self.visit(now, |debt| debt.close = true);
@@ -500,7 +514,8 @@ impl core::fmt::Debug for Port {
 
 impl<'a> Drain<'a> {
     fn new(port: &'a Port, now: Instant, is_driver: bool) -> Self {
-        Self { port, now, quota: QUOTA, is_driver, kick: false, had_completed: false }
+        let (quota, kick, had_completed, has_more) = (QUOTA, false, false, false);
+        Self { port, now, quota, is_driver, kick, had_completed, has_more }
     }
 
     /// Publishes what there is to wait for.
@@ -558,6 +573,8 @@ impl Settle for Transmitter {
 
     fn settle(&mut self, debt: Debt, round: &mut Drain<'_>) {
         self.stats.deferred += debt.deferred;
+        // Others' frames do not wait for this caller's next one.
+        round.has_more = false;
         if let Some(is_up) = debt.link {
             self.is_up = is_up;
         }
@@ -611,7 +628,9 @@ impl Transmitter {
     /// Sends what may go, then tells the driver what is left to wait for.
     fn drain(&mut self, round: &mut Drain<'_>) {
         let next = self.send_all(round);
-        if core::mem::take(&mut self.needs_flush) {
+        // A full device completes nothing that it was not told of.
+        if self.needs_flush && !(round.has_more && self.has_room()) {
+            self.needs_flush = false;
             self.tx.flush(round.now);
         }
         let holds = self.ring_frames > 0;

@@ -50,6 +50,8 @@ pub(crate) struct Direction {
     pub(crate) sent: Vec<Bytes>,
     /// Priority of each of the frames.
     pub(crate) priorities: Vec<u8>,
+    /// How often the device was told of frames.
+    pub(crate) flushes: usize,
 }
 
 pub(crate) type Shared = Arc<Mutex<Direction>>;
@@ -79,7 +81,9 @@ impl TxQueue for Tx {
         Ok(())
     }
 
-    fn flush(&mut self, _now: Instant) {}
+    fn flush(&mut self, _now: Instant) {
+        self.0.lock().unwrap().flushes += 1;
+    }
 
     fn reap(&mut self, now: Instant) -> Completed {
         let mut done = Vec::new();

@@ -174,6 +174,25 @@ fn an_empty_qdisc_is_passed_by_and_counted() {
 }
 
 #[test]
+fn a_device_is_told_once_of_frames_with_more_behind_them() {
+    let world = World::new(3, capabilities(Completion::OnWire)).without_bql();
+    let before = |flow| {
+        world.port.enqueue_before(Frame { flow, ..test_frame(100) }, ZERO, true);
+        let ring = world.ring.lock().unwrap();
+        (ring.taken.len(), ring.flushes)
+    };
+    assert_eq!((before(0), before(1)), ((1, 0), (2, 0)));
+    world.port.flush(ZERO);
+    assert_eq!(world.ring.lock().unwrap().flushes, 1);
+    world.port.flush(ZERO);
+    assert_eq!(world.ring.lock().unwrap().flushes, 1, "nothing was left to tell");
+    assert_eq!((before(2), before(3)), ((3, 1), (3, 2)), "a full ring is told at once");
+    world.complete(3, ZERO);
+    world.enqueue([4]);
+    assert_eq!(world.ring.lock().unwrap().flushes, 4, "one round each of completion and frame");
+}
+
+#[test]
 fn a_full_ring_puts_frames_back_in_order_until_it_is_reaped() {
     let world = World::new(2, capabilities(Completion::OnWire)).without_bql();
     world.enqueue(0..5);
