@@ -13,6 +13,12 @@ pub enum Error {
          (--device /dev/net/tun)"
     )]
     NoTunDriver,
+    /// The owner and the mode of `/dev/net/tun` keep this user out, whatever its capabilities.
+    #[error(
+        "this user may not open /dev/net/tun: run as root, or let others open it \
+         (chmod 666 /dev/net/tun); a namespace of your own does not help here"
+    )]
+    TunNode,
     /// The process lacks a capability.
     #[error(
         "{action} needs {capability}: run as root, or in a namespace of your own (unshare -rn)"

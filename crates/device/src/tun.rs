@@ -94,8 +94,8 @@ impl Tun {
     /// until [`configure_link`](crate::configure_link).
     ///
     /// # Errors
-    /// [`Error::NoTunDriver`], [`Error::Permission`], [`Error::Busy`], [`Error::OtherKind`],
-    /// [`Error::BadName`], [`Error::OutOfRange`]. Each says what to do.
+    /// [`Error::NoTunDriver`], [`Error::TunNode`], [`Error::Permission`], [`Error::Busy`],
+    /// [`Error::OtherKind`], [`Error::BadName`], [`Error::OutOfRange`]. Each says what to do.
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
         check_queues(config.queues)?;
         let mut name = config.name.clone().unwrap_or_else(|| NAME_PATTERN.to_owned());
@@ -246,6 +246,8 @@ fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error
     let mode = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::open(PATH, mode, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => Error::NoTunDriver,
+        // What lacks a capability opens the node, and fails at TUNSETIFF.
+        Errno::ACCESS => Error::TunNode,
         _ => Error::of("opening /dev/net/tun", PATH, errno),
     })?;
     let mut flags = libc::IFF_NO_PI | if config.tap { libc::IFF_TAP } else { libc::IFF_TUN };

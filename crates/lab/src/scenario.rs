@@ -25,7 +25,7 @@
 //! let run = experiment.run(&vec![], &|_| {})?;
 //! let runs = [(vec![], run.figures)];
 //! assert!(experiment.judge(&runs)?.iter().all(|verdict| verdict.holds));
-//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod build;
@@ -131,12 +131,8 @@ impl<'a> Experiment<'a> {
     /// Runs one combination. `progress` is told the share that is done.
     ///
     /// # Errors
-    /// [`RunError`], or [`ScenarioError`] if the values contradict each other.
-    pub fn run(
-        &self,
-        choice: &Choice,
-        progress: &dyn Fn(f64),
-    ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
+    /// [`RunError`] says why there are no figures.
+    pub fn run(&self, choice: &Choice, progress: &dyn Fn(f64)) -> Result<Run, RunError> {
         self.run_watched(choice, progress, Watch::default())
     }
 
@@ -150,7 +146,7 @@ impl<'a> Experiment<'a> {
         choice: &Choice,
         progress: &dyn Fn(f64),
         watch: Watch<'_>,
-    ) -> Result<Run, Box<dyn core::error::Error + Send + Sync>> {
+    ) -> Result<Run, RunError> {
         let (source, scenario) = self.source.chosen(choice)?;
         if scenario.oracles.is_some() {
             self.check(choice, u64::MAX).map_err(RunError::Broken)?;
@@ -162,7 +158,7 @@ impl<'a> Experiment<'a> {
                 }
                 error
             })?;
-        Ok(built.run(&scenario, progress, watch)?)
+        built.run(&scenario, progress, watch)
     }
 
     /// Runs one combination with every oracle on, and beyond its end until nothing is left to

@@ -71,7 +71,7 @@ to = "b"
 ///
 /// # Errors
 /// A fault in the scenario, or in a run of it.
-pub(crate) fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut controllers = Controllers::default();
     controllers.register("gentle", || Box::new(Gentle))?;
     let extensions = Extensions { controllers, ..Extensions::default() };

@@ -83,7 +83,7 @@ pub(crate) fn short_first(setup: &QdiscSetup<'_>) -> Box<dyn Qdisc> {
 ///
 /// # Errors
 /// A fault in the scenario, or in a run of it.
-pub(crate) fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut qdiscs = QdiscKinds::default();
     qdiscs.register("short_first", short_first)?;
     let extensions = Extensions { qdiscs, ..Extensions::default() };

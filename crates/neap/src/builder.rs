@@ -70,10 +70,12 @@ impl Stack {
 
 impl Builder {
     /// Runs the stack on this device. Each queue of the device gets a worker thread.
+    ///
+    /// A stack has one such device; more come by [`interface`](Self::interface).
     #[must_use]
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = Some(DeviceSpec::Device(device));
-        self
+    pub fn device(self, device: Device) -> Self {
+        let argument = format!("device {:?}", device.name);
+        self.runs_on(argument, DeviceSpec::Device(device))
     }
 
     /// Runs the stack on the TUN device of this name. [`build`](Self::build) makes the device if
@@ -87,8 +89,17 @@ impl Builder {
 
     /// Runs the stack on a TUN as [`tun`](Self::tun) does, with every setting of the device.
     #[must_use]
-    pub fn tun_with(mut self, config: TunConfig) -> Self {
-        self.device = Some(DeviceSpec::Tun(config));
+    pub fn tun_with(self, config: TunConfig) -> Self {
+        let argument = format!("tun {:?}", config.name.as_deref().unwrap_or_default());
+        self.runs_on(argument, DeviceSpec::Tun(config))
+    }
+
+    fn runs_on(mut self, argument: String, device: DeviceSpec) -> Self {
+        if self.device.is_some() {
+            let problem = "there is a device already; add a second one with Builder::interface";
+            self.refuse(argument, problem.to_owned());
+        }
+        self.device = Some(device);
         self
     }
 
@@ -350,9 +361,10 @@ impl Builder {
 const V4_ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const V6_ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 /// What to do about an address that is none.
-const EXAMPLE: &str = "give that of a host with its prefix length, for instance 10.9.0.2/24";
+const EXAMPLE: &str = "give the address of a host with its prefix length, for instance 10.9.0.2/24";
 /// What to do about an address of the kernel's end that is none.
-const HOST_EXAMPLE: &str = "give that of a host with its prefix length, for instance 10.9.0.1/24";
+const HOST_EXAMPLE: &str =
+    "give the address of a host with its prefix length, for instance 10.9.0.1/24";
 
 /// IP address for the builder: an `IpAddr` of any kind, or its text.
 pub trait ToIp: Debug + sealed::ToIp {}
@@ -421,7 +433,36 @@ fn check_together(
             return refuse(format!("address {address}"), problem);
         }
     }
+    if let Some((address, host)) = without_a_link(own, host) {
+        let problem = format!(
+            "it is not in the network of the host address {host}, so neither could send to the \
+             other; give both an address of one network"
+        );
+        return refuse(format!("address {address}"), &problem);
+    }
     Ok(())
+}
+
+/// An own address and one of the kernel's end, if no two of their family are in one network.
+///
+/// An address that is a network by itself (`/32`, `/128`) says nothing: it gets its routes later.
+fn without_a_link<'a>(
+    own: &'a [Address],
+    host: &'a [Address],
+) -> Option<(&'a Address, &'a Address)> {
+    host.iter().find_map(|host| {
+        let of_family = |address: &&Address| address.ip.is_ipv4() == host.ip.is_ipv4();
+        let stands_alone =
+            |own: &Address| own.prefix.len() == if own.ip.is_ipv4() { 32 } else { 128 };
+        let meets = |address: &Address| {
+            stands_alone(address)
+                || host.prefix.contains(address.ip)
+                || address.prefix.contains(host.ip)
+        };
+        let first = own.iter().find(of_family)?;
+        let is_met = own.iter().filter(of_family).any(meets);
+        (!is_met).then_some((first, host))
+    })
 }
 
 fn open_tun(config: &TunConfig, host_addresses: &[Address]) -> Result<Device, BuildError> {

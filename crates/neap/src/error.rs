@@ -4,10 +4,10 @@ use neap_stack::error::NetError;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
 use neap_stack::stack::StackError;
-use neap_tcp::config::SysctlError;
 use neap_tcp::congestion::RegisterError;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::options::OptionError;
+use neap_tcp::sysctl::SysctlError;
 use std::io;
 use thiserror::Error;
 
@@ -41,7 +41,7 @@ pub enum BuildError {
     #[error(transparent)]
     CongestionControl(#[from] RegisterError),
     /// There is no such queueing discipline, or it does not take these parameters.
-    #[error(transparent)]
+    #[error("qdisc: {0}")]
     Qdisc(#[from] QdiscError),
     /// The device could not be opened.
     #[error(transparent)]

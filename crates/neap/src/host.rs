@@ -13,20 +13,37 @@ use neap_stack::stats::IpCounter;
 use neap_tcp::config::Config;
 use neap_tcp::counters::Counter;
 use neap_tcp::lateness::Departures;
+use std::fmt;
 use std::sync::Arc;
 
 /// The figures of a running stack: flows, interfaces, routes, counters, drops.
 ///
 /// [`Stack::host`](crate::Stack::host) gives one. It only reads: nothing of the stack can be
 /// changed through it. Each call answers for the moment of the call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Host<'a> {
     engine: &'a Engine,
+}
+
+impl fmt::Debug for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show("Host", f)
+    }
 }
 
 impl<'a> Host<'a> {
     pub(crate) fn new(engine: &'a Engine) -> Self {
         Self { engine }
+    }
+
+    /// Prints the interfaces with their addresses, under this name.
+    pub(crate) fn show(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(name);
+        for interface in self.interfaces() {
+            let addresses = interface.addresses.iter().map(ToString::to_string);
+            shown.field(&interface.name, &addresses.collect::<Vec<_>>());
+        }
+        shown.finish_non_exhaustive()
     }
 
     /// Returns every TCP connection with its state, its figures and the places of its bytes (`ss

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::host::Host;
 use neap_posix::{Fd, Process};
 use neap_stack::wait::Drive;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,10 +20,16 @@ use std::time::Duration;
 /// Dropping it resets all connections, ends the threads and closes the devices; sockets that are
 /// still held then fail with `ConnectionAborted`. [`close`](Self::close) lets connections end
 /// first.
-#[derive(Debug)]
 pub struct Stack {
     engine: Arc<Engine>,
     workers: Vec<JoinHandle<()>>,
+}
+
+/// Shows the interfaces with their addresses. [`Stack::host`] has the figures.
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.host().show("Stack", f)
+    }
 }
 
 impl Stack {

@@ -3,7 +3,8 @@
 use core::net::IpAddr;
 use neap_script::settings::QDISC_SYSCTL;
 use neap_stack::qdisc::config::QdiscConfig;
-use neap_tcp::config::{Config, SysctlError};
+use neap_tcp::config::Config;
+use neap_tcp::sysctl::SysctlError;
 use std::collections::BTreeMap;
 use thiserror::Error;
 

@@ -3,8 +3,6 @@
 use crate::congestion::Controllers;
 pub use crate::congestion::{FrameRule, HyStartRule};
 
-use thiserror::Error;
-
 /// Memory that one buffer costs beside its payload (`SKB_TRUESIZE` of an empty buffer in Linux).
 pub const BUFFER_OVERHEAD: u32 = 896;
 
@@ -322,27 +320,3 @@ impl Default for Config {
         }
     }
 }
-
-/// Error of reading or setting a sysctl.
-#[derive(Clone, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SysctlError {
-    /// There is no sysctl of this name.
-    #[error("unknown sysctl {0}")]
-    Unknown(String),
-    /// The sysctl can only be read.
-    #[error("{0} can only be read")]
-    ReadOnly(String),
-    /// The value cannot be parsed or is out of range.
-    #[error("{name}: {value:?} is not {expected}")]
-    Value {
-        /// Name of the sysctl.
-        name: String,
-        /// The value that was given.
-        value: String,
-        /// What it should have been.
-        expected: String,
-    },
-}
-
-crate::debug_as_display!(SysctlError);

@@ -2,10 +2,11 @@
 //! with what a change acts on.
 
 use crate::config::{
-    BufferSizes, Config, HyStartRule, PortRange, SmallQueueRule, SysctlError, TsoBonus, TsoDefer,
+    BufferSizes, Config, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer,
 };
 use core::fmt;
 use core::str::FromStr;
+use thiserror::Error;
 
 /// The controller of connections that choose none.
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
@@ -62,6 +63,30 @@ pub struct Sysctl {
     /// `None` if the text is not what is expected; then nothing has changed.
     set: fn(&mut Config, &str) -> Option<()>,
 }
+
+/// Error of reading or setting a sysctl.
+#[derive(Clone, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SysctlError {
+    /// There is no sysctl of this name.
+    #[error("unknown sysctl {name}{hint}", name = .0, hint = hint(.0))]
+    Unknown(String),
+    /// The sysctl can only be read.
+    #[error("{0} can only be read")]
+    ReadOnly(String),
+    /// The value cannot be parsed or is out of range.
+    #[error("{name}: {value:?} is not {expected}")]
+    Value {
+        /// Name of the sysctl.
+        name: String,
+        /// The value that was given.
+        value: String,
+        /// What it should have been.
+        expected: String,
+    },
+}
+
+crate::debug_as_display!(SysctlError);
 
 /// What a kind of value should look like.
 macro_rules! expected {
@@ -427,6 +452,24 @@ fn find(name: &str) -> Option<&'static Sysctl> {
     SYSCTLS.iter().find(|sysctl| sysctl.name == name)
 }
 
+/// What to do about an unknown name: the name that was meant, if one is near.
+fn hint(name: &str) -> String {
+    let dotted = name.trim().replace('/', ".");
+    let distance = |known: &&Sysctl| {
+        // A name without its directory is as near as can be.
+        let is_tail = known.name.rsplit('.').next() == Some(&*dotted);
+        if is_tail { 0 } else { strsim::osa_distance(known.name, &dotted) }
+    };
+    let nearest = SYSCTLS.iter().map(|known| (distance(&known), known.name)).min();
+    match nearest {
+        Some((0..=FARTHEST, known)) => format!(": did you mean {known}?"),
+        _ => String::new(),
+    }
+}
+
+/// Most changed letters between a name and the one that was meant.
+const FARTHEST: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,6 +477,17 @@ mod tests {
 
     fn names() -> impl Iterator<Item = &'static str> {
         Config::sysctls().iter().map(|sysctl| sysctl.name)
+    }
+
+    #[test]
+    fn an_unknown_name_says_which_one_was_meant() {
+        for typo in ["net.ipv4.tcp_sac", "net/ipv4/tcp_sack", "tcp_sack", " net.ipv4.tcp_sack "] {
+            let error = Config::default().set(typo, "1").expect_err("unknown").to_string();
+            let expected = format!("unknown sysctl {typo}: did you mean net.ipv4.tcp_sack?");
+            assert_eq!(error, expected);
+        }
+        let error = SysctlError::Unknown("vm.swappiness".into()).to_string();
+        assert_eq!(error, "unknown sysctl vm.swappiness");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
+use super::source::ScenarioError;
 use super::units::{Share, Speed, Time};
 use crate::link::ENDS;
 use crate::report::{Capture, Recorder, Recording, Watch};
@@ -25,7 +26,11 @@ pub struct Run {
 
 /// Reason why a run has no figures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
+    /// The values of the combination contradict each other.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// A host spins: it always has more to do, and time does not pass.
     #[error(transparent)]
     Fault(#[from] Fault),
