@@ -130,6 +130,19 @@ impl TcpStream {
         self.socket.set_linger(linger)
     }
 
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
+    }
+
     /// Reads what is there.
     ///
     /// # Errors
@@ -508,5 +521,18 @@ impl TcpListener {
     /// The address that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
     }
 }

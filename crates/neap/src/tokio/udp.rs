@@ -265,6 +265,19 @@ impl UdpSocket {
         self.socket.peer_addr()
     }
 
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
+    }
+
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket.take_error()
