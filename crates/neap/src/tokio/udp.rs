@@ -1,11 +1,11 @@
 //! UDP under tokio.
 
-use super::wait::Direction;
+use super::wait::{self, Direction};
 use super::{drive, names};
 use crate::blocking::{self, Datagram, READ_READY, WRITE_READY};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
-use ::tokio::io::ReadBuf;
+use ::tokio::io::{Interest, ReadBuf, Ready};
 use core::net::SocketAddr;
 use neap_stack::stack::UdpOptions;
 use std::future::ready;
@@ -13,8 +13,8 @@ use std::io;
 use std::task::{Context, Poll};
 
 /// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is; what
-/// [`neap::UdpSocket`](crate::UdpSocket) has not, this has not either. Several tasks may use it at
-/// once.
+/// [`neap::UdpSocket`](crate::UdpSocket) has not, this has not either, nor the calls with `_buf` in
+/// their names. Several tasks may use it at once.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: blocking::UdpSocket,
@@ -215,6 +215,53 @@ impl UdpSocket {
     /// As [`recv_from`](Self::recv_from).
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
+    }
+
+    /// Waits until the socket is ready for anything that `interest` names, and says for what.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        wait::ready_for(self.socket.handle(), interest).await
+    }
+
+    /// Calls `f`, which uses the socket without waiting, if the socket is ready for anything that
+    /// `interest` names.
+    ///
+    /// # Errors
+    /// That of `f`; `WouldBlock` if the socket is not ready.
+    pub fn try_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::try_io(self.socket.handle(), interest, f)
+    }
+
+    /// Calls `f`, which uses the socket without waiting, whenever the socket becomes ready for
+    /// anything that `interest` names, until `f` returns something else than `WouldBlock`.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub async fn async_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::async_io(self.socket.handle(), interest, f).await
+    }
+
+    /// Waits for a datagram, without the peer's address, and leaves it to be received again.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(len, _)| len)
+    }
+
+    /// Copies a datagram if there is one, and leaves it to be received again.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from); `WouldBlock` if there is none.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.socket.try_peek(buf)
     }
 
     /// Waits until there is a datagram, or an error.
