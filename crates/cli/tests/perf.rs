@@ -634,10 +634,45 @@ fn errors_of_the_command_line_say_what_to_do() {
             (&["-c", KERNEL, "-i", "100"], "0.1 to 60"),
             (&["-c", KERNEL, "--qdisc", "htb"], "there are pfifo_fast, fq"),
             (&["-c", KERNEL, "--qdisc", "fq horizon soon"], "a time, such as 5ms"),
+            (&["-c", "10.200.0.1"], "is the address right, and is there a way to it?"),
+            (&["-c", KERNEL, "--sysctl", "net.ipv4.tcp_congestion_control=vegas"], "cubic, bbr"),
         ] {
             let output = ChildGuard::start(&mut world.neap(args)).output();
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && text.contains(hint), "{args:?}: {text}");
         }
+    });
+}
+
+/// What a program that fails says, without the hint to look for a server.
+fn complaint(command: &mut Command) -> String {
+    let output = ChildGuard::start(command).output();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !text.contains("is an iperf3 server running"), "{text}");
+    text
+}
+
+#[test]
+fn hints_fit_the_cause() {
+    in_namespace("hints_fit_the_cause", |world| {
+        let mut server = ChildGuard::start(&mut world.iperf3(&["-s", "-1", "--forceflush"]));
+        server.shows("Server listening");
+        let text = complaint(&mut world.neap(&["-c", KERNEL, "-C", "vegas"]));
+        assert!(text.contains("unknown congestion control \"vegas\": use one of"), "{text}");
+        drop(server);
+
+        let mut server = ChildGuard::start(&mut world.neap(&["-s"]));
+        server.shows("Server listening");
+        let text = complaint(&mut world.neap(&["-c", KERNEL]));
+        let hint = "t0 is in use, by this process or another: choose another name";
+        assert!(text.contains(hint), "{text}");
+        server.interrupt();
+        assert!(server.output().status.success());
+
+        // Addresses that do not fit are named before the device is opened.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(["perf", "-c", KERNEL, "--tun", "t0", "--address", "10.9.0.1/24"]);
+        let text = complaint(command.args(["--host-address", "10.9.0.1/24"]));
+        assert!(text.contains("address 10.9.0.1/24: it is the host address too"), "{text}");
     });
 }

@@ -23,7 +23,6 @@
 
 mod arena;
 mod error;
-mod kernel;
 mod link;
 mod monitor;
 mod netlink;
@@ -34,7 +33,6 @@ pub mod tun;
 mod virtio;
 
 pub use error::Error;
-pub use kernel::{is_kernel_interface, kernel_owner};
 pub use link::{LinkConfig, configure_link};
 pub use packet::{Packet, PacketConfig};
 pub use tun::{Tun, TunConfig};

@@ -1,32 +1,37 @@
-//! What becomes of an interface of the kernel while a stack is on it.
+//! State of an interface of the kernel while a stack is on it.
 //!
-//! A netlink socket tells that some link of the namespace has changed; what has become of the one
-//! in question is asked by its index, so that its name may change. So no message is parsed, and one
-//! that was lost (`ENOBUFS`) loses nothing.
+//! A netlink socket tells that some link of the namespace has changed. The monitor then asks the
+//! kernel for the state of its own interface, by index, since the name may change. So it parses no
+//! message, and a message that the kernel had no room for (`ENOBUFS`) is not missed.
 //!
-//! Cost: nothing while no link of the namespace changes; four system calls for a look.
+//! Cost: nothing while no link and no address of the namespace changes; four system calls for a
+//! look, and the list of the kernel's addresses to find those that are taken.
 
+use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use neap_stack::device::{LinkMonitor, LinkState, LinkStatus};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Messages taken at one look; more ring again.
 const MESSAGES_MAX: usize = 1000;
+/// The multicast groups of what is told.
+const CHANGES: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 /// What an interface needs to pass packets: it is enabled, and its link is there.
 const RUNNING: i32 = libc::IFF_UP | libc::IFF_RUNNING;
 
-/// What the stack's Ethernet address is to that of the interface.
+/// Relation of the stack's Ethernet address to that of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Station {
     /// There are no Ethernet addresses.
     None,
     /// It is the same.
     Same,
-    /// It is that of the other end of the link.
+    /// The stack is the other end of the link, with an address of its own.
     OtherEnd,
 }
 
@@ -40,9 +45,12 @@ pub(crate) fn other_end(mut address: [u8; 6]) -> [u8; 6] {
 /// Follows one interface of the kernel.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    /// Readable after a change of links in the namespace of the interface; `None` where that cannot
-    /// be had: then only the end of the device is told.
+    /// Readable after a change of links or addresses in the namespace of the interface; `None`
+    /// where that cannot be had: then only the end of the device is told.
     bell: Option<Arc<OwnedFd>>,
+    /// A netlink socket for requests in the namespace of the interface; `None` where that cannot be
+    /// had.
+    kernel: Option<Arc<OwnedFd>>,
     /// A descriptor of the device.
     device: Arc<OwnedFd>,
     /// A socket in the namespace of the interface, if there is one.
@@ -56,20 +64,18 @@ impl Monitor {
     /// Follows the interface of a TUN or TAP device, which is in the namespace of this thread if
     /// `index` is given.
     pub(crate) fn tun(device: Arc<OwnedFd>, index: Option<i32>, station: Station) -> Self {
-        let (mut bell, mut ask) = (None, None);
-        if index.is_some() {
-            bell = open_bell();
-            ask = open_socket();
-        }
-        Self { bell, device, ask, index: index.unwrap_or(0), station, is_tun: true }
+        let (bell, kernel) = open_sockets(index.is_some());
+        // Any socket can ask about links.
+        let ask = kernel.clone();
+        Self { bell, kernel, device, ask, index: index.unwrap_or(0), station, is_tun: true }
     }
 
     /// Follows the interface that an AF_PACKET socket is bound to; `is_here` says that it is in the
     /// namespace of this thread.
     pub(crate) fn packet(socket: Arc<OwnedFd>, index: i32, is_here: bool) -> Self {
-        let bell = if is_here { open_bell() } else { None };
+        let (bell, kernel) = open_sockets(is_here);
         let ask = Some(socket.clone());
-        Self { bell, device: socket, ask, index, station: Station::Same, is_tun: false }
+        Self { bell, kernel, device: socket, ask, index, station: Station::Same, is_tun: false }
     }
 
     fn take_messages(&self) {
@@ -87,7 +93,7 @@ impl Monitor {
         if self.is_tun {
             return sys::tun_interface(&self.device).is_err_and(|errno| errno == Errno::BADFD);
         }
-        // An error that is pending would be told again and again.
+        // Reading the pending error clears it; otherwise the descriptor would report it for ever.
         let _ = sys::int_option(&self.device, libc::SOL_SOCKET, libc::SO_ERROR);
         false
     }
@@ -95,7 +101,7 @@ impl Monitor {
     fn status(&self, ask: &OwnedFd) -> rustix::io::Result<LinkStatus> {
         let name = sys::name(ask, self.index)?;
         let is_running = sys::flags(ask, name)? & RUNNING == RUNNING;
-        // Without the bell nobody would tell when the link comes back.
+        // Without the bell the monitor could not see the link come back, so the link counts as up.
         let is_up = is_running || self.bell.is_none();
         let mut status = LinkStatus::new(if is_up { LinkState::Up } else { LinkState::Down });
         status.mtu = Some(sys::mtu(ask, name).map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX))?);
@@ -111,7 +117,7 @@ impl Monitor {
 
 impl LinkMonitor for Monitor {
     fn look(&mut self) -> LinkStatus {
-        // First: what changes from here on rings again.
+        // Taken first, so that a later change makes the descriptor readable again.
         self.take_messages();
         if self.is_detached() {
             return LinkStatus::new(LinkState::Gone);
@@ -123,19 +129,37 @@ impl LinkMonitor for Monitor {
         }
     }
 
+    fn taken(&mut self, addresses: &[IpAddr]) -> Vec<(IpAddr, String)> {
+        let Some(kernel) = &self.kernel else { return Vec::new() };
+        let theirs = netlink::addresses(kernel).unwrap_or_default();
+        // Each link has link-local addresses of its own.
+        let is_here = |ip: IpAddr, index| match ip {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => index == self.index.cast_unsigned(),
+            _ => true,
+        };
+        let theirs = theirs.into_iter().filter(|&(ip, index)| is_here(ip, index));
+        let same = theirs.filter(|(ip, _)| addresses.contains(ip));
+        let name = |index: u32| sys::name(kernel, index.cast_signed()).map(InterfaceName::to_text);
+        same.map(|(ip, index)| (ip, name(index).unwrap_or_else(|_| index.to_string()))).collect()
+    }
+
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.bell.clone()
     }
 }
 
+/// The socket that tells of changes, and the one for requests, if the interface is in the namespace
+/// of this thread.
+fn open_sockets(is_here: bool) -> (Option<Arc<OwnedFd>>, Option<Arc<OwnedFd>>) {
+    if !is_here {
+        return (None, None);
+    }
+    (open_bell(), netlink::open().ok().map(Arc::new))
+}
+
 fn open_bell() -> Option<Arc<OwnedFd>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).ok()?;
-    bind(&socket, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK.cast_unsigned())).ok()?;
+    bind(&socket, &SocketAddrNetlink::new(0, CHANGES.cast_unsigned())).ok()?;
     Some(Arc::new(socket))
-}
-
-fn open_socket() -> Option<Arc<OwnedFd>> {
-    let flags = SocketFlags::CLOEXEC;
-    socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).ok().map(Arc::new)
 }

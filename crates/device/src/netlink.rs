@@ -1,5 +1,6 @@
-//! The rtnetlink requests that are needed to give an interface an address (rtnetlink(7)).
+//! The rtnetlink requests that give an interface an address and list addresses (rtnetlink(7)).
 
+use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
@@ -32,8 +33,7 @@ const IFA_LOCAL: u16 = 2;
 
 /// Adds `address/prefix` to the interface with this index, and waits until it can be reached.
 pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()> {
-    // No protocol is protocol 0, NETLINK_ROUTE.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let socket = open()?;
     let mut reply = [0u8; 1024];
     let mut ask = |message: &[u8]| {
         send(&socket, message, SendFlags::empty())?;
@@ -51,19 +51,27 @@ pub(crate) fn add_address(index: u32, address: IpAddr, prefix: u8) -> Result<()>
     Ok(())
 }
 
-/// The index of the interface on which the kernel has `address`, if it has it.
-pub(crate) fn owner(address: IpAddr) -> Result<Option<u32>> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let request = [family(address), 0, 0, 0, 0, 0, 0, 0];
-    send(&socket, &message(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &request), SendFlags::empty())?;
+/// A socket for requests about the network namespace of this thread.
+pub(crate) fn open() -> Result<OwnedFd> {
+    // No protocol is protocol 0, NETLINK_ROUTE.
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
+}
+
+/// The addresses that the kernel has in the namespace of `socket`, each with the index of its
+/// interface.
+pub(crate) fn addresses(socket: &OwnedFd) -> Result<Vec<(IpAddr, u32)>> {
     let mut reply = vec![0u8; 32 << 10];
-    let mut found = None;
+    // A failure may have left the rest of an earlier answer.
+    while recv(socket, &mut reply[..], RecvFlags::DONTWAIT).is_ok() {}
+    let request = message(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &[0; 8]);
+    send(socket, &request, SendFlags::empty())?;
+    let mut found = Vec::new();
     loop {
-        let (len, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
+        let (len, _) = recv(socket, &mut reply[..], RecvFlags::empty())?;
         let mut rest = &reply[..len];
         while let Some((kind, body, after)) = first(rest) {
             match kind {
-                RTM_NEWADDR => found = found.or(owner_in(body, address)),
+                RTM_NEWADDR => found.extend(address_in(body)),
                 // All of the answer is read, so that the kernel is done with the socket.
                 NLMSG_DONE => return Ok(found),
                 NLMSG_ERROR => return Err(Errno::BADMSG),
@@ -85,9 +93,9 @@ fn first(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, messages.get(len.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The index of the interface that a `struct ifaddrmsg` and its attributes tell of, if it is about
-/// `address`.
-fn owner_in(body: &[u8], address: IpAddr) -> Option<u32> {
+/// The address that a `struct ifaddrmsg` and its attributes tell of, and the index of its
+/// interface.
+fn address_in(body: &[u8]) -> Option<(IpAddr, u32)> {
     let index = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
     let (mut own, mut peer) = (None, None);
     let mut rest = body.get(8..)?;
@@ -103,11 +111,12 @@ fn owner_in(body: &[u8], address: IpAddr) -> Option<u32> {
     }
     // On a link between two hosts the second is the other one's address.
     let bytes = own.or(peer)?;
-    let is_same = match address {
-        IpAddr::V4(address) => address.octets() == *bytes,
-        IpAddr::V6(address) => address.octets() == *bytes,
+    let address = match i32::from(body[0]) {
+        libc::AF_INET => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        libc::AF_INET6 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        _ => return None,
     };
-    is_same.then_some(index)
+    Some((address, index))
 }
 
 fn family(address: IpAddr) -> u8 {

@@ -120,7 +120,7 @@ pub(crate) fn tun_interface(fd: &OwnedFd) -> Result<(InterfaceName, c_int)> {
     interface_ioctl(fd, libc::TUNGETIFF as c_ulong, &mut request)?;
     // SAFETY: all members of the union are plain numbers, and the kernel wrote this one.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
-    // The flags take the lower bits of a short.
+    // The kernel returns the flags as a short, whose sign means nothing.
     let flags = c_int::from(flags.cast_unsigned());
     Ok((InterfaceName(request.ifr_name.map(|byte| byte as u8)), flags))
 }

@@ -8,18 +8,20 @@ use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::fmt::{self, Debug};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use neap_device::{LinkConfig, Tun, TunConfig, configure_link, is_kernel_interface, kernel_owner};
+use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
-use neap_stack::interface::Address;
+use neap_stack::interface::{Address, check_addresses};
 use neap_stack::qdisc::Qdisc;
 use neap_stack::qdisc::kinds::{QdiscKinds, QdiscSetup};
 use neap_stack::route::Prefix;
-use neap_stack::stack::StackConfig;
+use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::config::Config;
 use neap_tcp::congestion::{CongestionControl, Controllers};
 use std::time::Duration;
 
-/// Collects what a [`Stack`] is made of.
+/// Settings of a stack that is to be made: device, addresses, routes, sysctls, parts of your own.
+///
+/// [`Stack::builder`] begins one, and [`build`](Self::build) checks it and starts the stack.
 ///
 /// ```no_run
 /// let stack = neap::Stack::builder()
@@ -67,15 +69,15 @@ impl Stack {
 }
 
 impl Builder {
-    /// Runs on this device; each of its queues gets a worker.
+    /// Runs the stack on this device. Each queue of the device gets a worker thread.
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
         self.device = Some(DeviceSpec::Device(device));
         self
     }
 
-    /// Runs on a TUN of this name. It is made if it is not there, and the kernel's end is brought
-    /// up. Needs `CAP_NET_ADMIN`.
+    /// Runs the stack on the TUN device of this name. [`build`](Self::build) makes the device if
+    /// there is none, and brings the kernel's end up. It needs `CAP_NET_ADMIN`.
     ///
     /// [`host_address`](Self::host_address) gives the kernel's end its addresses.
     #[must_use]
@@ -83,7 +85,7 @@ impl Builder {
         self.tun_with(TunConfig { name: Some(name.to_owned()), ..TunConfig::default() })
     }
 
-    /// Runs on a TUN as [`tun`](Self::tun), with every setting of the device.
+    /// Runs the stack on a TUN as [`tun`](Self::tun) does, with every setting of the device.
     #[must_use]
     pub fn tun_with(mut self, config: TunConfig) -> Self {
         self.device = Some(DeviceSpec::Tun(config));
@@ -120,7 +122,9 @@ impl Builder {
     ///
     /// It takes text such as `"10.9.0.2/24"`, an `IpNet` of the crate `ipnet`, a pair of `IpAddr`
     /// and prefix length, or an [`Address`]. [`build`](Self::build) refuses an address that no host
-    /// can have, one that was given twice, and one that the kernel has on this machine.
+    /// can have, one that was given twice, and one that the kernel has in the network namespace of
+    /// the device. The kernel cannot be asked about a device of another namespace (`Tun::from_fd`,
+    /// `Packet::from_fd`): then the address must be known to be free.
     #[must_use]
     pub fn address<A>(mut self, address: A) -> Self
     where
@@ -133,10 +137,10 @@ impl Builder {
         self
     }
 
-    /// Sends everything beyond the networks of the own addresses to this router. Repeat it for IPv4
-    /// and IPv6.
+    /// Adds a default route: packets that no other route takes go to this router. Repeat it for
+    /// IPv4 and IPv6.
     ///
-    /// The router is in the network of an own address.
+    /// The router must be in the network of an own address.
     #[must_use]
     pub fn gateway(mut self, router: impl ToIp) -> Self {
         if let Some(via) = self.read_ip("gateway", router) {
@@ -146,9 +150,10 @@ impl Builder {
         self
     }
 
-    /// Sends what is for the network `prefix` to the router `via` (`ip route add PREFIX via VIA`).
+    /// Adds a route: packets to the network `prefix` go to the router `via`
+    /// (`ip route add PREFIX via VIA`).
     ///
-    /// The prefix may be written in the ways of an [`address`](Self::address).
+    /// The prefix is given in one of the forms of an [`address`](Self::address).
     #[must_use]
     pub fn route<P>(mut self, prefix: P, via: impl ToIp) -> Self
     where
@@ -161,16 +166,17 @@ impl Builder {
         self
     }
 
-    /// Sets a sysctl by Linux's name, in Linux's unit; checked by [`build`](Self::build).
+    /// Sets a sysctl by Linux's name, in Linux's unit. [`build`](Self::build) checks both.
+    /// [`Stack::set_sysctl`] changes it while the stack runs.
     #[must_use]
     pub fn sysctl(mut self, name: &str, value: &str) -> Self {
         self.sysctls.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Puts this queueing discipline at each queue of the device instead of `pfifo_fast`, in the
-    /// words of `tc`, for instance `fq quantum 3028 flow_limit 200`; checked by
-    /// [`build`](Self::build). It can be replaced while the stack runs: [`Stack::set_qdisc`].
+    /// Sets the queueing discipline of each queue of the device, in the words of `tc`, for instance
+    /// `fq quantum 3028 flow_limit 200`. Without this it is `pfifo_fast`. [`build`](Self::build)
+    /// checks the words. [`Stack::set_qdisc`] replaces it while the stack runs.
     #[must_use]
     pub fn qdisc(mut self, qdisc: &str) -> Self {
         self.qdisc = Some(qdisc.to_owned());
@@ -179,9 +185,9 @@ impl Builder {
 
     /// Adds a queueing discipline of your own under `name`.
     ///
-    /// The name is then one for [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`]; it takes no
-    /// parameters. `factory` makes the one for each queue of the device. The name is checked by
-    /// [`build`](Self::build): it must be one word that no other kind has.
+    /// [`qdisc`](Self::qdisc) and [`Stack::set_qdisc`] then know the name; it takes no parameters.
+    /// `factory` makes one for each queue of a device. [`build`](Self::build) checks the name: it
+    /// must be one word that no other kind has.
     #[must_use]
     pub fn qdisc_kind(
         mut self,
@@ -197,8 +203,8 @@ impl Builder {
     ///
     /// Sockets choose it as any other: with `TCP_CONGESTION`, or by the sysctl
     /// `net.ipv4.tcp_congestion_control`. `factory` makes the state of one connection; it is called
-    /// when a connection that chose the name opens or changes to it. The name is checked by
-    /// [`build`](Self::build): it must be free, and that by which the controller calls itself.
+    /// when a connection that chose the name opens or changes to it. [`build`](Self::build) checks
+    /// the name: no other controller may have it, and `CongestionControl::name` must return it.
     #[must_use]
     pub fn congestion_control(
         mut self,
@@ -210,33 +216,38 @@ impl Builder {
         self
     }
 
-    /// Starts from this configuration instead of the default one.
+    /// Takes the settings of TCP from `config` instead of the defaults. [`sysctl`](Self::sysctl)
+    /// changes single ones.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// Fixes the host's randomness (sequence numbers, ports, hashes); for reproducing a run only.
+    /// Fixes the seed of sequence numbers, ports and hashes. Use it only to reproduce a run:
+    /// whoever knows the seed can guess them.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Whoever drives the stack stays awake for the last part of a sleep, at most so long, and
-    /// looks for packets meanwhile: paced frames then leave on time even where timers are late, for
-    /// up to a whole processor. None by default.
+    /// Keeps the thread that drives the stack awake for the last part of each sleep, at most for
+    /// `budget`. The default is zero.
+    ///
+    /// Use it where paced frames must leave on time although the timers of the machine are late. It
+    /// costs up to a whole processor.
     #[must_use]
     pub fn spin(mut self, budget: Duration) -> Self {
         self.spin = budget;
         self
     }
 
-    /// Looks names up by `resolver` where a socket call is given one, as in
-    /// `TcpStream::connect(&stack, "example.org:80")`. Without a resolver such a call fails; the
-    /// stack never asks the resolver of the machine unless it is given
-    /// [`SystemResolver`](crate::SystemResolver).
+    /// Sets the resolver for names in socket calls, as in
+    /// `TcpStream::connect(&stack, "example.org:80")`.
+    ///
+    /// Without a resolver such a call fails. The stack never asks the resolver of the machine
+    /// unless it is given [`SystemResolver`](crate::SystemResolver).
     #[must_use]
     pub fn resolver(mut self, resolver: impl Resolve + 'static) -> Self {
         self.resolver = Resolver::new(resolver);
@@ -272,10 +283,10 @@ impl Builder {
         self.refused.get_or_insert(BuildError::Argument { argument, problem });
     }
 
-    /// Opens the device and starts one worker thread per queue.
+    /// Checks the settings, opens the device and starts one worker thread per queue.
     ///
     /// # Errors
-    /// [`BuildError`] names the setting that is wrong, and says what to do.
+    /// [`BuildError`] names the setting that is wrong, and says what to do. No stack is left then.
     pub fn build(mut self) -> Result<Stack, BuildError> {
         if let Some(error) = self.refused.take() {
             return Err(error);
@@ -287,12 +298,20 @@ impl Builder {
         }
         let mut interfaces = Vec::new();
         if let Some(device) = self.device {
-            check_addresses(&self.addresses, &self.host_addresses, &device)?;
+            check_together(&self.addresses, &self.host_addresses, &device)?;
             let device = match device {
                 DeviceSpec::Device(device) => device,
                 DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
             };
             let mut interface = InterfaceConfig::new(device);
+            // The kernel's end is reached also where the prefix of the own address is but itself.
+            let is_near =
+                |host: &Address| self.addresses.iter().any(|own| own.prefix.contains(host.ip));
+            for host in self.host_addresses.iter().filter(|host| !is_near(host)) {
+                if self.addresses.iter().any(|own| own.ip.is_ipv4() == host.ip.is_ipv4()) {
+                    interface = interface.peer(host.ip);
+                }
+            }
             interface = self.addresses.into_iter().fold(interface, InterfaceConfig::address);
             for (prefix, via) in self.routes {
                 interface = interface.route(prefix, via);
@@ -372,53 +391,33 @@ mod sealed {
     }
 }
 
-/// Refuses addresses that cannot be those of a stack on this device.
-fn check_addresses(
+/// Refuses addresses that do not fit together. Those that the kernel has are refused when the
+/// device is open.
+fn check_together(
     own: &[Address],
     host: &[Address],
     device: &DeviceSpec,
 ) -> Result<(), BuildError> {
-    let refuse = |argument: &str, address: &Address, problem: String| {
-        Err(BuildError::Argument { argument: format!("{argument} {address}"), problem })
-    };
     if own.is_empty() {
         return Err(BuildError::NoAddress);
     }
-    for (argument, addresses, advice) in
-        [("address", own, EXAMPLE), ("host address", host, HOST_EXAMPLE)]
-    {
-        for (index, address) in addresses.iter().enumerate() {
-            if let Some(fault) = address.fault() {
-                return refuse(argument, address, format!("{fault}; {advice}"));
-            }
-            if addresses[..index].iter().any(|other| other.ip == address.ip) {
-                return refuse(argument, address, "it was given twice; leave one out".to_owned());
-            }
-        }
-    }
+    check_addresses(own).map_err(StackError::from)?;
+    check_addresses(host).map_err(BuildError::HostAddress)?;
+    let refuse = |argument: String, problem: &str| {
+        Err(BuildError::Argument { argument, problem: problem.to_owned() })
+    };
     if let Some(address) = host.first()
         && matches!(device, DeviceSpec::Device(_))
     {
         let problem = "only Builder::tun gives the kernel's end an address; for a device that is \
                        open, use neap::device::configure_link or ip address add";
-        return refuse("host address", address, problem.to_owned());
+        return refuse(format!("host address {address}"), problem);
     }
-    let is_of_kernel = match device {
-        DeviceSpec::Tun(_) => true,
-        DeviceSpec::Device(device) => is_kernel_interface(&device.name),
-    };
     for address in own {
         if host.iter().any(|host| host.ip == address.ip) {
             let problem = "it is the host address too; stack and kernel are two hosts on the link, \
                            give each its own";
-            return refuse("address", address, problem.to_owned());
-        }
-        if is_of_kernel && let Some(owner) = kernel_owner(address.ip) {
-            let problem = format!(
-                "the kernel has it on {owner} and would answer for it; give the stack another one, \
-                 or take it from the kernel (ip address del {address} dev {owner})"
-            );
-            return refuse("address", address, problem);
+            return refuse(format!("address {address}"), problem);
         }
     }
     Ok(())

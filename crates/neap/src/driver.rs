@@ -119,7 +119,7 @@ struct Kick(OwnedFd);
 
 impl Kick {
     fn set(&self) {
-        // A full counter is a set counter.
+        // A write fails only if the counter is full, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

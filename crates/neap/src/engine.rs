@@ -1,4 +1,4 @@
-//! The engine of a running stack: the host, and the drivers of its shards.
+//! Shared part of a running stack: the host, and the drivers of its shards.
 
 use crate::clock;
 use crate::driver::Driver;
@@ -10,14 +10,14 @@ use neap_tcp::time::Instant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a running stack, its workers and its sockets share.
+/// The host of a running stack with its drivers. The stack, its workers and its sockets share it.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) stack: Arc<stack::Stack>,
     drivers: Vec<Driver>,
     /// The kinds of qdiscs that can be set by name.
     pub(crate) qdiscs: QdiscKinds,
-    /// What sockets look names up by.
+    /// The resolver of the sockets' names.
     pub(crate) resolver: Resolver,
     is_over: AtomicBool,
 }

@@ -1,5 +1,6 @@
 //! Why a stack could not be made, and the std errors of its sockets.
 
+use neap_stack::error::NetError;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
 use neap_stack::stack::StackError;
@@ -10,7 +11,9 @@ use neap_tcp::options::OptionError;
 use std::io;
 use thiserror::Error;
 
-/// Why [`Builder::build`](crate::Builder::build) failed.
+/// Reason why [`Builder::build`](crate::Builder::build) made no stack.
+///
+/// `Debug` prints the same sentence as `Display`, so a `main` that returns the error is readable.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -28,19 +31,22 @@ pub enum BuildError {
         /// What is wrong with it, and what to do.
         problem: String,
     },
-    /// A sysctl that cannot be set.
+    /// An address of the kernel's end that makes no sense.
+    #[error("host {0}")]
+    HostAddress(NetError),
+    /// A sysctl is unknown or its value does not fit.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// A congestion controller that cannot be added.
+    /// The name of a congestion controller is refused.
     #[error(transparent)]
     CongestionControl(#[from] RegisterError),
-    /// A qdisc that there is not, or not with these parameters.
+    /// There is no such queueing discipline, or it does not take these parameters.
     #[error(transparent)]
     Qdisc(#[from] QdiscError),
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] neap_device::Error),
-    /// The host refuses its configuration.
+    /// An address, a route or the configuration of TCP is refused.
     #[error(transparent)]
     Stack(#[from] StackError),
     /// The system refuses threads or descriptors.
@@ -62,7 +68,10 @@ pub(crate) fn connection_error(error: ConnectionError) -> io::Error {
         ConnectionError::HostDown => io::ErrorKind::HostUnreachable,
         ConnectionError::NetworkDown | ConnectionError::NoNetwork => io::ErrorKind::NetworkDown,
         ConnectionError::Forbidden => io::ErrorKind::PermissionDenied,
-        ConnectionError::NotSupported => io::ErrorKind::Unsupported,
+        ConnectionError::NotSupported | ConnectionError::ProtocolUnavailable => {
+            io::ErrorKind::Unsupported
+        }
+        ConnectionError::Protocol => io::ErrorKind::InvalidData,
         ConnectionError::MessageTooLong => io::ErrorKind::InvalidInput,
         _ => io::ErrorKind::Other,
     };
@@ -110,6 +119,7 @@ pub(crate) fn socket_error(error: SocketError) -> io::Error {
         | SocketError::DestinationRequired
         | SocketError::MessageTooLong
         | SocketError::InvalidArgument => io::ErrorKind::InvalidInput,
+        SocketError::NoBuffers => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
@@ -131,6 +141,16 @@ mod tests {
         assert_eq!(format!("{error:?}"), sentence);
         let error = connection_error(ConnectionError::Refused);
         assert!(format!("{error:?}").contains("error: connection refused"), "{error:?}");
+    }
+
+    #[test]
+    fn every_error_of_a_socket_has_a_kind() {
+        for &error in ConnectionError::ALL {
+            assert_ne!(connection_error(error).kind(), io::ErrorKind::Other, "{error}");
+        }
+        for &error in SocketError::ALL {
+            assert_ne!(socket_error(error).kind(), io::ErrorKind::Other, "{error}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ struct Bell(OwnedFd);
 
 impl Bell {
     fn set(&self) {
-        // A full counter is a set counter.
+        // A write fails only if the counter is full, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -37,10 +37,11 @@ impl Wake for Bell {
 /// Receiver of the events of a stack: links that go down and come up, devices that go away, changes
 /// of interfaces and addresses.
 ///
-/// [`Stack::events`] makes one, and it gets what happens from then on. It holds at most 256 events;
-/// [`StackEvent::Missed`] counts those beyond. The calls are those of
+/// Use it in a daemon that must react when its device is removed, or that reports the state of its
+/// links. [`Stack::events`] makes one; it gets the events that happen from then on. It holds at
+/// most 256 events, and [`StackEvent::Missed`] counts those beyond. The calls are those of
 /// [`std::sync::mpsc::Receiver`]: they fail with "disconnected" when the stack was dropped and all
-/// events were taken. Its descriptor is readable while events wait, for event loops.
+/// events were taken. For event loops it has a descriptor, which is readable while events wait.
 ///
 /// ```no_run
 /// # let builder = neap::Stack::builder().tun("neap0").host_address("10.9.0.1/24");
@@ -60,10 +61,10 @@ pub struct StackEvents {
 }
 
 impl Stack {
-    /// Receives what happens to the network of this stack from now on.
+    /// Returns a receiver of what happens to the network of this stack from now on.
     ///
     /// # Errors
-    /// The process has no descriptors left.
+    /// The error of `eventfd(2)` if the process has no descriptors left.
     pub fn events(&self) -> io::Result<StackEvents> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let bell = Arc::new(Bell(bell));
@@ -77,12 +78,12 @@ impl StackEvents {
     /// Takes the oldest event, without waiting.
     ///
     /// # Errors
-    /// `Empty`; `Disconnected` when the stack was dropped.
+    /// `Empty` if no event waits; `Disconnected` when the stack was dropped.
     pub fn try_recv(&self) -> Result<StackEvent, TryRecvError> {
         if let Some(event) = self.subscription.take() {
             return Ok(event);
         }
-        // Asked first: what comes before the end is found below.
+        // Asked before the bell is cleared, so that an event before the end is found below.
         let is_over = self.subscription.is_over();
         self.bell.clear();
         match self.subscription.take() {
@@ -116,7 +117,7 @@ impl StackEvents {
     /// Waits for an event for `timeout` at the most.
     ///
     /// # Errors
-    /// `Timeout`; `Disconnected` when the stack was dropped.
+    /// `Timeout` if none came in time; `Disconnected` when the stack was dropped.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<StackEvent, RecvTimeoutError> {
         let begin = Instant::now();
         loop {
@@ -135,22 +136,26 @@ impl StackEvents {
 
     /// Waits until the bell is set; it may return early.
     fn wait(&self, timeout: Option<Duration>) {
-        // More seconds than the system counts are as good as no bound.
+        // A timeout that the system cannot count is as good as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let _ = poll(&mut [PollFd::new(&self.bell.0, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Waits for an event in a task of tokio, whose runtime must have I/O enabled.
+    /// Waits for an event in a task of tokio.
     ///
     /// Dropping the future loses no event.
     ///
     /// # Errors
-    /// There is no runtime with I/O here. `UnexpectedEof` when the stack was dropped.
+    /// `UnexpectedEof` when the stack was dropped; `Other` outside of a runtime.
+    ///
+    /// # Panics
+    /// The runtime has I/O disabled.
     #[cfg(feature = "tokio")]
     pub async fn recv_async(&self) -> io::Result<StackEvent> {
         use ::tokio::io::Interest;
         use ::tokio::io::unix::AsyncFd;
-        // Events are rare: the bell is known to the runtime only while somebody waits.
+        ::tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        // Events are rare, so the runtime knows the bell only while somebody waits.
         #[expect(deprecated, reason = "its successor is unsafe: the bell is held all the while")]
         let bell = AsyncFd::with_interest(self.as_fd(), Interest::READABLE)?;
         loop {

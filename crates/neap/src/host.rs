@@ -29,34 +29,35 @@ impl<'a> Host<'a> {
         Self { engine }
     }
 
-    /// Every TCP connection with its state, its figures and the places of its bytes (`ss -tin`).
-    /// Waits for threads that are in a call on one of them.
+    /// Returns every TCP connection with its state, its figures and the places of its bytes (`ss
+    /// -tin`). It waits for threads that are in a call on one of them.
     pub fn flows(&self) -> Vec<FlowInfo> {
         self.engine.stack.flows(clock::now())
     }
 
-    /// All interfaces with their addresses, queues and neighbours.
+    /// Returns all interfaces with their addresses, queues and neighbours.
     pub fn interfaces(&self) -> Vec<InterfaceInfo> {
         self.engine.stack.interfaces(clock::now())
     }
 
-    /// The neighbours of all interfaces (`ip neighbor`).
+    /// Returns the neighbours of all interfaces (`ip neighbor`).
     pub fn neighbors(&self) -> Vec<(InterfaceId, Neighbor)> {
         self.engine.stack.neighbors(clock::now())
     }
 
-    /// All routes (`ip route`).
+    /// Returns all routes (`ip route`).
     pub fn routes(&self) -> Vec<RouteEntry> {
         self.engine.stack.routes()
     }
 
-    /// The queueing discipline of each queue of an interface with its figures. Each prints as
-    /// `tc -s qdisc` does. Waits for threads that send. Empty if there is no such interface.
+    /// Returns the queueing discipline of each queue of an interface with its figures, which print
+    /// as those of `tc -s qdisc`. The list is empty if there is no such interface. The call waits
+    /// for threads that send.
     pub fn qdiscs(&self, interface: InterfaceId) -> Vec<Report> {
         self.engine.stack.qdiscs(clock::now(), interface)
     }
 
-    /// All counters of TCP, by the names of `nstat`.
+    /// Returns all counters of TCP, by the names of `nstat`.
     pub fn tcp_counters(&self) -> Vec<(Counter, u64)> {
         self.engine.stack.tcp_counters()
     }
@@ -66,7 +67,7 @@ impl<'a> Host<'a> {
         self.engine.stack.tcp_counter(counter)
     }
 
-    /// All counters of IP, ICMP and UDP, by the names of `nstat`.
+    /// Returns all counters of IP, ICMP and UDP, by the names of `nstat`.
     pub fn ip_counters(&self) -> Vec<(IpCounter, u64)> {
         self.engine.stack.ip_counters().iter().collect()
     }
@@ -86,7 +87,7 @@ impl<'a> Host<'a> {
         self.engine.stack.drops().get(reason)
     }
 
-    /// Packets that the devices lost before the stack could receive them.
+    /// Returns how many packets the devices lost before the stack could receive them.
     pub fn receive_drops(&self) -> u64 {
         self.engine.stack.receive_drops()
     }
@@ -101,7 +102,7 @@ impl<'a> Host<'a> {
         self.engine.stack.usage()
     }
 
-    /// The settings of TCP that new sockets get.
+    /// Returns the settings of TCP that new sockets get.
     pub fn config(&self) -> Arc<Config> {
         self.engine.stack.config()
     }

@@ -22,8 +22,9 @@ use thiserror::Error;
 pub struct InterfaceConfig {
     device: Device,
     addresses: Vec<Address>,
-    /// Where each route leads, and the router that takes its packets.
-    routes: Vec<(Prefix, IpAddr)>,
+    /// Where each route leads, and the router that takes its packets; `None` for the other end of
+    /// the link.
+    routes: Vec<(Prefix, Option<IpAddr>)>,
     mtu: Option<u16>,
     qdisc: Option<String>,
 }
@@ -35,14 +36,16 @@ impl InterfaceConfig {
         Self { device, addresses: Vec::new(), routes: Vec::new(), mtu: None, qdisc: None }
     }
 
-    /// Gives the interface an address. It may be called for several.
+    /// Gives the interface an address. It may be called for several. Adding the interface refuses
+    /// what [`Builder::address`](crate::Builder::address) refuses.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.addresses.push(address);
         self
     }
 
-    /// Sends everything of the router's family that no other route takes to this router.
+    /// Adds a default route: packets of the router's family that no other route takes go to this
+    /// router.
     #[must_use]
     pub fn gateway(self, router: IpAddr) -> Self {
         let any = match router {
@@ -52,14 +55,24 @@ impl InterfaceConfig {
         self.route(Prefix::new(any, 0).expect("no prefix is shorter"), router)
     }
 
-    /// Sends what is for the network `prefix` to the router `via`.
+    /// Adds a route: packets to the network `prefix` go to the router `via`.
     #[must_use]
     pub fn route(mut self, prefix: Prefix, via: IpAddr) -> Self {
-        self.routes.push((prefix, via));
+        self.routes.push((prefix, Some(via)));
         self
     }
 
-    /// Lets no IP packet be larger than `mtu` bytes, which is at most the MTU of the device.
+    /// Says that a host outside of the networks of the own addresses is on the link, as the other
+    /// end of a TUN is where the own address is a `/32` (`ip address add OWN peer ADDRESS`). It can
+    /// then be the router of routes that are given after it.
+    #[must_use]
+    pub fn peer(mut self, address: IpAddr) -> Self {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        self.routes.push((Prefix::new(address, bits).expect("its own length"), None));
+        self
+    }
+
+    /// Sets the MTU, the size of the largest IP packet in bytes. It is at most that of the device.
     #[must_use]
     pub fn mtu(mut self, mtu: u16) -> Self {
         self.mtu = Some(mtu);
@@ -81,7 +94,7 @@ impl InterfaceConfig {
     }
 }
 
-/// Reason why an interface could not be added or changed. Nothing has changed then.
+/// Reason why an interface could not be added or changed. The stack is as it was before.
 #[derive(Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
@@ -140,8 +153,7 @@ impl Engine {
             if let Some(qdisc) = qdisc {
                 self.stack.set_qdisc(clock::now(), id, &qdisc)?;
             }
-            routes.into_iter().try_for_each(|(prefix, via)| {
-                let gateway = Some(via);
+            routes.into_iter().try_for_each(|(prefix, gateway)| {
                 let route = Route { interface: id, gateway, mtu: None, pref_src: None };
                 Ok(self.stack.add_route(RouteEntry { prefix, metric: 0, route })?)
             })
@@ -150,7 +162,7 @@ impl Engine {
             // The device may have gone meanwhile, and the interface with it.
             let _ = self.remove_interface(id);
         })?;
-        // It may have gone before its descriptors were there to be taken out.
+        // The device may have gone before its descriptors were attached.
         self.detach_gone();
         Ok(id)
     }
@@ -188,7 +200,8 @@ impl Stack {
     }
 
     /// Enables an interface or disables it (`ip link set DEV up`, `down`). No packet passes through
-    /// a disabled one, and no route leads there; unlike in Linux its routes come back with it.
+    /// a disabled one, and no route leads there. Unlike in Linux, its routes come back when it is
+    /// enabled.
     ///
     /// # Errors
     /// [`NetError::NoInterface`].
@@ -196,9 +209,9 @@ impl Stack {
         self.engine().stack.set_link(clock::now(), interface, is_up)
     }
 
-    /// Lets no IP packet through an interface be larger than `mtu` bytes
-    /// (`ip link set DEV mtu MTU`). Equal to the MTU of the device it is no bound, and the
-    /// interface follows its device again.
+    /// Sets the MTU of an interface, the size of its largest IP packet in bytes
+    /// (`ip link set DEV mtu MTU`). If it equals the MTU of the device, the interface follows later
+    /// changes of the device.
     ///
     /// # Errors
     /// [`NetError::NoInterface`]. [`NetError::Mtu`] above the MTU of the device, below 68, or below
@@ -210,17 +223,22 @@ impl Stack {
     /// Gives an interface one more address (`ip address add`), and the stack a route to its network
     /// unless there is one.
     ///
+    /// An address that the kernel has in the network namespace of the device is refused, as in
+    /// [`Builder::address`](crate::Builder::address).
+    ///
     /// # Errors
-    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`].
+    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`],
+    /// [`NetError::AddressTaken`].
     pub fn add_address(&self, interface: InterfaceId, address: Address) -> Result<(), NetError> {
         self.engine().stack.add_address(interface, address)
     }
 
     /// Takes an address from an interface (`ip address del`).
     ///
-    /// Its connections and listeners stay, as in Linux: packets to it are no longer taken, and none
-    /// leave from it, until it comes back. The route to its network goes with the last address in
-    /// it. Routes that prefer it as their source go too.
+    /// Its connections and listeners stay, as in Linux. The stack takes no packets to the address,
+    /// and sends none from it, until the address is added again. The route to its network is
+    /// removed with the last address in that network, and so are routes that prefer the address as
+    /// their source.
     ///
     /// # Errors
     /// [`NetError::NoInterface`], [`NetError::NoAddress`].
@@ -237,7 +255,7 @@ impl Stack {
         self.engine().stack.add_route(entry)
     }
 
-    /// Adds a route in the place of that with the same prefix and metric, which is returned
+    /// Adds a route, and returns the route with the same prefix and metric that it replaces
     /// (`ip route replace`).
     ///
     /// # Errors
@@ -246,8 +264,10 @@ impl Stack {
         self.engine().stack.replace_route(entry)
     }
 
-    /// Removes the route of a prefix through an interface, which is returned (`ip route del`): that
-    /// of the given metric, or of the least if none is given.
+    /// Removes a route and returns it (`ip route del`).
+    ///
+    /// It is the route to `prefix` through `interface` that has this metric, or the least metric if
+    /// none is given.
     ///
     /// # Errors
     /// [`NetError::NoInterface`], [`NetError::NoRoute`].
@@ -260,8 +280,8 @@ impl Stack {
         self.engine().stack.remove_route(prefix, interface, metric)
     }
 
-    /// Names the link address of a neighbour for good. Nothing that arrives changes it
-    /// (`ip neighbour replace ... nud permanent`).
+    /// Sets the link address of a neighbour for good (`ip neighbour replace ... nud permanent`).
+    /// Packets that arrive do not change it.
     ///
     /// # Errors
     /// [`NetError::NoInterface`], [`NetError::NoNeighbors`] without Ethernet,

@@ -1,16 +1,45 @@
-//! A user-space TCP/IP stack with small queues.
+//! A TCP/IP stack that runs in user space, inside a program, and keeps the queue below its sockets
+//! short.
+//!
+//! Use it to embed TCP in a proxy, a VPN or a media server on Linux, or to keep latency low beside
+//! bulk data without changing the kernel. The folder `guide` of the sources has a chapter for each
+//! task.
 //!
 //! # A tour
 //!
-//! [`Stack::builder`] puts a [`Stack`] on a device: a TUN that it makes ([`Builder::tun`]), an
-//! Ethernet interface through AF_PACKET ([`device::Packet`]), or a [`device::Device`] of
-//! your own. [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are those of std with a stack as
-//! their first argument; [`Poller`] waits for many of them in one thread.
+//! **A stack.** [`Stack::builder`] makes a [`Stack`] on a device. The device is a TUN that the
+//! builder makes ([`Builder::tun`]), an Ethernet interface through AF_PACKET ([`device::Packet`]),
+//! or a [`device::Device`] of your own.
 //!
-//! [`Stack::posix`] has the sockets as a C library has them: descriptors, `poll`, epoll.
+//! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
+//! stack as the first argument. [`Poller`] waits for many of them in one thread. With the feature
+//! `tokio` the module `neap::tokio` has the same sockets for tasks. [`Stack::posix`] gives
+//! descriptors with Linux's calls ([`posix`]). A name such as `"example.org:80"` needs a resolver
+//! ([`Builder::resolver`]); an address needs none.
 //!
-//! A thread that waits in one of these calls drives the stack meanwhile; a worker thread does it
-//! while nobody waits. So a bulk transfer needs one thread, and no hop between threads.
+//! **Threads.** A thread that waits in one of these calls drives the stack meanwhile. A worker
+//! thread drives it while nobody waits. So a bulk transfer needs one thread, and no hop between
+//! threads. [`threadless`] has the stack without threads and without a clock.
+//!
+//! **The network while it runs.** [`Stack::add_interface`], [`Stack::add_address`],
+//! [`Stack::add_route`] and the calls beside them change it; [`net`] has their types.
+//! [`Stack::events`] tells of links that go down and of devices that go away.
+//!
+//! **Settings.** [`Builder::sysctl`] and [`Stack::set_sysctl`] take Linux's names and units;
+//! [`Config`](config::Config) in [`config`] lists them. [`TcpStream::set_option`] sets the options
+//! of one socket.
+//!
+//! **Figures.** [`TcpStream::info`] is `TCP_INFO` with the reason why the flow is not sending and
+//! the places of its bytes. [`Stack::host`] has the flows, interfaces, counters and drops of the
+//! whole host; [`info`] has their types, and [`time`] those of times and rates.
+//!
+//! **Your own parts.** A congestion controller is a trait in [`congestion`], a queueing discipline
+//! one in [`qdisc`], a device one in [`device`]. The folder `examples` has a program for each.
+//!
+//! **The end.** [`Stack::close`] waits until all connections are over. Dropping a stack resets
+//! them.
+//!
+//! # Examples
 //!
 //! A client:
 //!
@@ -31,7 +60,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! On an Ethernet interface, behind a router, sending without a copy:
+//! A sender on an Ethernet interface, behind a router, without a copy of the data:
 //!
 //! ```no_run
 //! use neap::SocketOption;
@@ -52,20 +81,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Figures: [`TcpStream::info`] is `TCP_INFO` with the reason why the flow is not sending and its
-//! bytes by place; [`Stack::host`] has the flows, interfaces, counters and drops of the whole host.
-//!
-//! Settings: [`Builder::sysctl`] takes Linux's names and units
-//! ([`Config`](config::Config) lists them), [`TcpStream::set_option`] the socket options.
-//!
 //! # Versions
 //!
-//! This crate follows semantic versioning, and everything that can be reached through it is part of
-//! the promise. A struct of settings may get more fields in a minor version: write
+//! This crate follows semantic versioning. Everything that can be reached through it is part of the
+//! promise. A struct of settings may get more fields in a minor version: write
 //! `..Default::default()`, or `..` and its constructor, behind the fields that you set.
 //!
 //! `neap-tcp`, `neap-stack`, `neap-device` and `neap-posix` are published because this crate is
-//! made of them. They promise nothing: depend on `neap` alone.
+//! made of them. They promise nothing. Depend on `neap` alone.
 #![forbid(unsafe_code)]
 
 mod alarm;

@@ -34,17 +34,17 @@ bitflags::bitflags! {
     pub struct Events: u32 {
         /// Data, a connection to accept, or the end of the stream (`EPOLLIN`).
         const IN = 0x001;
-        /// Room to write, by the low-water mark too; or writing is over (`EPOLLOUT`).
+        /// Room to write, also below the low-water mark; or writing is over (`EPOLLOUT`).
         const OUT = 0x004;
-        /// The socket failed. Reported unasked (`EPOLLERR`).
+        /// The socket failed (`EPOLLERR`). It is reported without being asked for.
         const ERR = 0x008;
-        /// Both directions are closed. Reported unasked (`EPOLLHUP`).
+        /// Both directions are closed (`EPOLLHUP`). It is reported without being asked for.
         const HUP = 0x010;
         /// The peer will send no more (`EPOLLRDHUP`).
         const RDHUP = 0x2000;
-        /// Reported once, until [`Poller::modify`] asks again (`EPOLLONESHOT`).
+        /// Asks for one report, until [`Poller::modify`] asks again (`EPOLLONESHOT`).
         const ONESHOT = 1 << 30;
-        /// Reported when it comes, not as long as it is there (`EPOLLET`).
+        /// Asks for a report when something comes, not as long as it is there (`EPOLLET`).
         const ET = 1 << 31;
     }
 }
@@ -157,7 +157,8 @@ impl Shared {
     /// look at the queue sees what was pushed, or this sees the sleeper.
     fn ring(&self) {
         if self.is_asleep.load(Ordering::SeqCst) || self.is_exposed.load(Ordering::SeqCst) {
-            // A full counter is a set counter.
+            // A write fails only if the counter is full, and then the descriptor is readable
+            // already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -218,18 +219,20 @@ const ALARM: u64 = u64::MAX - 2;
 /// Descriptors reported by one wait at the most.
 const MAX_FILES: usize = 64;
 
-/// Waits for any of several sockets ([`TcpStream`](crate::TcpStream),
-/// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket)) and of whatever else has a
-/// descriptor, by the rules of epoll; the waiting thread drives the stacks meanwhile.
+/// Set of sockets and descriptors that one thread waits for, by the rules of epoll.
+///
+/// Use it where a thread serves many sockets: [`TcpStream`](crate::TcpStream),
+/// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket), and descriptors of the
+/// kernel. The waiting thread drives the stacks of its sockets meanwhile.
 ///
 /// # In another event loop
 ///
 /// A poller has a descriptor ([`AsFd`]), for an epoll set of the program or the loop of a library.
 /// It is readable when [`wait`](Self::wait) may have something to report; the loop then calls
-/// `wait` with a timeout of zero. A call that finds nothing is possible, an event that is missed is
-/// not. Level-triggered sockets keep the descriptor readable as long as they are ready. While the
-/// thread sleeps in its own loop the worker threads of the stacks drive them, so what arrives costs
-/// one hop between threads; a thread that sleeps in `wait` drives them itself.
+/// `wait` with a timeout of zero. The call may find nothing, but no event is missed.
+/// Level-triggered sockets keep the descriptor readable as long as they are ready. While the thread
+/// sleeps in its own loop, the worker threads of the stacks drive them, so a packet costs one hop
+/// between threads. A thread that sleeps in `wait` drives them itself.
 ///
 /// ```no_run
 /// use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -260,9 +263,9 @@ const MAX_FILES: usize = 64;
 ///
 /// # Sockets and threads
 ///
-/// It does not keep sockets open: one that is closed leaves. Sockets may be added, changed and
-/// removed by any thread; one thread waits at a time, and others that call [`wait`](Self::wait)
-/// wait for it.
+/// A poller does not keep sockets open: a socket that is closed leaves it. Any thread may add,
+/// change and remove sockets. One thread waits at a time; others that call [`wait`](Self::wait)
+/// wait until it returns.
 #[derive(Debug)]
 pub struct Poller {
     shared: Arc<Shared>,
@@ -315,10 +318,10 @@ impl Poller {
         })
     }
 
-    /// Waits for this socket or descriptor too, from now on (`EPOLL_CTL_ADD`).
+    /// Adds a socket or a descriptor (`EPOLL_CTL_ADD`). `token` is in each [`Event`] of it.
     ///
     /// # Errors
-    /// `AlreadyExists`; what the kernel says of a descriptor.
+    /// `AlreadyExists` if it is in the poller; the error of `epoll_ctl(2)` for a descriptor.
     pub fn add(&self, source: &impl Pollable, token: u64, events: Events) -> io::Result<()> {
         match source.target() {
             Target::File(file) => {
@@ -353,10 +356,10 @@ impl Poller {
         }
     }
 
-    /// Changes what is waited for; a one-shot waits again (`EPOLL_CTL_MOD`).
+    /// Changes the events that are waited for (`EPOLL_CTL_MOD`). A one-shot is waited for again.
     ///
     /// # Errors
-    /// `NotFound`; what the kernel says of a descriptor.
+    /// `NotFound` if it is not in the poller; the error of `epoll_ctl(2)` for a descriptor.
     pub fn modify(&self, source: &impl Pollable, token: u64, events: Events) -> io::Result<()> {
         match source.target() {
             Target::File(file) => {
@@ -377,10 +380,10 @@ impl Poller {
         }
     }
 
-    /// Waits no longer for this socket or descriptor (`EPOLL_CTL_DEL`).
+    /// Removes a socket or a descriptor (`EPOLL_CTL_DEL`).
     ///
     /// # Errors
-    /// `NotFound`; what the kernel says of a descriptor.
+    /// `NotFound` if it is not in the poller; the error of `epoll_ctl(2)` for a descriptor.
     pub fn remove(&self, source: &impl Pollable) -> io::Result<()> {
         match source.target() {
             Target::File(file) => Ok(epoll::delete(&self.files, file)?),
@@ -399,11 +402,13 @@ impl Poller {
         self.shared.ring();
     }
 
-    /// Puts what is ready into `events`, waiting for something up to `timeout` (`None`: as long as
-    /// it takes). No events when the time is over first, or after [`notify`](Self::notify).
+    /// Waits until something is ready, and puts it into `events`, which is emptied first.
+    ///
+    /// It waits for `timeout` at the most, and for ever if that is `None`. `events` is empty if the
+    /// time was over first, or after [`notify`](Self::notify).
     ///
     /// # Errors
-    /// What the kernel says of the descriptors.
+    /// The error of `epoll_wait(2)` for the descriptors.
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let mut waiting = lock(&self.waiting);
@@ -412,7 +417,7 @@ impl Poller {
             self.shared.push(&entry);
         }
         if self.shared.is_exposed.load(Ordering::SeqCst) {
-            // Before the queue is looked at: what comes later rings again.
+            // Silenced before the queue is looked at, so that a later change rings again.
             self.shared.silence();
         }
         let mut outcome = Ok(false);
@@ -480,7 +485,7 @@ impl Poller {
         }
     }
 
-    /// What is slept on includes the devices of this shard, or no longer.
+    /// Adds the devices of this shard to what is slept on, or takes them out.
     fn arm(&self, shard: &Sleep, is_led: bool) {
         let data = epoll::EventData::new_u64(shard.token);
         let flags = if is_led { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
@@ -565,14 +570,14 @@ impl Poller {
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         if !self.shared.is_exposed.swap(true, Ordering::SeqCst) {
-            // What has come already is reported by the first wait.
+            // The first wait has to report what came before.
             self.shared.ring();
         }
         self.outside.as_fd()
     }
 }
 
-/// As [`AsFd`].
+/// The descriptor of [`AsFd`], by its number.
 impl AsRawFd for Poller {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()

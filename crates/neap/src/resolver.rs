@@ -1,8 +1,8 @@
-//! Names: what turns them into addresses, and what a socket may be given as its other end.
+//! Resolvers of names, and the addresses and names that sockets take.
 //!
-//! A stack asks nobody for the addresses of a name by itself. The resolver of the machine would see
-//! the names, which is a leak where the stack is a VPN; so a stack looks names up only by what
-//! [`Builder::resolver`](crate::Builder::resolver) gave to it. Addresses need no resolver.
+//! A stack looks names up only by the resolver that [`Builder::resolver`](crate::Builder::resolver)
+//! gave to it. The resolver of the machine would send the names past the stack, which is a leak if
+//! the stack is a VPN. Addresses need no resolver.
 //!
 //! Cost: nothing for an address. A name costs what its resolver costs.
 
@@ -17,8 +17,8 @@ use std::sync::Arc;
 ///
 /// A call blocks until it has an answer. Blocking sockets make it in the thread that connects or
 /// binds. The sockets of `neap::tokio` make it on the runtime's pool for blocking calls
-/// ([`spawn_blocking`]), so it holds no task up. A program with an asynchronous resolver of its own
-/// awaits that first, and gives the addresses to the socket.
+/// ([`spawn_blocking`]), so it holds no task up. A program with an asynchronous resolver asks that
+/// resolver first, and gives the addresses to the socket.
 ///
 /// Closures are resolvers:
 ///
@@ -38,10 +38,11 @@ use std::sync::Arc;
 ///
 /// [`spawn_blocking`]: https://docs.rs/tokio/latest/tokio/task/fn.spawn_blocking.html
 pub trait Resolve: Send + Sync {
-    /// The addresses of `name`, each with `port`, in the order in which they are to be tried.
+    /// Returns the addresses of `name`, each with `port`, in the order in which they are to be
+    /// tried.
     ///
     /// # Errors
-    /// Why there is no answer. The socket call fails with this error.
+    /// The reason why there is no answer. The socket call fails with this error.
     fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
@@ -69,7 +70,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// What a stack looks names up by.
+/// The resolver of a stack, or none.
 #[derive(Clone, Default)]
 pub(crate) struct Resolver(Option<Arc<dyn Resolve>>);
 
@@ -121,7 +122,7 @@ mod sealed {
 
 use sealed::Endpoint;
 
-/// What a [`ToAddrs`] names.
+/// Addresses or name that a [`ToAddrs`] stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// An address.

@@ -5,7 +5,7 @@ use crate::config::{Config, SysctlError};
 use std::sync::Arc;
 
 impl Stack {
-    /// The value of a sysctl as text that [`set_sysctl`](Self::set_sysctl) takes.
+    /// Returns the value of a sysctl, as text that [`set_sysctl`](Self::set_sysctl) takes.
     ///
     /// # Errors
     /// [`SysctlError::Unknown`] if there is no such name.
@@ -15,9 +15,10 @@ impl Stack {
 
     /// Sets a sysctl by Linux's name, in Linux's unit, while the stack runs.
     ///
-    /// Many act on connections that are open: they take the new value up when they next send,
-    /// receive or time out, or when their application next calls. Others are for new connections
-    /// only. [`Sysctl::acts_on`](crate::config::Sysctl::acts_on) and `docs/sysctls.md` tell which.
+    /// Many settings act on connections that are open: a connection takes the new value up when it
+    /// next sends, receives or times out, or when its application next calls. Others are for new
+    /// connections only. [`Sysctl::acts_on`](crate::config::Sysctl::acts_on) and `docs/sysctls.md`
+    /// tell which.
     ///
     /// # Errors
     /// [`SysctlError`] for an unknown name, or a value that does not fit; nothing has changed then.
@@ -25,7 +26,7 @@ impl Stack {
         self.engine().stack.set_sysctl(name, value)
     }
 
-    /// All settings as they are.
+    /// Returns all settings as they are.
     pub fn config(&self) -> Arc<Config> {
         self.engine().stack.config()
     }

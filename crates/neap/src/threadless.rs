@@ -2,8 +2,9 @@
 //! [`poll(shard, now)`](Stack::poll).
 //!
 //! [`neap::Stack`](crate::Stack) is this stack with threads that poll it. Use this one in a program
-//! with a loop of its own, or where time is simulated. Calls never wait; readiness tells when to
-//! repeat them.
+//! with a loop of its own, or where time is simulated. Calls never wait: a call that would have to
+//! fails with `WouldBlock`, and the readiness of the socket tells when to repeat it. The example
+//! `clock` shows a loop.
 
 pub use neap_stack::drop_reason::Drops;
 pub use neap_stack::event::Subscription;

@@ -1,14 +1,19 @@
 //! The sockets under tokio (feature `tokio`).
 //!
-//! [`TcpStream`] reads and writes by tokio's traits, so hyper and `tokio::io::copy` run on it
-//! unchanged; its writes wait as blocking ones do, by the low-water mark too. Every future here is
-//! cancel-safe: one that is dropped has either done its work and said so, or has done nothing.
+//! Use them in a program that has tasks: a proxy, an HTTP server, anything that speaks to other
+//! asynchronous code. [`TcpStream`] implements tokio's `AsyncRead` and `AsyncWrite`, so hyper and
+//! `tokio::io::copy` run on it unchanged. Its writes wait as blocking ones do, and obey the
+//! low-water mark too. Every future here is cancel-safe: a future that is dropped early has done
+//! nothing.
 //!
-//! A task of the runtime drives each shard whose sockets are used (its devices are among the
-//! descriptors that tokio sleeps on, and a timerfd beside them keeps the time, since tokio's timers
-//! have millisecond steps). So a packet wakes the thread that runs the tasks, and no other. The
-//! worker of the shard steps in where a runtime does not come round for some milliseconds, and
-//! takes over when it ends.
+//! A task of the runtime drives each shard whose sockets are used. tokio then sleeps on the devices
+//! of the shard, and on a timerfd beside them, since tokio's own timers have steps of a
+//! millisecond. So a packet wakes the thread that runs the tasks, and no other. The worker of the
+//! shard steps in if the runtime does not run that task for some milliseconds, and takes over when
+//! the runtime ends.
+//!
+//! The calls that make a socket fail outside of a runtime. They panic in a runtime that has I/O
+//! disabled, as tokio's own sockets do.
 
 mod drive;
 mod names;

@@ -1,4 +1,4 @@
-//! What a [`Poller`](crate::Poller) can wait for, and how it names it.
+//! Sources that a [`Poller`](crate::Poller) can wait for.
 
 use crate::blocking::{TcpListener, TcpStream, UdpSocket};
 use crate::engine::Engine;

@@ -11,8 +11,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A host with its workers. Dropping it resets all connections, ends the threads and closes the
-/// device; sockets that are still held then fail with `ConnectionAborted`.
+/// A running stack: one host with its devices and worker threads.
+///
+/// [`Stack::builder`] makes one, and sockets are made on it: [`TcpStream`](crate::TcpStream),
+/// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket).
+///
+/// Dropping it resets all connections, ends the threads and closes the devices; sockets that are
+/// still held then fail with `ConnectionAborted`. [`close`](Self::close) lets connections end
+/// first.
 #[derive(Debug)]
 pub struct Stack {
     engine: Arc<Engine>,
@@ -36,15 +42,18 @@ impl Stack {
         &self.engine
     }
 
-    /// The figures of the host: flows, interfaces, routes, counters, drops. They can only be read.
+    /// Returns the figures of the host: flows, interfaces, routes, counters, drops. They can only
+    /// be read.
     pub fn host(&self) -> Host<'_> {
         Host::new(&self.engine)
     }
 
-    /// The socket interface of a C library over this stack: descriptors from `first_fd` on, and
-    /// calls that wait as those of Linux do. Each call of this makes a process of its own, with its
-    /// own table of descriptors; the ports are those of the one host. Processes may outlive the
-    /// stack, as sockets may.
+    /// Returns the socket calls of a C library over this stack, which wait as those of Linux do.
+    ///
+    /// Use it to run code that is written for descriptors and `errno`. Each call makes a
+    /// [`Process`](crate::posix::Process) with its own table of descriptors, numbered from
+    /// `first_fd` on; all processes share the ports of the host. A process may outlive the stack,
+    /// as a socket may.
     pub fn posix(&self, first_fd: Fd) -> Process {
         Process::new(self.engine.stack.clone(), self.engine.clone(), first_fd)
     }

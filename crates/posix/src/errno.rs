@@ -171,3 +171,18 @@ impl From<SocketError> for Errno {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_of_a_socket_has_its_number() {
+        for &error in ConnectionError::ALL {
+            assert_ne!(Errno::from(error), Errno::EIO, "{error}");
+        }
+        for &error in SocketError::ALL {
+            assert_ne!(Errno::from(error), Errno::EIO, "{error}");
+        }
+    }
+}

@@ -141,8 +141,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "a tail is probed (TLP)",
         TIMERS,
-        "if self.config.tcp_early_retrans == 0",
-        "if $on || self.config.tcp_early_retrans == 0",
+        "if !self.config.has_loss_probes()",
+        "if $on || !self.config.has_loss_probes()",
     ),
     mutation(
         "after two round trips",

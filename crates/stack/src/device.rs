@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, PartialChecksum};
 use bytes::Bytes;
+use core::net::IpAddr;
 use neap_tcp::time::Instant;
 
 /// Link layer of a device.
@@ -104,7 +105,7 @@ pub enum RxChecksum {
     /// The checksum is right: the device verified it (`VIRTIO_NET_HDR_F_DATA_VALID`), or a local
     /// sender left it partial (`F_NEEDS_CSUM`) and the bytes never crossed a wire.
     Good,
-    /// As [`Good`](Self::Good), and the field in the packet does not hold the final checksum.
+    /// The checksum is right, but the field in the packet does not hold its final value.
     Partial(PartialChecksum),
 }
 
@@ -163,7 +164,7 @@ impl core::fmt::Debug for QueuePair {
 pub enum LinkState {
     /// Packets pass.
     Up,
-    /// Packets are lost; the device is there, and its link may come back.
+    /// Packets are lost. The device is there, and its link may come back.
     Down,
     /// The device was removed and does not come back.
     Gone,
@@ -189,11 +190,23 @@ impl LinkStatus {
     }
 }
 
-/// Finds out what has become of a device. It may take system calls: the stack asks when it is told
-/// to ([`Stack::look_at_link`](crate::stack::Stack::look_at_link)), never for a packet.
+/// Tells what has become of a device.
+///
+/// A look may take system calls. The stack asks when it is told to
+/// ([`Stack::look_at_link`](crate::stack::Stack::look_at_link)), and never for a packet.
 pub trait LinkMonitor: Send {
-    /// The state of the device now. What made the monitor's descriptor readable is taken.
+    /// Returns the state of the device now. Afterwards the monitor's descriptor is not readable
+    /// until something changes again.
     fn look(&mut self) -> LinkStatus;
+
+    /// Returns those of `addresses` that the kernel of the machine has, each with the name of the
+    /// kernel's interface. A stack cannot share an address with a kernel that sees its packets: the
+    /// kernel would answer too. Nothing is returned where no kernel is, or where it cannot be
+    /// asked.
+    fn taken(&mut self, addresses: &[IpAddr]) -> Vec<(IpAddr, String)> {
+        let _ = addresses;
+        Vec::new()
+    }
 
     /// Becomes readable when there is something new to see; `None` where only errors of the queues'
     /// descriptors tell.

@@ -1,4 +1,4 @@
-//! What happens to the network of a host: told to whoever subscribed.
+//! Events of the network of a host, for subscribers.
 //!
 //! Cost: an event is copied to each subscriber, under one mutex each. A subscriber holds at most
 //! [`CAPACITY`] events; what it misses beyond that is counted and told.
@@ -19,56 +19,66 @@ pub const CAPACITY: usize = 256;
 pub enum StackEvent {
     /// An interface was added.
     InterfaceAdded {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
     },
     /// An interface was removed by a call.
     InterfaceRemoved {
-        /// Which; the name is never used again.
+        /// The interface. Its number is never used again.
         interface: InterfaceId,
     },
     /// The device of an interface was removed from outside, and the interface with it. Sockets
-    /// that it alone led to have failed.
+    /// that have no other way have failed with `NetworkDown`.
     DeviceGone {
-        /// Which; the name is never used again.
+        /// The interface. Its number is never used again.
         interface: InterfaceId,
         /// Name of the device.
         name: String,
     },
-    /// Packets pass again.
+    /// The link of an interface is up again, and packets pass.
     LinkUp {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
     },
-    /// Packets are lost until the link comes back; flows wait.
+    /// The link of an interface is down. Packets are lost and flows wait until it is up again.
     LinkDown {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
     },
     /// The MTU of an interface changed.
     MtuChanged {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
         /// The new one, in bytes.
         mtu: u16,
     },
     /// An interface got an address.
     AddressAdded {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
         /// The address.
         address: Address,
     },
     /// An interface lost an address.
     AddressRemoved {
-        /// Which.
+        /// The interface.
         interface: InterfaceId,
         /// The address.
         address: IpAddr,
     },
+    /// The kernel of the machine got an address that an interface of the stack has. The kernel
+    /// answers for it from then on, and resets the connections of the stack.
+    AddressTaken {
+        /// Which.
+        interface: InterfaceId,
+        /// The address.
+        address: IpAddr,
+        /// Name of the kernel's interface.
+        owner: String,
+    },
     /// Events that came while the subscriber did not take the earlier ones.
     Missed {
-        /// How many.
+        /// The number of lost events.
         events: u64,
     },
 }

@@ -41,7 +41,7 @@ pub enum StackError {
     /// A device has no queues.
     #[error("device {0} has no queues")]
     NoQueues(String),
-    /// What was said of the network makes no sense.
+    /// An interface, address or route is refused.
     #[error(transparent)]
     Net(#[from] NetError),
 }

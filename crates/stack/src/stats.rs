@@ -115,6 +115,8 @@ ip_counters! {
     UdpSndbufErrors = "UdpSndbufErrors",
     /// UDP checksums that were wrong.
     UdpInCsumErrors = "UdpInCsumErrors",
+    /// Own addresses that the kernel of the machine got while the stack had them.
+    AddressesTaken = "NeapAddressesTaken",
 }
 
 /// Counters of one host. Adding is one relaxed atomic operation.

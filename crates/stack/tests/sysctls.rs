@@ -395,6 +395,18 @@ fn settings_that_change_during_a_handshake_break_no_agreement() {
     }
 }
 
+/// Unlike in Linux, where an accepted socket has what its listener took when it was made.
+#[test]
+fn an_accepted_connection_goes_by_the_settings_of_its_own_time() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = listen(&world, 80);
+    world.b.set_sysctl("net.ipv4.tcp_rmem", "4096 50000 6291456").unwrap();
+    let _client = connect(&world, 80);
+    world.run(Nanos::from_millis(10));
+    let accepted = listener.accept().unwrap().0;
+    assert_eq!(accepted.info(world.now).rcvbuf, 50_000);
+}
+
 #[test]
 fn two_threads_that_set_sysctls_do_not_undo_each_other() {
     let world = World::new(&WireConfig::default());

@@ -107,8 +107,8 @@ pub struct Config {
     pub tcp_ecn_fallback: bool,
     /// `net.ipv4.tcp_frto`: detection of spurious timeouts (F-RTO, RFC 5682).
     pub tcp_frto: bool,
-    /// `net.ipv4.tcp_early_retrans`: 0 turns tail loss probes off; every other value leaves them
-    /// on.
+    /// `net.ipv4.tcp_early_retrans`: 3 and 4 turn tail loss probes on; every other value turns them
+    /// off.
     pub tcp_early_retrans: u8,
     /// `net.ipv4.tcp_reordering`: initial reordering degree, in segments.
     pub tcp_reordering: u32,
@@ -238,6 +238,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether a tail that nobody acknowledges is probed (`tcp_schedule_loss_probe`).
+    pub(crate) fn has_loss_probes(&self) -> bool {
+        matches!(self.tcp_early_retrans, 3 | 4)
+    }
+
     /// Returns the rule for the size of frames.
     pub fn frame_rule(&self) -> FrameRule {
         match self.tso_bonus {

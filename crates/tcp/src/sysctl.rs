@@ -145,13 +145,13 @@ sysctls! {
     "net.ipv4.tcp_dsack" tcp_dsack: switch, "", OpenConnections,
         "Data that arrives twice is reported (RFC 2883).";
     "net.ipv4.tcp_early_retrans" tcp_early_retrans: int 0..4, "", OpenConnections,
-        "0 turns tail loss probes off; every other value turns them on.";
+        "3 and 4 turn tail loss probes on; every other value turns them off.";
     "net.ipv4.tcp_ecn" tcp_ecn: int 0..2, "", NewConnections,
         "0: no ECN. 1: ask for it and accept it. 2: accept it.";
     "net.ipv4.tcp_ecn_fallback" tcp_ecn_fallback: switch, "", OpenConnections,
         "A SYN that is sent again does not ask for ECN.";
     "net.ipv4.tcp_fin_timeout" tcp_fin_timeout: int 0..2147483, "seconds", OpenConnections,
-        "How long a closed connection waits for the FIN of its peer.";
+        "How long a closed connection waits for its peer's FIN; 3.5 timeouts at least.";
     "net.ipv4.tcp_frto" tcp_frto: switch, "", OpenConnections,
         "After a timeout, new data tells whether it was spurious (RFC 5682).";
     "net.ipv4.tcp_invalid_ratelimit" tcp_invalid_ratelimit: int 0..2147483647, "milliseconds", OpenConnections,
@@ -187,7 +187,7 @@ sysctls! {
     "net.ipv4.tcp_reordering" tcp_reordering: int 1..2147483647, "segments", OpenConnections,
         "The degree of reordering at the start. A timeout brings an open connection back to it.";
     "net.ipv4.tcp_retries2" tcp_retries2: int 0..255, "timeouts", OpenConnections,
-        "Timeouts of an open connection before it is given up.";
+        "Timeouts, doubled from 200 ms, before an open connection is given up.";
     "net.ipv4.tcp_rmem" tcp_rmem: sizes, "bytes", OpenConnections,
         "The receive buffer: least, at the start, most. The start is for new connections.";
     "net.ipv4.tcp_rto_max_ms" tcp_rto_max_ms: int 1000..120000, "milliseconds", NewConnections,

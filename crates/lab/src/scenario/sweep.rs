@@ -48,7 +48,7 @@ fn set(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let mut inner = table.entry(head).or_insert_with(|| Table::new().into());
     let mut rest = rest;
     if let Value::Array(all) = inner {
-        // The n-th of several, such as `event.0.at`.
+        // The path counts the entries of an array, as in `event.0.at`.
         let (index, behind) = rest.split_once('.').ok_or_else(|| format!("{head} has several"))?;
         let one = index.parse().ok().and_then(|index: usize| all.get_mut(index));
         inner = one.ok_or_else(|| format!("{head} has no number {index}"))?;

@@ -33,20 +33,10 @@ fn time(text: &str) -> Option<Nanos> {
 }
 
 fn rate(text: &str) -> Option<Rate> {
-    let (number, unit) = split(text)?;
-    // As in tc: "bit" is bits, "bps" is bytes per second.
-    let bytes = match unit.to_ascii_lowercase().as_str() {
-        "bit" => 1.0 / 8.0,
-        "kbit" => 1e3 / 8.0,
-        "mbit" => 1e6 / 8.0,
-        "gbit" => 1e9 / 8.0,
-        "bps" => 1.0,
-        "kbps" => 1e3,
-        "mbps" => 1e6,
-        "gbps" => 1e9,
-        _ => return None,
-    };
-    whole(number, bytes).filter(|&bytes| bytes > 0).map(Rate)
+    let text = text.trim();
+    // A number alone could be meant in any unit.
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    text.parse().ok().filter(|rate| has_unit && *rate != Rate(0))
 }
 
 fn size(text: &str) -> Option<u64> {
@@ -162,6 +152,7 @@ mod tests {
         assert_eq!("0.5%".parse(), Ok(Share(Ppm(5000))));
         let packets = Buffer { packets: 100, bytes: u64::MAX };
         assert_eq!("100 packets".parse(), Ok(Room(packets)));
+        assert!("100".parse::<Speed>().is_err() && "18446744074gbit".parse::<Speed>().is_err());
         for wrong in ["5", "ms", "-1ms", "1e3ms", "9999999999999s", ""] {
             assert!(wrong.parse::<Time>().is_err(), "{wrong}");
         }

@@ -28,8 +28,8 @@ pub struct Datagram {
     pub data: Bytes,
     /// The peer: who sent it, or who is to receive it.
     pub peer: SocketAddr,
-    /// The own address that it was sent to, or that it is to be sent from. To be sent, `None` is
-    /// the address that the socket is bound to, or the one that the route says.
+    /// The own address that it was sent to, or that it is to be sent from. `None` sends from the
+    /// address that the socket is bound to, or else from the one that the route prefers.
     pub local: Option<IpAddr>,
 }
 
@@ -46,9 +46,8 @@ impl Datagram {
 /// (`::ffff:a.b.c.d`); [`UdpOptions::only_v6`] ends that. Clones share the socket, and several
 /// threads may use it at once. It is closed when the last clone is dropped.
 ///
-/// The stack knows neither multicast nor sending to broadcast addresses, so what std has for these
-/// is not there; nor has the socket a descriptor of the kernel. A [`Poller`](crate::Poller) waits
-/// for it.
+/// The stack has neither multicast nor broadcast, so std's methods for these are missing. The
+/// socket has no descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
 #[derive(Clone)]
 pub struct UdpSocket {
     handle: UdpHandle,
@@ -133,20 +132,20 @@ impl UdpSocket {
         Ok(self.show(peer))
     }
 
-    /// Sends a datagram; waits while too much of this socket is below. Of several addresses the
-    /// first is taken.
+    /// Sends a datagram. It waits while the send buffer is full of datagrams that have not left. Of
+    /// several addresses the first is taken.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the write timeout; `NetworkUnreachable` without a
-    /// route; `InvalidInput` for a datagram that is longer than any packet, and for an address of
-    /// the other family. `Unsupported` for a name if the stack has no
+    /// `WouldBlock` if it would have to wait in non-blocking mode, or after the write timeout;
+    /// `NetworkUnreachable` without a route; `InvalidInput` for a datagram that is longer than any
+    /// packet, and for an address of the other family. `Unsupported` for a name if the stack has no
     /// [resolver](crate::Builder::resolver).
     pub fn send_to(&self, data: &[u8], remote: impl ToAddrs) -> io::Result<usize> {
         let remote = remote.endpoint()?.first(&self.engine.resolver)?;
         self.send_some(data, Some(remote))
     }
 
-    /// Sends a datagram to the connected peer; waits while too much of this socket is below.
+    /// Sends a datagram to the connected peer. It waits as [`send_to`](Self::send_to) does.
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to); `InvalidInput` without a peer.
@@ -163,9 +162,10 @@ impl UdpSocket {
         Ok(data.len())
     }
 
-    /// Sends datagrams in their order, to a peer each, as `sendmmsg(2)` does. Waits until there is
-    /// room for the first, and stops at one that is refused. How many were sent; a caller goes on
-    /// with the rest. The socket's lock is taken once for all, and no bytes are copied.
+    /// Sends datagrams in their order, to a peer each, as `sendmmsg(2)` does, and returns how many
+    /// were sent. It waits until there is room for the first, and stops at one that is refused; the
+    /// caller goes on with the rest. The socket's lock is taken once for all, and no bytes are
+    /// copied.
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to) for the first datagram: the error of a later one is that of
@@ -214,11 +214,13 @@ impl UdpSocket {
         (len, self.show(datagram.from))
     }
 
-    /// Waits for a datagram; what does not fit `buf` is lost.
+    /// Waits for a datagram, and returns its length and its sender; what does not fit `buf` is
+    /// lost.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode or after the read timeout; what a router or the peer said
-    /// of an earlier datagram of a connected socket.
+    /// `WouldBlock` in non-blocking mode or after the read timeout; for a connected socket the
+    /// answer of a router or of the peer to an earlier datagram, for instance `ConnectionRefused`;
+    /// `NetworkDown` when the device that the socket was reached through is gone.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let timeout = &self.wait_mode.read_timeout;
         let datagram = self.wait_for(READ_READY, timeout, || self.handle.recv_from());
@@ -251,9 +253,9 @@ impl UdpSocket {
         self.peek_from(buf).map(|(len, _)| len)
     }
 
-    /// Waits for a datagram and appends it to `into`, with those that wait behind it, at most
-    /// `most` of them, as `recvmmsg(2)` does. How many there were. The socket's lock is taken once
-    /// for all, and no bytes are copied.
+    /// Waits for datagrams as `recvmmsg(2)` does, appends at most `most` of them to `into`, and
+    /// returns how many they were. It returns as soon as there is one. The socket's lock is taken
+    /// once for all, and no bytes are copied.
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
@@ -270,34 +272,34 @@ impl UdpSocket {
         })
     }
 
-    /// Another handle of the same socket, as [`Clone`]. Modes and timeouts are shared.
+    /// Returns another handle of the same socket, as `clone` does. Modes and timeouts are shared.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The own address and port. Of a connected socket that is bound to all addresses it is the one
-    /// that datagrams to the peer are sent from, as on Linux.
+    /// Returns the own address and port. If a socket that is bound to all addresses is connected,
+    /// it is the address that datagrams to the peer are sent from, as on Linux.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.show(self.handle.name()))
     }
 
-    /// `SO_ERROR`: the pending error, once.
+    /// Takes the pending error (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.handle.take_error().map(socket_error))
     }
 
-    /// Whether it has nothing to do with IPv4 ([`UdpOptions::only_v6`]).
+    /// Returns whether it serves IPv6 alone ([`UdpOptions::only_v6`]).
     pub fn only_v6(&self) -> io::Result<bool> {
         Ok(self.only_v6)
     }
 
-    /// Whether calls return `WouldBlock` instead of waiting, for all clones.
+    /// Makes calls return `WouldBlock` instead of waiting, or wait again. It holds for all clones.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 
-    /// `SO_RCVTIMEO`; `None` waits for ever.
+    /// Sets how long a receiving call waits (`SO_RCVTIMEO`); `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -305,7 +307,7 @@ impl UdpSocket {
         WaitMode::set(&self.wait_mode.read_timeout, timeout)
     }
 
-    /// `SO_SNDTIMEO`; `None` waits for ever.
+    /// Sets how long a sending call waits (`SO_SNDTIMEO`); `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -313,23 +315,23 @@ impl UdpSocket {
         WaitMode::set(&self.wait_mode.write_timeout, timeout)
     }
 
-    /// `SO_RCVTIMEO`.
+    /// Returns how long a receiving call waits (`SO_RCVTIMEO`).
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.read_timeout))
     }
 
-    /// `SO_SNDTIMEO`.
+    /// Returns how long a sending call waits (`SO_SNDTIMEO`).
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.write_timeout))
     }
 
-    /// `SO_RCVBUF` and `SO_SNDBUF` in bytes of memory, of which a datagram takes 640 besides its
-    /// data; `None` leaves one as it is.
+    /// Sets the receive and the send buffer (`SO_RCVBUF`, `SO_SNDBUF`) in bytes of memory. A
+    /// datagram takes 640 bytes besides its data. `None` leaves a buffer as it is.
     pub fn set_buffers(&self, receive: Option<u32>, send: Option<u32>) {
         self.handle.set_buffers(receive, send);
     }
 
-    /// Receive and send buffer in bytes of memory.
+    /// Returns the sizes of the receive and the send buffer, in bytes of memory.
     pub fn buffers(&self) -> (u32, u32) {
         self.handle.buffers()
     }
@@ -354,8 +356,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited. Executed by the `fq` qdisc,
-    /// as in Linux; see [`Builder::qdisc`](crate::Builder::qdisc).
+    /// Limits the rate in bytes per second (`SO_MAX_PACING_RATE`); `None` is unlimited. It needs
+    /// the qdisc `fq`, as in Linux: see [`Builder::qdisc`](crate::Builder::qdisc).
     pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
         self.handle.set_max_pacing_rate(bytes_per_second.map_or(Rate::UNLIMITED, Rate));
         Ok(())

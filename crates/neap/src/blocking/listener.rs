@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// listener, and several threads may accept at once. It listens until the last clone is dropped;
 /// connections that nobody has accepted by then are reset.
 ///
-/// There is no `take_error`: a listener has no errors of its own.
+/// There is no `take_error`: [`accept`](Self::accept) tells the errors of a listener.
 #[derive(Clone)]
 pub struct TcpListener {
     handle: ListenerHandle,
@@ -86,7 +86,8 @@ impl TcpListener {
     /// Waits for a connection, and returns it with the address of its peer.
     ///
     /// # Errors
-    /// `WouldBlock` in non-blocking mode; `ConnectionAborted` when the stack was dropped.
+    /// `WouldBlock` in non-blocking mode if no connection waits; `ConnectionAborted` when the stack
+    /// was dropped; `NetworkDown` when the device that the listener was reached through is gone.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let attempt = || self.handle.accept();
         let block = &SocketError::WouldBlock;
@@ -118,23 +119,25 @@ impl TcpListener {
         Ok((stream, peer))
     }
 
-    /// Connections as they come, without end. In non-blocking mode the iterator yields the error
-    /// `WouldBlock` where there is none; after the stack was dropped it yields errors for ever.
+    /// Returns an iterator over connections as they come. It has no end: in non-blocking mode it
+    /// yields the error `WouldBlock` while no connection waits, and after the stack was dropped it
+    /// yields `ConnectionAborted` each time.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
     }
 
-    /// Connections as they come, without end, from an iterator that owns the listener.
+    /// Returns an iterator over connections as [`incoming`](Self::incoming) does, which owns the
+    /// listener.
     pub fn into_incoming(self) -> IntoIncoming {
         IntoIncoming(self)
     }
 
-    /// Another handle of the same listener, as [`Clone`].
+    /// Returns another handle of the same listener, as `clone` does.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The address that it listens on.
+    /// Returns the address and port that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.shown_addr())
     }
@@ -170,12 +173,13 @@ impl TcpListener {
         self.set_option(&SocketOption::HopLimit(hop_limit(ttl)?))
     }
 
-    /// Whether it refuses connections of IPv4 ([`ListenOptions::only_v6`]).
+    /// Returns whether it refuses connections of IPv4 ([`ListenOptions::only_v6`]).
     pub fn only_v6(&self) -> io::Result<bool> {
         Ok(self.only_v6)
     }
 
-    /// Whether `accept` returns `WouldBlock` instead of waiting, for all clones.
+    /// Makes `accept` return `WouldBlock` instead of waiting, or wait again. It holds for all
+    /// clones.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())

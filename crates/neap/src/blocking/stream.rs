@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What a read is refused with for want of data.
+/// The error of a read that found no data.
 const NO_DATA: ReadError = ReadError::WouldBlock;
 
 /// A TCP connection of a stack, used as [`std::net::TcpStream`] is.
@@ -36,7 +36,7 @@ const NO_DATA: ReadError = ReadError::WouldBlock;
 /// so several threads may use it at once. The connection is closed when the last clone is dropped,
 /// or for all clones by [`close`](Self::close).
 ///
-/// A stream has no descriptor of the kernel, so `AsFd` and what goes by it are not there; a
+/// A stream has no descriptor of the kernel, so it does not implement `AsFd`. A
 /// [`Poller`](crate::Poller) waits for it, and for descriptors beside it.
 #[derive(Clone)]
 pub struct TcpStream {
@@ -64,8 +64,9 @@ impl TcpStream {
     /// name, are tried in turn.
     ///
     /// # Errors
-    /// What the peer or the network answered, with std's kinds; of several addresses the error of
-    /// the last one. `Unsupported` for a name if the stack has no
+    /// The answer of the peer or the network, with std's kinds, for instance `ConnectionRefused`,
+    /// `TimedOut` or `HostUnreachable`; of several addresses the error of the last one.
+    /// `Unsupported` for a name if the stack has no
     /// [resolver](crate::Builder::resolver).
     pub fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default(), None)
@@ -106,7 +107,7 @@ impl TcpStream {
             let now = clock::now();
             let until = match deadline {
                 Instant::FAR_FUTURE => deadline,
-                // A silent address leaves the others their share.
+                // An address that does not answer must leave time for the others.
                 _ => now + deadline.since(now) / left as u64,
             };
             Self::connect_until(stack, remote, options.clone(), until)
@@ -140,7 +141,8 @@ impl TcpStream {
     /// writable when it is established or has failed ([`take_error`](Self::take_error)).
     ///
     /// # Errors
-    /// What keeps the SYN from being sent.
+    /// The reason why no SYN can be sent: `NetworkUnreachable` without a route, `AddrNotAvailable`
+    /// for a local address that the stack does not have or without a free port.
     pub fn connect_nonblocking(
         stack: &Stack,
         remote: SocketAddr,
@@ -261,11 +263,12 @@ impl TcpStream {
         Ok(written)
     }
 
-    /// Sends `data` as `send(2)` with `MSG_MORE` and `MSG_EOR`, waiting for room as needed. In
-    /// non-blocking mode takes what fits.
+    /// Sends all of `data` with the flags of `send(2)`, and returns its length. It waits for room
+    /// as needed. In non-blocking mode it takes what fits, and returns how much that was.
     ///
     /// # Errors
-    /// As [`Write::write`].
+    /// As [`Write::write`]: `WouldBlock` if nothing fits in non-blocking mode or in the write
+    /// timeout; `BrokenPipe` after a shutdown; the reason why the connection failed.
     pub fn send(&self, data: &[u8], flags: WriteFlags) -> io::Result<usize> {
         let mut rest = data;
         if rest.is_empty() {
@@ -278,11 +281,13 @@ impl TcpStream {
         })
     }
 
-    /// Sends `data` without copying it, waiting for room as needed; the pages are shared until they
-    /// are acknowledged. In non-blocking mode takes what fits from the front of `data`.
+    /// Sends all of `data` without copying it, and returns its length. The connection shares the
+    /// bytes until the peer has acknowledged them. It waits for room as needed. In non-blocking
+    /// mode it takes what fits from the front of `data`. Use it for large data that is in memory
+    /// already, such as a file.
     ///
     /// # Errors
-    /// As [`Write::write`].
+    /// As [`send`](Self::send).
     pub fn send_bytes(&self, data: &mut Bytes) -> io::Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -326,7 +331,7 @@ impl TcpStream {
             }
         });
         match read {
-            // The time is over: what is there will do.
+            // The time is over, so less than the low-water mark is enough.
             Err(NO_DATA) if waits => self.handle.read(clock::now(), buf),
             read => read,
         }
@@ -346,10 +351,11 @@ impl TcpStream {
         .map_err(read_error)
     }
 
-    /// Reads and leaves the bytes to be read again (`MSG_PEEK`). Waits as a read does.
+    /// Reads bytes and leaves them to be read again (`MSG_PEEK`). It waits as a read does.
     ///
     /// # Errors
-    /// As [`Read::read`].
+    /// As [`Read::read`]: `WouldBlock` in non-blocking mode or after the read timeout; the reason
+    /// why the connection failed.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.wait_for(READ_READY, &self.wait_mode.read_timeout, &NO_DATA, || {
             self.handle.peek(clock::now(), buf)
@@ -357,7 +363,8 @@ impl TcpStream {
         .map_err(read_error)
     }
 
-    /// Shuts reading, writing or both down.
+    /// Shuts reading, writing or both down. After the end of writing the peer reads everything that
+    /// was written, and then the end of the stream.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let now = clock::now();
         if how != Shutdown::Write {
@@ -369,29 +376,30 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Another handle of the same connection, as [`Clone`]. Modes and timeouts are shared.
+    /// Returns another handle of the same connection, as `clone` does. Modes and timeouts are
+    /// shared.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The peer's address and port. An IPv4 peer of a socket of IPv6 is shown as a mapped address
-    /// (`::ffff:a.b.c.d`), as by Linux.
+    /// Returns the peer's address and port. An IPv4 peer of a socket of IPv6 is shown as a mapped
+    /// address (`::ffff:a.b.c.d`), as by Linux.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.show(self.handle.remote_addr()))
     }
 
-    /// The own address and port, shown as [`peer_addr`](Self::peer_addr) shows the peer's.
+    /// Returns the own address and port, shown as [`peer_addr`](Self::peer_addr) shows the peer's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.show(self.handle.local_addr()))
     }
 
-    /// Whether calls return `WouldBlock` instead of waiting.
+    /// Makes calls return `WouldBlock` instead of waiting, or wait again. It holds for all clones.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.wait_mode.nonblocking.store(nonblocking, Relaxed);
         Ok(())
     }
 
-    /// `SO_RCVTIMEO`.
+    /// Sets how long a read waits (`SO_RCVTIMEO`); `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -399,7 +407,7 @@ impl TcpStream {
         WaitMode::set(&self.wait_mode.read_timeout, timeout)
     }
 
-    /// `SO_SNDTIMEO`.
+    /// Sets how long a write waits (`SO_SNDTIMEO`); `None` waits for ever.
     ///
     /// # Errors
     /// `InvalidInput` for a timeout of zero.
@@ -407,12 +415,12 @@ impl TcpStream {
         WaitMode::set(&self.wait_mode.write_timeout, timeout)
     }
 
-    /// `SO_RCVTIMEO`.
+    /// Returns how long a read waits (`SO_RCVTIMEO`).
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.read_timeout))
     }
 
-    /// `SO_SNDTIMEO`.
+    /// Returns how long a write waits (`SO_SNDTIMEO`).
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(WaitMode::get(&self.wait_mode.write_timeout))
     }
@@ -425,28 +433,28 @@ impl TcpStream {
         self.handle.set_option(clock::now(), option).map_err(option_error)
     }
 
-    /// All options as they stand.
+    /// Returns all options as they are.
     pub fn options(&self) -> SocketOptions {
         self.handle.options(clock::now())
     }
 
-    /// `TCP_NODELAY`.
+    /// Sets `TCP_NODELAY`: a short write leaves at once.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.set_option(SocketOption::NoDelay(nodelay))
     }
 
-    /// `TCP_NODELAY`.
+    /// Returns `TCP_NODELAY`.
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.options().nodelay)
     }
 
-    /// `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait; zero makes a close or
-    /// the drop of the last clone reset the connection.
+    /// Sets `SO_LINGER`. A time other than zero makes [`close`](Self::close) wait. A time of zero
+    /// makes a close, or the drop of the last clone, reset the connection.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.set_option(SocketOption::Linger(linger.map(Into::into)))
     }
 
-    /// `SO_LINGER`.
+    /// Returns `SO_LINGER`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.options().linger.map(Into::into))
     }
@@ -460,7 +468,7 @@ impl TcpStream {
         })
     }
 
-    /// Sets `IP_TTL`, of a connection of IPv6 `IPV6_UNICAST_HOPS`.
+    /// Sets how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     ///
     /// # Errors
     /// `InvalidInput` for a number that is not from 1 to 255.
@@ -468,28 +476,29 @@ impl TcpStream {
         self.set_option(SocketOption::HopLimit(hop_limit(ttl)?))
     }
 
-    /// `SO_MAX_PACING_RATE` in bytes per second; `None` is unlimited.
+    /// Limits the rate in bytes per second (`SO_MAX_PACING_RATE`); `None` is unlimited.
     pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
         let rate = bytes_per_second.map_or(Rate::UNLIMITED, Rate);
         self.set_option(SocketOption::MaxPacingRate(rate))
     }
 
-    /// `SO_ERROR`: the pending error, once.
+    /// Takes the pending error (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.handle.take_error(clock::now()).map(connection_error))
     }
 
-    /// `SIOCOUTQ`: bytes written and not acknowledged.
+    /// Returns how many bytes were written and not acknowledged (`SIOCOUTQ`).
     pub fn outq(&self) -> u32 {
         self.handle.outq(clock::now())
     }
 
-    /// `SIOCOUTQNSD`: of these, bytes that were not sent once.
+    /// Returns how many bytes were written and never sent (`SIOCOUTQNSD`).
     pub fn outq_nsd(&self) -> u32 {
         self.handle.outq_nsd(clock::now())
     }
 
-    /// `TCP_INFO`.
+    /// Returns the figures of the connection (`TCP_INFO`), with the reason why it is not sending
+    /// and the places of its bytes.
     pub fn info(&self) -> TcpInfo {
         self.handle.info(clock::now())
     }

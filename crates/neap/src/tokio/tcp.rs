@@ -20,10 +20,10 @@ use std::time::Duration;
 
 /// A TCP connection of a stack, used as [`tokio::net::TcpStream`](::tokio::net::TcpStream) is.
 ///
-/// Options and figures are those of [`get_ref`](Self::get_ref). The connection is closed when the
-/// stream is dropped. It is no descriptor of the kernel, so what goes by `AsFd` is not there; nor
-/// are `try_read_buf`, and `from_std` and `into_std`, in whose place are
-/// [`from_blocking`](Self::from_blocking) and [`into_blocking`](Self::into_blocking).
+/// [`get_ref`](Self::get_ref) gives its options and figures. The connection is closed when the
+/// stream is dropped. The stream has no descriptor of the kernel, so `AsFd` is missing. So are
+/// `try_read_buf`, `from_std` and `into_std`: use [`from_blocking`](Self::from_blocking) and
+/// [`into_blocking`](Self::into_blocking) in place of the last two.
 #[derive(Debug)]
 pub struct TcpStream {
     socket: blocking::TcpStream,
@@ -39,7 +39,7 @@ impl TcpStream {
     /// # Errors
     /// What the peer or the network answered, with std's kinds; of several addresses the error of
     /// the last one. `Unsupported` for a name if the stack has no
-    /// [resolver](crate::Builder::resolver). There is no runtime here.
+    /// [resolver](crate::Builder::resolver). `Other` outside of a runtime.
     pub async fn connect(stack: &Stack, remote: impl ToAddrs) -> io::Result<Self> {
         Self::connect_with(stack, remote, ConnectOptions::default()).await
     }
@@ -77,7 +77,7 @@ impl TcpStream {
     /// Goes on under tokio with a stream that nobody else holds; it becomes non-blocking.
     ///
     /// # Errors
-    /// There is no runtime here, or one without I/O.
+    /// `Other` outside of a runtime, or if the process has no descriptors left.
     pub fn from_blocking(socket: blocking::TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), socket.handle().shard())?;
@@ -131,7 +131,7 @@ impl TcpStream {
         self.socket.set_linger(linger)
     }
 
-    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
         self.socket.ttl()
     }
@@ -220,13 +220,15 @@ impl TcpStream {
         self.writes.wait(handle, || self.writes.is_ready(handle)).await
     }
 
-    /// As [`readable`](Self::readable), for `poll` functions; the last task that asked is woken.
+    /// Does what [`readable`](Self::readable) does, for `poll` functions. The task that asked last
+    /// is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let handle = self.socket.handle();
         self.reads.poll(cx, handle, || self.reads.is_ready(handle))
     }
 
-    /// As [`writable`](Self::writable), for `poll` functions; the last task that asked is woken.
+    /// Does what [`writable`](Self::writable) does, for `poll` functions. The task that asked last
+    /// is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let handle = self.socket.handle();
         self.writes.poll(cx, handle, || self.writes.is_ready(handle))
@@ -272,7 +274,8 @@ impl TcpStream {
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shuts_down: true })
     }
 
-    /// As [`peek`](Self::peek), for `poll` functions; the last task that asked is woken.
+    /// Does what [`peek`](Self::peek) does, for `poll` functions. The task that asked last is
+    /// woken.
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
@@ -432,10 +435,10 @@ writes_when_ready!(WriteHalf<'_> OwnedWriteHalf);
 addresses!(ReadHalf<'_> WriteHalf<'_> OwnedReadHalf OwnedWriteHalf);
 
 impl OwnedReadHalf {
-    /// The stream again.
+    /// Joins the halves to the stream that they came from.
     ///
     /// # Errors
-    /// Both halves, if they are not of one stream.
+    /// [`ReuniteError`] gives both halves back if they are not of one stream.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
@@ -447,8 +450,8 @@ impl OwnedReadHalf {
 }
 
 impl OwnedWriteHalf {
-    /// Drops the writer without shutting writing down: it goes on until the reader is dropped too,
-    /// and that closes the connection.
+    /// Drops the writer without shutting writing down. Dropping the reader then closes the
+    /// connection.
     pub fn forget(mut self) {
         self.shuts_down = false;
     }
@@ -545,8 +548,10 @@ impl AsRef<TcpStream> for OwnedWriteHalf {
 }
 
 /// A listening socket of a stack, used as
-/// [`tokio::net::TcpListener`](::tokio::net::TcpListener) is; as
-/// [`neap::TcpListener`](crate::TcpListener), one on `[::]` accepts connections of IPv4 too.
+/// [`tokio::net::TcpListener`](::tokio::net::TcpListener) is.
+///
+/// A listener on `[::]` accepts connections of IPv4 too, as
+/// [`neap::TcpListener`](crate::TcpListener) does.
 #[derive(Debug)]
 pub struct TcpListener {
     socket: blocking::TcpListener,
@@ -560,8 +565,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
-    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). There is
-    /// no runtime here.
+    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). `Other`
+    /// outside of a runtime.
     pub async fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         Self::bind_with(stack, local, ListenOptions::default()).await
     }
@@ -586,7 +591,7 @@ impl TcpListener {
     /// Goes on under tokio with a listener that nobody else holds; it becomes non-blocking.
     ///
     /// # Errors
-    /// There is no runtime here, or one without I/O.
+    /// `Other` outside of a runtime, or if the process has no descriptors left.
     pub fn from_blocking(socket: blocking::TcpListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;
@@ -604,17 +609,19 @@ impl TcpListener {
         self.socket
     }
 
-    /// The next connection. Dropped, the future has accepted none.
+    /// Waits for the next connection. If the future is dropped early, it has accepted none.
     ///
     /// # Errors
-    /// `ConnectionAborted` when the stack was dropped.
+    /// `ConnectionAborted` when the stack was dropped; `NetworkDown` when the device that the
+    /// listener was reached through is gone.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let handle = self.socket.handle();
         let (stream, remote) = self.accepts.wait(handle, || self.socket.try_accept()).await?;
         Ok((TcpStream::from_blocking(stream)?, remote))
     }
 
-    /// As [`accept`](Self::accept), for `poll` functions; the last task that asked is woken.
+    /// Does what [`accept`](Self::accept) does, for `poll` functions. The task that asked last is
+    /// woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let handle = self.socket.handle();
         let accepted = self.accepts.poll(cx, handle, || self.socket.try_accept());
@@ -627,7 +634,7 @@ impl TcpListener {
         self.socket.local_addr()
     }
 
-    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
         self.socket.ttl()
     }

@@ -12,9 +12,10 @@ use std::future::ready;
 use std::io;
 use std::task::{Context, Poll};
 
-/// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is; what
-/// [`neap::UdpSocket`](crate::UdpSocket) has not, this has not either, nor the calls with `_buf` in
-/// their names. Several tasks may use it at once.
+/// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is.
+///
+/// Several tasks may use it at once. It lacks what [`neap::UdpSocket`](crate::UdpSocket) lacks,
+/// multicast and broadcast, and the calls with `_buf` in their names.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: blocking::UdpSocket,
@@ -29,8 +30,8 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; of several addresses the error of the last one.
-    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). There is
-    /// no runtime here.
+    /// `Unsupported` for a name if the stack has no [resolver](crate::Builder::resolver). `Other`
+    /// outside of a runtime.
     pub async fn bind(stack: &Stack, local: impl ToAddrs) -> io::Result<Self> {
         Self::bind_with(stack, local, UdpOptions::default()).await
     }
@@ -54,7 +55,7 @@ impl UdpSocket {
     /// Goes on under tokio with a socket that nobody else holds; it becomes non-blocking.
     ///
     /// # Errors
-    /// There is no runtime here, or one without I/O.
+    /// `Other` outside of a runtime, or if the process has no descriptors left.
     pub fn from_blocking(socket: blocking::UdpSocket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;
@@ -89,7 +90,8 @@ impl UdpSocket {
         self.writes.wait(self.socket.handle(), || self.socket.try_send(data, None)).await
     }
 
-    /// As [`send_to`](Self::send_to), for `poll` functions; the last task that asked is woken.
+    /// Does what [`send_to`](Self::send_to) does, for `poll` functions. The task that asked last is
+    /// woken.
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to).
@@ -145,7 +147,7 @@ impl UdpSocket {
         self.reads.wait(self.socket.handle(), || self.socket.try_recv(buf)).await
     }
 
-    /// As [`recv_from`](Self::recv_from), without the peer's address.
+    /// Waits for a datagram, without the peer's address; what does not fit `buf` is lost.
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
@@ -153,7 +155,8 @@ impl UdpSocket {
         self.recv_from(buf).await.map(|(len, _)| len)
     }
 
-    /// As [`recv_from`](Self::recv_from), for `poll` functions; the last task that asked is woken.
+    /// Does what [`recv_from`](Self::recv_from) does, for `poll` functions. The task that asked
+    /// last is woken.
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
@@ -195,8 +198,8 @@ impl UdpSocket {
         self.reads.wait(self.socket.handle(), || self.socket.try_recv_batch(into, most)).await
     }
 
-    /// As [`recv_batch`](Self::recv_batch), for `poll` functions; the last task that asked is
-    /// woken.
+    /// Does what [`recv_batch`](Self::recv_batch) does, for `poll` functions. The task that asked
+    /// last is woken.
     ///
     /// # Errors
     /// As [`recv_from`](Self::recv_from).
@@ -276,13 +279,15 @@ impl UdpSocket {
         self.writes.wait(handle, || self.writes.is_ready(handle)).await
     }
 
-    /// As [`readable`](Self::readable), for `poll` functions; the last task that asked is woken.
+    /// Does what [`readable`](Self::readable) does, for `poll` functions. The task that asked last
+    /// is woken.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let handle = self.socket.handle();
         self.reads.poll(cx, handle, || self.reads.is_ready(handle))
     }
 
-    /// As [`writable`](Self::writable), for `poll` functions; the last task that asked is woken.
+    /// Does what [`writable`](Self::writable) does, for `poll` functions. The task that asked last
+    /// is woken.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let handle = self.socket.handle();
         self.writes.poll(cx, handle, || self.writes.is_ready(handle))
@@ -312,7 +317,7 @@ impl UdpSocket {
         self.socket.peer_addr()
     }
 
-    /// `IP_TTL` or `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
         self.socket.ttl()
     }

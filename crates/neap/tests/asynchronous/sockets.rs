@@ -194,6 +194,9 @@ fn errors_come_as_they_do_from_std() {
         });
         let outside = poll_once(TcpListener::bind(&stack, (Family::V4.ours(), 0)));
         assert!(matches!(outside, Poll::Ready(Err(_))), "there is no runtime here");
+        let events = stack.events().expect("descriptors");
+        let outside = poll_once(events.recv_async());
+        assert!(matches!(outside, Poll::Ready(Err(_))), "there is no runtime here");
     });
 }
 

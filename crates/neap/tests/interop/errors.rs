@@ -201,6 +201,64 @@ fn an_address_of_the_kernel_is_refused_and_two_stacks_may_share_theirs() {
 }
 
 #[test]
+fn an_address_is_checked_in_every_way_to_give_it() {
+    in_namespace(|| {
+        run("ip link add v0 type veth peer name v1");
+        run("ip address add 192.0.2.7/24 dev v1");
+        run("ip link set v0 up");
+        run("ip link set v1 up");
+        let own = |address: &str| {
+            let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
+            let address = address.parse().expect("an address");
+            neap::InterfaceConfig::new(device).address(address)
+        };
+        let stack = Family::V4.stack();
+        let cases = [
+            ("192.0.2.7/24", "the kernel has it on v1"),
+            ("10.9.0.1/24", "the kernel has it on t0"),
+            ("192.0.2.255/24", "broadcast"),
+            ("127.0.0.1/8", "loopback"),
+        ];
+        let interface = stack.host().interfaces()[0].id;
+        for (address, reason) in cases {
+            let words = [&*format!("address {address}: "), reason];
+            expect_words(&refusal(Stack::builder().interface(own(address)).build()), &words);
+            let added = stack.add_interface(own(address)).expect_err("refused").to_string();
+            expect_words(&added, &words);
+            let parsed = address.parse().expect("an address");
+            let added = stack.add_address(interface, parsed).expect_err("refused").to_string();
+            expect_words(&added, &words);
+        }
+        let again = "192.0.2.8/16".parse().expect("an address");
+        let twice = stack.add_interface(own("192.0.2.8/24").address(again)).expect_err("refused");
+        expect_words(&twice.to_string(), &["address 192.0.2.8/16: it was given twice"]);
+    });
+}
+
+#[test]
+fn the_kernel_s_end_is_the_router_of_a_host_without_a_network() {
+    in_namespace(|| {
+        let router = ["10.9.0.1", "fd00:9::1"];
+        let far = ["10.66.0.1", "fd00:66::1"];
+        run("ip address add 10.66.0.1/32 dev lo");
+        run("ip address add fd00:66::1/128 dev lo nodad");
+        let mut builder = Stack::builder().tun("t0");
+        for (host, own) in [("10.9.0.1/24", "10.9.0.2/32"), ("fd00:9::1/64", "fd00:9::2/128")] {
+            builder = builder.host_address(host).address(own);
+        }
+        let stack = builder.gateway(router[0]).gateway(router[1]).build().expect("a stack");
+        let connect = |to: &str| {
+            let listener = std::net::TcpListener::bind((to, 0)).expect("bind");
+            let address = listener.local_addr().expect("an address");
+            neap::TcpStream::connect(&stack, address).map(drop)
+        };
+        for to in router.into_iter().chain(far) {
+            connect(to).unwrap_or_else(|error| panic!("{to}: {error}"));
+        }
+    });
+}
+
+#[test]
 fn a_bad_sysctl_is_named_with_what_it_takes() {
     let refused = |name, value| refusal(Stack::builder().sysctl(name, value).build());
     expect_words(&refused("net.ipv4.tcp_wmen", "1"), &["unknown sysctl net.ipv4.tcp_wmen"]);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvError, TryRecvError};
 use std::thread;
 
 use neap::device::{LinkConfig, LinkState, Packet, PacketConfig, Tun, TunConfig, configure_link};
-use neap::info::DropReason;
+use neap::info::{DropReason, IpCounter};
 use neap::net::{Address, InterfaceId, NetError, Route, RouteEntry};
 use neap::{InterfaceConfig, Stack, StackEvent, StackEvents};
 
@@ -310,6 +310,42 @@ fn frames_follow_the_ethernet_address_of_the_kernel_s_device() {
         exchange(&mut ours, &mut theirs, 1 << 20);
         let known = there.run(|| run("ip neighbour show 10.9.0.2"));
         assert!(known.contains("02:00:00:00:00:77"), "{known}");
+    });
+}
+
+#[test]
+fn an_address_that_the_kernel_gets_later_is_told() {
+    in_namespace(|| {
+        let there = Elsewhere::new();
+        veth(&there);
+        there.run(|| add_address("v1", "10.9.0.1/24"));
+        let device = Packet::open(&PacketConfig::new("v0")).expect("a device").into_device();
+        let addresses = ["10.9.0.2/24", "fd00:9::2/64"];
+        let builder = addresses.into_iter().fold(Stack::builder(), neap::Builder::address);
+        let stack = builder.device(device).build().expect("a stack");
+        let events = stack.events().expect("descriptors");
+        let interface = first(&stack);
+        let is_taken = |event: &StackEvent| matches!(event, StackEvent::AddressTaken { .. });
+        let taken = |address| StackEvent::AddressTaken {
+            interface,
+            address: ip(address),
+            owner: "v0".to_owned(),
+        };
+        run("ip address add 10.9.0.3/24 dev v0");
+        run("ip address add 10.9.0.2/24 dev v0");
+        assert_eq!(expect(&events, is_taken), taken("10.9.0.2"));
+        // It is told once, and again when it comes back.
+        run("ip address add 10.9.0.4/24 dev v0");
+        add_address("v0", "fd00:9::2/64");
+        assert_eq!(expect(&events, is_taken), taken("fd00:9::2"));
+        let count = || stack.host().ip_counter(IpCounter::AddressesTaken);
+        assert_eq!(count(), 2);
+        run("ip address flush dev v0");
+        run("ip link set v0 mtu 1400");
+        expect(&events, |event| matches!(event, StackEvent::MtuChanged { .. }));
+        run("ip address add 10.9.0.2/24 dev v0");
+        assert_eq!(expect(&events, is_taken), taken("10.9.0.2"));
+        assert_eq!(count(), 3);
     });
 }
 

@@ -52,6 +52,25 @@ pub enum SocketError {
 
 neap_tcp::debug_as_display!(SocketError);
 
+impl SocketError {
+    /// All errors but [`Reported`](Self::Reported), for tables that give each of them a meaning
+    /// elsewhere.
+    pub const ALL: &'static [Self] = &[
+        Self::AddressInUse,
+        Self::AddressNotAvailable,
+        Self::NetworkUnreachable,
+        Self::HostUnreachable,
+        Self::Refused,
+        Self::AddressFamily,
+        Self::DestinationRequired,
+        Self::MessageTooLong,
+        Self::WouldBlock,
+        Self::NoBuffers,
+        Self::InvalidArgument,
+        Self::ShutDown,
+    ];
+}
+
 impl From<ConnectionError> for SocketError {
     fn from(error: ConnectionError) -> Self {
         match error {
@@ -76,5 +95,35 @@ impl From<NoSource> for SocketError {
             NoSource::NoRoute => Self::NetworkUnreachable,
             NoSource::NoAddress => Self::AddressNotAvailable,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new error gets an arm here, and with it a place in the list.
+    fn place(error: SocketError) -> usize {
+        match error {
+            SocketError::AddressInUse => 0,
+            SocketError::AddressNotAvailable => 1,
+            SocketError::NetworkUnreachable => 2,
+            SocketError::HostUnreachable => 3,
+            SocketError::Refused => 4,
+            SocketError::AddressFamily => 5,
+            SocketError::DestinationRequired => 6,
+            SocketError::MessageTooLong => 7,
+            SocketError::WouldBlock => 8,
+            SocketError::NoBuffers => 9,
+            SocketError::InvalidArgument => 10,
+            SocketError::ShutDown => 11,
+            SocketError::Reported(_) => 12,
+        }
+    }
+
+    #[test]
+    fn the_list_of_errors_is_complete() {
+        let places: Vec<_> = SocketError::ALL.iter().map(|&error| place(error)).collect();
+        assert_eq!(places, (0..12).collect::<Vec<_>>());
     }
 }

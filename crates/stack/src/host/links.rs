@@ -1,9 +1,10 @@
-//! What becomes of sockets, shards and subscribers when an interface changes or goes.
+//! Effects of a changed or removed interface on sockets, shards and subscribers.
 
 use super::Host;
 use crate::event::StackEvent;
 use crate::net::error::NetError;
 use crate::net::interface::{Interface, InterfaceId, LinkChanges};
+use crate::stats::IpCounter;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 
@@ -55,6 +56,15 @@ impl Host {
         let name = interface.info(now).name;
         self.events.tell(&StackEvent::DeviceGone { interface: id, name });
         Ok(())
+    }
+
+    /// Tells of own addresses that the kernel of the machine has got.
+    pub(crate) fn look_for_taken(&self, interface: &Interface) {
+        for (address, owner) in interface.newly_taken() {
+            self.net.counters.ip.add(IpCounter::AddressesTaken, 1);
+            let interface = interface.id();
+            self.events.tell(&StackEvent::AddressTaken { interface, address, owner });
+        }
     }
 
     /// What a look at the device of an interface has brought becomes known.

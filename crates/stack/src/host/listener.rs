@@ -318,7 +318,7 @@ impl Listener {
     pub(crate) fn on_network_down(&self) {
         let mut backlog = self.lock();
         backlog.error = Some(ConnectionError::NetworkDown.into());
-        // With the backlog locked: bit and error agree.
+        // Signalled under the lock of the backlog, so that the bit and the error agree.
         self.readiness.signal(Ready::ERROR);
     }
 

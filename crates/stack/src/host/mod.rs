@@ -250,8 +250,8 @@ impl Host {
             return;
         }
         let (connections, listeners) = self.demux.shut_down();
-        // Before the listeners, whose threads wake up and may let go of what they accepted: a
-        // connection that is dropped first sends a FIN and no reset.
+        // Connections come before listeners. A listener's threads wake up and may drop what they
+        // accepted, and a connection that is dropped before its reset sends a FIN.
         for socket in connections {
             socket.abandon(self, now);
         }

@@ -64,7 +64,7 @@ impl Ephemeral {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (state >> 32) as u32
         });
-        // Empty.
+        // An empty range: no port can be chosen until limits are set.
         Self { range: RangeInclusive::new(1, 0), perturbation }
     }
 

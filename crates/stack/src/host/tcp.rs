@@ -88,7 +88,7 @@ impl Settle for TcpState {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
         }
-        // The way was looked for above: none leads past the interface.
+        // The route was refreshed above, so no other way is left if it was lost with the interface.
         if debt.lost.is_some_and(|interface| self.route.was_lost_with(interface)) {
             self.connection.on_network_down();
         }
@@ -201,7 +201,7 @@ impl TcpState {
             if !is_filled(slice) && !is_last {
                 continue;
             }
-            // A record ends with the last byte of all.
+            // The record ends with the last byte of the last slice.
             let part = if is_last { flags } else { WriteFlags::MORE };
             match self.send(cx, slice, part) {
                 Ok(taken) => {
@@ -211,7 +211,7 @@ impl TcpState {
                     }
                 }
                 Err(WriteError::Failed(error)) if done > 0 => {
-                    // It is told by the next call.
+                    // The next call returns the error.
                     self.connection.set_error(Some(error));
                     break;
                 }

@@ -11,31 +11,51 @@ pub use super::address::AddressFault;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetError {
-    /// The interface never was, or was removed.
+    /// There is no such interface: it was removed, or it is one of another stack.
     #[error("there is no {0}: it was removed, or is of another stack")]
     NoInterface(InterfaceId),
     /// The address cannot be that of a host.
-    #[error("address {address}: {fault}; give one of a host with its prefix length")]
+    #[error(
+        "address {address}: {fault}; give that of a host with its prefix length, for instance \
+         10.9.0.2/24"
+    )]
     Address {
+        /// The address that was given.
+        address: Address,
+        /// The reason why no host can have it.
+        fault: AddressFault,
+    },
+    /// An address is twice among those of one interface.
+    #[error("address {address}: it was given twice; leave one out")]
+    AddressRepeated {
+        /// The second one.
+        address: Address,
+    },
+    /// The kernel of the machine has the address.
+    #[error(
+        "address {address}: the kernel has it on {owner} and would answer for it; give the stack \
+         another one, or take it from the kernel (ip address del {address} dev {owner})"
+    )]
+    AddressTaken {
         /// What was given.
         address: Address,
-        /// What is wrong with it.
-        fault: AddressFault,
+        /// Name of the kernel's interface.
+        owner: String,
     },
     /// The interface has the address already.
     #[error("address {address}: {interface} has it already")]
     AddressExists {
-        /// What was given.
+        /// The address that was given.
         address: IpAddr,
-        /// Who has it.
+        /// The interface that has it.
         interface: InterfaceId,
     },
     /// The interface does not have the address.
     #[error("address {address}: {interface} does not have it")]
     NoAddress {
-        /// What was given.
+        /// The address that was given.
         address: IpAddr,
-        /// Who should have it.
+        /// The interface that was named.
         interface: InterfaceId,
     },
     /// A route of this prefix and metric is there.
@@ -43,17 +63,17 @@ pub enum NetError {
         "route {prefix} metric {metric}: it exists already; replace it, or give another metric"
     )]
     RouteExists {
-        /// Where it leads.
+        /// The network that it leads to.
         prefix: Prefix,
-        /// Its metric.
+        /// The metric that it has.
         metric: u32,
     },
     /// No such route is there.
     #[error("route {prefix}: there is none through {interface} with that metric")]
     NoRoute {
-        /// What was given.
+        /// The prefix of the route that was given.
         prefix: Prefix,
-        /// Through which it should lead.
+        /// The interface that was named.
         interface: InterfaceId,
     },
     /// No route without a gateway leads to the gateway through the interface.
@@ -62,31 +82,31 @@ pub enum NetError {
          network, or a route to it, first"
     )]
     GatewayUnreachable {
-        /// What was given.
+        /// The router that was given.
         gateway: IpAddr,
-        /// Through which it should be reached.
+        /// The interface of the route.
         interface: InterfaceId,
     },
     /// The gateway is this host itself.
     #[error("gateway {gateway}: it is an own address; give that of the router")]
     GatewayIsOwn {
-        /// What was given.
+        /// The router that was given.
         gateway: IpAddr,
     },
     /// IPv4 and IPv6 are mixed.
     #[error("{argument} {address}: it is not of the address family of {prefix}")]
     Family {
-        /// Which part of the route.
+        /// The part of the route that is wrong: `gateway` or `pref_src`.
         argument: &'static str,
         /// Its value.
         address: IpAddr,
-        /// Where the route leads.
+        /// The network that the route leads to.
         prefix: Prefix,
     },
     /// The preferred source is no own address.
     #[error("pref_src {address}: it is no address of this host; add it to an interface first")]
     NotOwn {
-        /// What was given.
+        /// The address that was given.
         address: IpAddr,
     },
     /// The MTU does not fit the interface.
@@ -95,13 +115,13 @@ pub enum NetError {
          an IPv6 address needs 1280"
     )]
     Mtu {
-        /// What was given.
+        /// The MTU that was given, in bytes.
         mtu: u16,
-        /// The least that it may be.
+        /// The least MTU of the interface, in bytes.
         least: u16,
-        /// The most that it may be.
+        /// The largest MTU of the interface, in bytes.
         most: u16,
-        /// Which interface.
+        /// The interface that was named.
         interface: InterfaceId,
     },
     /// The link has no link addresses.
@@ -113,9 +133,9 @@ pub enum NetError {
     /// The neighbour is not known.
     #[error("neighbour {address}: {interface} does not know it")]
     NoNeighbor {
-        /// What was given.
+        /// The address that was given.
         address: IpAddr,
-        /// Whose neighbour it should be.
+        /// The interface that was named.
         interface: InterfaceId,
     },
 }

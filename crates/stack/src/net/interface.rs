@@ -28,7 +28,7 @@ const MIN_MTU_V4: u16 = 68;
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
 const MIN_MTU_V6: u16 = 1280;
 
-/// What an interface is made with.
+/// Values that an interface is made with.
 pub(crate) struct Parts {
     pub(crate) id: InterfaceId,
     pub(crate) name: String,
@@ -43,18 +43,20 @@ pub(crate) struct Parts {
     pub(crate) housekeeping: Arc<Housekeeping>,
 }
 
-/// What of an interface changes by a call.
+/// Settings of an interface that calls and its device change.
 #[derive(Debug)]
 struct Settings {
     addresses: Vec<Address>,
-    /// What the device takes.
+    /// MTU of the device, in bytes.
     device_mtu: u16,
-    /// What the interface was told to take at the most.
+    /// MTU that a call has set, in bytes.
     mtu_limit: u16,
-    /// What the interface was told to be.
+    /// Whether a call has enabled the interface.
     is_enabled: bool,
-    /// What the device says of its link.
+    /// Whether the device says that its link is up.
     has_link: bool,
+    /// Addresses that the kernel of the machine had at the last look.
+    taken: Vec<IpAddr>,
 }
 
 impl Settings {
@@ -135,7 +137,7 @@ pub struct InterfaceInfo {
     pub neighbors: Vec<Neighbor>,
 }
 
-/// What a look at the device of an interface has brought.
+/// Changes that a look at the device of an interface has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkChanges {
     /// The link is up, or it is not.
@@ -143,6 +145,36 @@ pub(crate) struct LinkChanges {
     /// The MTU of the interface in bytes.
     pub(crate) mtu: Option<u16>,
     pub(crate) is_gone: bool,
+}
+
+/// Checks the addresses of one interface: a host can have each of them, and none is there twice.
+///
+/// # Errors
+/// [`NetError::Address`], [`NetError::AddressRepeated`].
+pub fn check_addresses(addresses: &[Address]) -> Result<(), NetError> {
+    for (index, &address) in addresses.iter().enumerate() {
+        if let Some(fault) = address.fault() {
+            return Err(NetError::Address { address, fault });
+        }
+        if addresses[..index].iter().any(|other| other.ip == address.ip) {
+            return Err(NetError::AddressRepeated { address });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses addresses that the kernel of the machine has.
+pub(crate) fn check_free(
+    monitor: Option<&mut (dyn LinkMonitor + 'static)>,
+    addresses: &[Address],
+) -> Result<(), NetError> {
+    let Some(monitor) = monitor else { return Ok(()) };
+    let ips: Vec<_> = addresses.iter().map(|address| address.ip).collect();
+    let taken = monitor.taken(&ips);
+    addresses.iter().try_for_each(|&address| match taken.iter().find(|(ip, _)| *ip == address.ip) {
+        None => Ok(()),
+        Some((_, owner)) => Err(NetError::AddressTaken { address, owner: owner.clone() }),
+    })
 }
 
 impl Interface {
@@ -159,6 +191,7 @@ impl Interface {
             mtu_limit: u16::MAX,
             is_enabled: true,
             has_link: true,
+            taken: Vec::new(),
         };
         Self {
             id: parts.id,
@@ -270,6 +303,23 @@ impl Interface {
             None => LinkChanges::default(),
             Some(status) => self.on_status(status, now),
         }
+    }
+
+    /// Refuses an address that the kernel of the machine has.
+    pub(crate) fn check_free(&self, address: Address) -> Result<(), NetError> {
+        check_free(lock(&self.monitor).as_deref_mut(), &[address])
+    }
+
+    /// The own addresses that the kernel of the machine has got since the last look, each with the
+    /// name of the kernel's interface.
+    pub(crate) fn newly_taken(&self) -> Vec<(IpAddr, String)> {
+        let own: Vec<_> = self.addresses().iter().map(|own| own.ip).collect();
+        let taken = lock(&self.monitor).as_mut().map(|monitor| monitor.taken(&own));
+        let mut taken = taken.unwrap_or_default();
+        let addresses = taken.iter().map(|&(address, _)| address).collect();
+        let before = core::mem::replace(&mut lock(&self.settings).taken, addresses);
+        taken.retain(|(address, _)| !before.contains(address));
+        taken
     }
 
     /// Acts by what the device says of itself.

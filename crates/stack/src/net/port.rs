@@ -449,7 +449,7 @@ impl Port {
             self.backlog.store(queue.len(), Release);
             waiting
         };
-        // The drop of a credit wakes a socket: not under the lock.
+        // Dropping a credit wakes a socket, so the frames are dropped after the lock.
         let lost = waiting.len() as u64;
         drop(waiting);
         self.visit(now, |debt| debt.close = true);

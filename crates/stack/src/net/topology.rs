@@ -266,9 +266,6 @@ impl Topology {
 
     /// Gives an interface one more address, and the host a route to its network.
     pub(crate) fn add_address(&self, id: InterfaceId, address: Address) -> Result<(), NetError> {
-        if let Some(fault) = address.fault() {
-            return Err(NetError::Address { address, fault });
-        }
         self.change(|tables| {
             tables.interface(id)?.add_address(address)?;
             tables.follow_addresses();

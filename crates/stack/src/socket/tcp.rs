@@ -140,7 +140,7 @@ impl TcpHandle {
         self.with(now, |connection| {
             let mut done = 0;
             for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
-                // Behind what was read there is no error that a call was not told of: it stays.
+                // The call returns what was read. An error that follows stays for the next call.
                 if done > 0 && connection.unread() == 0 {
                     break;
                 }
@@ -341,7 +341,7 @@ mod tests {
         run(&stack, now);
         assert!(told.0.load(Relaxed), "the peer has acknowledged the FIN");
         assert!(client.readiness().bits().contains(Ready::ALL_ACKED));
-        // The peer's side is open, so nothing is over there.
+        // The peer has not closed, so the connection is not over.
         assert!(!server.readiness().bits().contains(Ready::ALL_ACKED));
     }
 

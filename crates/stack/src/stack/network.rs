@@ -9,7 +9,9 @@ use crate::device::{Device, LinkStatus};
 use crate::event::{StackEvent, Subscription};
 use crate::net::Visit;
 use crate::net::error::NetError;
-use crate::net::interface::{Address, Interface, InterfaceId, InterfaceInfo, LinkChanges, Parts};
+use crate::net::interface::{
+    Address, Interface, InterfaceId, InterfaceInfo, LinkChanges, Parts, check_addresses, check_free,
+};
 use crate::net::neighbor::{LinkAddress, Neighbor};
 use crate::net::port::Port;
 use crate::net::qdisc::config::QdiscConfig;
@@ -24,22 +26,19 @@ impl Stack {
     ///
     /// # Errors
     /// [`StackError::NoQueues`] if the device has none; [`StackError::Net`] for an address that
-    /// cannot be that of a host.
+    /// cannot be that of a host, that is given twice, or that the kernel of the machine has.
     pub fn add_interface(
         &self,
         now: Instant,
         device: Device,
         addresses: &[Address],
     ) -> Result<InterfaceId, StackError> {
-        let Device { name, capabilities, queues, monitor } = device;
+        let Device { name, capabilities, queues, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
         }
-        for &address in addresses {
-            if let Some(fault) = address.fault() {
-                return Err(NetError::Address { address, fault }.into());
-            }
-        }
+        check_addresses(addresses)?;
+        check_free(monitor.as_deref_mut(), addresses)?;
         let host = &self.host;
         let mut ports = Vec::new();
         let mut receivers = Vec::new();
@@ -102,7 +101,8 @@ impl Stack {
     /// Asks the device of an interface what has become of it, and acts by the answer: the MTU
     /// follows that of the device, a link that is down drops what is sent, and a device that is
     /// gone takes the interface with it. Sockets that have no other way then fail with
-    /// [`NetworkDown`](neap_tcp::connection::ConnectionError::NetworkDown). To be called when the
+    /// [`NetworkDown`](neap_tcp::connection::ConnectionError::NetworkDown). An own address that the
+    /// kernel of the machine has got is told as [`StackEvent::AddressTaken`]. To be called when the
     /// descriptor of a queue has an error, or that of the [`LinkMonitor`] is readable.
     ///
     /// [`LinkMonitor`]: crate::device::LinkMonitor
@@ -112,11 +112,15 @@ impl Stack {
     pub fn look_at_link(&self, now: Instant, interface: InterfaceId) -> Result<(), NetError> {
         let interface = self.host.net.topology.interface(interface)?;
         let changes = interface.look(now);
-        self.host.on_link_changes(now, &interface, changes)
+        self.host.on_link_changes(now, &interface, changes)?;
+        if !changes.is_gone {
+            self.host.look_for_taken(&interface);
+        }
+        Ok(())
     }
 
-    /// As [`look_at_link`](Self::look_at_link), of a device without a monitor whose state somebody
-    /// else knows.
+    /// Tells the stack the state of a device that has no monitor. It has the effects of
+    /// [`look_at_link`](Self::look_at_link).
     ///
     /// # Errors
     /// [`NetError::NoInterface`].
@@ -169,8 +173,11 @@ impl Stack {
     /// network unless there is one.
     ///
     /// # Errors
-    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`].
+    /// [`NetError::NoInterface`], [`NetError::Address`], [`NetError::AddressExists`],
+    /// [`NetError::AddressTaken`].
     pub fn add_address(&self, interface: InterfaceId, address: Address) -> Result<(), NetError> {
+        check_addresses(&[address])?;
+        self.host.net.topology.interface(interface)?.check_free(address)?;
         self.host.net.topology.add_address(interface, address)?;
         self.host.events.tell(&StackEvent::AddressAdded { interface, address });
         Ok(())
@@ -198,11 +205,11 @@ impl Stack {
         self.host.net.topology.add_route(entry)
     }
 
-    /// Adds a route in the place of that with the same prefix and metric, which is returned
+    /// Adds a route, and returns the route with the same prefix and metric that it replaces
     /// (`ip route replace`).
     ///
     /// # Errors
-    /// As [`add_route`](Self::add_route) without [`NetError::RouteExists`].
+    /// Those of [`add_route`](Self::add_route) without [`NetError::RouteExists`].
     pub fn replace_route(&self, entry: RouteEntry) -> Result<Option<RouteEntry>, NetError> {
         self.host.net.topology.replace_route(entry)
     }

@@ -54,6 +54,27 @@ pub enum ConnectionError {
     MessageTooLong,
 }
 
+impl ConnectionError {
+    /// All errors, for tables that give each of them a meaning elsewhere.
+    pub const ALL: &'static [Self] = &[
+        Self::Refused,
+        Self::Reset,
+        Self::BrokenPipe,
+        Self::TimedOut,
+        Self::HostUnreachable,
+        Self::NetworkUnreachable,
+        Self::Aborted,
+        Self::ProtocolUnavailable,
+        Self::NotSupported,
+        Self::HostDown,
+        Self::NetworkDown,
+        Self::NoNetwork,
+        Self::Forbidden,
+        Self::Protocol,
+        Self::MessageTooLong,
+    ];
+}
+
 /// Reason why a write took nothing.
 #[derive(Clone, Copy, Error, PartialEq, Eq)]
 pub enum WriteError {
@@ -137,5 +158,37 @@ impl Errors {
     /// Why the peer does not answer, as far as a router said.
     pub(super) fn why_timed_out(&self) -> ConnectionError {
         self.soft.unwrap_or(ConnectionError::TimedOut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new error gets an arm here, and with it a place in the list.
+    fn place(error: ConnectionError) -> usize {
+        match error {
+            ConnectionError::Refused => 0,
+            ConnectionError::Reset => 1,
+            ConnectionError::BrokenPipe => 2,
+            ConnectionError::TimedOut => 3,
+            ConnectionError::HostUnreachable => 4,
+            ConnectionError::NetworkUnreachable => 5,
+            ConnectionError::Aborted => 6,
+            ConnectionError::ProtocolUnavailable => 7,
+            ConnectionError::NotSupported => 8,
+            ConnectionError::HostDown => 9,
+            ConnectionError::NetworkDown => 10,
+            ConnectionError::NoNetwork => 11,
+            ConnectionError::Forbidden => 12,
+            ConnectionError::Protocol => 13,
+            ConnectionError::MessageTooLong => 14,
+        }
+    }
+
+    #[test]
+    fn the_list_of_errors_is_complete() {
+        let places: Vec<_> = ConnectionError::ALL.iter().map(|&error| place(error)).collect();
+        assert_eq!(places, (0..15).collect::<Vec<_>>());
     }
 }

@@ -60,7 +60,7 @@ impl Connection {
     /// Arms the tail loss probe in place of the timeout (`tcp_schedule_loss_probe`). The timeout is
     /// armed anew when the probe was sent.
     pub(super) fn arm_loss_probe(&mut self, now: Instant) {
-        if self.config.tcp_early_retrans == 0 {
+        if !self.config.has_loss_probes() {
             return;
         }
         if let Some(at) = self.sender.loss_probe_at(now) {
@@ -122,7 +122,7 @@ impl Connection {
     }
 
     /// Whether a peer that has not answered `since` is given up: the user timeout, or the time that
-    /// `tcp_retries2` (orphans: `tcp_orphan_retries`) doublings of the minimum RTO take
+    /// `tcp_retries2` (orphans: `tcp_orphan_retries`) doublings of 200 ms take
     /// (`retransmits_timed_out`).
     fn has_given_up(&self, now: Instant, since: Instant) -> bool {
         let waited = now.since(since);
@@ -227,10 +227,12 @@ impl Connection {
         self.deadlines.set(Deadline::Keepalive, now + interval.unwrap_or(default));
     }
 
-    /// An orphan waits for the peer's FIN only so long (`tcp_fin_timeout`).
+    /// An orphan waits for the peer's FIN for `tcp_fin_timeout`, and for at least 3.5 timeouts
+    /// (`tcp_fin_time`).
     pub(super) fn arm_orphan(&mut self, now: Instant) {
         let wait = Nanos::from_secs(u64::from(self.config.tcp_fin_timeout));
-        self.deadlines.set(Deadline::Orphan, now + wait);
+        let least = Nanos(self.sender.rtt().rto().0.saturating_mul(7) / 2);
+        self.deadlines.set(Deadline::Orphan, now + wait.max(least));
     }
 
     fn on_orphan_timeout(&mut self) {

@@ -217,6 +217,35 @@ fn an_orphan_waits_a_minute_for_the_fin() {
 }
 
 #[test]
+fn an_orphan_waits_for_three_and_a_half_timeouts_at_least() {
+    let config = Config { tcp_fin_timeout: 0, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    peer.connection.close(peer.now);
+    peer.transmit();
+    peer.ack(1);
+    peer.take();
+    let rto = peer.info().rto.as_millis();
+    peer.advance_ms(rto * 7 / 2 - 1);
+    assert_eq!(peer.connection.state(), State::FinWait2);
+    peer.advance_ms(10);
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn a_short_minimum_of_the_timeout_does_not_end_a_connection_sooner() {
+    let config = Config { tcp_rto_min_us: 1000, tcp_retries2: 8, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    let start = peer.now;
+    peer.write(100);
+    while peer.connection.state() != State::Closed {
+        peer.advance_ms(1000);
+        assert!(peer.ms_since(start) < 300_000);
+    }
+    // Eight doublings of 200 ms.
+    assert!((102_000..=240_000).contains(&peer.ms_since(start)), "{}", peer.ms_since(start));
+}
+
+#[test]
 fn an_orphan_with_data_is_given_up_sooner() {
     let mut peer = Peer::plain();
     let start = peer.now;

@@ -149,6 +149,17 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
 }
 
 #[test]
+fn tail_loss_probes_need_three_or_four_in_their_sysctl() {
+    for (value, probes) in [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)] {
+        let config = Config { tcp_early_retrans: value, ..Config::default() };
+        let mut peer = with(config, Hello::default());
+        peer.write(3000);
+        peer.advance_ms(100);
+        assert_eq!(peer.count(Counter::LossProbes), probes, "{value}");
+    }
+}
+
+#[test]
 fn a_probe_that_repairs_the_tail_reduces_the_window() {
     let mut peer = with(Config::default(), Hello::default());
     peer.write(3000);

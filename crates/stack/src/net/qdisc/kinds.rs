@@ -86,7 +86,7 @@ impl QdiscKinds {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(QdiscError::Name(name));
         }
-        // Whatever is no unknown kind to the parser is one that there is.
+        // Any answer but "unknown kind" means that a kind of this name exists.
         if !matches!(self.parse(name), Err(QdiscError::UnknownKind { .. })) {
             return Err(QdiscError::Taken(name));
         }
