@@ -97,6 +97,14 @@ pub(crate) fn option_error(error: OptionError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
+/// A TTL that was given, as the stack takes it.
+pub(crate) fn hop_limit(ttl: u32) -> io::Result<u8> {
+    u8::try_from(ttl).ok().filter(|ttl| *ttl > 0).ok_or_else(|| {
+        let message = format!("a TTL of {ttl} is out of range: give 1 to 255");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
+}
+
 pub(crate) fn socket_error(error: SocketError) -> io::Error {
     let kind = match error {
         SocketError::Reported(error) => return connection_error(error),

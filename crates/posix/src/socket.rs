@@ -43,6 +43,8 @@ pub(crate) struct Common {
     pub(crate) v6_only: bool,
     /// `IP_RECVERR`, `IPV6_RECVERR`
     pub(crate) receive_errors: (bool, bool),
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`; 0 is the default.
+    pub(crate) hop_limits: (u8, u8),
     /// `SO_RCVTIMEO`; `None` is forever.
     pub(crate) receive_timeout: Option<Nanos>,
     /// `SO_SNDTIMEO`
@@ -107,6 +109,8 @@ impl Socket {
         handle.set_max_pacing_rate(self.options.max_pacing_rate);
         let (v4, v6) = self.common.receive_errors;
         handle.set_receive_errors(v4, v6);
+        let (v4, v6) = self.common.hop_limits;
+        handle.set_hop_limits(v4, v6);
     }
 
     /// Whether an own address is that of IPv4 too.

@@ -358,6 +358,12 @@ impl Stack {
         Ok(self.host.net.topology.source_for(remote)?)
     }
 
+    /// Returns the hop limit of packets whose socket says no other: `net.ipv4.ip_default_ttl` for
+    /// IPv4, 64 for IPv6.
+    pub fn default_hop_limit(&self, is_v4: bool) -> u8 {
+        self.host.net.hop_limit(0, is_v4)
+    }
+
     /// Returns whether `remote` is the broadcast address of a network.
     pub fn is_broadcast(&self, remote: IpAddr) -> bool {
         self.host.is_broadcast(remote)

@@ -12,12 +12,12 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::SendDatagram;
-use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, UdpOptions};
 use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError, WriteError};
 use neap_tcp::counters::Counter;
-use neap_tcp::options::SocketOption;
-use neap_tcp::time::Nanos;
+use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::time::{Instant, Nanos};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -178,6 +178,73 @@ fn the_device_is_told_once_of_a_batch_of_datagrams() {
         let (sent, outcome) = client.send_batch(world.now, batch);
         assert_eq!((sent, outcome), (2, Err(SocketError::MessageTooLong)));
         assert_eq!(flushes(&world) - before, 1);
+    }
+}
+
+/// The hop limits of all packets that were sent in one direction.
+fn hop_limits(direction: &common::Shared) -> Vec<u8> {
+    let direction = direction.lock().unwrap();
+    let hops = |packet: &Bytes| if packet[0] >> 4 == 4 { packet[8] } else { packet[7] };
+    direction.sent.iter().map(hops).collect()
+}
+
+#[test]
+fn packets_take_the_hops_that_their_socket_says() {
+    for (to, dual_hops) in [("10.0.0.2:80", 11), ("[fd00::2]:80", 12)] {
+        let mut world = World::new(&WireConfig::default());
+        let with = |hop_limit| SocketOptions { hop_limit, ..SocketOptions::default() };
+        let options = ListenOptions {
+            options: with(12),
+            options_v4: Some(with(11)),
+            ..ListenOptions::default()
+        };
+        let listener = world.b.listen(address("[::]:80"), options).unwrap();
+        let options = ConnectOptions { options: with(5), ..ConnectOptions::default() };
+        let client = world.a.connect(world.now, address(to), options).unwrap();
+        world.run(Nanos::from_millis(10));
+        let (server, _) = listener.accept().unwrap();
+        server.write(world.now, b"from a child").unwrap();
+        world.run(Nanos::from_millis(100));
+        assert!(hop_limits(&world.ab).iter().all(|hops| *hops == 5), "from the SYN on");
+        let answers = hop_limits(&world.ba);
+        assert!(answers.iter().all(|hops| *hops == dual_hops), "{answers:?} from the SYN-ACK on");
+        client.set_option(world.now, SocketOption::HopLimit(0)).unwrap();
+        client.write(world.now, b"the default").unwrap();
+        world.run(Nanos::from_millis(1));
+        assert_eq!(hop_limits(&world.ab).last(), Some(&64));
+    }
+}
+
+#[test]
+fn datagrams_take_the_hops_that_their_socket_says() {
+    for (to, set, hops) in [
+        ("10.0.0.2:53", (0, 9), 64),
+        ("10.0.0.2:53", (7, 9), 7),
+        ("[fd00::2]:53", (7, 0), 64),
+        ("[fd00::2]:53", (7, 9), 9),
+    ] {
+        let mut world = World::new(&WireConfig::default());
+        let client = world.a.bind_udp(address("[::]:0"), UdpOptions::default()).unwrap();
+        client.set_hop_limits(set.0, set.1);
+        // In fragments.
+        client.send_to(world.now, vec![0; 4000].into(), Some(address(to))).unwrap();
+        world.run(Nanos::from_millis(100));
+        assert_eq!(hop_limits(&world.ab), [hops; 3], "{to} {set:?}");
+    }
+}
+
+#[test]
+fn a_child_of_a_listener_for_both_families_has_the_options_of_its_own() {
+    for (to, receive_errors) in [("10.0.0.2:80", true), ("[fd00::2]:80", false)] {
+        let mut world = World::new(&WireConfig::default());
+        let mut options = ListenOptions::default();
+        let v4 = SocketOptions { receive_errors: true, ..SocketOptions::default() };
+        options.options_v4 = Some(v4);
+        let listener = world.b.listen(address("[::]:80"), options).unwrap();
+        let _client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
+        world.run(Nanos::from_millis(10));
+        let (server, _) = listener.accept().unwrap();
+        assert_eq!(server.options(world.now).receive_errors, receive_errors, "{to}");
     }
 }
 
@@ -574,6 +641,45 @@ fn the_end_of_a_stack_resets_its_peers() {
     assert_eq!(server.read(world.now, &mut [0; 1]), aborted);
     let refused = world.b.listen(address("10.0.0.2:81"), ListenOptions::default());
     assert_eq!(refused.unwrap_err(), SocketError::ShutDown);
+}
+
+#[test]
+fn the_end_of_a_stack_sends_no_fin_before_the_reset() {
+    /// A thread that waits to accept: woken by the end of the listener, it lets go of what it has,
+    /// and the driver comes by.
+    struct Acceptor {
+        host: std::sync::Weak<Stack>,
+        accepted: std::sync::Mutex<Option<TcpHandle>>,
+        now: Instant,
+    }
+    impl std::task::Wake for Acceptor {
+        fn wake(self: std::sync::Arc<Self>) {
+            let accepted = self.accepted.lock().unwrap().take();
+            assert!(accepted.is_some(), "woken once");
+            drop(accepted);
+            if let Some(host) = self.host.upgrade() {
+                host.poll(0, self.now);
+            }
+        }
+    }
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let _client =
+        world.a.connect(world.now, address("10.0.0.2:80"), ConnectOptions::default()).unwrap();
+    world.run(SECOND);
+    let accepted = std::sync::Mutex::new(Some(listener.accept().unwrap().0));
+    let World { now, b, ba, .. } = world;
+    let before = ba.lock().unwrap().sent.len();
+    let host = std::sync::Arc::new(b);
+    let acceptor = Acceptor { host: std::sync::Arc::downgrade(&host), accepted, now };
+    let waker = std::sync::Arc::new(acceptor).into();
+    assert!(listener.register(listener.readiness(), Ready::READ_CLOSED, &waker));
+    host.shut_down(now);
+    host.poll(0, now);
+    let sent = &ba.lock().unwrap().sent[before..];
+    let (fin, rst) = (0x01, 0x04);
+    let flags: Vec<u8> = sent.iter().map(|packet| packet[33] & (fin | rst)).collect();
+    assert_eq!(flags, [rst]);
 }
 
 #[test]

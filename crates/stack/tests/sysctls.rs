@@ -206,6 +206,21 @@ const ROWS: &[Row] = &[
         expected: (0, 2),
     },
     Row {
+        name: "net.ipv4.ip_default_ttl",
+        value: "7",
+        // The connection is open already.
+        observe: |world, set| {
+            let (client, _server) = open(world);
+            set(world);
+            client.write(world.now, b"hop").unwrap();
+            world.run(Nanos::from_millis(1));
+            let direction = world.ab.lock().unwrap();
+            // The TTL of the last packet.
+            u64::from(direction.sent.last().unwrap()[8])
+        },
+        expected: (64, 7),
+    },
+    Row {
         name: "net.ipv4.ipfrag_high_thresh",
         value: "1000",
         observe: |world, set| {

@@ -221,6 +221,8 @@ pub struct Config {
     ///
     /// At round-trip times of 32 ms and more, frames take up to a millisecond of the pacing rate.
     pub tso_max_usecs: u32,
+    /// `net.ipv4.ip_default_ttl`: TTL of IPv4 packets whose socket says no other, 1 to 255.
+    pub ip_default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
     pub ip_local_port_range: PortRange,
     /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
@@ -312,6 +314,7 @@ impl Default for Config {
             tso_at_write: false,
             tso_bonus: TsoBonus::Bounded,
             tso_max_usecs: 300,
+            ip_default_ttl: 64,
             ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
             tcp_max_tw_buckets: 262_144,
             ipfrag_high_thresh: 4 << 20,

@@ -52,6 +52,8 @@ pub struct SocketOptions {
     pub priority: u8,
     /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection reports errors from routers at once.
     pub receive_errors: bool,
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`: hops that a packet may take; 0 is the default of the host.
+    pub hop_limit: u8,
     /// `TCP_CONGESTION`: name of the congestion controller; `None` is `tcp_congestion_control`.
     pub congestion: Option<&'static str>,
 }
@@ -111,6 +113,7 @@ impl SocketOptions {
             SocketOption::Priority(band @ 0..=15) => self.priority = band,
             SocketOption::Priority(_) => return Err(OptionError::Range("SO_PRIORITY")),
             SocketOption::ReceiveErrors(on) => self.receive_errors = on,
+            SocketOption::HopLimit(hops) => self.hop_limit = hops,
         }
         Ok(())
     }
@@ -137,6 +140,7 @@ impl Default for SocketOptions {
             notsent_lowat_us: 0,
             priority: 0,
             receive_errors: false,
+            hop_limit: 0,
             congestion: None,
         }
     }
@@ -191,6 +195,9 @@ pub enum SocketOption {
     Priority(u8),
     /// `IP_RECVERR`, `IPV6_RECVERR`: an open connection reports errors from routers at once.
     ReceiveErrors(bool),
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`: hops that a packet may take; 0 is the default of the host,
+    /// `net.ipv4.ip_default_ttl` for IPv4 and 64 for IPv6.
+    HopLimit(u8),
 }
 
 /// Reason why an option was refused.

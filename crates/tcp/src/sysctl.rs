@@ -153,6 +153,8 @@ sysctls! {
         "The most that may wait to be accepted, whatever `listen` asked for.";
     "net.core.wmem_max" wmem_max: int 4608..2147483647, "bytes", LaterOptions,
         "The most that `SO_SNDBUF` may ask for.";
+    "net.ipv4.ip_default_ttl" ip_default_ttl: int 1..255, "hops", Host,
+        "The TTL of IPv4 packets, unless the socket's `IP_TTL` says another.";
     "net.ipv4.ip_local_port_range" ip_local_port_range: ports, "ports", Host,
         "Where the stack chooses ports from, for TCP and UDP.";
     "net.ipv4.ipfrag_high_thresh" ipfrag_high_thresh: int 0..2147483647, "bytes", Host,

@@ -3,7 +3,7 @@
 use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
 use crate::clock;
 use crate::engine::Engine;
-use crate::error::socket_error;
+use crate::error::{hop_limit, socket_error};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
@@ -334,6 +334,26 @@ impl UdpSocket {
     /// Returns the sizes of the receive and the send buffer, in bytes of memory.
     pub fn buffers(&self) -> (u32, u32) {
         self.handle.buffers()
+    }
+
+    /// `IP_TTL`, of a socket of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        let is_v4 = self.handle.local_addr().is_ipv4();
+        let (v4, v6) = self.handle.hop_limits();
+        Ok(match if is_v4 { v4 } else { v6 } {
+            0 => self.engine.stack.default_hop_limit(is_v4).into(),
+            hops => hops.into(),
+        })
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let hops = hop_limit(ttl)?;
+        self.handle.set_hop_limits(hops, hops);
+        Ok(())
     }
 
     /// Limits the rate in bytes per second (`SO_MAX_PACING_RATE`); `None` is unlimited. It needs

@@ -3,7 +3,7 @@
 use super::stream::TcpStream;
 use super::waiting::{READ_READY, WaitMode, wait};
 use crate::engine::Engine;
-use crate::error::socket_error;
+use crate::error::{hop_limit, option_error, socket_error};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use core::net::SocketAddr;
@@ -12,6 +12,7 @@ use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::ListenOptions;
 use neap_stack::wait::Drive;
+use neap_tcp::options::SocketOption;
 use neap_tcp::time::Instant;
 use std::fmt;
 use std::io;
@@ -144,6 +145,32 @@ impl TcpListener {
     fn shown_addr(&self) -> SocketAddr {
         let address = self.handle.local_addr();
         if self.is_v6 { mapped::to_v6(address) } else { address }
+    }
+
+    /// Sets an option of connections that are accepted from now on; those that wait to be accepted
+    /// keep theirs.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value out of range or an unknown name.
+    pub fn set_option(&self, option: &SocketOption) -> io::Result<()> {
+        self.handle.set_option(option).map_err(option_error)
+    }
+
+    /// `IP_TTL`, of a listener of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        let default = || self.engine.stack.default_hop_limit(self.handle.local_addr().is_ipv4());
+        Ok(match self.handle.options().hop_limit {
+            0 => default().into(),
+            hops => hops.into(),
+        })
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS` of connections that are accepted from now on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_option(&SocketOption::HopLimit(hop_limit(ttl)?))
     }
 
     /// Returns whether it refuses connections of IPv4 ([`ListenOptions::only_v6`]).

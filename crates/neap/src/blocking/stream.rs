@@ -4,7 +4,9 @@ use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
 use crate::clock;
 use crate::condition::IsReady;
 use crate::engine::Engine;
-use crate::error::{connection_error, option_error, read_error, socket_error, write_error};
+use crate::error::{
+    connection_error, hop_limit, option_error, read_error, socket_error, write_error,
+};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
@@ -455,6 +457,23 @@ impl TcpStream {
     /// Returns `SO_LINGER`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.options().linger.map(Into::into))
+    }
+
+    /// `IP_TTL`, of a connection of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    pub fn ttl(&self) -> io::Result<u32> {
+        let default = || self.engine.stack.default_hop_limit(self.handle.remote_addr().is_ipv4());
+        Ok(match self.options().hop_limit {
+            0 => default().into(),
+            hops => hops.into(),
+        })
+    }
+
+    /// Sets how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.set_option(SocketOption::HopLimit(hop_limit(ttl)?))
     }
 
     /// Limits the rate in bytes per second (`SO_MAX_PACING_RATE`); `None` is unlimited.

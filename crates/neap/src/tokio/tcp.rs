@@ -1,13 +1,13 @@
 //! TCP under tokio.
 
-use super::wait::Direction;
+use super::wait::{self, Direction};
 use super::{drive, names};
 use crate::blocking::{self, READ_READY, WRITE_READY};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use core::net::SocketAddr;
-use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::readiness::Ready as Bits;
 use neap_stack::stack::{ConnectOptions, ListenOptions};
 use neap_tcp::time::Nanos;
 use std::future::ready;
@@ -21,8 +21,9 @@ use std::time::Duration;
 /// A TCP connection of a stack, used as [`tokio::net::TcpStream`](::tokio::net::TcpStream) is.
 ///
 /// [`get_ref`](Self::get_ref) gives its options and figures. The connection is closed when the
-/// stream is dropped. The stream has no descriptor of the kernel, so `AsFd`, `try_io` and `ready`
-/// with its `Interest` are missing.
+/// stream is dropped. The stream has no descriptor of the kernel, so `AsFd` is missing. So are
+/// `try_read_buf`, `from_std` and `into_std`: use [`from_blocking`](Self::from_blocking) and
+/// [`into_blocking`](Self::into_blocking) in place of the last two.
 #[derive(Debug)]
 pub struct TcpStream {
     socket: blocking::TcpStream,
@@ -130,6 +131,19 @@ impl TcpStream {
         self.socket.set_linger(linger)
     }
 
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
+    }
+
     /// Reads what is there.
     ///
     /// # Errors
@@ -160,6 +174,37 @@ impl TcpStream {
     /// As [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.socket.try_write_vectored(slices)
+    }
+
+    /// Waits until the socket is ready for anything that `interest` names, and says for what.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        wait::ready_for(self.socket.handle(), interest).await
+    }
+
+    /// Calls `f`, which uses the socket without waiting, if the socket is ready for anything that
+    /// `interest` names.
+    ///
+    /// # Errors
+    /// That of `f`; `WouldBlock` if the socket is not ready.
+    pub fn try_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::try_io(self.socket.handle(), interest, f)
+    }
+
+    /// Calls `f`, which uses the socket without waiting, whenever the socket becomes ready for
+    /// anything that `interest` names, until `f` returns something else than `WouldBlock`.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub async fn async_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::async_io(self.socket.handle(), interest, f).await
     }
 
     /// Waits until there is data, the end of the stream, or an error.
@@ -210,7 +255,7 @@ impl TcpStream {
             return Ok(());
         }
         let handle = self.socket.handle();
-        let acked = Direction::new(Ready::ALL_ACKED);
+        let acked = Direction::new(Bits::ALL_ACKED);
         let wait = acked.wait(handle, || acked.is_ready(handle));
         if ::tokio::time::timeout(linger.into(), wait).await.is_err() {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -311,9 +356,81 @@ macro_rules! addresses {
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 self.as_ref().peer_addr()
             }
+
+            /// Waits as [`TcpStream::ready`] does.
+            pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+                self.as_ref().ready(interest).await
+            }
         }
     )+};
 }
+
+/// What a reader does without tokio's traits.
+macro_rules! reads_when_ready {
+    ($($half:ty)+) => {$(
+        impl $half {
+            /// Waits until there is data, the end of the stream, or an error.
+            pub async fn readable(&self) -> io::Result<()> {
+                self.as_ref().readable().await
+            }
+
+            /// Copies received bytes and leaves them.
+            ///
+            /// # Errors
+            /// Why the connection failed.
+            pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.as_ref().peek(buf).await
+            }
+
+            /// Reads what is there.
+            ///
+            /// # Errors
+            /// `WouldBlock` if nothing is; why the connection failed.
+            pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+                self.as_ref().try_read(buf)
+            }
+
+            /// Reads what is there into one buffer after the other.
+            ///
+            /// # Errors
+            /// As [`try_read`](Self::try_read).
+            pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                self.as_ref().try_read_vectored(bufs)
+            }
+        }
+    )+};
+}
+
+/// What a writer does without tokio's traits.
+macro_rules! writes_when_ready {
+    ($($half:ty)+) => {$(
+        impl $half {
+            /// Waits until a writer may be woken, as [`TcpStream::writable`] does.
+            pub async fn writable(&self) -> io::Result<()> {
+                self.as_ref().writable().await
+            }
+
+            /// Writes what there is room for.
+            ///
+            /// # Errors
+            /// `WouldBlock` if there is none; why the connection failed.
+            pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+                self.as_ref().try_write(data)
+            }
+
+            /// Writes what there is room for of several slices.
+            ///
+            /// # Errors
+            /// As [`try_write`](Self::try_write).
+            pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.as_ref().try_write_vectored(slices)
+            }
+        }
+    )+};
+}
+
+reads_when_ready!(ReadHalf<'_> OwnedReadHalf);
+writes_when_ready!(WriteHalf<'_> OwnedWriteHalf);
 
 addresses!(ReadHalf<'_> WriteHalf<'_> OwnedReadHalf OwnedWriteHalf);
 
@@ -515,5 +632,18 @@ impl TcpListener {
     /// The address that it listens on.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
     }
 }

@@ -1,11 +1,11 @@
 //! UDP under tokio.
 
-use super::wait::Direction;
+use super::wait::{self, Direction};
 use super::{drive, names};
 use crate::blocking::{self, Datagram, READ_READY, WRITE_READY};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
-use ::tokio::io::ReadBuf;
+use ::tokio::io::{Interest, ReadBuf, Ready};
 use core::net::SocketAddr;
 use neap_stack::stack::UdpOptions;
 use std::future::ready;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 
 /// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is.
 ///
-/// Several tasks may use it at once. It lacks what [`neap::UdpSocket`](crate::UdpSocket) lacks:
-/// multicast and broadcast.
+/// Several tasks may use it at once. It lacks what [`neap::UdpSocket`](crate::UdpSocket) lacks,
+/// multicast and broadcast, and the calls with `_buf` in their names.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: blocking::UdpSocket,
@@ -220,6 +220,53 @@ impl UdpSocket {
         self.reads.wait(self.socket.handle(), || self.socket.try_peek(buf)).await
     }
 
+    /// Waits until the socket is ready for anything that `interest` names, and says for what.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        wait::ready_for(self.socket.handle(), interest).await
+    }
+
+    /// Calls `f`, which uses the socket without waiting, if the socket is ready for anything that
+    /// `interest` names.
+    ///
+    /// # Errors
+    /// That of `f`; `WouldBlock` if the socket is not ready.
+    pub fn try_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::try_io(self.socket.handle(), interest, f)
+    }
+
+    /// Calls `f`, which uses the socket without waiting, whenever the socket becomes ready for
+    /// anything that `interest` names, until `f` returns something else than `WouldBlock`.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub async fn async_io<T>(
+        &self,
+        interest: Interest,
+        f: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        wait::async_io(self.socket.handle(), interest, f).await
+    }
+
+    /// Waits for a datagram, without the peer's address, and leaves it to be received again.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from).
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(len, _)| len)
+    }
+
+    /// Copies a datagram if there is one, and leaves it to be received again.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from); `WouldBlock` if there is none.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.socket.try_peek(buf)
+    }
+
     /// Waits until there is a datagram, or an error.
     pub async fn readable(&self) -> io::Result<()> {
         let handle = self.socket.handle();
@@ -268,6 +315,19 @@ impl UdpSocket {
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
+    }
+
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.socket.ttl()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a number that is not from 1 to 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.socket.set_ttl(ttl)
     }
 
     /// `SO_ERROR`: the pending error, once.

@@ -5,11 +5,14 @@
 //! place each, given back when they are dropped. Cost: a mutex and, at first, an allocation per
 //! wait.
 
+use crate::blocking::{READ_READY, WRITE_READY};
+use ::tokio::io::{Interest, Ready as Shown};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::wait::Source;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::future::poll_fn;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
@@ -131,6 +134,66 @@ impl Direction {
             false => Err(std::io::ErrorKind::WouldBlock.into()),
         }
     }
+}
+
+/// A wait for any interest of a socket. It leaves no waiter behind when it is dropped.
+struct Wait<'a, S: Source> {
+    source: &'a S,
+    direction: Direction,
+}
+
+impl<S: Source> Drop for Wait<'_, S> {
+    fn drop(&mut self) {
+        self.source.unregister(&self.direction.tasks.clone().into());
+    }
+}
+
+/// What a socket has to be ready for.
+fn wanted(interest: Interest) -> Ready {
+    let read = if interest.is_readable() { READ_READY } else { Ready::ERROR };
+    let write = if interest.is_writable() { WRITE_READY } else { Ready::ERROR };
+    read | write
+}
+
+/// Readiness in the words of tokio.
+fn shown(bits: Ready) -> Shown {
+    let words = [
+        (Ready::READABLE, Shown::READABLE),
+        (Ready::WRITABLE, Shown::WRITABLE),
+        (Ready::READ_CLOSED, Shown::READ_CLOSED),
+        (Ready::WRITE_CLOSED, Shown::WRITE_CLOSED),
+        (Ready::ERROR, Shown::ERROR),
+    ];
+    let is_set = |(bit, _): &(Ready, Shown)| bits.contains(*bit);
+    words.into_iter().filter(is_set).fold(Shown::EMPTY, |all, (_, word)| all | word)
+}
+
+/// Waits for any of what `interest` names, and says which.
+pub(super) async fn ready_for(source: &impl Source, interest: Interest) -> io::Result<Shown> {
+    let wanted = wanted(interest);
+    async_io(source, interest, || Ok(shown(source.readiness().bits() & wanted))).await
+}
+
+/// Calls `f` if the socket is ready for what `interest` names.
+pub(super) fn try_io<T>(
+    source: &impl Source,
+    interest: Interest,
+    f: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    if source.readiness().bits().intersects(wanted(interest)) {
+        return f();
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Calls `f` whenever the socket is ready for what `interest` names, until it need not wait.
+pub(super) async fn async_io<T>(
+    source: &impl Source,
+    interest: Interest,
+    mut f: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let wait = Wait { source, direction: Direction::new(wanted(interest)) };
+    wait.direction.wait(source, || try_io(source, interest, &mut f)).await
 }
 
 impl<T> Outcome for std::io::Result<T> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use neap::SocketOption;
 use neap::tokio::{TcpListener, TcpStream, UdpSocket};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 
 use crate::common::{
     Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
@@ -354,6 +354,49 @@ fn batches_of_datagrams_come_back() {
             assert_eq!(ours.peer_addr().expect("a peer"), peer);
             let none = ours.try_recv(&mut [0; 10]).expect_err("nothing is there");
             assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
+        });
+    });
+}
+
+#[test]
+fn readiness_is_told_by_interest() {
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        on_runtime(1, async {
+            let (ours, mut theirs) = pair(&stack).await;
+            let both = Interest::READABLE | Interest::WRITABLE;
+            let ready = ours.ready(both).await.expect("ready");
+            assert!(ready.is_writable() && !ready.is_readable(), "{ready:?}");
+            let refused = ours.try_io(Interest::READABLE, || -> std::io::Result<()> {
+                panic!("called without data")
+            });
+            assert_eq!(refused.expect_err("no data").kind(), std::io::ErrorKind::WouldBlock);
+            for _ in 0..3 {
+                assert!(poll_once(ours.ready(Interest::READABLE)).is_pending());
+            }
+            theirs.write_all(b"data").expect("written");
+            let mut buf = [0; 10];
+            let read = ours.async_io(Interest::READABLE, || ours.try_read(&mut buf)).await;
+            assert_eq!(read.expect("data"), 4);
+            let (reader, writer) = ours.into_split();
+            theirs.write_all(b"more").expect("written");
+            reader.readable().await.expect("data");
+            assert_eq!(reader.try_read(&mut buf).expect("data"), 4);
+            writer.writable().await.expect("room");
+            assert_eq!(writer.try_write(b"answer").expect("room"), 6);
+            theirs.shutdown(Shutdown::Write).expect("shutdown");
+            let ready = reader.ready(Interest::READABLE).await.expect("ready");
+            assert!(ready.is_readable() && ready.is_read_closed(), "{ready:?}");
+
+            let ours = UdpSocket::bind(&stack, (Family::V4.ours(), 0)).await.expect("bind");
+            let theirs = std::net::UdpSocket::bind((Family::V4.kernel(), 0)).expect("bind");
+            assert!(ours.ready(both).await.expect("ready").is_writable());
+            let none = ours.try_peek_from(&mut buf).expect_err("nothing came");
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
+            theirs.send_to(b"data", ours.local_addr().expect("an address")).expect("sent");
+            assert_eq!(ours.peek(&mut buf).await.expect("a datagram"), 4);
+            let read = ours.async_io(Interest::READABLE, || ours.try_recv(&mut buf)).await;
+            assert_eq!(read.expect("a datagram"), 4);
         });
     });
 }

@@ -1,6 +1,6 @@
 //! UDP and ICMP.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
@@ -72,6 +72,43 @@ fn datagrams_of_the_kernel_are_answered() {
                 assert!(buf[..len] == data, "{size} bytes");
             }
             server.join().expect("the stack's end");
+        }
+    });
+}
+
+#[test]
+fn the_ttl_of_each_socket_is_read_and_set() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let stack = family.stack();
+            let local = SocketAddr::new(family.ours(), 0);
+            let kernel = std::net::TcpListener::bind((family.kernel(), 0)).expect("bind");
+            let remote = kernel.local_addr().expect("an address");
+            let stream = neap::TcpStream::connect(&stack, remote).expect("a connection");
+            let listener = neap::TcpListener::bind(&stack, local).expect("bind");
+            let socket = neap::UdpSocket::bind(&stack, local).expect("bind");
+            let ttls =
+                || [stream.ttl(), listener.ttl(), socket.ttl()].map(|ttl| ttl.expect("read"));
+            assert_eq!(ttls(), [64; 3]);
+            for bad in [0, 256] {
+                let error = stream.set_ttl(bad).expect_err("out of range");
+                assert_eq!(error.kind(), ErrorKind::InvalidInput);
+                assert!(error.to_string().contains("1 to 255"), "{error}");
+            }
+            stream.set_ttl(1).expect("set");
+            listener.set_ttl(2).expect("set");
+            socket.set_ttl(3).expect("set");
+            assert_eq!(ttls(), [1, 2, 3]);
+            // One hop leads to the kernel.
+            let (mut theirs, _) = kernel.accept().expect("a connection");
+            (&stream).write_all(b"hop").expect("written");
+            let mut buf = [0; 3];
+            theirs.read_exact(&mut buf).expect("read");
+            // What the listener accepts inherits it.
+            let client = std::net::TcpStream::connect(listener.local_addr().expect("an address"));
+            let (child, _) = listener.accept().expect("a connection");
+            assert_eq!(child.ttl().expect("read"), 2);
+            drop(client);
         }
     });
 }

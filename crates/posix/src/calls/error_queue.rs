@@ -8,7 +8,7 @@ use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, SharedSocket, Socket};
 use core::net::SocketAddr;
 use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
-use neap_tcp::options::{SocketOption, SocketOptions};
+use neap_tcp::options::SocketOption;
 use neap_tcp::time::Instant;
 
 /// Most bytes behind the header of a control message here.
@@ -93,17 +93,6 @@ impl Socket {
         }
     }
 
-    /// The options of a connection or listener of this family.
-    pub(super) fn options_for(&self, is_v4: bool) -> SocketOptions {
-        SocketOptions { receive_errors: self.receives_errors(is_v4), ..self.options.clone() }
-    }
-
-    /// `IP_RECVERR` counts for IPv4, mapped or not, and `IPV6_RECVERR` for IPv6.
-    fn receives_errors(&self, is_v4: bool) -> bool {
-        let (v4, v6) = self.common.receive_errors;
-        if is_v4 { v4 } else { v6 }
-    }
-
     /// `IP_RECVERR` or `IPV6_RECVERR` as it was read from `setsockopt`.
     pub(super) fn set_receive_errors(
         &mut self,
@@ -116,11 +105,9 @@ impl Socket {
         self.common.receive_errors = (v4, v6);
         match &self.kind {
             Kind::Fresh | Kind::Datagram(None) => {}
-            Kind::Listening(handle) => {
-                handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
-            }
+            Kind::Listening(handle) => self.configure_listener(handle),
             Kind::Stream { handle, .. } => {
-                let on = self.receives_errors(handle.remote_addr().is_ipv4());
+                let on = if handle.remote_addr().is_ipv4() { v4 } else { v6 };
                 handle.set_option(now, SocketOption::ReceiveErrors(on))?;
             }
             Kind::Datagram(Some(handle)) => handle.set_receive_errors(v4, v6),

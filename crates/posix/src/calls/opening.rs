@@ -12,7 +12,6 @@ use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::UdpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
-use neap_tcp::options::SocketOption;
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
@@ -74,6 +73,7 @@ impl Posix {
             reuse_address: socket.common.reuse_address,
             only_v6: socket.common.v6_only,
             options: socket.options_for(local.is_ipv4()),
+            options_v4: local.is_ipv6().then(|| socket.options_for(true)),
         };
         socket.kind = Kind::Listening(port.listen(local, options)?);
         shared.changed();
@@ -115,11 +115,6 @@ impl Posix {
         };
         match handle.accept() {
             Ok((handle, peer)) => {
-                if peer.is_ipv4() && socket.domain == Domain::V6 {
-                    // The listener's options are those of IPv6.
-                    let on = socket.common.receive_errors.0;
-                    handle.set_option(now, SocketOption::ReceiveErrors(on))?;
-                }
                 let kind = Kind::Stream { handle, is_connecting: false };
                 let common = socket.common.clone();
                 let child = Socket { common, ..Socket::new(socket.domain, kind) };

@@ -4,9 +4,10 @@
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::sockaddr::{self, Domain};
-use crate::socket::{Kind, Socket};
+use crate::socket::{Common, Kind, Socket};
 use crate::{Fd, Posix, tcp_info};
 use core::net::SocketAddr;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_tcp::config::Config;
 use neap_tcp::options::{SocketOption, SocketOptions};
 use neap_tcp::state::State;
@@ -35,11 +36,9 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_TCP, TCP_INQ, 0),
     (SOL_TCP, TCP_TX_DELAY, 0),
     (SOL_IP, IP_TOS, 0),
-    (SOL_IP, IP_TTL, 64),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IP, IP_FREEBIND, 0),
     (SOL_IP, IP_TRANSPARENT, 0),
-    (SOL_IPV6, IPV6_UNICAST_HOPS, 64),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
@@ -67,6 +66,14 @@ fn ip_int(value: &[u8]) -> Result<i32, Errno> {
 
 fn switch(value: &[u8]) -> Result<bool, Errno> {
     Ok(int(value)? != 0)
+}
+
+/// A hop limit from 1 to 255; -1 is the default, which is 0 here.
+fn hop_limit(asked: i32) -> Result<u8, Errno> {
+    match asked {
+        -1 => Ok(0),
+        hops => u8::try_from(hops).ok().filter(|hops| *hops > 0).ok_or(Errno::EINVAL),
+    }
 }
 
 /// An `int` of seconds, from 1.
@@ -149,10 +156,10 @@ impl Posix {
             SOL_IPV6 => socket.domain == Domain::V6,
             _ => false,
         };
+        if value.is_empty() && level == SOL_IP && NEVER_EMPTY.contains(&name) {
+            return Err(Errno::EINVAL);
+        }
         if let Some(only) = fixed(level, name).filter(|_| is_served) {
-            if value.is_empty() && level == SOL_IP && NEVER_EMPTY.contains(&name) {
-                return Err(Errno::EINVAL);
-            }
             let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
             return if asked == only || is_default { Ok(()) } else { Err(Errno::ENOPROTOOPT) };
@@ -162,6 +169,16 @@ impl Posix {
             SOL_TCP if socket.is_stream() => socket.set_tcp(now, &config, name, value),
             SOL_IP if name == IP_RECVERR => {
                 socket.set_receive_errors(now, level, ip_int(value)? != 0)
+            }
+            SOL_IP if name == IP_TTL => {
+                let v6 = socket.common.hop_limits.1;
+                socket.set_hop_limits(now, (hop_limit(ip_int(value)?)?, v6))
+            }
+            SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_UNICAST_HOPS => {
+                let v4 = socket.common.hop_limits.0;
+                // A packet that must not leave this host.
+                let hops = Some(int(value)?).filter(|hops| *hops != 0);
+                socket.set_hop_limits(now, (v4, hop_limit(hops.ok_or(Errno::ENOPROTOOPT)?)?))
             }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
                 socket.set_receive_errors(now, level, switch(value)?)
@@ -207,7 +224,11 @@ impl Posix {
             return Err(if is_foreign { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT });
         }
         let (v4, v6) = socket.common.receive_errors;
+        let (ttl, hops) = socket.common.hop_limits;
+        let or = |own: u8, default: u8| i32::from(if own == 0 { default } else { own });
         let value = match (level, name) {
+            (SOL_IP, IP_TTL) => Some(or(ttl, self.stack.default_hop_limit(true))),
+            (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(or(hops, self.stack.default_hop_limit(false))),
             (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
             (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
             _ => fixed(level, name),
@@ -270,13 +291,42 @@ impl Socket {
         }
     }
 
+    /// The options of a connection of this family.
+    pub(super) fn options_for(&self, is_v4: bool) -> SocketOptions {
+        let Common { receive_errors: errors, hop_limits: hops, .. } = self.common;
+        let (receive_errors, hop_limit) =
+            if is_v4 { (errors.0, hops.0) } else { (errors.1, hops.1) };
+        SocketOptions { receive_errors, hop_limit, ..self.options.clone() }
+    }
+
+    /// Gives a listener the options that its connections inherit.
+    pub(super) fn configure_listener(&self, handle: &ListenerHandle) {
+        let is_v6 = handle.local_addr().is_ipv6();
+        handle.set_options(self.options_for(!is_v6), is_v6.then(|| self.options_for(true)));
+    }
+
+    /// `IP_TTL` and `IPV6_UNICAST_HOPS` as they were read from `setsockopt`; 0 is the default.
+    fn set_hop_limits(&mut self, now: Instant, (v4, v6): (u8, u8)) -> Result<(), Errno> {
+        self.common.hop_limits = (v4, v6);
+        match &self.kind {
+            Kind::Fresh | Kind::Datagram(None) => {}
+            Kind::Listening(handle) => self.configure_listener(handle),
+            Kind::Stream { handle, .. } => {
+                let hops = if handle.remote_addr().is_ipv4() { v4 } else { v6 };
+                handle.set_option(now, SocketOption::HopLimit(hops))?;
+            }
+            Kind::Datagram(Some(handle)) => handle.set_hop_limits(v4, v6),
+        }
+        Ok(())
+    }
+
     /// Sets an option of TCP on whatever the socket is now.
     fn set(&mut self, now: Instant, config: &Config, option: SocketOption) -> Result<(), Errno> {
         match &self.kind {
             Kind::Stream { handle, .. } => handle.set_option(now, option)?,
             Kind::Listening(handle) => {
                 self.options.set(&option, config)?;
-                handle.set_options(self.options_for(handle.local_addr().is_ipv4()));
+                self.configure_listener(handle);
             }
             Kind::Fresh | Kind::Datagram(_) => self.options.set(&option, config)?,
         }

@@ -375,6 +375,30 @@ fn values_are_long_enough_before_anything_else() {
 }
 
 #[test]
+fn hop_limits_are_those_of_the_family() {
+    let mut p = Process::new();
+    let tcp = p.posix.socket(AF_INET6, SOCK_STREAM, 0).expect("a descriptor");
+    let udp = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    for fd in [tcp, udp] {
+        assert_eq!(p.get(fd, SOL_IPV6, IPV6_UNICAST_HOPS), Ok(64));
+        assert_eq!(p.set(fd, SOL_IPV6, IPV6_UNICAST_HOPS, &int(9)), Ok(()));
+        assert_eq!(p.set(fd, SOL_IP, IP_TTL, &int(7)), Ok(()));
+        assert_eq!(p.get(fd, SOL_IPV6, IPV6_UNICAST_HOPS), Ok(9));
+        assert_eq!(p.get(fd, SOL_IP, IP_TTL), Ok(7));
+        for bad in [0, 256, -2] {
+            assert_eq!(p.set(fd, SOL_IP, IP_TTL, &int(bad)), Err(Errno::EINVAL), "{bad}");
+        }
+        assert_eq!(p.set(fd, SOL_IPV6, IPV6_UNICAST_HOPS, &int(256)), Err(Errno::EINVAL));
+        let no_hop = p.set(fd, SOL_IPV6, IPV6_UNICAST_HOPS, &int(0));
+        assert_eq!(no_hop, Err(Errno::ENOPROTOOPT), "neap sends no such packets");
+        assert_eq!(p.set(fd, SOL_IP, IP_TTL, &int(-1)), Ok(()));
+        assert_eq!(p.get(fd, SOL_IP, IP_TTL), Ok(64), "the default again");
+    }
+    let v4 = p.udp();
+    assert_eq!(p.set(v4, SOL_IPV6, IPV6_UNICAST_HOPS, &int(9)), Err(Errno::ENOPROTOOPT));
+}
+
+#[test]
 fn the_window_clamp_is_that_of_the_connection() {
     let mut p = Process::new();
     let (client, server, listener) = p.pair();

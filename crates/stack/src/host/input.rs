@@ -13,7 +13,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
-use crate::net::egress::CachedRoute;
+use crate::net::egress::{CachedRoute, IpOptions};
 use crate::net::icmp::IcmpError;
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
@@ -433,7 +433,10 @@ impl Host {
         let Some((verdict, priority)) = verdict else { return };
         match verdict {
             TimeWaitVerdict::Drop | TimeWaitVerdict::Remove => {}
-            TimeWaitVerdict::Ack(ack) => self.send_orphan(visit, tuple, priority, ack),
+            TimeWaitVerdict::Ack(ack) => {
+                let options = IpOptions { priority, ..IpOptions::default() };
+                self.send_orphan(visit, tuple, options, ack);
+            }
             TimeWaitVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
                 Some(listener) => {
                     self.on_listener(visit, batch, &listener, tuple, segment, Some(iss));
@@ -463,7 +466,9 @@ impl Host {
             Answer::Ignore => {}
             Answer::Full => self.count_drop(DropReason::ListenerFull),
             Answer::NoHandshake => self.count_drop(DropReason::ListenerState),
-            Answer::Send(answer) => self.send_orphan(visit, tuple, 0, answer),
+            Answer::Send(answer) => {
+                self.send_orphan(visit, tuple, listener.ip_options(tuple.local), answer);
+            }
             Answer::Reset => self.send_reset(visit, tuple, &segment),
             Answer::Establish(accepted) => {
                 if let Some(socket) = self.establish(visit, listener, tuple, accepted, route) {
@@ -483,7 +488,7 @@ impl Host {
         accepted: Accepted,
         route: CachedRoute,
     ) -> Option<Arc<TcpSocket>> {
-        let options = listener.options();
+        let options = listener.options(tuple.local);
         let Ok(socket) = self.accept_connection(visit, *tuple, accepted, options, route) else {
             listener.forget_arriving();
             return None;
@@ -510,7 +515,7 @@ impl Host {
             let flags = Flags::RST | Flags::ACK;
             Segment { ack: segment.end_seq(), flags, ..Segment::default() }
         };
-        self.send_orphan(visit, tuple, 0, answer);
+        self.send_orphan(visit, tuple, IpOptions::default(), answer);
     }
 
     /// Sends a segment that no connection sends: SYN-ACK, reset, or an ACK from TIME_WAIT.
@@ -518,7 +523,7 @@ impl Host {
         &self,
         visit: Visit,
         tuple: &FourTuple,
-        priority: u8,
+        options: IpOptions,
         segment: Segment,
     ) {
         let counters = self.shards[visit.shard].counters();
@@ -526,7 +531,7 @@ impl Host {
         if segment.flags.contains(Flags::RST) {
             counters.add(Counter::OutRsts, 1);
         }
-        if let Ok(output) = self.net.send_orphan(visit, tuple, priority, segment) {
+        if let Ok(output) = self.net.send_orphan(visit, tuple, options, segment) {
             self.on_undeliverable(visit, output.undeliverable);
         }
     }

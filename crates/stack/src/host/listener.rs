@@ -10,16 +10,17 @@ use super::readiness::{Readiness, Ready};
 use super::run_list::RunCell;
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple, overlap};
+use crate::net::egress::IpOptions;
 use crate::sync::{Mutex, MutexGuard, lock};
-use core::net::SocketAddr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashTable;
 use neap_tcp::config::Config;
 use neap_tcp::connection::ConnectionError;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::handshake::{Accepted, Offer, Request, RequestVerdict, SynCookies};
 use neap_tcp::isn::Secrets;
-use neap_tcp::options::SocketOptions;
+use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 use neap_tcp::segment::{Flags, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::Instant;
@@ -65,6 +66,40 @@ struct Entry {
     serial: u32,
 }
 
+/// Options that accepted sockets inherit.
+#[derive(Clone, Debug)]
+pub(crate) struct Inherited {
+    v4: Arc<SocketOptions>,
+    v6: Arc<SocketOptions>,
+}
+
+impl Inherited {
+    /// Options of both families; `v4` are those of IPv4 where they differ.
+    pub(crate) fn new(options: SocketOptions, v4: Option<SocketOptions>) -> Self {
+        let v6 = Arc::new(options);
+        let v4 = v4.map_or_else(|| v6.clone(), Arc::new);
+        Self { v4, v6 }
+    }
+
+    fn of(&self, local: IpAddr) -> &Arc<SocketOptions> {
+        if local.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+
+    fn set(&mut self, option: &SocketOption, config: &Config) -> Result<(), OptionError> {
+        let is_shared = Arc::ptr_eq(&self.v4, &self.v6);
+        Arc::make_mut(&mut self.v6).set(option, config)?;
+        if is_shared {
+            self.v4 = self.v6.clone();
+            return Ok(());
+        }
+        Arc::make_mut(&mut self.v4).set(option, config)
+    }
+
+    fn hop_limits(&self) -> [u8; 2] {
+        [self.v4.hop_limit, self.v6.hop_limit]
+    }
+}
+
 struct Backlog {
     requests: Slab<Entry>,
     by_flow: HashTable<u32>,
@@ -73,7 +108,7 @@ struct Backlog {
     accept: VecDeque<Arc<TcpSocket>>,
     /// Completed handshakes whose connection is not in `accept` yet.
     arriving: usize,
-    options: Arc<SocketOptions>,
+    options: Inherited,
     /// Told to the next call that finds no connection.
     error: Option<SocketError>,
     is_closed: bool,
@@ -86,6 +121,8 @@ pub(crate) struct Listener {
     is_dual: bool,
     /// Accept queue at the most: `min(backlog, somaxconn)`; as in Linux one more fits.
     max_accept: AtomicUsize,
+    /// Hop limits of what it sends itself, for IPv4 and for IPv6; 0 is the default.
+    hop_limits: [AtomicU8; 2],
     backlog: Mutex<Backlog>,
     pub(crate) readiness: Readiness,
     pub(crate) cell: Arc<RunCell>,
@@ -102,9 +139,10 @@ impl Listener {
         local: SocketAddr,
         is_dual: bool,
         max_accept: usize,
-        options: Arc<SocketOptions>,
+        options: Inherited,
         cell: Arc<RunCell>,
     ) -> Self {
+        let hop_limits = options.hop_limits().map(AtomicU8::new);
         let backlog = Backlog {
             requests: Slab::new(),
             by_flow: HashTable::new(),
@@ -118,7 +156,8 @@ impl Listener {
         };
         let readiness = Readiness::new();
         let max_accept = AtomicUsize::new(max_accept);
-        Self { local, is_dual, max_accept, backlog: Mutex::new(backlog), readiness, cell }
+        let backlog = Mutex::new(backlog);
+        Self { local, is_dual, max_accept, hop_limits, backlog, readiness, cell }
     }
 
     /// Half-open connections, and connections that wait to be accepted.
@@ -157,13 +196,39 @@ impl Listener {
     }
 
     /// Replaces the options that accepted sockets inherit.
-    pub(crate) fn set_options(&self, options: SocketOptions) {
-        self.lock().options = Arc::new(options);
+    pub(crate) fn set_options(&self, options: Inherited) {
+        self.inherit(&mut self.lock(), options);
     }
 
-    /// Options that accepted sockets inherit.
-    pub(crate) fn options(&self) -> Arc<SocketOptions> {
-        self.lock().options.clone()
+    /// Sets an option that accepted sockets inherit, of both families.
+    pub(crate) fn set_option(
+        &self,
+        option: &SocketOption,
+        config: &Config,
+    ) -> Result<(), OptionError> {
+        let mut backlog = self.lock();
+        let mut options = backlog.options.clone();
+        options.set(option, config)?;
+        self.inherit(&mut backlog, options);
+        Ok(())
+    }
+
+    fn inherit(&self, backlog: &mut Backlog, options: Inherited) {
+        for (now, next) in self.hop_limits.iter().zip(options.hop_limits()) {
+            now.store(next, Relaxed);
+        }
+        backlog.options = options;
+    }
+
+    /// Options that sockets inherit which are accepted on the address `local`.
+    pub(crate) fn options(&self, local: IpAddr) -> Arc<SocketOptions> {
+        self.lock().options.of(local).clone()
+    }
+
+    /// Options of a segment that the listener sends from `local`. A load.
+    pub(crate) fn ip_options(&self, local: IpAddr) -> IpOptions {
+        let hop_limit = self.hop_limits[usize::from(local.is_ipv6())].load(Relaxed);
+        IpOptions { priority: 0, hop_limit }
     }
 
     /// Judges a segment to this listener that belongs to no connection. `iss` is the initial
@@ -430,8 +495,9 @@ impl Backlog {
     fn offer(&self, cx: &ListenContext<'_>, tuple: &FourTuple) -> Offer {
         let ip_header = if tuple.local.is_ipv4() { 20 } else { 40 };
         let by_path = cx.mtu.saturating_sub(ip_header + 20).clamp(88, 65_495) as u16;
-        let mss = by_path.min(self.options.max_segment.unwrap_or(u16::MAX));
-        let locked = self.options.receive_buffer;
+        let options = self.options.of(tuple.local);
+        let mss = by_path.min(options.max_segment.unwrap_or(u16::MAX));
+        let locked = options.receive_buffer;
         let space = locked.unwrap_or(cx.config.tcp_rmem.default) / 2;
         Offer::new(&cx.config, ip_header, mss, space, locked.unwrap_or(u32::MAX))
     }

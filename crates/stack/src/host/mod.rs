@@ -164,6 +164,7 @@ impl Host {
     fn apply(&self, current: &mut Arc<Config>, config: Config) {
         let Config { ip_local_port_range: ports, tcp_max_tw_buckets, .. } = config;
         let Config { ipfrag_high_thresh, ipfrag_time, timer_slack_ns, .. } = config;
+        self.net.set_default_ttl(config.ip_default_ttl);
         self.demux.set_limits(ports.low..=ports.high, tcp_max_tw_buckets as usize);
         self.udp.set_ports(ports.low..=ports.high);
         self.net.set_reassembly(reassembly::Config {

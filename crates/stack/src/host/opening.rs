@@ -3,7 +3,7 @@
 use super::Host;
 use super::bound::Bound;
 use super::error::SocketError;
-use super::listener::{ListenContext, Listener};
+use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
 use super::udp::UdpSocket;
@@ -43,12 +43,15 @@ pub struct ListenOptions {
     pub only_v6: bool,
     /// Options that accepted sockets inherit.
     pub options: SocketOptions,
+    /// Options that accepted sockets of IPv4 inherit, where they differ; as where `IP_TTL` and
+    /// `IPV6_UNICAST_HOPS` of a listener for both families do.
+    pub options_v4: Option<SocketOptions>,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
         let options = SocketOptions::default();
-        Self { backlog: 4096, reuse_address: true, only_v6: false, options }
+        Self { backlog: 4096, reuse_address: true, only_v6: false, options, options_v4: None }
     }
 }
 
@@ -215,7 +218,7 @@ impl Host {
             local,
             is_dual(local, options.only_v6),
             max_accept,
-            Arc::new(options.options),
+            Inherited::new(options.options, options.options_v4),
             cell,
         ));
         if let Err(error) = self.demux.listen(listener.clone(), options.reuse_address, own) {

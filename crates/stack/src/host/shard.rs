@@ -344,7 +344,7 @@ impl Target {
                 }
                 let visit = Visit::new(now, listener.cell.list().shard());
                 listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
-                    host.send_orphan(visit, tuple, 0, segment);
+                    host.send_orphan(visit, tuple, listener.ip_options(tuple.local), segment);
                 });
             }
         }

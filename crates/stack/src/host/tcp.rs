@@ -9,7 +9,7 @@ use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::hand_off::{HandOff, Owner, Posted, Released, Settle};
 use crate::net::Visit;
-use crate::net::egress::CachedRoute;
+use crate::net::egress::{CachedRoute, IpOptions};
 use crate::net::interface::InterfaceId;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -162,9 +162,10 @@ impl TcpState {
         f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
-        let priority = self.connection.options().priority;
+        let options = self.connection.options();
+        let options = IpOptions { priority: options.priority, hop_limit: options.hop_limit };
         let route = &mut self.route;
-        let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, priority);
+        let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, options);
         let answer = f(&mut self.connection, cx.now, &mut egress);
         let visit = Visit::new(cx.now, cell.list().shard());
         cx.host.on_undeliverable(visit, egress.into_undeliverable());

@@ -5,7 +5,7 @@ use super::run_list::RunCell;
 use crate::flow::FourTuple;
 use crate::frame::{DATAGRAM, Frame};
 use crate::net::Visit;
-use crate::net::egress::{CachedRoute, PathTraits, Stamp};
+use crate::net::egress::{CachedRoute, IpOptions, PathTraits, Stamp};
 use crate::wire::Protocol;
 use crate::wire::checksum::Pseudo;
 use neap_tcp::segment::Segment;
@@ -24,6 +24,7 @@ pub(crate) struct TcpEgress<'a> {
     pseudo: Option<Pseudo>,
     flow: u64,
     priority: u8,
+    hop_limit: u8,
     undeliverable: Vec<Frame>,
 }
 
@@ -35,7 +36,7 @@ impl<'a> TcpEgress<'a> {
         tuple: &'a FourTuple,
         cell: &'a RunCell,
         route: &'a mut CachedRoute,
-        priority: u8,
+        IpOptions { priority, hop_limit }: IpOptions,
     ) -> Self {
         let shard = cell.list().shard();
         Self {
@@ -48,6 +49,7 @@ impl<'a> TcpEgress<'a> {
             pseudo: Pseudo::of(tuple.local, tuple.remote, Protocol::TCP),
             flow: cell.id().0 & (DATAGRAM - 1),
             priority,
+            hop_limit,
             undeliverable: Vec::new(),
         }
     }
@@ -66,8 +68,8 @@ impl Egress for TcpEgress<'_> {
         credit: Option<TxCredit>,
     ) -> Verdict {
         self.cell.list().count_sent();
-        let (priority, flow) = (self.priority, self.flow);
-        let stamp = Stamp { departure, credit, priority, flow };
+        let Self { priority, flow, hop_limit, .. } = *self;
+        let stamp = Stamp { departure, credit, priority, flow, hop_limit };
         let net = &self.host.net;
         match net.send_tcp(self.visit, self.route, self.tuple, self.pseudo, segment, stamp) {
             Ok(output) => {

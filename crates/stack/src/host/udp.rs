@@ -70,6 +70,8 @@ struct Sending {
     limit: u64,
     /// `SO_MAX_PACING_RATE`
     rate: Rate,
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`
+    hop_limits: (u8, u8),
     /// An error is to be told first.
     has_error: bool,
     route: CachedRoute,
@@ -121,6 +123,8 @@ struct UdpState {
     error: Option<SocketError>,
     /// `IP_RECVERR`, `IPV6_RECVERR`
     receive_errors: (bool, bool),
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`; 0 is the default.
+    hop_limits: (u8, u8),
     errors: ErrorQueue,
     /// The route to the connected peer.
     route: CachedRoute,
@@ -183,6 +187,7 @@ impl UdpSocket {
             max_pacing_rate: Rate::UNLIMITED,
             error: None,
             receive_errors: (false, false),
+            hop_limits: (0, 0),
             errors: ErrorQueue::default(),
             route: CachedRoute::default(),
             is_closed: false,
@@ -565,6 +570,15 @@ impl UdpSocket {
         state.error.take()
     }
 
+    /// Hop limits of IPv4 and IPv6; 0 is the default.
+    pub(crate) fn hop_limits(&self) -> (u8, u8) {
+        lock(&self.state).hop_limits
+    }
+
+    pub(crate) fn set_hop_limits(&self, v4: u8, v6: u8) {
+        lock(&self.state).hop_limits = (v4, v6);
+    }
+
     pub(crate) fn set_receive_errors(&self, v4: bool, v6: bool) {
         lock(&self.state).receive_errors = (v4, v6);
     }
@@ -610,6 +624,7 @@ impl UdpSocket {
                 remote: state.remote,
                 limit: state.send_buffer.into(),
                 rate: state.max_pacing_rate,
+                hop_limits: state.hop_limits,
                 has_error: state.error.is_some(),
                 route_to: state.remote.map(|remote| remote.ip()),
                 route: core::mem::take(&mut state.route),
@@ -736,6 +751,7 @@ impl UdpSocket {
             flow,
             pacing_rate: way.rate,
             credit: Some(TxCredit::charge(&self.account, bytes)),
+            hop_limit: if remote.is_ipv4() { way.hop_limits.0 } else { way.hop_limits.1 },
         };
         host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
         let visit = Visit::new(now, SHARD);

@@ -21,8 +21,9 @@ use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 
-/// Hop limit of what this host sends (`net.ipv4.ip_default_ttl`).
-const HOP_LIMIT: u8 = 64;
+/// Hop limit of IPv6 packets, and of IPv4 packets at first, whose socket says no other
+/// (`net.ipv6.conf.all.hop_limit`, `net.ipv4.ip_default_ttl`).
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// Largest packet that an IPv4 total length can state.
 const MAX_PACKET: u32 = 65_535;
@@ -190,6 +191,7 @@ fn tcp_frame(
     next_hop: &NextHop,
     segment: Segment,
     identification: u16,
+    hop_limit: u8,
 ) -> Frame {
     let mut headers = Headers::default();
     let ports = Ports { source: tuple.local_port, destination: tuple.remote_port };
@@ -205,7 +207,7 @@ fn tcp_frame(
         local: tuple.local,
         remote: tuple.remote,
         protocol: Protocol::TCP,
-        hop_limit: HOP_LIMIT,
+        hop_limit,
         ecn: segment.ecn,
         identification,
         dont_fragment: true,
@@ -232,6 +234,17 @@ pub(crate) struct Stamp {
     pub(crate) priority: u8,
     /// As [`Frame::flow`].
     pub(crate) flow: u64,
+    /// Hops that the packet may take; 0 is the default.
+    pub(crate) hop_limit: u8,
+}
+
+/// What the packets of a segment have of the options of its socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IpOptions {
+    /// As [`Frame::priority`].
+    pub(crate) priority: u8,
+    /// Hops that the packet may take; 0 is the default.
+    pub(crate) hop_limit: u8,
 }
 
 /// A packet of any protocol but TCP, its transport header written and summed.
@@ -247,17 +260,19 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) pacing_rate: Rate,
     /// The share of the socket's account.
     pub(crate) credit: Option<TxCredit>,
+    /// Hops that the packet may take; 0 is the default.
+    pub(crate) hop_limit: u8,
 }
 
 impl OutgoingDatagram {
     /// The packet with its IP header.
-    fn frame(mut self, identification: u16, mtu: u32) -> Frame {
+    fn frame(mut self, identification: u16, mtu: u32, hop_limit: u8) -> Frame {
         let transport_len = self.headers.len() as u32 + self.payload.len();
         let ip = IpFields {
             local: self.local,
             remote: self.remote,
             protocol: self.protocol,
-            hop_limit: HOP_LIMIT,
+            hop_limit,
             ecn: Ecn::NotEct,
             identification,
             dont_fragment: transport_len + 20 <= mtu,
@@ -318,7 +333,8 @@ impl Net {
             self.count_no_route();
             return Err(NoRoute);
         };
-        let mut frame = tcp_frame(tuple, pseudo, &route.next_hop, segment, identification);
+        let hops = self.hop_limit(stamp.hop_limit, tuple.local.is_ipv4());
+        let mut frame = tcp_frame(tuple, pseudo, &route.next_hop, segment, identification, hops);
         (frame.departure, frame.credit) = (stamp.departure, stamp.credit);
         (frame.priority, frame.flow) = (stamp.priority, stamp.flow);
         Ok(self.output(visit, &route.next_hop, frame))
@@ -329,7 +345,7 @@ impl Net {
         &self,
         visit: Visit,
         tuple: &FourTuple,
-        priority: u8,
+        IpOptions { priority, hop_limit }: IpOptions,
         segment: Segment,
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
@@ -340,6 +356,7 @@ impl Net {
             credit: None,
             priority,
             flow: self.orphan_flow(tuple),
+            hop_limit,
         };
         self.send_tcp(visit, &mut cached, tuple, pseudo, segment, stamp)
     }
@@ -359,7 +376,8 @@ impl Net {
         };
         let (next_hop, mtu) = (&route.next_hop, route.mtu);
         let identification = self.next_identification();
-        let frame = datagram.frame(identification as u16, mtu);
+        let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
+        let frame = datagram.frame(identification as u16, mtu, hop_limit);
         if frame.len() <= mtu as usize {
             return Ok(self.output(visit, next_hop, frame));
         }

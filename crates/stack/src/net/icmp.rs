@@ -356,6 +356,7 @@ impl Net {
             flow: self.orphan_flow(&tuple),
             pacing_rate: Rate::UNLIMITED,
             credit: None,
+            hop_limit: 0,
         };
         let sent = self.send_datagram(visit, &mut CachedRoute::default(), datagram);
         // Nobody waits for an answer of this host: what became of it is in the counters.

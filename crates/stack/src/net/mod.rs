@@ -27,7 +27,7 @@ use crate::flow::FlowKey;
 use crate::frame::Frame;
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use housekeeping::Housekeeping;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
@@ -79,6 +79,8 @@ pub(crate) struct Net {
     loopback: Mutex<VecDeque<Frame>>,
     icmp_limit: RateLimit,
     identification: AtomicU32,
+    /// `net.ipv4.ip_default_ttl`
+    default_ttl: AtomicU8,
     /// The bell of shard 0, whose driver receives what the host sends to itself.
     bell: Arc<Doorbell>,
 }
@@ -98,6 +100,7 @@ impl Net {
             loopback: Mutex::default(),
             icmp_limit: RateLimit::default(),
             identification: AtomicU32::new(seeds.identification),
+            default_ttl: AtomicU8::new(egress::HOP_LIMIT),
             bell,
         }
     }
@@ -105,6 +108,22 @@ impl Net {
     /// The next identification of a datagram that may be fragmented.
     pub(crate) fn next_identification(&self) -> u32 {
         self.identification.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sets the TTL of IPv4 packets whose socket says no other.
+    pub(crate) fn set_default_ttl(&self, ttl: u8) {
+        // Settings that were no text are not checked; without a hop a packet goes nowhere.
+        self.default_ttl.store(ttl.max(1), Ordering::Relaxed);
+    }
+
+    /// The hop limit of a packet whose socket asks for `own`, where 0 is the default. A load and
+    /// two comparisons.
+    pub(crate) fn hop_limit(&self, own: u8, is_v4: bool) -> u8 {
+        match own {
+            0 if is_v4 => self.default_ttl.load(Ordering::Relaxed),
+            0 => egress::HOP_LIMIT,
+            own => own,
+        }
     }
 
     /// Queues what this host sends to itself.

@@ -3,11 +3,11 @@
 use super::tcp::TcpHandle;
 use crate::host::Host;
 use crate::host::error::SocketError;
-use crate::host::listener::Listener;
+use crate::host::listener::{Inherited, Listener};
 use crate::host::readiness::{Ready, ReadyState};
 use crate::host::run_list::Work;
 use core::net::SocketAddr;
-use neap_tcp::options::SocketOptions;
+use neap_tcp::options::{OptionError, SocketOption, SocketOptions};
 use neap_tcp::time::Instant;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -115,13 +115,23 @@ impl ListenerHandle {
         self.0.listener.set_max_queued(most as usize);
     }
 
-    /// Options that accepted sockets inherit.
+    /// Options that accepted sockets inherit: those of the family of the bound address.
     pub fn options(&self) -> SocketOptions {
-        SocketOptions::clone(&self.0.listener.options())
+        SocketOptions::clone(&self.0.listener.options(self.local_addr().ip()))
     }
 
-    /// Replaces the options that accepted sockets inherit.
-    pub fn set_options(&self, options: SocketOptions) {
-        self.0.listener.set_options(options);
+    /// Sets an option that accepted sockets inherit, of both families.
+    ///
+    /// # Errors
+    /// As [`SocketOptions::set`].
+    pub fn set_option(&self, option: &SocketOption) -> Result<(), OptionError> {
+        let Held { listener, host } = &*self.0;
+        listener.set_option(option, &host.config())
+    }
+
+    /// Replaces the options that accepted sockets inherit. `v4` are those of accepted sockets of
+    /// IPv4, where they differ.
+    pub fn set_options(&self, options: SocketOptions, v4: Option<SocketOptions>) {
+        self.0.listener.set_options(Inherited::new(options, v4));
     }
 }

@@ -176,6 +176,16 @@ impl UdpHandle {
         self.0.socket.max_pacing_rate()
     }
 
+    /// `IP_TTL` and `IPV6_UNICAST_HOPS`: hops that a packet may take; 0 is the default of the host.
+    pub fn hop_limits(&self) -> (u8, u8) {
+        self.0.socket.hop_limits()
+    }
+
+    /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`; 0 is the default of the host.
+    pub fn set_hop_limits(&self, v4: u8, v6: u8) {
+        self.0.socket.set_hop_limits(v4, v6);
+    }
+
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> Option<SocketError> {
         self.0.socket.take_error()

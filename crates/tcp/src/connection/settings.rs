@@ -107,7 +107,8 @@ impl Connection {
             | SocketOption::UserTimeout(_)
             | SocketOption::Linger(_)
             | SocketOption::Priority(_)
-            | SocketOption::ReceiveErrors(_) => {}
+            | SocketOption::ReceiveErrors(_)
+            | SocketOption::HopLimit(_) => {}
         }
         Ok(())
     }
