@@ -60,7 +60,7 @@ fn what_a_user_brings_may_not_take_a_name_that_is_there() {
     assert_eq!(error.to_string(), "congestion control name \"cubic\" is taken: choose another one");
     let built = builder().qdisc_kind("fq", qdisc::short_first).build();
     let error = built.expect_err("the name is taken").to_string();
-    assert_eq!(error, "a qdisc \"fq\" is there already: choose another name");
+    assert_eq!(error, "qdisc: a qdisc \"fq\" is there already: choose another name");
 }
 
 #[test]
