@@ -70,10 +70,10 @@ def smoltcp():
     return target / "release/neap-bench-smoltcp"
 
 
-def example(package, name):
+def example(package, name, *features):
     """A release build of one of the workspace's examples."""
     require("cargo")
-    build(["cargo", "build", "--release", "-p", package, "--example", name], ROOT)
+    build(["cargo", "build", "--release", "-p", package, "--features", ",".join(features), "--example", name], ROOT)
     return TARGET / "release/examples" / name
 
 

@@ -6,9 +6,12 @@ killed run left behind is removed by the next. Nothing leaves the namespaces.
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+
+import usage
 
 PREFIX = "neap-bench"
 
@@ -47,6 +50,18 @@ def exit_on_signals():
         signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
+def raise_file_limit():
+    """As many descriptors as the system allows, for this process and those that it starts. Answers how many."""
+    with open("/proc/sys/fs/nr_open") as most:
+        limit = int(most.read())
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    except (ValueError, PermissionError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def remove_leftovers():
     """Removes the namespaces of runs whose process is gone."""
     for line in run("ip", "netns", "list").splitlines():
@@ -74,7 +89,19 @@ class Process:
         _, status, usage = os.wait4(self.popen.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         self.cpu_s = usage.ru_utime + usage.ru_stime
-        return parse(output.splitlines()[-1] if output else "")
+        return parse(output) or parse(output.splitlines()[-1] if output else "")
+
+    @property
+    def pid(self):
+        """`ip netns exec` becomes the program, so it is the program's."""
+        return self.popen.pid
+
+    def used_cpu_s(self):
+        """CPU time until now, or until it ended."""
+        return self.cpu_s if self.popen.returncode is not None else usage.process_cpu_s(self.pid)
+
+    def is_running(self):
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def kill(self):
         if self.popen.returncode is None:
@@ -172,14 +199,17 @@ class Network:
         self.bottleneck(ROUTER, "out", mbit)
         return (STACK if is_kernel else ROUTER), BEHIND_ADDRESS
 
+    def link(self, role, name):
+        """Counters of a device: `ip -s -j link`."""
+        return json.loads(self.ip(role, "-s", "-j", "link", "show", "dev", name))[0]["stats64"]
+
+    def tcp_counters(self, role):
+        """TCP's counters of a namespace by the names of `/proc/net/snmp`."""
+        text = run("ip", "netns", "exec", self.names[role], "cat", "/proc/net/snmp")
+        names, values = [line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:")]
+        return dict(zip(names, map(int, values)))
+
     def qdisc(self, role, name):
         """Figures of a device's root qdisc: `tc -s -j`."""
         listing = json.loads(self.tc(role, "-s", "-j", "qdisc", "show", "dev", name))
         return next(qdisc for qdisc in listing if qdisc.get("root"))
-
-
-def machine_cpu_s():
-    """CPU time that the machine has used, all of it."""
-    with open("/proc/stat") as stat:
-        user, nice, system, _, _, irq, softirq = map(int, stat.readline().split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,9 @@
 // kb: TCP on the kernel's own sockets. It is the far side of every benchmark, and the peer `kernel`.
 //
-//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C] [--fq-rate BITS]
+//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES] [--congestion C] [--fq-rate BITS]
 //
-// With --fq-rate `send` paces each flow to so many bit/s, and `sink` tells how far flows were from it.
+// With --fq-rate `send` paces each flow to so many bit/s, and `sink` tells how far flows were from it. `ping-pong`
+// sends --size bytes and waits until as many have come back. No mode wakes up while nothing arrives.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -40,10 +41,10 @@ enum {
 
 static struct {
     const char *mode, *target, *congestion;
-    int port, flows;
+    int port, flows, size;
     double seconds;
     uint64_t fq_rate;
-} args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .seconds = 5};
+} args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .size = 1, .seconds = 5};
 
 static char buffer[READ_SIZE];
 
@@ -162,13 +163,19 @@ static void watch(int epoll, int fd, uint32_t events) {
 
 static void raise_file_limit(void) {
     struct rlimit r = {1 << 20, 1 << 20};
-    if (setrlimit(RLIMIT_NOFILE, &r)) {
-        r.rlim_cur = r.rlim_max = 1 << 16;
-        setrlimit(RLIMIT_NOFILE, &r);
-    }
+    if (!setrlimit(RLIMIT_NOFILE, &r)) return;
+    getrlimit(RLIMIT_NOFILE, &r);
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &r);
 }
 
 // --- the far side ----------------------------------------------------------------------------
+
+// Milliseconds until `end`, rounded up; 0 if it is past.
+static int ms_until(double end) {
+    double left = end - now_s();
+    return left > 0 ? left * 1e3 + 1 : 0;
+}
 
 // Bytes read, in tenths of a second since the first.
 static uint64_t bins[4096];
@@ -181,10 +188,28 @@ static double steady_gbps(void) {
     return to > from ? sum * 8 / ((to - from) / 10.0) / 1e9 : 0;
 }
 
-enum { MAX_FLOWS = 1024, MAX_SECONDS = 64 };
+enum { MAX_FLOWS = 8192, MAX_SECONDS = 64 };
 
 // Bytes read of each descriptor, in seconds since the first byte of all.
-static uint32_t by_flow[MAX_FLOWS][MAX_SECONDS];
+static uint64_t by_flow[MAX_FLOWS][MAX_SECONDS];
+
+static void count_flow(int fd, ssize_t bytes, double since_first) {
+    int second = since_first;
+    if (fd < MAX_FLOWS && second < MAX_SECONDS) by_flow[fd][second] += bytes;
+}
+
+// Jain's index of fairness over `flows` flows, of the bytes up to `seconds` after the first: 1 if all had the same
+// number, 1/flows if one had everything.
+static void print_jain(int flows, int seconds) {
+    double sum = 0, squares = 0;
+    for (int fd = 0; fd < MAX_FLOWS; fd++) {
+        double bytes = 0;
+        for (int s = 0; s < seconds && s < MAX_SECONDS; s++) bytes += by_flow[fd][s];
+        sum += bytes;
+        squares += bytes * bytes;
+    }
+    if (flows > 1 && squares) printf("\"jain\":%.4f,", sum * sum / squares / flows);
+}
 
 // How far flows were from --fq-rate, percent: all together, and the worst second of any. The first second is slow
 // start.
@@ -215,8 +240,11 @@ static int sink(void) {
     double start = now_s(), first = 0, last = 0;
     watch(epoll, listener, EPOLLIN);
     while (now_s() - start < args.seconds + GRACE_S) {
-        int n = epoll_wait(epoll, events, MAX_EVENTS, 100);
-        if (accepted && !open && now_s() - last > 0.2) break;
+        double end = start + args.seconds + GRACE_S;
+        if (accepted && !open) end = last + 0.2;
+        if (args.fq_rate && first) end = first + args.seconds + 0.5;
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(end));
+        if (accepted && !open && now_s() - last > 0.19) break;
         if (args.fq_rate && first && now_s() - first > args.seconds + 0.5) break;
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd, c;
@@ -237,11 +265,12 @@ static int sink(void) {
             bytes += r;
             int bin = (last - first) * 10;
             if (bin < 4096) bins[bin] += r;
-            if (fd < MAX_FLOWS && bin / 10 < MAX_SECONDS) by_flow[fd][bin / 10] += r;
+            count_flow(fd, r, last - first);
         }
     }
     putchar('{');
     if (args.fq_rate) print_rate_error(args.seconds);
+    print_jain(accepted, args.seconds);
     printf("\"bytes\":%lu,\"gbps\":%.4f,\"gbps_steady\":%.4f,\"flows\":%d}\n", bytes,
            last > first ? bytes * 8 / (last - first) / 1e9 : 0, steady_gbps(), accepted);
     return 0;
@@ -255,7 +284,7 @@ static int source(void) {
     double start = now_s(), first = 0;
     watch(epoll, listener, EPOLLIN);
     while (first ? now_s() - first < args.seconds : now_s() - start < GRACE_S) {
-        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(first ? first + args.seconds : start + GRACE_S));
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd, c;
             if (fd == listener) {
@@ -283,7 +312,7 @@ static int echo(int once) {
     double start = now_s();
     watch(epoll, listener, EPOLLIN);
     while (now_s() - start < args.seconds) {
-        int n = epoll_wait(epoll, events, MAX_EVENTS, 100);
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(start + args.seconds));
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd, c;
             if (fd == listener) {
@@ -293,7 +322,7 @@ static int echo(int once) {
                 }
                 continue;
             }
-            ssize_t r = recv(fd, buffer, 4096, 0);
+            ssize_t r = recv(fd, buffer, sizeof buffer, 0);
             if (r > 0) send(fd, buffer, r, MSG_NOSIGNAL);
             if (r == 0 || (r > 0 && once) || (r < 0 && errno != EAGAIN)) close(fd);
         }
@@ -305,11 +334,10 @@ static int echo(int once) {
 // Accepts and holds until it is killed.
 static int hold(void) {
     int listener = listen_socket();
-    double start = now_s();
-    raise_file_limit();
-    while (now_s() - start < args.seconds) {
+    double end = now_s() + args.seconds;
+    for (int left; (left = ms_until(end)) > 0;) {
         struct pollfd p = {listener, POLLIN, 0};
-        poll(&p, 1, 100);
+        poll(&p, 1, left);
         while (accept4(listener, 0, 0, 0) >= 0) continue;
     }
     return 0;
@@ -395,7 +423,7 @@ static int send_flows(void) {
     uint64_t bytes = 0;
     double start = now_s();
     while (now_s() - start < args.seconds) {
-        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(start + args.seconds));
         for (int i = 0; i < n; i++) {
             ssize_t r = send(events[i].data.fd, buffer, WRITE_SIZE, MSG_NOSIGNAL);
             if (r > 0)
@@ -432,17 +460,28 @@ static int receive_flows(void) {
     double start = now_s();
     // Ends before the far side does.
     while (!over && now_s() - start < args.seconds - 0.2) {
-        int n = epoll_wait(epoll, events, MAX_EVENTS, 50);
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(start + args.seconds - 0.2));
         for (int i = 0; i < n; i++) {
             ssize_t r = recv(events[i].data.fd, buffer, sizeof buffer, 0);
             if (r > 0) bytes += r;
+            if (r > 0) count_flow(events[i].data.fd, r, now_s() - start);
             if (r == 0) over = 1;
         }
     }
     double seconds = now_s() - start;
-    printf("{\"bytes\":%lu,\"seconds\":%.3f,\"gbps\":%.4f,\"peak_rss_kb\":%ld}\n", bytes, seconds,
+    putchar('{');
+    print_jain(args.flows, args.seconds);
+    printf("\"bytes\":%lu,\"seconds\":%.3f,\"gbps\":%.4f,\"peak_rss_kb\":%ld}\n", bytes, seconds,
            bytes * 8 / seconds / 1e9, status_kb("VmHWM"));
     return 0;
+}
+
+static void print_rate(double start, double cpu, int errors) {
+    double seconds = now_s() - start;
+    printf("{\"per_second\":%.0f,\"errors\":%d,\"cpu_us\":%.2f,", sample_count / seconds, errors,
+           (cpu_s() - cpu) * 1e6 / sample_count);
+    print_latencies();
+    printf("}\n");
 }
 
 static int ping_pong(void) {
@@ -453,14 +492,44 @@ static int ping_pong(void) {
     double start = now_s(), cpu = cpu_s();
     while (now_s() - start < args.seconds) {
         uint64_t t = now_ns();
-        if (send(fd, buffer, 1, 0) != 1 || recv(fd, buffer, 1, 0) != 1) break;
+        if (send(fd, buffer, args.size, 0) != args.size) break;
+        if (recv(fd, buffer, args.size, MSG_WAITALL) != args.size) break;
         record(now_ns() - t);
     }
-    double seconds = now_s() - start;
-    printf("{\"per_second\":%.0f,\"cpu_us\":%.2f,", sample_count / seconds,
-           (cpu_s() - cpu) * 1e6 / sample_count);
-    print_latencies();
-    printf("}\n");
+    print_rate(start, cpu, 0);
+    return 0;
+}
+
+// One request at a time on each of many connections.
+static int ping_pong_many(void) {
+    struct asked {
+        uint64_t at;
+        int missing;
+    } *asked = calloc(1 << 20, sizeof *asked);
+    int epoll = epoll_create1(0), *fds = connect_flows(epoll, EPOLLIN);
+    struct epoll_event events[MAX_EVENTS];
+    if (!asked) die("calloc");
+    double start = now_s(), cpu = cpu_s();
+    for (int i = 0; i < args.flows; i++) {
+        set_nodelay(fds[i]);
+        asked[fds[i]] = (struct asked){now_ns(), args.size};
+        if (send(fds[i], buffer, args.size, 0) != args.size) die("send");
+    }
+    while (now_s() - start < args.seconds) {
+        int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(start + args.seconds));
+        for (int i = 0; i < n; i++) {
+            struct asked *a = &asked[events[i].data.fd];
+            ssize_t r = recv(events[i].data.fd, buffer, a->missing, 0);
+            if (r < 0 && errno == EAGAIN) continue;
+            if (r <= 0) die("recv");
+            if ((a->missing -= r)) continue;
+            record(now_ns() - a->at);
+            *a = (struct asked){now_ns(), args.size};
+            // An empty send buffer takes all of it.
+            if (send(events[i].data.fd, buffer, args.size, 0) != args.size) die("send");
+        }
+    }
+    print_rate(start, cpu, 0);
     return 0;
 }
 
@@ -486,21 +555,17 @@ static int connect_close(void) {
         recv(fd, buffer, 1, 0);
         close(fd);
     }
-    double seconds = now_s() - start;
-    printf("{\"per_second\":%.0f,\"errors\":%d,\"cpu_us\":%.2f,", sample_count / seconds, errors,
-           cpu_s() * 1e6 / sample_count);
-    print_latencies();
-    printf("}\n");
+    print_rate(start, 0, errors);
     return 0;
 }
 
+// Connects and sleeps.
 static int idle(void) {
-    raise_file_limit();
     long before = status_kb("VmRSS");
     for (int i = 0; i < args.flows; i++) connect_socket();
     sleep(1);
     printf("{\"flows\":%d,\"rss_bytes_per_flow\":%.0f}\n", args.flows,
-           (status_kb("VmRSS") - before) * 1024.0 / args.flows);
+           args.flows ? (status_kb("VmRSS") - before) * 1024.0 / args.flows : 0);
     fflush(stdout);
     usleep(args.seconds * 1e6);
     return 0;
@@ -516,7 +581,7 @@ static int run(void) {
     if (!strcmp(m, "icmp")) return icmp();
     if (!strcmp(m, "send")) return send_flows();
     if (!strcmp(m, "receive")) return receive_flows();
-    if (!strcmp(m, "ping-pong")) return ping_pong();
+    if (!strcmp(m, "ping-pong")) return args.flows == 1 ? ping_pong() : ping_pong_many();
     if (!strcmp(m, "connect")) return connect_close();
     if (!strcmp(m, "idle")) return idle();
     fprintf(stderr, "kb: there is no mode %s\n", m);
@@ -526,22 +591,26 @@ static int run(void) {
 int main(int argc, char **argv) {
     static const struct option options[] = {
         {"target", 1, 0, 't'},  {"port", 1, 0, 'p'},       {"flows", 1, 0, 'n'},
-        {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {"fq-rate", 1, 0, 'r'}, {0},
+        {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {"fq-rate", 1, 0, 'r'},
+        {"size", 1, 0, 'z'},    {0},
     };
     for (int o; (o = getopt_long(argc, argv, "", options, 0)) != -1;) {
         if (o == 't') args.target = optarg;
         else if (o == 'p') args.port = atoi(optarg);
+        else if (o == 'z') args.size = atoi(optarg);
         else if (o == 'n') args.flows = atoi(optarg);
         else if (o == 's') args.seconds = atof(optarg);
         else if (o == 'c') args.congestion = optarg;
         else if (o == 'r') args.fq_rate = strtoull(optarg, 0, 10);
         else return 2;
     }
-    if (optind >= argc || args.flows < 1) {
-        fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--congestion C] [--fq-rate BITS]\n");
+    if (optind >= argc || args.flows < 0 || args.size < 1 || args.size > READ_SIZE) {
+        fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES]"
+                        " [--congestion C] [--fq-rate BITS]\n");
         return 2;
     }
     args.mode = argv[optind];
+    raise_file_limit();
     signal(SIGPIPE, SIG_IGN);
     memset(buffer, 'x', sizeof buffer);
     alarm(args.seconds + 2 * GRACE_S);

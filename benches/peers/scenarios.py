@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 import network
+import usage
 from network import FAR, ROUTER
 
 PORT = "7001"
@@ -57,14 +58,14 @@ def bulk(setting, peer, mode, flows, mbit=None):
         far = net.start(FAR, setting.kb, "source" if receives else "sink", "--port", PORT,
                         "--seconds", seconds, "--congestion", setting.congestion)
         time.sleep(0.2)
-        machine, start = network.machine_cpu_s(), time.monotonic()
+        machine, start = usage.machine_cpu_s(), time.monotonic()
         command = peer.command(mode, target, flows, seconds, setting.congestion)
         stack = net.start(role, *command, show_errors=True)
         time.sleep(WARM_UP)
         ping = net.start(FAR, setting.kb, "icmp", "--target", network.STACK_ADDRESS,
                          "--seconds", seconds - WARM_UP - BEFORE_END)
         pings, own, other = ping.finish(), stack.finish(), far.finish()
-        machine, wall = network.machine_cpu_s() - machine, time.monotonic() - start
+        machine, wall = usage.machine_cpu_s() - machine, time.monotonic() - start
         drops = net.qdisc(ROUTER, "out")["drops"] if mbit else None
     by = own if receives else other
     gigabytes = by.get("bytes", 0) / 1e9
@@ -83,6 +84,7 @@ def bulk(setting, peer, mode, flows, mbit=None):
         "peak_rss_mb": own.get("peak_rss_kb", 0) / 1024,
         "retransmits": own.get("retransmits"),
         "bottleneck_drops": drops,
+        "jain": by.get("jain"),
     }
 
 
@@ -135,6 +137,8 @@ def all_scenarios():
         Scenario("B", "receive, 1 flow", flows("receive", 1), "gbps"),
         Scenario("C10", "send, 10 flows", flows("send", 10), "gbps"),
         Scenario("C100", "send, 100 flows", flows("send", 100), "gbps"),
+        Scenario("C1000", "send, 1000 flows", flows("send", 1000), "gbps"),
+        Scenario("B100", "receive, 100 flows", flows("receive", 100), "gbps"),
         Scenario("Epp", "1 byte there and back, one connection",
                  lambda s, p: transactions(s, p, "ping-pong", "echo"), "per_second"),
         Scenario("Ecrr", "connect, 1 byte there and back, close",
