@@ -22,6 +22,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod arena;
+pub mod clock;
 mod error;
 mod link;
 mod monitor;

@@ -116,6 +116,20 @@ impl Interface {
             .map_err(self.failed("setting the MTU"))
     }
 
+    /// Makes the queue towards the device hold at least so many packets (`txqueuelen`). A longer
+    /// one stays as it is, and so does one that this process may not change.
+    pub(crate) fn lengthen_queue(&self, packets: u32) -> Result<(), Error> {
+        let packets = i32::try_from(packets).unwrap_or(i32::MAX);
+        let failed = self.failed("setting the length of the queue");
+        if sys::queue_len(&self.socket, self.request).map_err(&failed)? >= packets {
+            return Ok(());
+        }
+        match sys::set_queue_len(&self.socket, self.request, packets) {
+            Err(Errno::PERM) => Ok(()),
+            result => result.map_err(failed),
+        }
+    }
+
     fn bring_up(&self) -> Result<(), Error> {
         let flags = sys::flags(&self.socket, self.request).map_err(self.failed("SIOCGIFFLAGS"))?;
         sys::set_flags(&self.socket, self.request, flags | libc::IFF_UP)

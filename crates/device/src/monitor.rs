@@ -58,6 +58,9 @@ pub(crate) struct Monitor {
     index: i32,
     station: Station,
     is_tun: bool,
+    /// What the kernel had dropped for want of room in a TUN device before it was followed; `None`
+    /// where the kernel counts that elsewhere, or cannot be asked.
+    dropped_before: Option<u64>,
 }
 
 impl Monitor {
@@ -67,7 +70,9 @@ impl Monitor {
         let (bell, kernel) = open_sockets(index.is_some());
         // Any socket can ask about links.
         let ask = kernel.clone();
-        Self { bell, kernel, device, ask, index: index.unwrap_or(0), station, is_tun: true }
+        let dropped_before = index.and_then(|index| netlink::tx_dropped(index).ok());
+        let index = index.unwrap_or(0);
+        Self { bell, kernel, device, ask, index, station, is_tun: true, dropped_before }
     }
 
     /// Follows the interface that an AF_PACKET socket is bound to; `is_here` says that it is in the
@@ -75,7 +80,10 @@ impl Monitor {
     pub(crate) fn packet(socket: Arc<OwnedFd>, index: i32, is_here: bool) -> Self {
         let (bell, kernel) = open_sockets(is_here);
         let ask = Some(socket.clone());
-        Self { bell, kernel, device: socket, ask, index, station: Station::Same, is_tun: false }
+        let station = Station::Same;
+        // The statistics of the sockets tell.
+        let dropped_before = None;
+        Self { bell, kernel, device: socket, ask, index, station, is_tun: false, dropped_before }
     }
 
     fn take_messages(&self) {
@@ -141,6 +149,11 @@ impl LinkMonitor for Monitor {
         let same = theirs.filter(|(ip, _)| addresses.contains(ip));
         let name = |index: u32| sys::name(kernel, index.cast_signed()).map(InterfaceName::to_text);
         same.map(|(ip, index)| (ip, name(index).unwrap_or_else(|_| index.to_string()))).collect()
+    }
+
+    fn lost_before_queues(&mut self) -> u64 {
+        let Some(before) = self.dropped_before else { return 0 };
+        netlink::tx_dropped(self.index).map_or(0, |dropped| dropped.saturating_sub(before))
     }
 
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {

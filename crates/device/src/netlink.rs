@@ -34,6 +34,9 @@ const IFA_F_NODAD: u8 = 0x02;
 /// Kinds of attributes have flags in the upper bits.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
+/// Where `struct rtnl_link_stats64` has `tx_dropped`, its eighth number.
+const TX_DROPPED: usize = 56;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TUN_PI: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
@@ -112,9 +115,8 @@ fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Whether the packets of the TUN device with this index have packet information in front (no
-/// `IFF_NO_PI`). `TUNGETIFF` does not tell: its `IFF_NOFILTER` is the same bit.
-pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
+/// What the kernel tells of the link with this index: the attributes behind `struct ifinfomsg`.
+fn link(index: i32) -> Result<Vec<u8>> {
     let socket = open()?;
     let mut body = [0; 16];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -122,11 +124,30 @@ pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
     let mut reply = vec![0u8; 32 << 10];
     let (len, _) = recv(&socket, &mut reply[..], RecvFlags::empty())?;
     let Some((RTM_NEWLINK, body, _)) = first(&reply[..len]) else { return Err(Errno::BADMSG) };
-    let within = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
-    let info = within(body.get(16..).unwrap_or_default(), IFLA_LINKINFO);
-    let data = info.and_then(|(_, info)| within(info, IFLA_INFO_DATA));
-    let pi = data.and_then(|(_, data)| within(data, IFLA_TUN_PI));
-    Ok(pi.is_some_and(|(_, value)| value == [1]))
+    Ok(body.get(16..).unwrap_or_default().to_vec())
+}
+
+/// The value of the first attribute of this kind in a message.
+fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(message).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// Whether the packets of the TUN device with this index have packet information in front (no
+/// `IFF_NO_PI`). `TUNGETIFF` does not tell: its `IFF_NOFILTER` is the same bit.
+pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
+    let link = link(index)?;
+    let info = attribute(&link, IFLA_LINKINFO);
+    let data = info.and_then(|info| attribute(info, IFLA_INFO_DATA));
+    Ok(data.and_then(|data| attribute(data, IFLA_TUN_PI)) == Some(&[1]))
+}
+
+/// Packets that the kernel dropped because they could not be sent through the interface with this
+/// index (`tx_dropped` of `struct rtnl_link_stats64`).
+pub(crate) fn tx_dropped(index: i32) -> Result<u64> {
+    let link = link(index)?;
+    let stats = attribute(&link, IFLA_STATS64);
+    let dropped = stats.and_then(|stats| stats.get(TX_DROPPED..TX_DROPPED + 8)?.try_into().ok());
+    dropped.map(u64::from_ne_bytes).ok_or(Errno::BADMSG)
 }
 
 /// The address that a `struct ifaddrmsg` and its attributes tell of, and the index of its

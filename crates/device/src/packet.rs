@@ -22,15 +22,24 @@
 //! namespace, so also under `unshare -rn`), `next_event` asks for a poll every 200 us while frames
 //! are out.
 //!
-//! **Receiving.** TPACKET_V2 slots, each large enough for a coalesced packet of 64 KB; V3 would
-//! hold small packets back until a block is full or a millisecond has passed. Packets are copied to
-//! pooled memory and the slot goes back at once. What this host sends itself is not seen.
+//! **Receiving.** TPACKET_V2 slots, one per packet; V3 would hold small packets back until a block
+//! is full or a millisecond has passed. A packet is copied to pooled memory, and its slot goes back
+//! at once. A packet that is larger than a slot (one that the kernel coalesced) is cut off in the
+//! slot, and the whole of it waits in the receive queue of the socket (`PACKET_COPY_THRESH`,
+//! `tpacket_rcv`), where one system call copies it once instead of twice. So slots are small, and
+//! a burst of small packets finds many. The queue needs room ([`PacketConfig::rx_queue_bytes`],
+//! `SO_RCVBUFFORCE`); where the system refuses the room, slots hold 64 KB and are fewer. What this
+//! host sends itself is not seen.
+//!
+//! **Several queues** are a fan-out group. A program of ours says which one a packet comes to
+//! (`fanout`), so that the stack knows the queue of a connection that it opens.
 //!
 //! **The kernel is still there.** It sees every received packet too. The stack's address must not
 //! be configured on any interface of the kernel here: the kernel would answer the same segments,
 //! with RST as it knows no such connection, and ARP twice. Without the address it drops them,
 //! unless it forwards (`net.ipv4.ip_forward=1`), when it may send them on, or redirects.
 
+mod fanout;
 mod receive;
 mod transmit;
 
@@ -40,7 +49,11 @@ use crate::monitor::Monitor;
 use crate::ring::{Geometry, RX_DATA_MAX, SlotRing, TX_DATA};
 use crate::sys::{self, Mapping};
 use crate::{arena, virtio};
-use neap_stack::device::{Capabilities, Completion, Device, LinkMonitor, Medium, QueuePair};
+use core::ops::RangeInclusive;
+use fanout::FlowHash;
+use neap_stack::device::{
+    Capabilities, Completion, Device, LinkMonitor, Medium, QueuePair, Steering,
+};
 use receive::PacketRx;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
@@ -51,10 +64,18 @@ use transmit::{PacketTx, TxSlots};
 
 const ETHERNET_HEADER: usize = 14;
 const SLOTS_MAX: usize = 65_536;
+/// Slots of this size hold the largest packet: 17 pages of 4 KB.
+const RX_SLOT_FULL: usize = RX_DATA_MAX + arena::PACKET_ROOM;
+/// Slots that are smaller could not hold the headers that the kernel writes into each.
+const RX_SLOT_MIN: usize = 256;
+/// [`RX_SLOT_FULL`] in whole pages.
+const RX_SLOT_MAX: usize = 17 * 4096;
+const _: () = assert!(RX_SLOT_MAX >= RX_SLOT_FULL, "the largest slot holds every packet");
+/// The kernel keeps sizes of buffers in an `int`, and doubles what it is asked for.
+const RX_QUEUE_MAX: usize = 1 << 30;
+/// A packet of an Ethernet with an MTU of 1500 bytes, with the headers of its slot.
+const RX_SLOT_DEFAULT: usize = 2048;
 const QUEUES_MAX: usize = 256;
-/// `PACKET_FANOUT_HASH`: a flow stays with one queue.
-const FANOUT_HASH: i32 = 0;
-const FANOUT_UNIQUE_ID: i32 = 0x2000;
 const IGNORE_OUTGOING: i32 = 23;
 /// `struct packet_mreq` with `PACKET_MR_ALLMULTI`.
 const ALL_MULTICAST: u16 = 2;
@@ -67,41 +88,76 @@ pub struct PacketConfig {
     /// Frames that the TX ring holds, 1 to 65,536. Each takes `gso_max_size` bytes of locked
     /// memory.
     pub tx_slots: usize,
-    /// Packets that the RX ring holds, 1 to 65,536. Each takes 68 KB of locked memory.
+    /// Packets that the RX ring holds, 1 to 65,536. Each takes a slot, however small it is.
     pub rx_slots: usize,
+    /// Bytes of a slot of the RX ring, 256 to 69,632, with up to 128 bytes of headers in front of
+    /// the packet. The kernel gets a power of two below a page (4096 bytes), and whole pages above.
+    ///
+    /// A larger packet waits in the receive queue of the socket and costs a system call. `None` is
+    /// 2048, which a packet of an MTU of 1500 fits. If the system refuses the receive queue its
+    /// `rx_queue_bytes`, `None` is 69,632, which every packet fits, and there are only as many
+    /// slots as take the memory of `rx_slots` small ones and the queue.
+    pub rx_slot_bytes: Option<usize>,
+    /// Memory in bytes for packets that wait in the receive queue of the socket because they are
+    /// larger than a slot, 0 to 1 GiB (`SO_RCVBUF`). It counts what the kernel allocated, which may
+    /// be several times what arrived. With 0 such packets are lost and counted, unless slots hold
+    /// them.
+    ///
+    /// More than twice `net.core.rmem_max` needs `CAP_NET_ADMIN` in the first user namespace.
+    pub rx_queue_bytes: usize,
     /// Largest super-frame with its IP header, in bytes, at most 65,535.
     ///
     /// It should not exceed what the qdisc takes whole (`burst` of `tbf`). At or below the MTU
     /// there are no super-frames.
     pub gso_max_size: u32,
-    /// Number of queues, 1 to 256. Each has a socket and a pair of rings; flows are spread by hash
-    /// (`PACKET_FANOUT`).
+    /// Number of queues, 1 to 256. Each has a socket and a pair of rings. A hash of addresses and
+    /// ports spreads the flows (`PACKET_FANOUT_CBPF`), and the stack serves a connection where its
+    /// packets arrive.
     pub queues: usize,
 }
 
 impl PacketConfig {
-    /// Returns the default settings for an interface: 128 slots each way, super-frames of 65,535
-    /// bytes, one queue.
+    /// Returns the default settings for an interface: 128 slots for super-frames of 65,535 bytes to
+    /// send, 2048 slots and 8 MiB to receive, one queue.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
             tx_slots: 128,
-            rx_slots: 128,
+            rx_slots: 2048,
+            rx_slot_bytes: None,
+            rx_queue_bytes: 8 << 20,
             gso_max_size: u32::from(u16::MAX),
             queues: 1,
         }
     }
 
     fn check(&self) -> Result<(), Error> {
-        let within = |option, value: usize, max, range| {
-            if (1..=max).contains(&value) {
+        let within = |option, value: usize, allowed: RangeInclusive<usize>, range| {
+            if allowed.contains(&value) {
                 return Ok(());
             }
             Err(Error::OutOfRange { option, value: value as u64, range })
         };
-        within("tx_slots", self.tx_slots, SLOTS_MAX, "1 to 65536")?;
-        within("rx_slots", self.rx_slots, SLOTS_MAX, "1 to 65536")?;
-        within("queues", self.queues, QUEUES_MAX, "1 to 256")
+        within("tx_slots", self.tx_slots, 1..=SLOTS_MAX, "1 to 65536")?;
+        within("rx_slots", self.rx_slots, 1..=SLOTS_MAX, "1 to 65536")?;
+        let slot = self.rx_slot_bytes.unwrap_or(RX_SLOT_DEFAULT);
+        within("rx_slot_bytes", slot, RX_SLOT_MIN..=RX_SLOT_MAX, "256 to 69632")?;
+        within("rx_queue_bytes", self.rx_queue_bytes, 0..=RX_QUEUE_MAX, "0 to 1073741824")?;
+        within("queues", self.queues, 1..=QUEUES_MAX, "1 to 256")
+    }
+
+    /// How the RX ring lies in memory, where the receive queue of the socket may take
+    /// `queue_bytes`.
+    fn rx_geometry(&self, queue_bytes: usize, page: usize) -> Geometry {
+        let small = RX_SLOT_DEFAULT;
+        match self.rx_slot_bytes {
+            Some(bytes) => Geometry::new(self.rx_slots, bytes, page),
+            None if queue_bytes >= self.rx_queue_bytes => Geometry::new(self.rx_slots, small, page),
+            None => {
+                let memory = self.rx_slots * small + self.rx_queue_bytes;
+                Geometry::new((memory / RX_SLOT_FULL).max(1), RX_SLOT_FULL, page)
+            }
+        }
     }
 }
 
@@ -111,6 +167,8 @@ pub struct Packet {
     name: String,
     capabilities: Capabilities,
     queues: Vec<Rings>,
+    /// Of several queues.
+    steering: Option<FlowHash>,
     monitor: Monitor,
 }
 
@@ -204,12 +262,12 @@ impl Packet {
         let ip_max = gso_max_size.max(mtu.into()) as usize;
         let mut queues: Vec<Rings> = Vec::with_capacity(sockets.len());
         for socket in sockets {
-            let rings = Rings::over(socket, config, &name, index, ip_max)?;
-            if config.queues > 1 {
-                join_fanout(&rings.socket, queues.first().map(|first| &*first.socket))
-                    .map_err(|e| Error::of("PACKET_FANOUT", &name, e))?;
-            }
-            queues.push(rings);
+            queues.push(Rings::over(socket, config, &name, index, ip_max)?);
+        }
+        let steering = (queues.len() > 1).then(|| FlowHash::new(queues.len()));
+        if let Some(steering) = &steering {
+            let joined = steering.join(queues.iter().map(|rings| &*rings.socket));
+            joined.map_err(|errno| Error::of("PACKET_FANOUT", &name, errno))?;
         }
         let capabilities = Capabilities {
             medium: Medium::Ethernet(address),
@@ -222,7 +280,7 @@ impl Packet {
             pacing_shift: 10,
         };
         let monitor = Monitor::packet(queues[0].socket.clone(), index, is_here);
-        Ok(Self { name, capabilities, queues, monitor })
+        Ok(Self { name, capabilities, queues, steering, monitor })
     }
 
     /// Returns the abilities of the device.
@@ -234,7 +292,8 @@ impl Packet {
     pub fn into_device(self) -> Device {
         let queues = self.queues.into_iter().map(Rings::into_queue_pair).collect();
         let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
-        Device { name: self.name, capabilities: self.capabilities, queues, monitor }
+        let steering = self.steering.map(|steering| Arc::new(steering) as Arc<dyn Steering>);
+        Device { name: self.name, capabilities: self.capabilities, queues, steering, monitor }
     }
 }
 
@@ -249,8 +308,11 @@ impl Rings {
         let page = rustix::param::page_size();
         let tx_need = TX_DATA + virtio::HEADER_LEN + ETHERNET_HEADER + ip_max;
         let tx = Geometry::new(config.tx_slots, tx_need, page);
-        let rx = Geometry::new(config.rx_slots, RX_DATA_MAX + arena::PACKET_ROOM, page);
-        set_up(&socket, index, &tx, &rx).map_err(|(call, errno)| Error::of(call, name, errno))?;
+        let queue_bytes = enlarge_receive_queue(&socket, config.rx_queue_bytes);
+        let rx = config.rx_geometry(queue_bytes, page);
+        let keeps_large = config.rx_queue_bytes > 0;
+        set_up(&socket, index, &tx, &rx, keeps_large)
+            .map_err(|(call, errno)| Error::of(call, name, errno))?;
         let mapping = Mapping::new(&socket, rx.len() + tx.len())
             .map_err(|e| Error::of("mapping the rings", name, e))?;
         let mapping = Arc::new(mapping);
@@ -288,12 +350,14 @@ fn is_in_this_namespace(socket: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(sys::namespace_of_socket(socket)? == sys::namespace_of_socket(&ours)?)
 }
 
-/// Version and header before the rings, the rings before the bind.
+/// Version and header before the rings, the rings before the bind. `keeps_large`: packets that are
+/// larger than a slot wait in the receive queue.
 fn set_up(
     socket: &OwnedFd,
     index: i32,
     tx: &Geometry,
     rx: &Geometry,
+    keeps_large: bool,
 ) -> Result<(), (&'static str, Errno)> {
     let int = |call, name, value: i32| {
         sys::set_option(socket, libc::SOL_PACKET, name, &value).map_err(|errno| (call, errno))
@@ -301,6 +365,8 @@ fn set_up(
     int("PACKET_VERSION", libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
     int("PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
     int("PACKET_IGNORE_OUTGOING", IGNORE_OUTGOING, 1)?;
+    // With any value but 0 the kernel keeps the whole of each packet that is larger than a slot.
+    int("PACKET_COPY_THRESH", libc::PACKET_COPY_THRESH, i32::from(keeps_large))?;
     let ring = |call, name, geometry: &Geometry| {
         sys::set_option(socket, libc::SOL_PACKET, name, &geometry.request()).map_err(|e| (call, e))
     };
@@ -328,14 +394,46 @@ fn enlarge_send_buffer(socket: &OwnedFd, ring: usize) -> bool {
     got as usize >= ring.saturating_mul(4)
 }
 
-/// Joins the fan-out group of `first`, or opens one with an id that nobody else has.
-fn join_fanout(socket: &OwnedFd, first: Option<&OwnedFd>) -> rustix::io::Result<()> {
-    let value = match first {
-        None => (FANOUT_HASH | FANOUT_UNIQUE_ID) << 16,
-        Some(first) => {
-            let group = sys::int_option(first, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
-            FANOUT_HASH << 16 | group & 0xffff
-        }
-    };
-    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
+/// Makes room for packets that are larger than a slot. Returns how many bytes of room there are.
+fn enlarge_receive_queue(socket: &OwnedFd, wanted: usize) -> usize {
+    let half = i32::try_from(wanted / 2).unwrap_or(i32::MAX / 2);
+    let _ = sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &half)
+        .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &half));
+    sys::int_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_small_where_large_packets_have_room_elsewhere() {
+        let config = PacketConfig::new("eth0");
+        let small = config.rx_geometry(config.rx_queue_bytes, 4096);
+        assert_eq!((small.slot_size, small.slots()), (2048, 2048));
+        let full = config.rx_geometry(425_984, 4096);
+        assert_eq!(full.slot_size, 17 * 4096);
+        let memory = small.len() + config.rx_queue_bytes;
+        assert!(full.slots() > 128 && full.len() <= memory + (1 << 20), "{full:?}");
+        let chosen = PacketConfig { rx_slot_bytes: Some(9000), ..config };
+        assert_eq!(chosen.rx_geometry(0, 4096).slot_size, 12_288);
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let refused = |change: fn(&mut PacketConfig)| {
+            let mut config = PacketConfig::new("eth0");
+            change(&mut config);
+            match config.check() {
+                Err(Error::OutOfRange { option, .. }) => option,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(refused(|config| config.rx_slots = 0), "rx_slots");
+        assert_eq!(refused(|config| config.rx_slots = SLOTS_MAX + 1), "rx_slots");
+        assert_eq!(refused(|config| config.rx_slot_bytes = Some(255)), "rx_slot_bytes");
+        assert_eq!(refused(|config| config.rx_slot_bytes = Some(RX_SLOT_MAX + 1)), "rx_slot_bytes");
+        assert_eq!(refused(|config| config.rx_queue_bytes = RX_QUEUE_MAX + 1), "rx_queue_bytes");
+        assert_eq!(refused(|config| config.queues = 0), "queues");
+    }
 }

@@ -140,6 +140,22 @@ pub(crate) fn set_mtu(socket: &OwnedFd, name: InterfaceName, mtu: c_int) -> Resu
     interface_ioctl(socket, libc::SIOCSIFMTU as c_ulong, &mut request)
 }
 
+/// `SIOCGIFTXQLEN`: the length of the queue towards the device, in packets.
+pub(crate) fn queue_len(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
+    let mut request = name.request();
+    interface_ioctl(socket, libc::SIOCGIFTXQLEN as c_ulong, &mut request)?;
+    // SAFETY: all members of the union are plain numbers, and the kernel wrote an int, as this
+    // member is.
+    Ok(unsafe { request.ifr_ifru.ifru_metric })
+}
+
+/// `SIOCSIFTXQLEN`: sets the length of the queue towards the device, in packets.
+pub(crate) fn set_queue_len(socket: &OwnedFd, name: InterfaceName, packets: c_int) -> Result<()> {
+    let mut request = name.request();
+    request.ifr_ifru.ifru_metric = packets;
+    interface_ioctl(socket, libc::SIOCSIFTXQLEN as c_ulong, &mut request)
+}
+
 /// `IFF_*` flags.
 pub(crate) fn flags(socket: &OwnedFd, name: InterfaceName) -> Result<c_int> {
     let mut request = name.request();
@@ -182,6 +198,19 @@ pub(crate) fn set_option<T: Copy>(
     check(unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, core::ptr::from_ref(value).cast(), len)
     })
+}
+
+/// `PACKET_FANOUT_DATA`: the program that says which socket of a fan-out group gets a packet.
+pub(crate) fn set_fanout_program(socket: &OwnedFd, program: &[libc::sock_filter]) -> Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
+    let filter = program.as_ptr().cast_mut();
+    // The kernel copies the instructions and does not write them.
+    set_option(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_FANOUT_DATA,
+        &libc::sock_fprog { len, filter },
+    )
 }
 
 /// `getsockopt` of an int.

@@ -8,10 +8,20 @@
 //! One `read` receives a packet, up to 64 KB of them coalesced, into a block that is used again
 //! when all slices of it were dropped.
 //!
+//! The kernel keeps packets for `read` in a ring for each queue, and drops what finds it full: it
+//! tells no sender to wait, and takes the packets off the account of their sockets. So the ring
+//! has to hold the windows of all connections together ([`TunConfig::queue_packets`]).
+//!
+//! With several queues the kernel hands a packet to the queue by which its flow was last written to
+//! (`tun_automq_select_queue`). A connection writes to the queue of its shard, whatever shard that
+//! is, so its packets arrive there. A flow in which nothing was written for three seconds is
+//! forgotten; its next packet comes to a queue by its hash.
+//!
 //! For the driver: the descriptor is always writable in practice; wait for input only
 //! (`EPOLLIN`), or edge-triggered for both.
 
 use crate::arena::Arena;
+use crate::clock;
 use crate::error::Error;
 use crate::link::Interface;
 use crate::monitor::{Monitor, Station, other_end};
@@ -36,6 +46,10 @@ const PATH: &str = "/dev/net/tun";
 const WANTED: &str = "one of /dev/net/tun after TUNSETIFF with IFF_NO_PI";
 /// The name when none is given; the kernel puts the first free number in it.
 const NAME_PATTERN: &str = "neap%d";
+/// Packets that the ring of a queue holds by default: 64 KB, the first window of a connection, of
+/// a thousand connections in frames of a quarter of it. The ring itself has 32 KiB.
+const QUEUE_PACKETS: u32 = 4096;
+const QUEUE_PACKETS_MAX: u32 = 65_536;
 /// `MAX_TAP_QUEUES` of the kernel.
 const QUEUES_MAX: usize = 256;
 /// `IOV_MAX`: most slices of one `writev`.
@@ -64,6 +78,13 @@ pub struct TunConfig {
     pub tap: bool,
     /// Largest super-frame that is sent, with its IP header, in bytes; at most 65,535.
     pub gso_max_size: u32,
+    /// Least number of packets that wait in the kernel for each queue to be read (`txqueuelen`), 1
+    /// to 65,536; the kernel drops what comes beyond. A longer queue stays as it is. With `None`
+    /// the length is not changed; the kernel's default is 500. It is not changed either where the
+    /// process lacks `CAP_NET_ADMIN` over an interface that exists already.
+    ///
+    /// Packets that wait hold the memory of the kernel, up to 64 KB each.
+    pub queue_packets: Option<u32>,
 }
 
 impl Default for TunConfig {
@@ -75,6 +96,7 @@ impl Default for TunConfig {
             offload: true,
             tap: false,
             gso_max_size: u32::from(u16::MAX),
+            queue_packets: Some(QUEUE_PACKETS),
         }
     }
 }
@@ -98,6 +120,7 @@ impl Tun {
     /// [`Error::OtherKind`], [`Error::BadName`], [`Error::OutOfRange`]. Each says what to do.
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
         check_queues(config.queues)?;
+        check_queue_packets(config.queue_packets)?;
         let mut name = config.name.clone().unwrap_or_else(|| NAME_PATTERN.to_owned());
         let mut queues = Vec::with_capacity(config.queues);
         for _ in 0..config.queues {
@@ -106,6 +129,9 @@ impl Tun {
             queues.push(Arc::new(queue));
         }
         let interface = Interface::named(&name)?;
+        if let Some(packets) = config.queue_packets {
+            interface.lengthen_queue(packets)?;
+        }
         let (index, mtu) = (interface.index()?, interface.mtu()?);
         Self::over(name, queues, config, Some(index), mtu)
     }
@@ -229,7 +255,7 @@ impl Tun {
         let offload = self.offload;
         let queues = self.queues.into_iter().map(|fd| queue_pair(fd, offload)).collect();
         let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
-        Device { name: self.name, capabilities, queues, monitor }
+        Device { name: self.name, capabilities, queues, steering: None, monitor }
     }
 }
 
@@ -238,6 +264,17 @@ fn check_queues(queues: usize) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::OutOfRange { option: "queues", value: queues as u64, range: "1 to 256" })
+}
+
+fn check_queue_packets(packets: Option<u32>) -> Result<(), Error> {
+    match packets {
+        Some(value) if !(1..=QUEUE_PACKETS_MAX).contains(&value) => Err(Error::OutOfRange {
+            option: "queue_packets",
+            value: value.into(),
+            range: "1 to 65536",
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {
@@ -406,6 +443,10 @@ impl RxQueue for TunRx {
             return Some(Received { data, gso_size: header.received_gso_size(), checksum });
         }
         None
+    }
+
+    fn arrival(&self, now: Instant) -> Instant {
+        clock::arrival(now)
     }
 
     fn drops(&self) -> u64 {

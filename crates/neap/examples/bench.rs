@@ -1,17 +1,25 @@
-//! neap's program in the benchmarks of `benches/peers`, on a TUN that exists already.
+//! neap's program in the benchmarks of `benches/peers`, `benches/pacing` and `benches/cost`, on a
+//! TUN that exists already.
 //!
 //! ```text
-//! bench MODE [--interface I] [--target A] [--port P] [--flows N] [--seconds S] [--write BYTES]
-//!            [--congestion C] [--sysctl NAME=VALUE]... [--qdisc Q] [--fq-rate BITS]
+//! bench MODE [--interface I] [--target A] [--port P] [--ports N] [--flows N] [--seconds S]
+//!            [--write BYTES] [--size BYTES] [--face F] [--congestion C] [--sysctl NAME=VALUE]...
+//!            [--qdisc Q] [--fq-rate BITS]
 //! ```
 //! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
 //! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
 //! prints one JSON object.
+//!
+//! Connections go to `--ports` ports of the target in turn, the first of which is `--port`.
+//! `ping-pong` sends `--size` bytes and waits until as many have come back. `idle` waits in one of
+//! the faces of the stack: `none` (the application sleeps), `accept` (a blocking listener),
+//! `poller` (all connections in a [`Poller`]), `socket` (a blocking read of one connection),
+//! `tokio` (a task for each connection).
 
 use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
 use neap::info::Counter;
-use neap::{Event, Events, Poller, Stack, TcpStream};
+use neap::{Event, Events, Poller, Stack, TcpListener, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -29,9 +37,14 @@ struct Args {
     mode: String,
     interface: String,
     remote: SocketAddr,
+    /// Ports of the target that listen, from that of `remote` on.
+    ports: usize,
     flows: usize,
     length: Duration,
     write_size: usize,
+    /// Bytes of a request and of its answer.
+    request_size: usize,
+    face: String,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
     /// Pacing limit of each flow, bytes per second.
@@ -47,9 +60,12 @@ impl Args {
             mode,
             interface: "nb0".to_owned(),
             remote: SocketAddr::from(([0; 4], 0)),
+            ports: 1,
             flows: 1,
             length: Duration::from_secs(5),
             write_size: 128 << 10,
+            request_size: 1,
+            face: "none".to_owned(),
             sysctls: Vec::new(),
             qdisc: None,
             max_pacing_rate: None,
@@ -60,9 +76,12 @@ impl Args {
                 "--interface" => args.interface = value,
                 "--target" => target = value,
                 "--port" => port = value.parse()?,
+                "--ports" => args.ports = value.parse()?,
                 "--flows" => args.flows = value.parse()?,
                 "--seconds" => args.length = Duration::from_secs_f64(value.parse()?),
                 "--write" => args.write_size = value.parse()?,
+                "--size" => args.request_size = value.parse()?,
+                "--face" => args.face = value,
                 "--congestion" => args.set("net.ipv4.tcp_congestion_control", &value),
                 "--qdisc" => args.qdisc = Some(value),
                 "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
@@ -99,7 +118,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "send" => send(&stack, &args, false)?,
         "send-zero-copy" => send(&stack, &args, true)?,
         "receive" => receive(&stack, &args)?,
-        "ping-pong" => ping_pong(&stack, &args)?,
+        "ping-pong" if args.flows == 1 => ping_pong(&stack, &args)?,
+        "ping-pong" => ping_pong_many(&stack, &args)?,
         "connect" => connect_close(&stack, &args),
         "idle" => idle(&stack, &args)?,
         mode => return Err(format!("there is no mode {mode}").into()),
@@ -107,10 +127,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn dial(stack: &Stack, args: &Args) -> io::Result<TcpStream> {
+/// Connects to the port whose turn it is at the connection of this number.
+fn dial(stack: &Stack, args: &Args, number: usize) -> io::Result<TcpStream> {
     let start = Instant::now();
+    let mut remote = args.remote;
+    remote.set_port(remote.port() + (number % args.ports) as u16);
     loop {
-        match TcpStream::connect(stack, args.remote) {
+        match TcpStream::connect(stack, remote) {
             Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
             Err(error) => return Err(error),
             Ok(stream) => {
@@ -149,7 +172,7 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
             bytes += data.write(stream)?;
         }
     } else {
-        serve(&streams, Events::OUT, start + args.length, |stream| {
+        serve(&streams, Events::OUT, start + args.length, |_, stream| {
             bytes += data.write(stream)?;
             Ok(true)
         })?;
@@ -202,13 +225,13 @@ fn receive(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     // Ends before the far side does.
     let end = start + args.length.saturating_sub(Duration::from_millis(200));
-    let mut read = |mut stream: &TcpStream| {
+    let mut read = |_, mut stream: &TcpStream| {
         let read = stream.read(&mut buffer)?;
         bytes += read as u64;
         Ok(read > 0)
     };
     if let [stream] = streams.as_slice() {
-        while Instant::now() < end && read(stream)? {}
+        while Instant::now() < end && read(0, stream)? {}
     } else {
         serve(&streams, Events::IN, end, read)?;
     }
@@ -222,15 +245,16 @@ fn receive(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn dial_all(stack: &Stack, args: &Args) -> io::Result<Vec<TcpStream>> {
-    (0..args.flows).map(|_| dial(stack, args)).collect()
+    (0..args.flows).map(|number| dial(stack, args, number)).collect()
 }
 
-/// Calls `serve_one` for every stream that is ready, until `end` or until it answers false.
+/// Calls `serve_one` with number and stream for every stream that is ready, until `end` or until it
+/// answers false.
 fn serve(
     streams: &[TcpStream],
     interest: Events,
     end: Instant,
-    mut serve_one: impl FnMut(&TcpStream) -> io::Result<bool>,
+    mut serve_one: impl FnMut(usize, &TcpStream) -> io::Result<bool>,
 ) -> io::Result<()> {
     let poller = Poller::new()?;
     for (token, stream) in streams.iter().enumerate() {
@@ -238,10 +262,15 @@ fn serve(
         poller.add(stream, token as u64, interest)?;
     }
     let mut events: Vec<Event> = Vec::new();
-    while Instant::now() < end {
-        poller.wait(&mut events, Some(Duration::from_millis(50)))?;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        poller.wait(&mut events, Some(left))?;
         for event in &events {
-            match serve_one(&streams[event.token as usize]) {
+            let number = event.token as usize;
+            match serve_one(number, &streams[number]) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -249,21 +278,54 @@ fn serve(
             }
         }
     }
-    Ok(())
 }
 
 fn ping_pong(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
-    let mut stream = dial(stack, args)?;
+    let mut stream = dial(stack, args, 0)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let (request, mut answer) = (vec![b'x'; args.request_size], vec![0; args.request_size]);
     let mut samples = Samples::default();
     let (start, cpu) = (Instant::now(), cpu_time());
     while start.elapsed() < args.length {
         let sent = Instant::now();
-        stream.write_all(b"x")?;
-        stream.read_exact(&mut [0])?;
+        stream.write_all(&request)?;
+        stream.read_exact(&mut answer)?;
         samples.record(sent);
     }
+    samples.print(start.elapsed(), cpu_time() - cpu, 0);
+    Ok(())
+}
+
+/// One request at a time on each of many connections.
+fn ping_pong_many(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
+    struct Asked {
+        at: Instant,
+        /// Bytes of the answer that have not come.
+        missing: usize,
+    }
+    let (request, mut answer) = (vec![b'x'; args.request_size], vec![0; args.request_size]);
+    let streams = dial_all(stack, args)?;
+    let mut samples = Samples::default();
+    let (start, cpu) = (Instant::now(), cpu_time());
+    let mut asked = Vec::new();
+    for mut stream in &streams {
+        stream.set_nodelay(true)?;
+        asked.push(Asked { at: Instant::now(), missing: request.len() });
+        stream.write_all(&request)?;
+    }
+    serve(&streams, Events::IN, start + args.length, |number, mut stream| {
+        let asked = &mut asked[number];
+        let read = stream.read(&mut answer[..asked.missing])?;
+        asked.missing -= read;
+        if asked.missing == 0 {
+            samples.record(asked.at);
+            *asked = Asked { at: Instant::now(), missing: request.len() };
+            // An empty send buffer takes all of it.
+            stream.write_all(&request)?;
+        }
+        Ok(read > 0)
+    })?;
     samples.print(start.elapsed(), cpu_time() - cpu, 0);
     Ok(())
 }
@@ -299,9 +361,51 @@ fn idle(stack: &Stack, args: &Args) -> Result<(), Box<dyn Error>> {
     std::thread::sleep(Duration::from_secs(1));
     let grown = status("VmRSS").saturating_sub(before) as f64 * 1024.0;
     let flows = streams.len();
-    println!("{{\"flows\":{flows},\"rss_bytes_per_flow\":{:.0}}}", grown / flows as f64);
-    std::thread::sleep(args.length);
+    let each = if flows == 0 { 0.0 } else { grown / flows as f64 };
+    println!("{{\"flows\":{flows},\"rss_bytes_per_flow\":{each:.0}}}");
+    let end = Instant::now() + args.length;
+    match args.face.as_str() {
+        "none" => {}
+        "accept" => {
+            let listener = TcpListener::bind(stack, "0.0.0.0:7000")?;
+            // It waits until the process ends.
+            std::thread::spawn(move || listener.accept().map(|_| ()));
+        }
+        "poller" => serve(&streams, Events::IN, end, |_, _| {
+            Err(io::Error::other("an idle connection became readable"))
+        })?,
+        "socket" => {
+            let mut stream = streams.first().ok_or("the face socket needs a connection")?;
+            stream.set_read_timeout(Some(args.length))?;
+            if stream.read(&mut [0]).is_ok() {
+                return Err("an idle connection became readable".into());
+            }
+        }
+        "tokio" => return idle_tasks(streams, args.length),
+        face => return Err(format!("there is no face {face}").into()),
+    }
+    std::thread::sleep(end.saturating_duration_since(Instant::now()));
     Ok(())
+}
+
+/// One task per connection waits until it is readable.
+#[cfg(feature = "tokio")]
+fn idle_tasks(streams: Vec<TcpStream>, length: Duration) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let tasks = tokio::task::LocalSet::new();
+        for stream in streams {
+            let stream = neap::tokio::TcpStream::from_blocking(stream)?;
+            tasks.spawn_local(async move { stream.readable().await });
+        }
+        tasks.run_until(tokio::time::sleep(length)).await;
+        Ok(())
+    })
+}
+
+#[cfg(not(feature = "tokio"))]
+fn idle_tasks(_: Vec<TcpStream>, _: Duration) -> Result<(), Box<dyn Error>> {
+    Err("the face tokio needs a build with --features tokio".into())
 }
 
 /// Latencies in microseconds.

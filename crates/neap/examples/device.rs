@@ -71,7 +71,7 @@ pub(crate) fn device(name: &str, end: UnixDatagram) -> io::Result<Device> {
     let tx = Box::new(Tx { cable, completed: Completed::default(), retry_at });
     let queues = vec![QueuePair { tx, rx: Box::new(Rx(end)), descriptor }];
     let capabilities = Capabilities::new(Medium::Ip, MTU, Completion::OnSubmit);
-    Ok(Device { name: name.to_owned(), capabilities, queues, monitor: None })
+    Ok(Device { name: name.to_owned(), capabilities, queues, steering: None, monitor: None })
 }
 
 /// Sends a megabyte from one stack to the other.

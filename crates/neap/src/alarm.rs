@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: OwnedFd,
-    /// When the timer fires, nanoseconds. A time that moved later is left: setting costs more than
-    /// a look that was too early.
+    /// When the timer fires, nanoseconds. A time that moved later by less than half is left:
+    /// setting it each time would cost more than a look that is too early now and then.
     armed: AtomicU64,
 }
 
@@ -34,17 +34,18 @@ impl Alarm {
         Ok(Self { timer, armed: AtomicU64::new(u64::MAX) })
     }
 
-    /// Goes off at `at` or earlier; never for the far future.
+    /// Goes off at `at`, or somewhat earlier; never for the far future.
     pub(crate) fn set(&self, at: Instant, now: Instant) {
-        if at == Instant::FAR_FUTURE {
-            return;
-        }
         let armed = Instant::from_nanos(self.armed.load(Ordering::Relaxed));
-        if armed > now && armed <= at {
+        let is_set = armed > now && armed <= at && armed.since(now).0 >= at.since(now).0 / 2;
+        // One that has gone off need not be stopped.
+        let is_silent = armed <= now || armed == Instant::FAR_FUTURE;
+        if is_set || (at == Instant::FAR_FUTURE && is_silent) {
             return;
         }
-        let it_value = timespec(at.as_nanos().max(1));
-        let time = Itimerspec { it_interval: timespec(0), it_value };
+        // A time of zero stops the timer.
+        let nanos = if at == Instant::FAR_FUTURE { 0 } else { at.as_nanos().max(1) };
+        let time = Itimerspec { it_interval: timespec(0), it_value: timespec(nanos) };
         // It fails only for times that are none.
         if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time).is_ok() {
             self.armed.store(at.as_nanos(), Ordering::Relaxed);

@@ -7,7 +7,7 @@ use crate::interfaces::InterfaceConfig;
 use crate::resolver::{Resolve, Resolver};
 use crate::workers::Stack;
 use core::fmt::{self, Debug};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 use neap_device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap_stack::device::Device;
 use neap_stack::interface::{Address, check_addresses};
@@ -62,7 +62,7 @@ enum DeviceSpec {
 }
 
 impl Stack {
-    /// Begins to describe a stack.
+    /// Returns a builder, which collects what the stack is made of.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -156,8 +156,7 @@ impl Builder {
     #[must_use]
     pub fn gateway(mut self, router: impl ToIp) -> Self {
         if let Some(via) = self.read_ip("gateway", router) {
-            let any = if via.is_ipv4() { V4_ANY } else { V6_ANY };
-            self.routes.push((Prefix::new(any, 0).expect("no bits"), via));
+            self.routes.push((Prefix::of_all(via), via));
         }
         self
     }
@@ -358,8 +357,6 @@ impl Builder {
     }
 }
 
-const V4_ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-const V6_ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 /// What to do about an address that is none.
 const EXAMPLE: &str = "give the address of a host with its prefix length, for instance 10.9.0.2/24";
 /// What to do about an address of the kernel's end that is none.
@@ -452,10 +449,8 @@ fn without_a_link<'a>(
 ) -> Option<(&'a Address, &'a Address)> {
     host.iter().find_map(|host| {
         let of_family = |address: &&Address| address.ip.is_ipv4() == host.ip.is_ipv4();
-        let stands_alone =
-            |own: &Address| own.prefix.len() == if own.ip.is_ipv4() { 32 } else { 128 };
         let meets = |address: &Address| {
-            stands_alone(address)
+            address.prefix.is_host()
                 || host.prefix.contains(address.ip)
                 || address.prefix.contains(host.ip)
         };

@@ -1,38 +1,14 @@
 //! What happens to the network of a running stack, for a thread, an event loop or a task.
 
+use crate::bell::Bell;
 use crate::workers::Stack;
 use neap_stack::event::{StackEvent, Subscription};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError};
-use std::task::Wake;
 use std::time::{Duration, Instant};
-
-/// Sets a descriptor when there are events.
-#[derive(Debug)]
-struct Bell(OwnedFd);
-
-impl Bell {
-    fn set(&self) {
-        // A write fails only if the counter is full, and then the descriptor is readable already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    fn clear(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.set();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.set();
-    }
-}
 
 /// Receiver of the events of a stack: links that go down and come up, devices that go away, changes
 /// of interfaces and addresses.
@@ -66,8 +42,7 @@ impl Stack {
     /// # Errors
     /// The error of `eventfd(2)` if the process has no descriptors left.
     pub fn events(&self) -> io::Result<StackEvents> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bell = Arc::new(Bell(bell));
+        let bell = Arc::new(Bell::new()?);
         let subscription = self.engine().stack.subscribe();
         subscription.set_waker(Some(bell.clone().into()));
         Ok(StackEvents { subscription, bell })
@@ -83,17 +58,17 @@ impl StackEvents {
         if let Some(event) = self.subscription.take() {
             return Ok(event);
         }
-        // Asked before the bell is cleared, so that an event before the end is found below.
+        // Asked before the bell is silenced, so that an event before the end is found below.
         let is_over = self.subscription.is_over();
-        self.bell.clear();
+        self.bell.silence();
         match self.subscription.take() {
             Some(event) => {
-                // More may have come before the bell was cleared.
-                self.bell.set();
+                // More may have come before the bell was silenced.
+                self.bell.ring();
                 Ok(event)
             }
             None if is_over => {
-                self.bell.set();
+                self.bell.ring();
                 Err(TryRecvError::Disconnected)
             }
             None => Err(TryRecvError::Empty),
@@ -134,11 +109,11 @@ impl StackEvents {
         }
     }
 
-    /// Waits until the bell is set; it may return early.
+    /// Waits until the bell rings; it may return early.
     fn wait(&self, timeout: Option<Duration>) {
         // A timeout that the system cannot count is as good as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let _ = poll(&mut [PollFd::new(&self.bell.0, PollFlags::IN)], timeout.as_ref());
+        let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
     /// Waits for an event in a task of tokio.
@@ -170,6 +145,6 @@ impl StackEvents {
 
 impl AsFd for StackEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.0.as_fd()
+        self.bell.as_fd()
     }
 }

@@ -4,7 +4,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::error::BuildError;
 use crate::workers::Stack;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 use neap_stack::device::Device;
 use neap_stack::error::NetError;
 use neap_stack::interface::{Address, InterfaceId};
@@ -48,11 +48,7 @@ impl InterfaceConfig {
     /// router.
     #[must_use]
     pub fn gateway(self, router: IpAddr) -> Self {
-        let any = match router {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        self.route(Prefix::new(any, 0).expect("no prefix is shorter"), router)
+        self.route(Prefix::of_all(router), router)
     }
 
     /// Adds a route: packets to the network `prefix` go to the router `via`.
@@ -67,8 +63,7 @@ impl InterfaceConfig {
     /// then be the router of routes that are given after it.
     #[must_use]
     pub fn peer(mut self, address: IpAddr) -> Self {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        self.routes.push((Prefix::new(address, bits).expect("its own length"), None));
+        self.routes.push((Prefix::of_host(address), None));
         self
     }
 
@@ -136,12 +131,13 @@ impl Engine {
         let InterfaceConfig { device, addresses, routes, mtu, qdisc } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let queues: Vec<_> = device.queues.iter().map(|queue| queue.descriptor.clone()).collect();
+        let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface(clock::now(), device, &addresses)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {
                 if let Some(queue) = queue {
-                    self.driver(shard).attach_queue(id, queue)?;
+                    self.driver(shard).attach_queue(id, queue, completion)?;
                 }
             }
             if let Some(bell) = bell {

@@ -92,9 +92,9 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod bell;
 mod blocking;
 mod builder;
-mod clock;
 mod condition;
 pub mod config;
 pub mod congestion;
@@ -106,12 +106,14 @@ mod events;
 mod host;
 pub mod info;
 mod interfaces;
+mod lease;
 pub mod net;
 mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
 mod settings;
+mod sleeper;
 pub mod threadless;
 pub mod time;
 #[cfg(feature = "tokio")]
@@ -129,6 +131,8 @@ pub use poller::{Event, Events, Poller};
 pub use resolver::{Resolve, SystemResolver, ToAddrs};
 pub use watch::Pollable;
 pub use workers::Stack;
+
+use neap_device::clock;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;

@@ -10,15 +10,17 @@
 //! 200 bytes for each. One system call more per wait while there are descriptors.
 
 use crate::alarm::{Alarm, timespec};
+use crate::bell::Bell;
 use crate::clock;
-use crate::driver::{LeaderGuard, Sleeper};
+use crate::driver::{Driver, Follower, Lead};
 use crate::engine::Engine;
+use crate::sleeper::{NO_EVENT, Seen, TOKENS};
 use crate::watch::{Pollable, Target, WeakSocket};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::stack::Why;
 use neap_stack::wait::Source;
 use neap_tcp::time::Instant;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -137,7 +139,7 @@ struct Shared {
     /// Another event loop sleeps on [`Poller::as_fd`]: the bell rings for it, too.
     is_exposed: AtomicBool,
     /// Ends its sleep.
-    bell: OwnedFd,
+    bell: Bell,
 }
 
 impl Shared {
@@ -157,14 +159,8 @@ impl Shared {
     /// look at the queue sees what was pushed, or this sees the sleeper.
     fn ring(&self) {
         if self.is_asleep.load(Ordering::SeqCst) || self.is_exposed.load(Ordering::SeqCst) {
-            // A write fails only if the counter is full, and then the descriptor is readable
-            // already.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            self.bell.ring();
         }
-    }
-
-    fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
     fn has_news(&self) -> bool {
@@ -187,10 +183,9 @@ impl Wake for Shared {
 struct Shard {
     engine: Arc<Engine>,
     index: usize,
-    sleeper: Arc<Sleeper>,
     sockets: usize,
-    /// Its name in the set that is slept on.
-    token: u64,
+    /// First of its tokens in the set that is slept on.
+    base: u64,
 }
 
 #[derive(Debug, Default)]
@@ -198,6 +193,7 @@ struct Members {
     /// By identity of the socket.
     entries: HashMap<usize, Arc<Entry>>,
     shards: Vec<Shard>,
+    /// Where the tokens of the next shard begin.
     tokens: u64,
     /// Entries at which those of closed sockets are looked for.
     sweep_at: usize,
@@ -210,7 +206,7 @@ struct Waiting {
     again: Vec<Arc<Entry>>,
 }
 
-/// Token of the bell in the set that is slept on; shards count up from 0.
+/// Token of the bell in the set that is slept on; those of the shards count up from 0.
 const BELL: u64 = u64::MAX;
 /// Token of the descriptors.
 const FILES: u64 = u64::MAX - 1;
@@ -277,8 +273,8 @@ pub struct Poller {
     files: OwnedFd,
     has_files: AtomicBool,
     alarm: Alarm,
-    /// What is slept on: the bell, `files`, the alarm, and the devices of the shards.
-    set: OwnedFd,
+    /// What is slept on: the bell, `files`, the alarm, and the sources of the shards.
+    set: Arc<OwnedFd>,
     /// What other event loops sleep on: the bell and `files`.
     outside: OwnedFd,
 }
@@ -291,7 +287,7 @@ impl Poller {
     pub fn new() -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let files = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Bell::new()?;
         epoll::add(&set, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         epoll::add(&set, &files, epoll::EventData::new_u64(FILES), epoll::EventFlags::IN)?;
         let outside = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -313,7 +309,7 @@ impl Poller {
             files,
             has_files: AtomicBool::new(false),
             alarm: Alarm::new(&set, ALARM)?,
-            set,
+            set: Arc::new(set),
             outside,
         })
     }
@@ -418,7 +414,7 @@ impl Poller {
         }
         if self.shared.is_exposed.load(Ordering::SeqCst) {
             // Silenced before the queue is looked at, so that a later change rings again.
-            self.shared.silence();
+            self.shared.bell.silence();
         }
         let mut outcome = Ok(false);
         while matches!(outcome, Ok(false)) {
@@ -462,6 +458,7 @@ impl Poller {
                 return Ok(true);
             }
             if is_stale() {
+                arrangement.into_iter().for_each(Arrangement::take_up);
                 return Ok(false);
             }
             if has_more {
@@ -470,10 +467,11 @@ impl Poller {
             if arrangement.is_none() {
                 arrangement = Some(Arrangement::new(self, &shards, &leads));
                 // Who leads a shard may have left before this thread followed.
-                let is_free = |(shard, lead): (&Sleep, &Option<LeaderGuard<'_>>)| {
-                    lead.is_none() && !shard.engine.driver(shard.index).is_held()
+                let is_free = |(shard, lead): (&Sleep, &Option<Lead<'_>>)| {
+                    lead.is_none() && !shard.driver().is_led()
                 };
                 if shards.iter().zip(&leads).any(is_free) {
+                    arrangement.into_iter().for_each(Arrangement::take_up);
                     return Ok(false);
                 }
             }
@@ -485,25 +483,21 @@ impl Poller {
         }
     }
 
-    /// Adds the devices of this shard to what is slept on, or takes them out.
-    fn arm(&self, shard: &Sleep, is_led: bool) {
-        let data = epoll::EventData::new_u64(shard.token);
-        let flags = if is_led { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        // A shard that has just left is no longer there.
-        let _ = epoll::modify(&self.set, shard.sleeper.descriptor(), data, flags);
-    }
-
     fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) {
         let mut buffer = [NO_EVENT; 8];
         self.alarm.set(until, now);
         let count = epoll::wait(&self.set, &mut buffer, None).unwrap_or(0);
         for event in &buffer[..count] {
             match event.data.u64() {
-                BELL => self.shared.silence(),
+                BELL => self.shared.bell.silence(),
                 FILES | ALARM => {}
                 token => {
-                    if let Some(shard) = shards.iter().find(|shard| shard.token == token) {
-                        shard.engine.driver(shard.index).drain(&shard.sleeper);
+                    let is_its =
+                        |shard: &&Sleep| (shard.base..shard.base + TOKENS).contains(&token);
+                    if let Some(shard) = shards.iter().find(is_its) {
+                        let mut seen = Seen::default();
+                        seen.add(event, shard.base);
+                        shard.driver().note(seen);
                     }
                 }
             }
@@ -584,9 +578,6 @@ impl AsRawFd for Poller {
     }
 }
 
-const NO_EVENT: epoll::Event =
-    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-
 fn kernel_flags(events: Events) -> epoll::EventFlags {
     epoll::EventFlags::from_bits_retain(events.bits())
 }
@@ -595,46 +586,40 @@ fn kernel_flags(events: Events) -> epoll::EventFlags {
 struct Sleep {
     engine: Arc<Engine>,
     index: usize,
-    sleeper: Arc<Sleeper>,
-    token: u64,
+    base: u64,
 }
 
 impl Sleep {
-    fn lead(&self) -> Option<LeaderGuard<'_>> {
-        self.engine.driver(self.index).try_lead(&self.engine.stack)
+    fn driver(&self) -> &Driver {
+        self.engine.driver(self.index)
+    }
+
+    fn lead(&self) -> Option<Lead<'_>> {
+        self.driver().try_lead(&self.engine.stack)
     }
 }
 
-/// What a thread has arranged before it sleeps: the devices of the shards that it leads end its
-/// sleep, and it follows the leaders of the others. Undone when dropped.
+/// What a thread has arranged before it sleeps: the sources of the shards that it leads end its
+/// sleep, and it follows the leaders of the others.
 struct Arrangement<'a> {
-    poller: &'a Poller,
-    shards: &'a [Sleep],
-    leads: &'a [Option<LeaderGuard<'a>>],
-    waker: Waker,
+    followed: Vec<Follower<'a>>,
 }
 
 impl<'a> Arrangement<'a> {
-    fn new(poller: &'a Poller, shards: &'a [Sleep], leads: &'a [Option<LeaderGuard<'a>>]) -> Self {
-        let waker: Waker = poller.shared.clone().into();
+    fn new(poller: &Poller, shards: &'a [Sleep], leads: &[Option<Lead<'_>>]) -> Self {
+        let mut followed = Vec::new();
         for (shard, lead) in shards.iter().zip(leads) {
-            match lead {
-                Some(_) => poller.arm(shard, true),
-                None => shard.engine.driver(shard.index).follow(waker.clone()),
+            shard.driver().sources().mute(&poller.set, lead.is_none());
+            if lead.is_none() {
+                followed.push(shard.driver().follow(poller.shared.clone().into()));
             }
         }
-        Self { poller, shards, leads, waker }
+        Self { followed }
     }
-}
 
-impl Drop for Arrangement<'_> {
-    fn drop(&mut self) {
-        for (shard, lead) in self.shards.iter().zip(self.leads) {
-            match lead {
-                Some(_) => self.poller.arm(shard, false),
-                None => shard.engine.driver(shard.index).unfollow(&self.waker),
-            }
-        }
+    /// Ends it, by a thread that tries to lead all shards next.
+    fn take_up(self) {
+        self.followed.into_iter().for_each(Follower::take_up);
     }
 }
 
@@ -643,8 +628,7 @@ impl Members {
         let sleep = |shard: &Shard| Sleep {
             engine: shard.engine.clone(),
             index: shard.index,
-            sleeper: shard.sleeper.clone(),
-            token: shard.token,
+            base: shard.base,
         };
         self.shards.iter().map(sleep).collect()
     }
@@ -659,13 +643,10 @@ impl Members {
             self.shards[at].sockets += 1;
             return Ok(());
         }
-        let sleeper = Arc::new(engine.driver(index).sleeper()?);
-        let token = self.tokens;
-        let data = epoll::EventData::new_u64(token);
-        epoll::add(&poller.set, sleeper.descriptor(), data, epoll::EventFlags::empty())?;
-        self.tokens += 1;
-        let engine = engine.clone();
-        self.shards.push(Shard { engine, index, sleeper, sockets: 1, token });
+        let base = self.tokens;
+        self.tokens += TOKENS;
+        engine.driver(index).sources().enter(&poller.set, base)?;
+        self.shards.push(Shard { engine: engine.clone(), index, sockets: 1, base });
         poller.epoch.fetch_add(1, Ordering::SeqCst);
         poller.shared.ring();
         Ok(())
@@ -679,8 +660,7 @@ impl Members {
             self.shards[at].sockets -= 1;
             if self.shards[at].sockets == 0 {
                 let shard = self.shards.swap_remove(at);
-                // The set forgets it with its last descriptor; the waiting thread may have one.
-                let _ = epoll::delete(&poller.set, shard.sleeper.descriptor());
+                shard.engine.driver(shard.index).sources().leave(&poller.set);
                 poller.epoch.fetch_add(1, Ordering::SeqCst);
                 poller.shared.ring();
             }

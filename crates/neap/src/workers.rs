@@ -103,8 +103,7 @@ impl Drop for Stack {
         engine.stack.shut_down(clock::now());
         engine.end();
         for (driver, worker) in engine.drivers().iter().zip(workers.drain(..)) {
-            driver.kick();
-            worker.thread().unpark();
+            driver.wake_all();
             // A worker that panicked has nothing left to say.
             let _ = worker.join();
         }

@@ -59,6 +59,7 @@ fn island() -> Stack {
         name: "nowhere".into(),
         capabilities,
         queues: vec![queue(), queue()],
+        steering: None,
         monitor: None,
     };
     let builder = Stack::builder().device(device).address("10.9.0.2/24").address("fd00:9::2/64");
@@ -184,6 +185,50 @@ fn streams_over_a_tun_with_two_queues() {
             }
         });
         expect_nothing_below(&stack);
+    });
+}
+
+/// A round trip over a TUN is a write into the device, the peer's receive path, and a read: three
+/// passages of the kernel. None takes less than this on any machine.
+const ROUND_TRIP_FLOOR: Nanos = Nanos::from_micros(2);
+
+#[test]
+fn no_round_trip_is_shorter_than_the_device_while_one_thread_writes_and_another_drives() {
+    const ROUNDS: usize = 30_000;
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = family.stack();
+        for seed in 0..3 {
+            let (ours, theirs) = family.pair(&stack);
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let _over = Over(&is_over);
+                // The peer's ACKs come with every echo; this thread waits for them, and so drives.
+                let theirs = &theirs;
+                scope.spawn(move || {
+                    std::io::copy(&mut &*theirs, &mut &*theirs).expect("an echo");
+                    theirs.shutdown(Shutdown::Write).expect("shutdown");
+                });
+                let (ours, is_over, stack) = (&ours, &is_over, &stack);
+                scope.spawn(move || {
+                    let no_delay = SocketOption::NoDelay(true);
+                    ours.set_option(no_delay).expect("an option");
+                    // Short writes and long ones: frames that leave at once, and calls that own
+                    // the socket for long.
+                    let data = vec![7; 200_000];
+                    for round in 0..ROUNDS {
+                        let len = if round.is_multiple_of(500) { data.len() } else { 100 };
+                        (&*ours).write_all(&data[..len]).expect("written");
+                    }
+                    ours.shutdown(Shutdown::Write).expect("shutdown");
+                });
+                scope.spawn(move || meddle(stack, ours, is_over));
+                let mut buf = vec![0; 100_000];
+                while (&*ours).read(&mut buf).expect("an echo") > 0 {}
+            });
+            let shortest = ours.info().min_rtt.expect("a round trip");
+            assert!(shortest >= ROUND_TRIP_FLOOR, "{shortest:?} on connection {seed}");
+        }
     });
 }
 

@@ -13,6 +13,7 @@ use neap_script::host::SentPacket;
 use neap_script::machine::{Machine, START};
 use neap_script::settings::QDISC_SYSCTL;
 use neap_stack::interface::Address;
+use neap_stack::route::Prefix;
 use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
@@ -90,9 +91,7 @@ impl Inner {
         {
             return Ok(());
         }
-        let whole = if address.is_ipv4() { 32 } else { 128 };
-        let address = Address::new(address, whole).expect("the length of an address");
-        self.machine.add_address(address)
+        self.machine.add_address(Address { ip: address, prefix: Prefix::of_host(address) })
     }
 
     /// Gives every interface the qdisc that the namespace names, unless neap does not have it.

@@ -40,10 +40,7 @@ impl Domain {
 
     /// Returns the address as a socket of this family shows it: IPv4 is mapped in IPv6.
     pub fn show(self, address: SocketAddr) -> SocketAddr {
-        match self {
-            Self::V4 => address,
-            Self::V6 => mapped::to_v6(address),
-        }
+        mapped::show(address, self == Self::V6)
     }
 }
 

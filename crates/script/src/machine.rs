@@ -123,8 +123,7 @@ impl Machine {
 
     /// Everything is behind the wire.
     fn add_default_route(&self, interface: InterfaceId, source: IpAddr) {
-        let any: IpAddr = if source.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        let prefix = Prefix::new(any, 0).expect("no prefix is shorter");
+        let prefix = Prefix::of_all(source);
         let route = Route { interface, gateway: None, mtu: None, pref_src: Some(source) };
         let added = self.stack().add_route(RouteEntry { prefix, metric: 0, route });
         debug_assert!(added.is_ok(), "no interface is ever removed");

@@ -99,8 +99,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "departures are spaced",
         PACER,
-        "self.next += Nanos(gap.0 - late.min(gap.0 / 2));",
-        "self.next += Nanos(if $on { 0 } else { gap.0 - late.min(gap.0 / 2) });",
+        "self.next = self.next + gap - credit;",
+        "self.next = if $on { self.next } else { self.next + gap - credit };",
     ),
     mutation(
         "the first segments leave back to back",

@@ -150,6 +150,7 @@ fn device(end: &SharedEnd) -> Device {
             #[cfg(unix)]
             descriptor: None,
         }],
+        steering: None,
         monitor: None,
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::frame::{Frame, PartialChecksum};
 use bytes::Bytes;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use neap_tcp::time::Instant;
+use std::sync::Arc;
 
 /// Link layer of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,18 @@ pub trait RxQueue: Send {
         Instant::FAR_FUTURE
     }
 
+    /// Returns a time at which every packet that [`receive`](Self::receive) has returned was there.
+    ///
+    /// Round trips end at this time. `now` is the time of the poll. Its thread may have been kept
+    /// from running since, and other threads may have sent frames that were answered meanwhile. A
+    /// time before a packet came makes a round trip that is shorter than any on the path. So a
+    /// device of the real world returns the time on the driver's clock, which in `neap` is
+    /// `CLOCK_MONOTONIC`. In virtual time a poll takes no time, and `now` is right. The stack calls
+    /// this once per poll that found packets, and for each segment to a listener.
+    fn arrival(&self, now: Instant) -> Instant {
+        now
+    }
+
     /// Returns how many packets the device lost before they could be received.
     fn drops(&self) -> u64 {
         0
@@ -150,7 +163,7 @@ pub struct QueuePair {
     ///
     /// The driver of the stack waits for it. The stack itself does not use it.
     #[cfg(unix)]
-    pub descriptor: Option<std::sync::Arc<std::os::fd::OwnedFd>>,
+    pub descriptor: Option<Arc<std::os::fd::OwnedFd>>,
 }
 
 impl core::fmt::Debug for QueuePair {
@@ -209,12 +222,28 @@ pub trait LinkMonitor: Send {
         Vec::new()
     }
 
+    /// Returns how many packets were lost before they came to a queue of the device, since it was
+    /// opened. [`RxQueue::drops`] counts those that a queue lost.
+    fn lost_before_queues(&mut self) -> u64 {
+        0
+    }
+
     /// Returns a descriptor that becomes readable when the state has changed. With `None` the stack
     /// looks only when the descriptor of a queue has an error.
     #[cfg(unix)]
-    fn descriptor(&self) -> Option<std::sync::Arc<std::os::fd::OwnedFd>> {
+    fn descriptor(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
         None
     }
+}
+
+/// Choice of the queue at which a packet arrives, for a device whose choice can be computed.
+///
+/// The stack gives a connection that it opens to the shard of that queue. Otherwise each packet of
+/// the connection would be handed from one thread to another.
+pub trait Steering: Send + Sync {
+    /// Returns the queue at which the packets of a flow arrive, counted from 0. `local` is the
+    /// destination of the packets, and `remote` their source. It is called once per connection.
+    fn queue_of(&self, local: SocketAddr, remote: SocketAddr) -> usize;
 }
 
 /// Opened device, ready to be attached to a stack as one interface.
@@ -225,6 +254,10 @@ pub struct Device {
     pub capabilities: Capabilities,
     /// Queues of the device. One shard of the stack serves each.
     pub queues: Vec<QueuePair>,
+    /// Tells at which queue the packets of a connection will arrive. `None` where that is not known
+    /// before, or where they arrive at the queue that the connection sends by (TUN): then
+    /// connections that the stack opens are spread over all queues in turn.
+    pub steering: Option<Arc<dyn Steering>>,
     /// Tells what becomes of the device; `None` where it stays as it is.
     pub monitor: Option<Box<dyn LinkMonitor>>,
 }

@@ -200,6 +200,9 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
+    /// A debt that cannot be settled: more than any test leaves.
+    const BAD: u32 = 1 << 30;
+
     #[derive(Default)]
     struct Sum(u32);
 
@@ -211,7 +214,7 @@ mod tests {
             *debt == 0
         }
         fn settle(&mut self, debt: u32, (lock, more): &mut Self::Cx<'_>) {
-            assert!(debt < 1000, "a debt that nobody can settle");
+            assert!(debt < BAD, "a debt that nobody can settle");
             self.0 += debt;
             if *more > 0 {
                 *more -= 1;
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(lock.own().0, 9);
 
         let panic = catch_unwind(AssertUnwindSafe(|| {
-            let _ = lock.post(|debt| *debt = 1000, &mut (&lock, 0));
+            let _ = lock.post(|debt| *debt = BAD, &mut (&lock, 0));
         }));
         assert!(panic.is_err());
         assert_eq!(lock.own().0, 9, "a panic while settling does not lose the state");

@@ -26,7 +26,8 @@
 //! that got segments transmits once. If an application's thread owns the connection at that moment,
 //! the segments are its debt, and it settles them before it leaves.
 //!
-//! [`wait`] is how applications wait for sockets. [`drop_reason`] counts dropped packets, and
+//! [`wait`] is how applications wait for sockets, and [`driving`] how threads take turns to poll.
+//! [`drop_reason`] counts dropped packets, and
 //! [`stats`] the events of IP, ICMP and UDP.
 //!
 //! # Versions
@@ -36,7 +37,7 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
-mod doorbell;
+pub mod driving;
 pub mod drop_reason;
 pub mod event;
 pub mod flow;

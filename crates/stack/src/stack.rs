@@ -300,9 +300,11 @@ impl Stack {
         &self.host.net.counters.drops
     }
 
-    /// Returns how many packets the devices lost before they could be received.
+    /// Returns how many packets the devices lost before the stack could receive them: the sum of
+    /// [`InterfaceInfo::rx_dropped`](crate::interface::InterfaceInfo::rx_dropped).
     pub fn receive_drops(&self) -> u64 {
-        self.host.shards.iter().map(super::host::shard::Shard::receive_drops).sum()
+        let interfaces = self.host.net.topology.interfaces();
+        interfaces.iter().map(|interface| self.host.rx_dropped(interface)).sum()
     }
 
     /// Returns the numbers of sockets in use.
@@ -358,10 +360,10 @@ impl Stack {
         Ok(self.host.net.topology.source_for(remote)?)
     }
 
-    /// Returns the hop limit of packets whose socket says no other: `net.ipv4.ip_default_ttl` for
-    /// IPv4, 64 for IPv6.
-    pub fn default_hop_limit(&self, is_v4: bool) -> u8 {
-        self.host.net.hop_limit(0, is_v4)
+    /// Returns the hop limit of packets whose socket asks for `own`. The value 0 asks for the
+    /// default: `net.ipv4.ip_default_ttl` for IPv4, 64 for IPv6.
+    pub fn hop_limit(&self, own: u8, is_v4: bool) -> u8 {
+        self.host.net.hop_limit(own, is_v4)
     }
 
     /// Returns whether `remote` is the broadcast address of a network.

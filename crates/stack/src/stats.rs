@@ -117,6 +117,10 @@ ip_counters! {
     UdpInCsumErrors = "UdpInCsumErrors",
     /// Own addresses that the kernel of the machine got while the stack had them.
     AddressesTaken = "NeapAddressesTaken",
+    /// Segments that arrived at another shard than that of their connection, super-packets counted
+    /// once. Each is handed from one thread to another. The first shard receives what the host
+    /// sends to itself.
+    CrossShard = "NeapCrossShard",
 }
 
 /// Counters of one host. Adding is one relaxed atomic operation.

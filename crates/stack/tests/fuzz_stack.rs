@@ -166,8 +166,13 @@ impl World {
             rx: Box::new(Rx(wire.clone())),
             descriptor: None,
         };
-        let device =
-            Device { name: "fuzz".into(), capabilities, queues: vec![pair], monitor: None };
+        let device = Device {
+            name: "fuzz".into(),
+            capabilities,
+            queues: vec![pair],
+            steering: None,
+            monitor: None,
+        };
         let stack = Stack::new(config(source)).unwrap();
         let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|text| text.parse::<Address>().unwrap());
         stack.add_interface(now, device, &addresses).unwrap();

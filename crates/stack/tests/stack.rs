@@ -3,6 +3,8 @@
 mod common;
 #[path = "stack/network.rs"]
 mod network;
+#[path = "stack/receiving.rs"]
+mod receiving;
 
 use bytes::Bytes;
 use common::{WireConfig, World, config};
@@ -298,6 +300,27 @@ fn tcp_transfers_over_every_kind_of_wire() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn no_round_trip_is_shorter_than_the_wire_when_packets_come_during_a_poll() {
+    let wire = WireConfig::default();
+    let round_trip = wire.delay + wire.delay;
+    let stall = Nanos::from_micros(700);
+    let mut world = World::new(&wire);
+    for direction in [&world.ab, &world.ba] {
+        direction.lock().unwrap().stall = stall;
+    }
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    // Those of the handshake, and those of data.
+    for _ in 0..3 {
+        for end in [&client, &server] {
+            let shortest = end.info(world.now).min_rtt.expect("a round trip");
+            assert!(shortest >= round_trip && shortest <= round_trip + stall, "{shortest:?}");
+        }
+        transfer(&mut world, &client, &server, &pattern(50_000));
+        transfer(&mut world, &server, &client, &pattern(50_000));
     }
 }
 

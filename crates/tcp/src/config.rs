@@ -122,8 +122,12 @@ pub struct Config {
     pub tcp_pacing_ca_ratio: u32,
     /// `neap.tcp_internal_pacing`: connections pace themselves if no qdisc paces them.
     pub internal_pacing: bool,
-    /// `neap.tcp_pacing_credit`: a late departure shortens the next gap, by at most half.
+    /// `neap.tcp_pacing_credit`: a late departure shortens the next gap, by at most half, or by
+    /// what `pacing_debt_us` lets. Without it no lateness is made good.
     pub pacing_credit: bool,
+    /// `neap.tcp_pacing_debt_us`: lateness of the host, in microseconds, that a paced flow makes
+    /// good in full. What is above it is lost.
+    pub pacing_debt_us: u32,
     /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that are not paced.
     pub pacing_free_segments: u32,
     /// `neap.timer_slack_ns`: time in nanoseconds that a timer may wait, so that one wake-up serves
@@ -276,6 +280,7 @@ impl Default for Config {
             tcp_pacing_ca_ratio: 120,
             internal_pacing: true,
             pacing_credit: true,
+            pacing_debt_us: 50_000,
             pacing_free_segments: 10,
             timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,

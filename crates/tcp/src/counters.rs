@@ -172,6 +172,12 @@ counters! {
     LocalCongestion = "NeapTCPLocalCongestion",
     /// Events that were left to the thread that owned the socket.
     Deferred = "NeapTCPDeferred",
+    /// Expirations of the deadline at which a connection's held frame may depart: one for each
+    /// frame that pacing held back until then. Linux has a timer of its own for each.
+    PacingTimers = "NeapTCPPacingTimers",
+    /// Expirations of a shard's timing wheel: all deadlines that are served together count once,
+    /// whether something else called for that poll too or not.
+    WheelTimers = "NeapWheelTimers",
     /// Polls of a shard that only a timer called for: no packet had come, no frame was completed,
     /// nobody had asked.
     TimerWakeups = "NeapTimerWakeups",

@@ -114,6 +114,8 @@ pub struct TcpInfo {
     pub unacked_bytes: u32,
     /// Payload bytes that the application can read.
     pub unread_bytes: u32,
+    /// Bytes that came out of order and wait for those in front of them.
+    pub ofo_bytes: u32,
     /// Bytes of memory in qdiscs and devices (`t` of `skmem`).
     pub below_bytes: u64,
     /// Payload bytes that devices hold, a part of the bytes below TCP.

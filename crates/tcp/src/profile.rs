@@ -83,6 +83,7 @@ fn linux_6_18() -> Config {
         late_completions: false,
         hystart: HyStartRule::Linux,
         timer_slack_ns: 10_000,
+        pacing_debt_us: 0,
         ..Config::default()
     }
 }

@@ -244,7 +244,9 @@ sysctls! {
     "neap.tcp_internal_pacing" internal_pacing: switch, "", OpenConnections,
         "Connections pace themselves where no qdisc does it.";
     "neap.tcp_pacing_credit" pacing_credit: switch, "", OpenConnections,
-        "A late departure shortens the gap behind it, by half at the most.";
+        "A late departure shortens the gap behind it: by half, or by what `tcp_pacing_debt_us` lets.";
+    "neap.tcp_pacing_debt_us" pacing_debt_us: int 0..1000000, "microseconds", OpenConnections,
+        "Lateness of the host that a paced flow makes good in full.";
     "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647, "segments", OpenConnections,
         "Segments at the start of a connection that leave back to back.";
     "neap.tcp_half_cwnd" half_cwnd: switch, "", OpenConnections,

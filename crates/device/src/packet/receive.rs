@@ -1,13 +1,16 @@
 //! Receiving half of an AF_PACKET socket: slots that the kernel fills in order.
 
 use crate::arena::{Arena, PACKET_ROOM};
-use crate::ring::SlotRing;
+use crate::clock;
+use crate::ring::{Descriptor, SlotRing};
 use crate::sys;
 use crate::virtio;
+use bytes::Bytes;
 use core::cell::Cell;
 use neap_stack::device::{Received, RxChecksum, RxQueue};
 use neap_tcp::time::Instant;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 const STATUS_KERNEL: u32 = libc::TP_STATUS_KERNEL;
@@ -16,13 +19,19 @@ const STATUS_USER: u32 = libc::TP_STATUS_USER;
 const STATUS_VLAN: u32 = libc::TP_STATUS_VLAN_VALID;
 const STATUS_CHECKSUM_VALID: u32 = libc::TP_STATUS_CSUM_VALID;
 
-/// The receiving queue of an AF_PACKET socket. Cost: one copy per packet, no system call.
+/// The whole packet waits in the receive queue of the socket.
+const STATUS_COPY: u32 = libc::TP_STATUS_COPY;
+/// Pending errors of the socket that one read of a packet skips; a read tells one, and clears it.
+const ERRORS_MAX: usize = 4;
+
+/// The receiving queue of an AF_PACKET socket. Cost: one copy per packet; a system call for one
+/// that is larger than a slot.
 pub(super) struct PacketRx {
     socket: Arc<OwnedFd>,
     ring: SlotRing,
     next: usize,
     arena: Arena,
-    /// Packets that did not fit their slot.
+    /// Packets larger than their slot of which the kernel kept no more.
     truncated: u64,
     /// Drops of the kernel for want of a slot; it forgets them when asked.
     lost: Cell<u64>,
@@ -33,29 +42,63 @@ impl PacketRx {
         Self { socket, ring, next: 0, arena: Arena::default(), truncated: 0, lost: Cell::new(0) }
     }
 
-    /// The packet in the slot, if it is whole and meant for us.
+    /// The packet in the slot, or the one in the receive queue that the slot stands for, if it is
+    /// whole and meant for us.
     fn read(&mut self, slot: usize, status: u32) -> Option<Received> {
         let packet = self.ring.descriptor(slot);
-        let ours = packet.kind <= libc::PACKET_MULTICAST && status & STATUS_VLAN == 0;
-        let fits = packet.captured <= PACKET_ROOM
-            && packet.link >= virtio::HEADER_LEN
-            && packet.link + packet.captured <= self.ring.slot_size();
-        if !fits || packet.captured < packet.len {
+        let taken = if status & STATUS_COPY == 0 {
+            self.copy_from_slot(slot, &packet)
+        } else {
+            self.read_from_queue(packet.len)
+        };
+        let Some((header, data)) = taken else {
             self.truncated += 1;
             return None;
-        }
-        if !ours {
+        };
+        let is_ours = packet.kind <= libc::PACKET_MULTICAST && status & STATUS_VLAN == 0;
+        if !is_ours {
             return None;
         }
-        let header = self.ring.bytes(slot, packet.link - virtio::HEADER_LEN);
-        let header = virtio::Header::decode(header);
-        self.ring.copy_out(slot, packet.link, packet.captured, self.arena.room());
-        let data = self.arena.take();
         let checksum = match header.received_checksum(data.len()) {
             RxChecksum::Unknown if status & STATUS_CHECKSUM_VALID != 0 => RxChecksum::Good,
             checksum => checksum,
         };
         Some(Received { data, gso_size: header.received_gso_size(), checksum })
+    }
+
+    /// What is in the slot, if it is whole.
+    fn copy_from_slot(
+        &mut self,
+        slot: usize,
+        packet: &Descriptor,
+    ) -> Option<(virtio::Header, Bytes)> {
+        let fits = packet.captured <= PACKET_ROOM
+            && packet.link >= virtio::HEADER_LEN
+            && packet.link + packet.captured <= self.ring.slot_size();
+        if !fits || packet.captured < packet.len {
+            return None;
+        }
+        let header = self.ring.bytes(slot, packet.link - virtio::HEADER_LEN);
+        self.ring.copy_out(slot, packet.link, packet.captured, self.arena.room());
+        Some((virtio::Header::decode(header), self.arena.take()))
+    }
+
+    /// The oldest packet of the receive queue, if it is whole. The kernel puts a packet there
+    /// before it hands over the slot that stands for it, in the order of the slots.
+    fn read_from_queue(&mut self, len: usize) -> Option<(virtio::Header, Bytes)> {
+        let room = self.arena.room();
+        let read = (0..ERRORS_MAX).find_map(|_| match sys::read_into(&self.socket, room) {
+            // An error of the time when the interface was down; the packet is still there.
+            Err(Errno::NETDOWN | Errno::INTR) => None,
+            result => Some(result),
+        });
+        let mut data = self.arena.take();
+        if read?.ok()? != virtio::HEADER_LEN + len {
+            return None;
+        }
+        let header = data.split_to(virtio::HEADER_LEN);
+        let header = <[u8; virtio::HEADER_LEN]>::try_from(&header[..]).ok()?;
+        Some((virtio::Header::decode(header), data))
     }
 }
 
@@ -75,6 +118,10 @@ impl RxQueue for PacketRx {
             }
         }
         None
+    }
+
+    fn arrival(&self, now: Instant) -> Instant {
+        clock::arrival(now)
     }
 
     /// Costs a system call.

@@ -1,13 +1,15 @@
 //! AF_PACKET rings over a veth pair, each in a network namespace of its own.
 
-use crate::common::{PATIENCE, Tcp, chunks, ethernet, in_namespace, pattern, receive, run};
+use crate::common::{
+    PATIENCE, Tcp, chunks, ethernet, frame, in_namespace, ipv4, pattern, receive, run,
+};
 use neap_device::{Error, Packet, PacketConfig};
-use neap_stack::device::{Completion, Device, Medium, QueuePair, RxChecksum};
+use neap_stack::device::{Completion, Device, Medium, QueuePair, Received, RxChecksum};
 use neap_stack::frame::{Frame, PartialChecksum};
 use neap_tcp::time::{Instant, Nanos};
 use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
 use rustix::event::epoll;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
@@ -47,6 +49,44 @@ fn super_frame(account: &Arc<TxAccount>) -> Frame {
     let mut frame = ethernet(frame, [0xff; 6], [2; 6]);
     frame.credit = Some(TxCredit::charge(account, CHARGE));
     frame
+}
+
+/// A segment of `len` bytes to everybody on the link, with `seq` to tell it by.
+fn segment(account: &Arc<TxAccount>, seq: u32, len: usize) -> Frame {
+    let tcp = Tcp { from: (OURS, 4000), to: (KERNEL, 5000), seq, ack: 1, flags: 0x10 };
+    let frame = tcp.frame(&[], chunks(&pattern(len), 40_000), 1460);
+    let mut frame = ethernet(frame, [0xff; 6], [2; 6]);
+    frame.credit = Some(TxCredit::charge(account, CHARGE));
+    frame
+}
+
+/// Submits the frames as fast as the ring takes them, until all are sent.
+fn send_all(queue: &mut QueuePair, frames: impl Iterator<Item = Frame>) {
+    let edges = Edges::of(queue);
+    let account = TxAccount::new(Waker::noop().clone());
+    for mut frame in frames {
+        frame.credit = Some(TxCredit::charge(&account, CHARGE));
+        while let Err(back) = queue.tx.submit(frame, Instant::ZERO) {
+            frame = back;
+            frame.credit = None;
+            queue.tx.flush(Instant::ZERO);
+            drain(queue, &edges, &account);
+            frame.credit = Some(TxCredit::charge(&account, CHARGE));
+        }
+    }
+    queue.tx.flush(Instant::ZERO);
+    drain(queue, &edges, &account);
+}
+
+/// The packets of IPv4 that have arrived.
+fn received(queue: &mut QueuePair) -> Vec<Received> {
+    let all = core::iter::from_fn(|| queue.rx.receive(Instant::ZERO));
+    all.filter(|packet| packet.data[12..14] == [8, 0]).collect()
+}
+
+/// The sequence number of a segment that was received.
+fn seq_of(packet: &Received) -> u32 {
+    u32::from_be_bytes(packet.data[38..42].try_into().expect("four bytes"))
 }
 
 /// Edges of the descriptor, as a driver should wait for them.
@@ -134,6 +174,34 @@ fn a_qdisc_that_segments_completes_at_once() {
         }
         queue.tx.flush(Instant::ZERO);
         assert_eq!((queue.tx.reap(Instant::ZERO).frames, account.bytes()), (10, 0));
+    });
+}
+
+#[test]
+fn frames_behind_one_that_a_qdisc_holds_return_their_credits() {
+    in_namespace(|| {
+        veth();
+        // After two frames one class lets nothing pass for a minute; the other holds nothing up.
+        run("tc qdisc add dev pk0 root handle 1: htb default 2");
+        run("tc class add dev pk0 parent 1: classid 1:1 htb rate 80bit burst 1600b cburst 1600b");
+        run("tc class add dev pk0 parent 1: classid 1:2 htb rate 10gbit burst 1mb cburst 1mb");
+        let held = "protocol ip u32 match u32 0x00000001 0xffffffff at 24 flowid 1:1";
+        run(&format!("tc filter add dev pk0 parent 1: {held}"));
+        let mut queue = queue();
+        let edges = Edges::of(&queue);
+        let account = TxAccount::new(Waker::noop().clone());
+        for seq in [1, 1, 1].into_iter().chain(2..130) {
+            queue.tx.submit(segment(&account, seq, 1400), Instant::ZERO).expect("room");
+        }
+        queue.tx.flush(Instant::ZERO);
+        let start = Clock::now();
+        while account.bytes() > u64::from(CHARGE) && start.elapsed() < PATIENCE {
+            let now = Instant::ZERO + start.elapsed().into();
+            queue.tx.reap(now);
+            let next = Duration::from(queue.tx.next_event().since(now));
+            edges.wait(next.min(PATIENCE));
+        }
+        assert_eq!(account.bytes(), u64::from(CHARGE), "one frame is held, and no other");
     });
 }
 
@@ -280,6 +348,74 @@ fn datagrams_of_the_kernel_arrive_once_over_all_queues() {
     });
 }
 
+/// A packet of IP with ports, as it goes over the wire. `next` is the protocol, or the kind of the
+/// extension header.
+fn packet_of(from: SocketAddr, to: SocketAddr, next: u8, options: usize, flags: u16) -> Frame {
+    let ports = [from.port().to_be_bytes(), to.port().to_be_bytes(), [0; 2], [0; 2]].concat();
+    let (header, kind) = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut header = ipv4(next, from, to, options + ports.len()).to_vec();
+            header[0] += options as u8 / 4;
+            header[6..8].copy_from_slice(&flags.to_be_bytes());
+            header.resize(20 + options, 1);
+            (header, [8, 0])
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut header = vec![0x60, 0, 0, 0, 0, ports.len() as u8, next, 64];
+            header.extend(from.octets());
+            header.extend(to.octets());
+            (header, [0x86, 0xdd])
+        }
+        _ => panic!("two families"),
+    };
+    let mut frame = frame(&header, chunks(&ports, 100));
+    let ethernet = frame.headers.prepend(14);
+    ethernet[..6].copy_from_slice(&[0xff; 6]);
+    ethernet[6..12].copy_from_slice(&[2; 6]);
+    ethernet[12..].copy_from_slice(&kind);
+    frame.link_len = 14;
+    frame
+}
+
+#[test]
+fn packets_come_to_the_queue_that_the_stack_computes() {
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let config = PacketConfig { queues: 3, ..PacketConfig::new("pk1") };
+        let (mut device, _) = open(&config);
+        let steering = device.steering.take().expect("of several queues");
+        let mut per_queue = [0; 3];
+        let mut expect = |frame: Frame, from: SocketAddr, to: SocketAddr| {
+            send_all(&mut sender, core::iter::once(frame));
+            let at = steering.queue_of(to, from);
+            for (index, queue) in device.queues.iter_mut().enumerate() {
+                let count = core::iter::from_fn(|| queue.rx.receive(Instant::ZERO)).count();
+                assert_eq!(count, usize::from(index == at), "{from} to {to} at {index}");
+            }
+            per_queue[at] += 1;
+        };
+        for n in 0..40u16 {
+            let v4 = |host: u8, port| SocketAddr::new([10, 3, n as u8, host].into(), port);
+            let v6 = |host, port| SocketAddr::new([0xfd00, n, 5, 0, 0, 7, 0, host].into(), port);
+            let (from, to) = (v4(1, 40_000 + 2 * n), v4(2, 443));
+            expect(packet_of(from, to, TCP, 0, 0x4000), from, to);
+            expect(packet_of(from, to, UDP, 8, 0), from, to);
+            let (no_from, no_to) = (v4(1, 0), v4(2, 0));
+            expect(packet_of(from, to, TCP, 0, 0x2000), no_from, no_to);
+            expect(packet_of(from, to, UDP, 0, 100), no_from, no_to);
+            expect(packet_of(from, to, 1, 0, 0), no_from, no_to);
+            let (from, to) = (v6(1, 40_000 + 2 * n), v6(2, 443));
+            expect(packet_of(from, to, TCP, 0, 0), from, to);
+            expect(packet_of(from, to, UDP, 0, 0), from, to);
+            expect(packet_of(from, to, 44, 0, 0), v6(1, 0), v6(2, 0));
+        }
+        assert!(per_queue.iter().all(|&count| count > 40), "{per_queue:?}");
+    });
+}
+
 #[test]
 fn a_ring_that_overflows_counts_its_drops() {
     in_namespace(|| {
@@ -301,6 +437,96 @@ fn a_ring_that_overflows_counts_its_drops() {
         assert!((8..40).contains(&got), "{got}");
         assert_eq!(receiver.rx.drops(), 40 - got);
         assert_eq!(receiver.rx.drops(), 40 - got, "asking does not forget");
+    });
+}
+
+#[test]
+fn a_burst_of_two_thousand_small_packets_fits_the_ring() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        send_all(&mut sender, (0..2000).map(|seq| segment(&account, seq, 10)));
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..2000), "{} packets", packets.len());
+        assert_eq!(receiver.rx.drops(), 0);
+    });
+}
+
+#[test]
+fn packets_larger_than_a_slot_keep_their_place_among_small_ones() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        let len = |seq: u32| [10, 60_000, 1460, 3000][seq as usize % 4];
+        send_all(&mut sender, (0..100).map(|seq| segment(&account, seq, len(seq))));
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..100), "{} packets", packets.len());
+        for (seq, packet) in (0..).zip(&packets) {
+            assert_eq!(packet.data[54..], pattern(len(seq)), "segment {seq}");
+            assert_eq!(packet.gso_size, if len(seq) > 1460 { 1460 } else { 0 });
+        }
+    });
+}
+
+#[test]
+fn a_packet_for_which_the_queue_has_no_room_is_a_counted_drop() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let config = PacketConfig {
+            rx_queue_bytes: 300_000,
+            rx_slot_bytes: Some(2048),
+            ..PacketConfig::new("pk1")
+        };
+        let mut receiver = open(&config).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        for round in 1..=3 {
+            send_all(&mut sender, (0..20).map(|seq| segment(&account, seq, 60_000)));
+            send_all(&mut sender, (20..30).map(|seq| segment(&account, seq, 10)));
+            let packets = received(&mut receiver);
+            let whole = packets.len() as u32 - 10;
+            assert!((1..20).contains(&whole), "{whole}");
+            assert!(packets.iter().map(seq_of).eq((0..whole).chain(20..30)), "round {round}");
+            assert_eq!(receiver.rx.drops(), u64::from(20 - whole) * round);
+        }
+    });
+}
+
+#[test]
+fn large_slots_need_no_queue() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let config = PacketConfig {
+            rx_slots: 32,
+            rx_slot_bytes: Some(69_632),
+            rx_queue_bytes: 0,
+            ..PacketConfig::new("pk1")
+        };
+        let mut receiver = open(&config).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        send_all(&mut sender, (0..30).map(|seq| segment(&account, seq, 60_000)));
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..30), "{} packets", packets.len());
+        assert_eq!(receiver.rx.drops(), 0);
+    });
+}
+
+#[test]
+fn a_large_packet_outlives_an_error_of_the_socket() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        send_all(&mut sender, (0..3).map(|seq| segment(&account, seq, 60_000)));
+        run("ip link set pk1 down");
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..3), "{} packets", packets.len());
     });
 }
 

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
@@ -46,6 +47,32 @@ fn a_datagram_of_the_kernel_arrives() {
             assert_eq!(packet.checksum, RxChecksum::Partial(place));
         }
         assert_eq!(queue.rx.drops(), 0);
+    });
+}
+
+#[test]
+fn datagrams_beyond_the_queue_of_the_device_are_counted() {
+    const SENT: u64 = 3000;
+    in_namespace(|| {
+        // No packet but the datagrams is sent to the device.
+        let no_v6 = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        no_v6.expect("a setting of the namespace");
+        let Device { queues, monitor, .. } =
+            open(&TunConfig { queue_packets: Some(500), ..TunConfig::default() });
+        let (mut queues, mut monitor) = (queues, monitor.expect("a monitor"));
+        let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
+        let overflow = || {
+            for _ in 0..SENT {
+                socket.send_to(b"lost", (OURS, 7)).expect("send");
+            }
+        };
+        for round in 1..=2 {
+            overflow();
+            let all = core::iter::from_fn(|| queues[0].rx.receive(Instant::ZERO));
+            let got = all.filter(|packet| packet.data[9] == 17).count() as u64;
+            assert!(got < SENT, "{got} fit");
+            assert_eq!(monitor.lost_before_queues(), round * (SENT - got));
+        }
     });
 }
 
@@ -230,5 +257,101 @@ fn a_descriptor_with_packet_information_is_refused() {
             text.contains("packet information in front") && text.contains("IFF_NO_PI"),
             "{text}"
         );
+    });
+}
+
+/// The length of a queue towards a device, and the packets that found it full.
+fn queue(name: &str) -> (u32, u64) {
+    let output = Command::new("ip").args(["-s", "link", "show", "dev", name]).output();
+    let text = String::from_utf8(output.expect("ip").stdout).expect("text");
+    let (_, after) = text.split_once(" qlen ").expect("a length");
+    let len = after.split_whitespace().next().expect("a length").parse().expect("a number");
+    // bytes, packets, errors, dropped
+    let (_, sent) = text.split_once("TX:").expect("what was sent");
+    let counts = sent.lines().nth(1).expect("counts").split_whitespace();
+    (len, counts.map(|count| count.parse().expect("a number")).nth(3).expect("drops"))
+}
+
+#[test]
+fn a_burst_waits_in_the_kernel_until_it_is_read() {
+    in_namespace(|| {
+        const BURST: u32 = 3000;
+        let cases = [(TunConfig::default().queue_packets, 4096, false), (None, 500, true)];
+        for (queue_packets, len, has_drops) in cases {
+            let name = format!("burst{len}");
+            let config =
+                TunConfig { name: Some(name.clone()), queue_packets, ..TunConfig::default() };
+            let mut rx = only_queue(open(&config)).rx;
+            let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
+            for number in 0..BURST {
+                socket.send_to(&number.to_be_bytes(), (OURS, 7)).expect("send");
+            }
+            let (got_len, drops) = queue(&name);
+            assert_eq!((got_len, drops > 0), (len, has_drops), "{drops} drops");
+            let mut next = 0;
+            while next < BURST - u32::try_from(drops).expect("at most all") {
+                let packet = receive(&mut *rx, |p| p.data[0] == 0x45 && p.data[9] == 17);
+                assert_eq!(packet.data[28..], next.to_be_bytes(), "in order");
+                next += 1;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_longer_queue_stays_and_a_length_out_of_range_is_refused() {
+    in_namespace(|| {
+        run("ip tuntap add dev long0 mode tun vnet_hdr");
+        run("ip link set dev long0 txqueuelen 9000");
+        let of = |queue_packets| TunConfig {
+            name: Some("long0".into()),
+            queue_packets,
+            ..TunConfig::default()
+        };
+        for packets in [None, Some(1), Some(4096), Some(9000)] {
+            Tun::open(&of(packets)).expect("joined");
+            assert_eq!(queue("long0").0, 9000);
+        }
+        Tun::open(&of(Some(9001))).expect("joined");
+        assert_eq!(queue("long0").0, 9001);
+        for packets in [0, 65_537] {
+            let error = Tun::open(&of(Some(packets))).expect_err("out of range").to_string();
+            assert_eq!(error, format!("queue_packets is {packets}, it must be 1 to 65536"));
+        }
+    });
+}
+
+#[test]
+fn without_the_right_the_queue_keeps_its_length() {
+    in_namespace(|| {
+        run("ip tuntap add dev user0 mode tun vnet_hdr");
+        let before = queue("user0").0;
+        without_capabilities(|| {
+            let config = TunConfig { name: Some("user0".into()), ..TunConfig::default() };
+            Tun::open(&config).expect("a device without an owner is everybody's");
+        });
+        assert_eq!(queue("user0").0, before);
+    });
+}
+
+/// Runs `test` in a thread without any capability, whose user may open `/dev/net/tun`.
+fn without_capabilities(test: impl FnOnce() + Send) {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // `_LINUX_CAPABILITY_VERSION_3`, which has two sets of three words.
+            let header = Header { version: 0x2008_0522, pid: 0 };
+            let none = [0_u32; 6];
+            // SAFETY: the kernel reads the two structures, which outlive the call.
+            let result =
+                unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) };
+            assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+            test();
+        });
+        thread.join().expect("no panic");
     });
 }

@@ -1,6 +1,6 @@
 //! UDP sockets.
 
-use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
+use super::waiting::{Caller, READ_READY, WRITE_READY, WaitMode};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::{hop_limit, socket_error};
@@ -12,7 +12,6 @@ use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
 use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::UdpOptions;
-use neap_stack::wait::Drive;
 use neap_tcp::time::Rate;
 use std::fmt;
 use std::io;
@@ -34,7 +33,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// A datagram to be sent to `peer`.
+    /// Makes a datagram that is to be sent to `peer`.
     pub fn new(data: impl Into<Bytes>, peer: SocketAddr) -> Self {
         Self { data: data.into(), peer, local: None }
     }
@@ -100,7 +99,7 @@ impl UdpSocket {
     }
 
     fn show(&self, address: SocketAddr) -> SocketAddr {
-        if self.is_v6 { mapped::to_v6(address) } else { address }
+        mapped::show(address, self.is_v6)
     }
 
     /// An address that the application gave, as the stack knows it.
@@ -123,7 +122,7 @@ impl UdpSocket {
         self.handle.connect(Some(self.canonical(remote))).map_err(socket_error)
     }
 
-    /// The peer that [`connect`](Self::connect) fixed.
+    /// Returns the peer that [`connect`](Self::connect) fixed.
     ///
     /// # Errors
     /// `NotConnected`.
@@ -191,20 +190,14 @@ impl UdpSocket {
         &self,
         interest: Ready,
         timeout: &AtomicU64,
-        mut attempt: impl FnMut() -> Result<T, SocketError>,
+        attempt: impl FnMut() -> Result<T, SocketError>,
     ) -> Result<T, SocketError> {
-        if self.wait_mode.nonblocking.load(Relaxed) {
-            return match attempt() {
-                Err(SocketError::WouldBlock) => {
-                    self.engine.look_in(0);
-                    attempt()
-                }
-                done => done,
-            };
-        }
-        let deadline = WaitMode::deadline(timeout);
-        let block = &SocketError::WouldBlock;
-        wait(&self.engine, &self.handle, interest, deadline, block, attempt)
+        Caller { engine: &self.engine, source: &self.handle, mode: &self.wait_mode }.wait_for(
+            interest,
+            Some(timeout),
+            &SocketError::WouldBlock,
+            attempt,
+        )
     }
 
     /// Copies what fits.
@@ -336,14 +329,11 @@ impl UdpSocket {
         self.handle.buffers()
     }
 
-    /// `IP_TTL`, of a socket of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
         let is_v4 = self.handle.local_addr().is_ipv4();
         let (v4, v6) = self.handle.hop_limits();
-        Ok(match if is_v4 { v4 } else { v6 } {
-            0 => self.engine.stack.default_hop_limit(is_v4).into(),
-            hops => hops.into(),
-        })
+        Ok(self.engine.stack.hop_limit(if is_v4 { v4 } else { v6 }, is_v4).into())
     }
 
     /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS`.

@@ -1,7 +1,7 @@
 //! Listening sockets.
 
 use super::stream::TcpStream;
-use super::waiting::{READ_READY, WaitMode, wait};
+use super::waiting::{Caller, READ_READY, WaitMode};
 use crate::engine::Engine;
 use crate::error::{hop_limit, option_error, socket_error};
 use crate::resolver::ToAddrs;
@@ -11,9 +11,7 @@ use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::ListenOptions;
-use neap_stack::wait::Drive;
 use neap_tcp::options::SocketOption;
-use neap_tcp::time::Instant;
 use std::fmt;
 use std::io;
 use std::iter::FusedIterator;
@@ -89,20 +87,10 @@ impl TcpListener {
     /// `WouldBlock` in non-blocking mode if no connection waits; `ConnectionAborted` when the stack
     /// was dropped; `NetworkDown` when the device that the listener was reached through is gone.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let attempt = || self.handle.accept();
-        let block = &SocketError::WouldBlock;
-        let accepted = if self.wait_mode.nonblocking.load(Relaxed) {
-            match attempt() {
-                Err(SocketError::WouldBlock) => {
-                    self.engine.look_in(0);
-                    attempt()
-                }
-                done => done,
-            }
-        } else {
-            wait(&self.engine, &self.handle, READ_READY, Instant::FAR_FUTURE, block, attempt)
-        };
-        let (handle, _) = accepted.map_err(socket_error)?;
+        let (handle, _) =
+            Caller { engine: &self.engine, source: &self.handle, mode: &self.wait_mode }
+                .wait_for(READ_READY, None, &SocketError::WouldBlock, || self.handle.accept())
+                .map_err(socket_error)?;
         self.stream(handle)
     }
 
@@ -144,7 +132,7 @@ impl TcpListener {
 
     fn shown_addr(&self) -> SocketAddr {
         let address = self.handle.local_addr();
-        if self.is_v6 { mapped::to_v6(address) } else { address }
+        mapped::show(address, self.is_v6)
     }
 
     /// Sets an option of connections that are accepted from now on; those that wait to be accepted
@@ -156,13 +144,10 @@ impl TcpListener {
         self.handle.set_option(option).map_err(option_error)
     }
 
-    /// `IP_TTL`, of a listener of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
-        let default = || self.engine.stack.default_hop_limit(self.handle.local_addr().is_ipv4());
-        Ok(match self.handle.options().hop_limit {
-            0 => default().into(),
-            hops => hops.into(),
-        })
+        let is_v4 = self.handle.local_addr().is_ipv4();
+        Ok(self.engine.stack.hop_limit(self.handle.options().hop_limit, is_v4).into())
     }
 
     /// Sets `IP_TTL` and `IPV6_UNICAST_HOPS` of connections that are accepted from now on.

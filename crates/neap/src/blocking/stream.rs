@@ -1,6 +1,6 @@
 //! TCP connections.
 
-use super::waiting::{READ_READY, WRITE_READY, WaitMode, wait};
+use super::waiting::{Caller, READ_READY, WRITE_READY, WaitMode};
 use crate::clock;
 use crate::condition::IsReady;
 use crate::engine::Engine;
@@ -164,7 +164,7 @@ impl TcpStream {
     }
 
     fn show(&self, address: SocketAddr) -> SocketAddr {
-        if self.is_v6 { mapped::to_v6(address) } else { address }
+        mapped::show(address, self.is_v6)
     }
 
     pub(crate) fn handle(&self) -> &TcpHandle {
@@ -180,18 +180,14 @@ impl TcpStream {
         interest: Ready,
         timeout: &AtomicU64,
         would_block: &E,
-        mut attempt: impl FnMut() -> Result<T, E>,
+        attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.wait_mode.nonblocking.load(Relaxed) {
-            let done = attempt();
-            if matches!(&done, Err(refused) if refused == would_block) {
-                self.engine.look_in(self.handle.shard());
-                return attempt();
-            }
-            return done;
-        }
-        let deadline = WaitMode::deadline(timeout);
-        wait(&self.engine, &self.handle, interest, deadline, would_block, attempt)
+        Caller { engine: &self.engine, source: &self.handle, mode: &self.wait_mode }.wait_for(
+            interest,
+            Some(timeout),
+            would_block,
+            attempt,
+        )
     }
 
     fn count_written(&self, bytes: usize) {
@@ -459,13 +455,10 @@ impl TcpStream {
         Ok(self.options().linger.map(Into::into))
     }
 
-    /// `IP_TTL`, of a connection of IPv6 `IPV6_UNICAST_HOPS`: hops that a packet may take.
+    /// Returns how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
     pub fn ttl(&self) -> io::Result<u32> {
-        let default = || self.engine.stack.default_hop_limit(self.handle.remote_addr().is_ipv4());
-        Ok(match self.options().hop_limit {
-            0 => default().into(),
-            hops => hops.into(),
-        })
+        let is_v4 = self.handle.remote_addr().is_ipv4();
+        Ok(self.engine.stack.hop_limit(self.options().hop_limit, is_v4).into())
     }
 
     /// Sets how many hops a packet may take (`IP_TTL`, of IPv6 `IPV6_UNICAST_HOPS`).
@@ -513,7 +506,7 @@ impl TcpStream {
     /// Closes the connection for this handle and for all its clones. What was written before is
     /// still sent, and the FIN after it; but data that nobody has read resets the connection, as in
     /// Linux. Clones read the end of the stream from now on, and their writes fail with
-    /// `BrokenPipe`. To drop a handle closes nothing as long as there is another clone.
+    /// `BrokenPipe`. Dropping a handle closes nothing while there is another clone.
     ///
     /// With [`SO_LINGER`](Self::set_linger) set to a time, the call waits until the peer has
     /// acknowledged everything, in non-blocking mode too; with a linger time of zero it resets the

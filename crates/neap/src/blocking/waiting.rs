@@ -24,7 +24,7 @@ pub(crate) struct WaitMode {
 }
 
 impl WaitMode {
-    pub(crate) fn deadline(timeout: &AtomicU64) -> Instant {
+    fn deadline(timeout: &AtomicU64) -> Instant {
         match timeout.load(Relaxed) {
             0 => Instant::FAR_FUTURE,
             nanos => clock::now() + Nanos(nanos),
@@ -53,8 +53,38 @@ impl WaitMode {
     }
 }
 
-/// Tries until the call does not refuse for want of readiness, or the time is over.
-pub(crate) fn wait<T, E: Clone + PartialEq>(
+/// A socket and the way in which its calls wait.
+pub(crate) struct Caller<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) source: &'a dyn Source,
+    pub(crate) mode: &'a WaitMode,
+}
+
+impl Caller<'_> {
+    /// Tries until `attempt` answers something else than `would_block`, or `timeout` is over. In
+    /// non-blocking mode it takes in what has arrived, and tries once more.
+    pub(crate) fn wait_for<T, E: Clone + PartialEq>(
+        &self,
+        interest: Ready,
+        timeout: Option<&AtomicU64>,
+        would_block: &E,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if !self.mode.nonblocking.load(Relaxed) {
+            let deadline = timeout.map_or(Instant::FAR_FUTURE, WaitMode::deadline);
+            return wait(self.engine, self.source, interest, deadline, would_block, attempt);
+        }
+        match attempt() {
+            Err(refused) if refused == *would_block => {
+                self.engine.look_in(self.source.shard());
+                attempt()
+            }
+            done => done,
+        }
+    }
+}
+
+fn wait<T, E: Clone + PartialEq>(
     engine: &Engine,
     source: &dyn Source,
     interest: Ready,

@@ -1,15 +1,15 @@
 //! The task that drives a shard.
 
 use crate::clock;
-use crate::driver::{Driver, Sleeper};
+use crate::driver::{Driver, Follower};
 use crate::engine::Engine;
+use crate::sleeper::Sleeper;
 use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use neap_stack::stack::Why;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::task::Waker;
 
 /// Makes sure that a task drives the shard, or the worker if the runtime of that task has ended.
 ///
@@ -70,19 +70,24 @@ impl Task {
                 }
                 Some((next, _)) => {
                     self.set.get_ref().0.wake_at(next, now);
-                    self.engine.driver(self.shard).expect_task(next);
+                    self.driver().expect_task(next);
                     None
                 }
-                None => match Follower::new(self.driver()) {
-                    Some(follower) => Some(follower),
-                    None => continue,
-                },
+                None => {
+                    // Who leaves rings the bell of the shard, which is in the set.
+                    let follower = self.driver().follow(self.driver().waker());
+                    if !self.driver().is_led() {
+                        follower.take_up();
+                        continue;
+                    }
+                    Some(follower)
+                }
             };
-            // The set tells of what comes after it was found empty, once.
+            // The set tells of what comes after its events were taken, once.
             let Ok(mut guard) = self.set.readable().await else { return };
             guard.clear_ready();
-            drop(follower);
-            while self.driver().drain(&self.set.get_ref().0) {}
+            self.driver().note(self.set.get_ref().0.take_events());
+            follower.into_iter().for_each(Follower::take_up);
         }
     }
 }
@@ -90,27 +95,5 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.driver().end_task();
-    }
-}
-
-/// A follower, while somebody else leads: the shard's kick tells that he has left.
-struct Follower<'a> {
-    driver: &'a Driver,
-    waker: Waker,
-}
-
-impl<'a> Follower<'a> {
-    /// `None` if nobody leads any more.
-    fn new(driver: &'a Driver) -> Option<Self> {
-        let waker = driver.waker();
-        driver.follow(waker.clone());
-        let follower = Self { driver, waker };
-        driver.is_held().then_some(follower)
-    }
-}
-
-impl Drop for Follower<'_> {
-    fn drop(&mut self) {
-        self.driver.unfollow(&self.waker);
     }
 }

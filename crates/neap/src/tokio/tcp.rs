@@ -74,7 +74,7 @@ impl TcpStream {
         }
     }
 
-    /// Goes on under tokio with a stream that nobody else holds; it becomes non-blocking.
+    /// Makes a stream for tokio of a blocking one that nobody else holds. It becomes non-blocking.
     ///
     /// # Errors
     /// `Other` outside of a runtime, or if the process has no descriptors left.
@@ -85,33 +85,33 @@ impl TcpStream {
         Ok(Self { socket, reads, writes })
     }
 
-    /// The socket itself, in non-blocking mode: options, addresses, figures.
+    /// Returns the socket itself, which is in non-blocking mode: options, addresses, figures.
     pub fn get_ref(&self) -> &blocking::TcpStream {
         &self.socket
     }
 
-    /// The socket as a blocking one. It stays non-blocking until
+    /// Returns the socket as a blocking one. It stays non-blocking until
     /// [`set_nonblocking`](crate::TcpStream::set_nonblocking) says otherwise.
     pub fn into_blocking(self) -> blocking::TcpStream {
         self.socket
     }
 
-    /// The own address and port.
+    /// Returns the own address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The peer's address and port.
+    /// Returns the peer's address and port.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// `SO_ERROR`: the pending error, once.
+    /// Takes the pending error (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket.take_error()
     }
 
-    /// `TCP_NODELAY`.
+    /// Returns `TCP_NODELAY`.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket.nodelay()
     }
@@ -121,7 +121,7 @@ impl TcpStream {
         self.socket.set_nodelay(nodelay)
     }
 
-    /// `SO_LINGER`.
+    /// Returns `SO_LINGER`.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         self.socket.linger()
     }
@@ -209,29 +209,25 @@ impl TcpStream {
 
     /// Waits until there is data, the end of the stream, or an error.
     pub async fn readable(&self) -> io::Result<()> {
-        let handle = self.socket.handle();
-        self.reads.wait(handle, || self.reads.is_ready(handle)).await
+        self.reads.ready(self.socket.handle()).await
     }
 
     /// Waits until a writer may be woken: a third of the send buffer is free, and less than half of
     /// the low-water mark is unsent.
     pub async fn writable(&self) -> io::Result<()> {
-        let handle = self.socket.handle();
-        self.writes.wait(handle, || self.writes.is_ready(handle)).await
+        self.writes.ready(self.socket.handle()).await
     }
 
     /// Does what [`readable`](Self::readable) does, for `poll` functions. The task that asked last
     /// is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let handle = self.socket.handle();
-        self.reads.poll(cx, handle, || self.reads.is_ready(handle))
+        self.reads.poll_ready(cx, self.socket.handle())
     }
 
     /// Does what [`writable`](Self::writable) does, for `poll` functions. The task that asked last
     /// is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let handle = self.socket.handle();
-        self.writes.poll(cx, handle, || self.writes.is_ready(handle))
+        self.writes.poll_ready(cx, self.socket.handle())
     }
 
     /// Copies received bytes and leaves them.
@@ -256,7 +252,7 @@ impl TcpStream {
         }
         let handle = self.socket.handle();
         let acked = Direction::new(Bits::ALL_ACKED);
-        let wait = acked.wait(handle, || acked.is_ready(handle));
+        let wait = acked.ready(handle);
         if ::tokio::time::timeout(linger.into(), wait).await.is_err() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -347,12 +343,12 @@ pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 macro_rules! addresses {
     ($($half:ty)+) => {$(
         impl $half {
-            /// The own address and port.
+            /// Returns the own address and port.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
                 self.as_ref().local_addr()
             }
 
-            /// The peer's address and port.
+            /// Returns the peer's address and port.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 self.as_ref().peer_addr()
             }
@@ -588,7 +584,8 @@ impl TcpListener {
         .await
     }
 
-    /// Goes on under tokio with a listener that nobody else holds; it becomes non-blocking.
+    /// Makes a listener for tokio of a blocking one that nobody else holds. It becomes
+    /// non-blocking.
     ///
     /// # Errors
     /// `Other` outside of a runtime, or if the process has no descriptors left.
@@ -603,7 +600,7 @@ impl TcpListener {
         &self.socket
     }
 
-    /// The socket as a blocking one. It stays non-blocking until
+    /// Returns the socket as a blocking one. It stays non-blocking until
     /// [`set_nonblocking`](crate::TcpListener::set_nonblocking) says otherwise.
     pub fn into_blocking(self) -> blocking::TcpListener {
         self.socket

@@ -52,7 +52,7 @@ impl UdpSocket {
         .await
     }
 
-    /// Goes on under tokio with a socket that nobody else holds; it becomes non-blocking.
+    /// Makes a socket for tokio of a blocking one that nobody else holds. It becomes non-blocking.
     ///
     /// # Errors
     /// `Other` outside of a runtime, or if the process has no descriptors left.
@@ -269,47 +269,43 @@ impl UdpSocket {
 
     /// Waits until there is a datagram, or an error.
     pub async fn readable(&self) -> io::Result<()> {
-        let handle = self.socket.handle();
-        self.reads.wait(handle, || self.reads.is_ready(handle)).await
+        self.reads.ready(self.socket.handle()).await
     }
 
     /// Waits until a datagram may be sent, or there is an error.
     pub async fn writable(&self) -> io::Result<()> {
-        let handle = self.socket.handle();
-        self.writes.wait(handle, || self.writes.is_ready(handle)).await
+        self.writes.ready(self.socket.handle()).await
     }
 
     /// Does what [`readable`](Self::readable) does, for `poll` functions. The task that asked last
     /// is woken.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let handle = self.socket.handle();
-        self.reads.poll(cx, handle, || self.reads.is_ready(handle))
+        self.reads.poll_ready(cx, self.socket.handle())
     }
 
     /// Does what [`writable`](Self::writable) does, for `poll` functions. The task that asked last
     /// is woken.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let handle = self.socket.handle();
-        self.writes.poll(cx, handle, || self.writes.is_ready(handle))
+        self.writes.poll_ready(cx, self.socket.handle())
     }
 
-    /// The socket itself, in non-blocking mode: options and buffers.
+    /// Returns the socket itself, which is in non-blocking mode: options and buffers.
     pub fn get_ref(&self) -> &blocking::UdpSocket {
         &self.socket
     }
 
-    /// The socket as a blocking one. It stays non-blocking until
+    /// Returns the socket as a blocking one. It stays non-blocking until
     /// [`set_nonblocking`](crate::UdpSocket::set_nonblocking) says otherwise.
     pub fn into_blocking(self) -> blocking::UdpSocket {
         self.socket
     }
 
-    /// The own address and port.
+    /// Returns the own address and port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The peer that [`connect`](Self::connect) fixed.
+    /// Returns the peer that [`connect`](Self::connect) fixed.
     ///
     /// # Errors
     /// `NotConnected`.
@@ -330,7 +326,7 @@ impl UdpSocket {
         self.socket.set_ttl(ttl)
     }
 
-    /// `SO_ERROR`: the pending error, once.
+    /// Takes the pending error (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket.take_error()
     }

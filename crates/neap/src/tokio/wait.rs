@@ -127,11 +127,25 @@ impl Direction {
         poll_fn(|cx| self.attempt(cx, source, &mut attempt, |waker| place.take(waker))).await
     }
 
+    /// Waits until the socket is ready.
+    pub(super) async fn ready(&self, source: &impl Source) -> io::Result<()> {
+        self.wait(source, || self.is_ready(source)).await
+    }
+
+    /// As [`ready`](Self::ready), for `poll` functions.
+    pub(super) fn poll_ready(
+        &self,
+        cx: &mut Context<'_>,
+        source: &impl Source,
+    ) -> Poll<io::Result<()>> {
+        self.poll(cx, source, || self.is_ready(source))
+    }
+
     /// Whether it is ready now; a readiness that is not there is refused as a call would be.
-    pub(super) fn is_ready(&self, source: &impl Source) -> std::io::Result<()> {
+    fn is_ready(&self, source: &impl Source) -> io::Result<()> {
         match source.readiness().bits().intersects(self.interest) {
             true => Ok(()),
-            false => Err(std::io::ErrorKind::WouldBlock.into()),
+            false => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 }
@@ -196,8 +210,8 @@ pub(super) async fn async_io<T>(
     wait.direction.wait(source, || try_io(source, interest, &mut f)).await
 }
 
-impl<T> Outcome for std::io::Result<T> {
+impl<T> Outcome for io::Result<T> {
     fn must_wait(&self) -> bool {
-        matches!(self, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        matches!(self, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }

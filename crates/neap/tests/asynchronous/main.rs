@@ -11,6 +11,7 @@ mod http_server;
 
 mod events;
 mod http;
+mod idle;
 mod names;
 mod sockets;
 

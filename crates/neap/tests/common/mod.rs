@@ -277,3 +277,30 @@ pub(crate) fn expect_nothing_below(stack: &Stack) {
         |left| *left == (0, 0),
     );
 }
+
+/// Times that threads of this process were woken after they had slept, the calling thread excepted.
+fn wake_ups() -> u64 {
+    let of_thread = |thread: std::path::PathBuf| {
+        // A thread that ends meanwhile counts for nothing.
+        let status = std::fs::read_to_string(thread.join("status")).unwrap_or_default();
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.map_or(0, |count| count.trim().parse::<u64>().expect("a number"))
+    };
+    let own = std::fs::canonicalize("/proc/thread-self").expect("a thread");
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    let threads = threads.map(|thread| thread.expect("a thread").path());
+    threads.filter(|thread| thread.file_name() != own.file_name()).map(of_thread).sum()
+}
+
+/// Waits until all other threads sleep, and then fails if one is woken within two seconds. The
+/// first wait is longer than the retransmission timer of a SYN, which goes off once more than it is
+/// needed.
+pub(crate) fn expect_that_nothing_wakes() {
+    let within = |window: Duration| {
+        let before = wake_ups();
+        thread::sleep(window);
+        wake_ups() - before
+    };
+    eventually(|| within(Duration::from_millis(1200)), |woken| *woken == 0);
+    assert_eq!(within(Duration::from_secs(2)), 0, "wake-ups of a stack with nothing to do");
+}

@@ -196,3 +196,53 @@ fn requests_and_replies_of_one_byte() {
         }
     });
 }
+
+/// Packets that found the queue towards the device full.
+fn lost_in_the_ring(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/net/dev").expect("the devices");
+    let line =
+        text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
+    // Eight figures of what was received; then bytes, packets, errors and drops.
+    let field = line.expect("the device").split_whitespace().nth(11).expect("a figure");
+    field.parse().expect("a number")
+}
+
+#[test]
+fn a_hundred_flows_that_the_kernel_sends_lose_nothing_in_the_ring() {
+    const FLOWS: u64 = 100;
+    const LEN: u64 = 8 << 20;
+    in_namespace(|| {
+        let stack = Family::V4.stack();
+        let pairs: Vec<_> = (0..FLOWS).map(|_| Family::V4.pair(&stack)).collect();
+        let poller = neap::Poller::new().expect("a poller");
+        for (number, (ours, _)) in pairs.iter().enumerate() {
+            ours.set_nonblocking(true).expect("an option");
+            poller.add(ours, number as u64, neap::Events::IN).expect("a new socket");
+        }
+        thread::scope(|scope| {
+            // All send at once, from few threads.
+            for share in pairs.chunks(25) {
+                scope.spawn(move || {
+                    let data = vec![0; 1 << 20];
+                    for _ in 0..LEN >> 20 {
+                        for (_, theirs) in share {
+                            (&*theirs).write_all(&data).expect("write");
+                        }
+                    }
+                });
+            }
+            let (mut left, mut events) = (FLOWS * LEN, Vec::new());
+            let mut buf = vec![0; 256 << 10];
+            while left > 0 {
+                poller.wait(&mut events, None).expect("wait");
+                for event in &events {
+                    match (&pairs[event.token as usize].0).read(&mut buf) {
+                        Ok(read) => left -= read as u64,
+                        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                    }
+                }
+            }
+        });
+        assert_eq!(lost_in_the_ring("t0"), 0);
+    });
+}

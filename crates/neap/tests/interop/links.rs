@@ -8,11 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use neap::Stack;
-use neap::device::{Packet, PacketConfig};
+use neap::device::{Packet, PacketConfig, TunConfig};
+use neap::info::{InterfaceInfo, IpCounter};
 use neap::net::Neighbor;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::common::{Family, Pattern, expect_end, in_namespace, run};
+use crate::network::exchange;
 
 /// Another network namespace, which ends when this is dropped or the test ends.
 pub(crate) struct Elsewhere {
@@ -304,5 +306,75 @@ fn requests_and_replies_over_ethernet() {
         }
         ours.shutdown(Shutdown::Write).expect("shutdown");
         kernel.join().expect("the kernel's end");
+    });
+}
+
+/// Connections of both directions over two queues: the kernel's fan-out and the stack agree on
+/// their shards.
+#[test]
+fn no_packet_is_handed_from_one_shard_to_another() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let there = Elsewhere::new();
+            veth(&there);
+            there.run(|| add_address("v1", &family.cidr(family.kernel())));
+            let config = PacketConfig { queues: 2, ..PacketConfig::new("v0") };
+            let device = Packet::open(&config).expect("a device").into_device();
+            let address = family.cidr(family.ours());
+            let stack = Stack::builder().device(device).address(address).build().expect("a stack");
+            talk_both_ways(&stack, family, &there);
+            drop(stack);
+            run("ip link del v0");
+        }
+    });
+}
+
+/// Opens 32 connections each way, with a few bytes on each, and looks at the counter.
+fn talk_both_ways(stack: &Stack, family: Family, there: &Elsewhere) {
+    let far = there.run(|| TcpListener::bind((family.kernel(), 0)).expect("bind"));
+    let far_address = far.local_addr().expect("an address");
+    let (near, near_address) = family.listener(stack);
+    let mut pairs = Vec::new();
+    for _ in 0..32 {
+        let ours = neap::TcpStream::connect(stack, far_address).expect("connect");
+        pairs.push((ours, far.accept().expect("accept").0));
+        let theirs = there.run(|| TcpStream::connect(near_address).expect("connect"));
+        pairs.push((near.accept().expect("accept").0, theirs));
+    }
+    for (ours, theirs) in &mut pairs {
+        exchange(ours, theirs, 10_000);
+    }
+    let host = stack.host();
+    assert_eq!(host.ip_counter(IpCounter::CrossShard), 0);
+    let frames = |interface: &InterfaceInfo| interface.ports.iter().map(|port| port.frames).min();
+    let least = host.interfaces().iter().filter_map(frames).min();
+    assert!(least.is_some_and(|frames| frames > 50), "both queues are used: {least:?}");
+}
+
+/// The kernel gives a packet of a multi-queue TUN to the queue that its flow was last sent by. Only
+/// the first answer comes earlier than the kernel notes that (`tun_flow_update`).
+#[test]
+fn a_tun_of_two_queues_hands_only_first_answers_to_another_shard() {
+    in_namespace(|| {
+        let config = TunConfig { name: Some("t0".into()), queues: 2, ..TunConfig::default() };
+        let (kernel, ours) =
+            (Family::V4.cidr(Family::V4.kernel()), Family::V4.cidr(Family::V4.ours()));
+        let builder = Stack::builder().tun_with(config).host_address(kernel).address(ours);
+        let stack = builder.build().expect("a stack");
+        let far = TcpListener::bind((Family::V4.kernel(), 0)).expect("bind");
+        let far_address = far.local_addr().expect("an address");
+        let mut pairs: Vec<_> = (0..8)
+            .map(|_| {
+                let ours = neap::TcpStream::connect(&stack, far_address).expect("connect");
+                (ours, far.accept().expect("accept").0)
+            })
+            .collect();
+        let crossed = || stack.host().ip_counter(IpCounter::CrossShard);
+        let of_opening = crossed();
+        assert!(of_opening <= 8, "{of_opening}");
+        for (ours, theirs) in &mut pairs {
+            exchange(ours, theirs, 10_000);
+        }
+        assert_eq!(crossed(), of_opening);
     });
 }

@@ -225,10 +225,9 @@ impl Posix {
         }
         let (v4, v6) = socket.common.receive_errors;
         let (ttl, hops) = socket.common.hop_limits;
-        let or = |own: u8, default: u8| i32::from(if own == 0 { default } else { own });
         let value = match (level, name) {
-            (SOL_IP, IP_TTL) => Some(or(ttl, self.stack.default_hop_limit(true))),
-            (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(or(hops, self.stack.default_hop_limit(false))),
+            (SOL_IP, IP_TTL) => Some(self.stack.hop_limit(ttl, true).into()),
+            (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(self.stack.hop_limit(hops, false).into()),
             (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
             (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
             _ => fixed(level, name),

@@ -105,7 +105,8 @@ impl Process {
         let wire = Wire::default();
         let (tx, rx) = (Box::new(wire.clone()), Box::new(wire.clone()));
         let queues = vec![QueuePair { tx, rx, descriptor: None }];
-        let device = Device { name: "hole".into(), capabilities, queues, monitor: None };
+        let device =
+            Device { name: "hole".into(), capabilities, queues, steering: None, monitor: None };
         let addresses =
             ["192.0.2.1/24", "2001:db8::1/64"].map(|one| one.parse().expect("a prefix"));
         stack.add_interface(now, device, &addresses).expect("a queue");

@@ -74,7 +74,13 @@ impl Wire {
             #[cfg(unix)]
             descriptor: None,
         };
-        Device { name: "script".into(), capabilities, queues: vec![pair], monitor: None }
+        Device {
+            name: "script".into(),
+            capabilities,
+            queues: vec![pair],
+            steering: None,
+            monitor: None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::demux::Recipient;
 use super::gro::Gro;
 use super::listener::{Answer, Listener};
 use super::tcp::TcpSocket;
-use crate::device::{Received, RxChecksum};
+use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
@@ -38,6 +38,8 @@ pub(crate) struct Input<'a> {
     pub(crate) visit: Visit,
     /// Where the packet came in; `None` for what this host sent to itself.
     pub(crate) interface: Option<&'a Arc<Interface>>,
+    /// The queue that it came from.
+    pub(crate) rx: Option<&'a dyn RxQueue>,
     pub(crate) locals: &'a Locals,
     pub(crate) gro: &'a mut Gro<FourTuple>,
     pub(crate) batch: &'a mut Batch,
@@ -344,10 +346,10 @@ impl Input<'_> {
             local_port: ports.destination,
             remote_port: ports.source,
         };
-        let Self { host, visit, batch, gro, .. } = self;
+        let Self { host, visit, rx, batch, gro, .. } = self;
         let hash = u64::from(ports.source) ^ u64::from(ports.destination);
         gro.receive(tuple, hash, segment, &mut |tuple, segment| {
-            host.on_segment(*visit, batch, &tuple, segment);
+            host.on_segment(*visit, *rx, batch, &tuple, segment);
         });
     }
 }
@@ -398,10 +400,12 @@ impl Host {
         self.net.counters.drops.count(reason);
     }
 
-    /// Gives a segment, or several that GRO joined, to whom it concerns.
+    /// Gives a segment, or several that GRO joined, to whom it concerns. A handshake may end with
+    /// it, so a listener is told when it was there: by `rx`, or else at the time of the visit.
     pub(crate) fn on_segment(
         &self,
-        visit: Visit,
+        mut visit: Visit,
+        rx: Option<&dyn RxQueue>,
         batch: &mut Batch,
         tuple: &FourTuple,
         segment: Segment,
@@ -410,9 +414,15 @@ impl Host {
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::InSegs, u64::from(segment.segments()));
         match self.demux.lookup(tuple) {
-            Recipient::Connection(socket) => batch.push(socket, segment),
+            Recipient::Connection(socket) => {
+                if socket.cell.list().shard() != visit.shard {
+                    self.net.counters.ip.add(IpCounter::CrossShard, 1);
+                }
+                batch.push(socket, segment);
+            }
             Recipient::TimeWait => self.on_time_wait(visit, batch, tuple, segment),
             Recipient::Listener(listener) => {
+                visit.now = rx.map_or(visit.now, |rx| rx.arrival(visit.now));
                 self.on_listener(visit, batch, &listener, tuple, segment, None);
             }
             Recipient::Nobody => {

@@ -53,9 +53,16 @@ impl Host {
                 listener.on_network_down();
             }
         }
-        let name = interface.info(now).name;
+        let name = interface.name().to_owned();
         self.events.tell(&StackEvent::DeviceGone { interface: id, name });
         Ok(())
+    }
+
+    /// Packets that the device of an interface lost before they could be received. It waits for
+    /// polls to end, and may take system calls.
+    pub(crate) fn rx_dropped(&self, interface: &Interface) -> u64 {
+        let by_queues = self.shards.iter().map(|shard| shard.rx_dropped(interface.id()));
+        by_queues.sum::<u64>() + interface.lost_before_queues()
     }
 
     /// Tells of own addresses that the kernel of the machine has got.

@@ -19,8 +19,10 @@ pub mod readiness;
 pub(crate) mod registry;
 pub(crate) mod run_list;
 pub(crate) mod shard;
+pub(crate) mod socket_id;
 pub(crate) mod tcp;
 mod tcp_egress;
+mod turns;
 pub(crate) mod udp;
 
 use crate::event::Subscribers;
@@ -224,7 +226,7 @@ impl Host {
         let (connections, listeners) = self.demux.begin_close();
         let reset = listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
         for socket in connections {
-            socket.with(self, now, |connection| match connection.state() {
+            socket.with(self, now, |connection, _| match connection.state() {
                 State::SynSent => connection.abort(),
                 _ => connection.shutdown_write(),
             });

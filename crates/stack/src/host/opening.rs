@@ -10,6 +10,7 @@ use super::udp::UdpSocket;
 use crate::flow::FourTuple;
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
+use crate::net::topology::NextHop;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use neap_tcp::connection::{Connection, Setup};
@@ -43,8 +44,8 @@ pub struct ListenOptions {
     pub only_v6: bool,
     /// Options that accepted sockets inherit.
     pub options: SocketOptions,
-    /// Options that accepted sockets of IPv4 inherit, where they differ; as where `IP_TTL` and
-    /// `IPV6_UNICAST_HOPS` of a listener for both families do.
+    /// Options that accepted sockets of IPv4 inherit; with `None` they inherit `options`. A
+    /// listener for both families needs them if its `IP_TTL` and its `IPV6_UNICAST_HOPS` differ.
     pub options_v4: Option<SocketOptions>,
 }
 
@@ -105,19 +106,20 @@ impl Host {
             remote_port: remote.port(),
         };
         let is_ephemeral = tuple.local_port == 0;
+        let mut route = CachedRoute::default();
+        route.refresh(&self.net, now, tuple.local, tuple.remote);
         for _ in 0..CONNECT_TRIES {
             if is_ephemeral {
                 tuple.local_port = self.demux.choose_port(&tuple)?;
             }
-            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let visit = Visit::new(now, shard);
+            let visit = Visit::new(now, self.shard_for(&route, &tuple));
             let open = |setup| Connection::connect(now, setup);
-            match self.open(visit, tuple, options.clone(), CachedRoute::default(), open) {
+            match self.open(visit, tuple, options.clone(), route.clone(), open) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
                 Err(error) => return Err(error),
                 Ok(socket) => {
-                    socket.with(self, now, |_| {});
+                    socket.with(self, now, |_, _| {});
                     return Ok(socket);
                 }
             }
@@ -125,7 +127,19 @@ impl Host {
         Err(SocketError::AddressNotAvailable)
     }
 
-    /// The connection that a listener's handshake led to.
+    /// The shard for a connection that this host opens: the one whose driver will receive its
+    /// packets, if the device tells, or the next in turn.
+    fn shard_for(&self, route: &CachedRoute, tuple: &FourTuple) -> usize {
+        let queue = match route.get().map(|route| &route.next_hop) {
+            Some(NextHop::Neighbor(interface, _)) => interface.queue_of(tuple),
+            Some(NextHop::Loopback) | None => None,
+        };
+        let next = || self.next_shard.fetch_add(1, Ordering::Relaxed);
+        queue.unwrap_or_else(next) % self.shards.len()
+    }
+
+    /// The connection that a listener's handshake led to. It belongs to the shard of the visit,
+    /// whose driver has received the packets of the handshake.
     pub(crate) fn accept_connection(
         &self,
         visit: Visit,

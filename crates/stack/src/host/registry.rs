@@ -1,7 +1,8 @@
 //! Registry: the table that names sockets for timers and the run list.
 
 use super::listener::Listener;
-use super::run_list::{RunCell, SocketId};
+use super::run_list::RunCell;
+use super::socket_id::SocketId;
 use super::tcp::TcpSocket;
 use crate::sync::{Mutex, lock};
 use slab::Slab;

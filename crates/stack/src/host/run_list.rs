@@ -3,7 +3,9 @@
 //! A socket is on the list of its shard at most once, so the list is bounded by the number of
 //! sockets, and a push allocates only while the list grows for the first time.
 
-use crate::doorbell::Doorbell;
+use super::socket_id::SocketId;
+use super::turns::{Share, Turns};
+use crate::driving::doorbell::Doorbell;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
@@ -12,12 +14,9 @@ use std::sync::Arc;
 use std::task::Wake;
 
 /// Frames that all sockets of a shard send between two looks at what has arrived. Each may be
-/// answered by an ACK at once, and the queue from the kernel to a TUN holds 500 packets.
+/// answered by an ACK at once, and the queue from the kernel to a TUN holds few packets, 500 by the
+/// kernel's default.
 const SEND_BUDGET: u32 = 128;
-
-/// Name of a socket for timers and the run list. It is never used twice: the upper half counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SocketId(pub u64);
 
 bitflags::bitflags! {
     /// What a socket is asked to do (Linux's `sk_tsq_flags`).
@@ -40,10 +39,13 @@ pub(crate) struct RunList {
     shard: usize,
     counters: Arc<Counters>,
     queue: Mutex<Vec<SocketId>>,
+    turns: Turns,
     /// Frames sent since the receive side was looked at.
     sent: AtomicU32,
     /// A timer may wait so long for others, so that one wake-up serves all that are due together.
     slack: AtomicU64,
+    /// The latest time that the driver brought, in nanoseconds.
+    latest: AtomicU64,
     bell: Arc<Doorbell>,
 }
 
@@ -53,8 +55,10 @@ impl RunList {
             shard,
             counters: Arc::default(),
             queue: Mutex::default(),
+            turns: Turns::default(),
             sent: AtomicU32::new(0),
             slack: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
             bell: Arc::default(),
         }
     }
@@ -72,6 +76,24 @@ impl RunList {
         Nanos(self.slack.load(Ordering::Relaxed))
     }
 
+    /// Returns the latest time that the driver of the shard brought, and `now` if that is later.
+    ///
+    /// A call of an application brings the time of its beginning. Until it has waited for the
+    /// socket, or has sent the hundredth frame, that time is old, and the driver has brought later
+    /// ones. A time from here has passed, as the driver read its clock before. So the core needs
+    /// no clock, and every face of the sockets gains alike. Where nobody drives during a long
+    /// call, nobody takes an ACK either, and round trips include the call in any case.
+    ///
+    /// Cost: a relaxed load.
+    pub(crate) fn latest(&self, now: Instant) -> Instant {
+        now.max(Instant::from_nanos(self.latest.load(Ordering::Relaxed)))
+    }
+
+    /// The driver of the shard has read its clock. No other thread calls this.
+    pub(crate) fn bring(&self, now: Instant) {
+        self.latest.store(self.latest(now).as_nanos(), Ordering::Relaxed);
+    }
+
     /// `neap.timer_slack_ns`, for what is planned from now on.
     pub(crate) fn set_slack(&self, slack: Nanos) {
         self.slack.store(slack.0, Ordering::Relaxed);
@@ -82,8 +104,9 @@ impl RunList {
         &self.bell
     }
 
+    /// Whether no socket is on the list, and none waits for its turn to send.
     pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.queue).is_empty()
+        self.turns.is_empty() && lock(&self.queue).is_empty()
     }
 
     /// Moves the sockets on the list to `into`, which is empty.
@@ -91,15 +114,16 @@ impl RunList {
         core::mem::swap(&mut *lock(&self.queue), into);
     }
 
-    /// A socket of the shard has sent a frame.
-    pub(crate) fn count_sent(&self) {
-        self.sent.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Whether the shard's sockets have sent so much that what has arrived is to be looked at
     /// first.
-    pub(crate) fn has_sent_enough(&self) -> bool {
+    fn has_sent_enough(&self) -> bool {
         self.sent.load(Ordering::Relaxed) >= SEND_BUDGET
+    }
+
+    /// Takes out the socket whose turn to send may be next, unless enough was sent. Its cell's
+    /// [`begin_turn`](RunCell::begin_turn) says whether it has its turn.
+    pub(crate) fn next_turn(&self) -> Option<SocketId> {
+        if self.has_sent_enough() { None } else { self.turns.pop() }
     }
 
     /// What has arrived was looked at: the sockets may send again.
@@ -112,14 +136,15 @@ impl RunList {
     }
 }
 
-/// A socket as its shard knows it: what is asked of it, and what the wheel knows. 32 bytes, shared
-/// by the socket and the waker in its account.
+/// A socket as its shard knows it: what is asked of it, what the wheel knows, and its turn to
+/// send. 40 bytes, shared by the socket and the waker in its account.
 #[derive(Debug)]
 pub(crate) struct RunCell {
     id: SocketId,
     list: Arc<RunList>,
     /// The earliest deadline that the wheel knows or will know once the run list was read.
     filed: AtomicU64,
+    share: Share,
     is_queued: AtomicBool,
     work: AtomicU8,
 }
@@ -130,6 +155,7 @@ impl RunCell {
             id,
             list,
             filed: AtomicU64::new(u64::MAX),
+            share: Share::default(),
             is_queued: AtomicBool::new(false),
             work: AtomicU8::new(0),
         })
@@ -149,6 +175,34 @@ impl RunCell {
         self.work.fetch_or(work.bits(), Ordering::AcqRel);
         self.enqueue();
         self.list.bell.ring(Instant::ZERO);
+    }
+
+    /// Whether the socket may send one more frame of new data: the shard has not sent enough, and
+    /// others who wait do not come first.
+    pub(crate) fn may_send(&self) -> bool {
+        !self.list.has_sent_enough() && self.list.turns.may_send(&self.share)
+    }
+
+    /// The socket has sent a frame with so many bytes of payload.
+    pub(crate) fn count_sent(&self, bytes: u32) {
+        self.list.sent.fetch_add(1, Ordering::Relaxed);
+        self.list.turns.charge(&self.share, bytes);
+    }
+
+    /// The socket has sent all that it could, or [may not send](Self::may_send) and waits for its
+    /// turn.
+    pub(crate) fn set_wants_turn(&self, wants_turn: bool) {
+        if wants_turn {
+            self.list.turns.wait(self.id, &self.share);
+            self.list.bell.ring(Instant::ZERO);
+        } else {
+            self.share.forgo_turn();
+        }
+    }
+
+    /// The driver has taken the socket out by [`RunList::next_turn`]. Whether it is to be visited.
+    pub(crate) fn begin_turn(&self) -> bool {
+        self.list.turns.is_turn(self.id, &self.share)
     }
 
     /// Makes known when the socket next has something to do. Only a deadline that is earlier than

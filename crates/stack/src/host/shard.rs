@@ -7,8 +7,10 @@ use super::Host;
 use super::input::{Batch, Input};
 use super::pages::PagePool;
 use super::registry::Target;
-use super::run_list::{RunCell, RunList, SocketId, Work};
-use crate::device::RxQueue;
+use super::run_list::{RunCell, RunList, Work};
+use super::socket_id::SocketId;
+use crate::device::{Received, RxQueue};
+use crate::driving::seat::{Seat, Taken};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::host::gro::Gro;
@@ -16,18 +18,28 @@ use crate::net::Visit;
 use crate::net::interface::{Interface, InterfaceId};
 use crate::net::port::Port;
 use crate::net::topology::Locals;
-use crate::sync::{Mutex, lock};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::wheel::Wheel;
 use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::sender::pages::Pages;
 use neap_tcp::time::{Instant, Nanos};
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 
 /// Packets that one poll takes from the devices before it answers any: all of a burst of ACKs.
 const RECEIVE_BUDGET: usize = 256;
 /// Bytes after which a poll hands on what it took: the application finds them in the cache, and
 /// their ACK is not late. More would make both copies of a bulk flow go to memory.
 const RECEIVE_BYTES: usize = 128 << 10;
+/// Bytes received without a pause after which the driver may be behind: those of a round. With more
+/// of them windows grow larger, and pings beside received flows wait longer
+/// (`benches/cost/run receive-10`).
+const BEHIND_BYTES: usize = 128 << 10;
+/// Time that this has to take at the least: what comes at one instant, as by a card that moderates
+/// its interrupts, is no sign of a slow driver.
+const BEHIND_SPAN: Nanos = Nanos::from_micros(150);
+/// How long the driver counts as behind afterwards. Senders pause now and then, for lack of a
+/// processor of their own, and the device is empty for a moment.
+const BEHIND_TIME: Nanos = Nanos::from_millis(100);
 
 /// Times that one poll reads the run list before it leaves the rest to the next.
 const RUN_ROUNDS: u32 = 4;
@@ -40,7 +52,8 @@ const TICK: Nanos = Nanos::from_micros(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// Another thread drives this shard. The call did nothing.
+    /// Another thread drives this shard, or looks at its figures. The call did nothing. What it
+    /// came for is not lost: the other thread polls again, or the waker of the shard is called.
     Busy,
     /// More work is there already: poll again at once.
     MoreWork,
@@ -59,6 +72,27 @@ struct Receiving {
     rx: Box<dyn RxQueue>,
     /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
     is_up: bool,
+    /// Bytes received since the device had nothing left.
+    in_a_row: usize,
+    /// When that was.
+    row_began: Instant,
+}
+
+impl Receiving {
+    /// Takes a packet from the device.
+    fn take(&mut self, now: Instant) -> Option<Received> {
+        let packet = self.rx.receive(now);
+        match &packet {
+            Some(packet) => self.in_a_row = self.in_a_row.saturating_add(packet.data.len()),
+            None => (self.in_a_row, self.row_began) = (0, now),
+        }
+        packet
+    }
+
+    /// Whether the device had more each time that the driver came back, for long.
+    fn is_behind(&self, now: Instant) -> bool {
+        self.in_a_row >= BEHIND_BYTES && now.since(self.row_began) >= BEHIND_SPAN
+    }
 }
 
 /// What one round, or a part of it, found.
@@ -67,6 +101,8 @@ struct Round {
     more: bool,
     /// A packet had come, or a frame was completed.
     had_event: bool,
+    /// All packets of the round were there at this time.
+    arrival: Instant,
 }
 
 /// What belongs to the driver.
@@ -84,13 +120,19 @@ struct Driver {
     due: Vec<u64>,
     /// What the last poll answered, if only time brings the next.
     planned: Instant,
+    /// When the timer of the wheel expires, its slack included.
+    timer: Instant,
+    /// When [`Shard::is_behind`] ends.
+    behind_until: Instant,
 }
 
 /// One driver's part of a host.
 pub(crate) struct Shard {
     pub(crate) list: Arc<RunList>,
     pages: Arc<dyn Pages>,
-    driver: Mutex<Driver>,
+    driver: Seat<Driver>,
+    /// See [`is_behind`](Self::is_behind). Only the driver writes it.
+    is_behind: AtomicBool,
 }
 
 impl core::fmt::Debug for Shard {
@@ -112,10 +154,12 @@ impl Shard {
             running: Vec::new(),
             due: Vec::new(),
             planned: Instant::FAR_FUTURE,
+            timer: Instant::FAR_FUTURE,
+            behind_until: Instant::ZERO,
         };
         let list = Arc::new(RunList::new(index));
         let pages = Arc::new(PagePool::default());
-        Self { list, pages, driver: Mutex::new(driver) }
+        Self { list, pages, driver: Seat::new(driver), is_behind: AtomicBool::new(false) }
     }
 
     pub(crate) fn cell(&self, id: SocketId) -> Arc<RunCell> {
@@ -125,6 +169,13 @@ impl Shard {
     /// The counters of the shard's sockets.
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         self.list.counters()
+    }
+
+    /// Whether in the last [`BEHIND_TIME`] a device had more to receive each time that the driver
+    /// came back, for [`BEHIND_BYTES`] and [`BEHIND_SPAN`]. Then the driver is slower than the
+    /// senders, and whatever else they are allowed to send waits in the device.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
     }
 
     /// What the shard's connections write into.
@@ -139,26 +190,51 @@ impl Shard {
         rx: Box<dyn RxQueue>,
     ) {
         let is_up = interface.is_up();
-        lock(&self.driver).queues.push(Receiving { interface, port, rx, is_up });
+        let mut driver = self.driver.take();
+        driver.queues.push(Receiving {
+            interface,
+            port,
+            rx,
+            is_up,
+            in_a_row: 0,
+            row_began: Instant::ZERO,
+        });
+        self.give_back(driver);
         self.list.bell().ring(Instant::ZERO);
     }
 
     pub(crate) fn waits_for_device(&self) -> bool {
-        lock(&self.driver).queues.iter().any(|queue| queue.port.waits_for_device())
+        let driver = self.driver.take();
+        let waits = driver.queues.iter().any(|queue| queue.port.waits_for_device());
+        self.give_back(driver);
+        waits
+    }
+
+    /// Ends a look at the driver's state by a thread that does not drive. A driver that came in
+    /// vain meanwhile is called again.
+    fn give_back(&self, driver: Taken<'_, Driver>) {
+        if driver.leave() {
+            self.list.bell().ring(Instant::ZERO);
+        }
     }
 
     /// Drops the receive queues of an interface, which is no longer part of the host.
     pub(crate) fn remove_queues(&self, interface: InterfaceId) {
-        let mut driver = lock(&self.driver);
+        let mut driver = self.driver.take();
         let is_of = |queue: &mut Receiving| queue.interface.id() == interface;
         let gone: Vec<_> = driver.queues.extract_if(.., is_of).collect();
-        drop(driver);
+        self.give_back(driver);
         drop(gone);
     }
 
-    /// Packets that the devices lost before they could be received.
-    pub(crate) fn receive_drops(&self) -> u64 {
-        lock(&self.driver).queues.iter().map(|queue| queue.rx.drops()).sum()
+    /// Packets that the queues of an interface lost before they could be received. It waits for a
+    /// poll to end.
+    pub(crate) fn rx_dropped(&self, interface: InterfaceId) -> u64 {
+        let driver = self.driver.take();
+        let queues = driver.queues.iter().filter(|queue| queue.interface.id() == interface);
+        let dropped = queues.map(|queue| queue.rx.drops()).sum();
+        self.give_back(driver);
+        dropped
     }
 
     /// Whether sockets, or frames that the host has sent to itself, wait for the driver.
@@ -167,29 +243,34 @@ impl Shard {
     }
 
     pub(crate) fn poll(&self, host: &Host, now: Instant) -> (Instant, Why) {
-        let mut driver = match self.driver.try_lock() {
-            Ok(driver) => driver,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return (Instant::FAR_FUTURE, Why::Busy),
-        };
         let bell = self.list.bell();
-        let was_called = bell.attend();
-        let Round { mut more, had_event } = self.work(&mut driver, host, now);
+        let was_called = bell.answer();
+        let Some(mut driver) = self.driver.try_take() else {
+            return (Instant::FAR_FUTURE, Why::Busy);
+        };
+        bell.attend();
+        if driver.timer <= now {
+            self.counters().add(Counter::WheelTimers, 1);
+        }
+        let Round { mut more, had_event, .. } = self.work(&mut driver, host, now);
         if driver.planned <= now && !was_called && !had_event {
             self.counters().add(Counter::TimerWakeups, 1);
         }
         // News up to here are seen below.
         bell.clear_news();
         more |= self.has_work(host);
+        driver.timer = driver.wheel.next() + self.list.slack();
         let (due, why) = self.next(&driver, host);
         more |= bell.leave(due);
         driver.planned = if more { Instant::FAR_FUTURE } else { due };
+        more |= driver.leave();
         if more { (now, Why::MoreWork) } else { (due, why) }
     }
 
     /// One round.
     fn work(&self, driver: &mut Driver, host: &Host, now: Instant) -> Round {
         let visit = Visit::new(now, self.list.shard());
+        self.list.bring(now);
         let mut had_event = false;
         for queue in &driver.queues {
             had_event |= queue.port.run(now);
@@ -203,9 +284,17 @@ impl Shard {
             }
         }
         let mut round = driver.receive(host, visit);
+        if driver.queues.iter().any(|queue| queue.is_behind(now)) {
+            driver.behind_until = now + BEHIND_TIME;
+        }
+        let is_behind = now < driver.behind_until;
+        if is_behind != self.is_behind() {
+            self.is_behind.store(is_behind, Ordering::Relaxed);
+        }
         self.list.restart_budget();
         if round.had_event {
-            driver.flush(host, visit);
+            self.list.bring(round.arrival);
+            driver.flush(host, Visit { now: round.arrival, ..visit });
         }
         round.had_event |= had_event;
         if visit.shard == 0 {
@@ -223,7 +312,7 @@ impl Shard {
 
     /// The earliest of what is planned.
     fn next(&self, driver: &Driver, host: &Host) -> (Instant, Why) {
-        let mut timer = driver.wheel.next() + self.list.slack();
+        let mut timer = driver.timer;
         if self.list.shard() == 0 {
             timer = timer.min(host.net.housekeeping.deadline());
         }
@@ -246,10 +335,12 @@ impl Driver {
     fn receive(&mut self, host: &Host, visit: Visit) -> Round {
         let count = self.queues.len();
         let (mut budget, mut bytes) = (RECEIVE_BUDGET, RECEIVE_BYTES);
+        let mut arrival = visit.now;
         for step in 0..count {
             let queue = &mut self.queues[(self.turn + step) % count];
+            let before = budget;
             while budget > 0 && bytes > 0 {
-                let Some(packet) = queue.rx.receive(visit.now) else { break };
+                let Some(packet) = queue.take(visit.now) else { break };
                 budget -= 1;
                 bytes = bytes.saturating_sub(packet.data.len());
                 if !queue.is_up {
@@ -260,15 +351,20 @@ impl Driver {
                     host,
                     visit,
                     interface: Some(&queue.interface),
+                    rx: Some(&*queue.rx),
                     locals: &self.locals,
                     gro: &mut self.gro,
                     batch: &mut self.batch,
                 };
                 input.receive(packet);
             }
+            if budget < before {
+                arrival = arrival.max(queue.rx.arrival(visit.now));
+            }
         }
         self.turn = self.turn.wrapping_add(1);
-        Round { more: budget == 0 || bytes == 0, had_event: budget < RECEIVE_BUDGET }
+        let more = budget == 0 || bytes == 0;
+        Round { more, had_event: budget < RECEIVE_BUDGET, arrival }
     }
 
     /// Takes at most a budget of packets that this host has sent to itself. Whether more wait.
@@ -282,6 +378,7 @@ impl Driver {
                 host,
                 visit,
                 interface: None,
+                rx: None,
                 locals: &self.locals,
                 gro: &mut self.gro,
                 batch: &mut self.batch,
@@ -297,7 +394,7 @@ impl Driver {
     /// Gives each touched connection its segments.
     fn flush(&mut self, host: &Host, visit: Visit) {
         let Self { gro, batch, .. } = self;
-        gro.flush(&mut |tuple, segment| host.on_segment(visit, batch, &tuple, segment));
+        gro.flush(&mut |tuple, segment| host.on_segment(visit, None, batch, &tuple, segment));
         batch.deliver(host, visit.now);
     }
 
@@ -311,14 +408,13 @@ impl Driver {
         }
     }
 
-    /// Files what was published and does what was asked, in the order of asking.
+    /// Files what was published and does what was asked, in the order of asking; then those send
+    /// that wait for their turn, until enough was sent.
     fn run(&mut self, list: &RunList, host: &Host, now: Instant) {
         // What a visit publishes is filed in the second round, which rarely asks for a third.
         for _ in 0..RUN_ROUNDS {
             list.take(&mut self.running);
-            if self.running.is_empty() {
-                return;
-            }
+            let is_over = self.running.is_empty();
             for id in self.running.drain(..) {
                 let Some(target) = host.registry.get(id) else {
                     self.wheel.remove(id.0);
@@ -330,7 +426,24 @@ impl Driver {
                     target.visit(host, now, work);
                 }
             }
+            let had_turns = Self::serve(list, host, now);
+            if is_over && !had_turns {
+                return;
+            }
         }
+    }
+
+    /// Lets those send who wait for it, in turn, until enough was sent. Whether anybody did.
+    fn serve(list: &RunList, host: &Host, now: Instant) -> bool {
+        let mut had_turns = false;
+        while let Some(id) = list.next_turn() {
+            let Some(target) = host.registry.get(id) else { continue };
+            if target.cell().begin_turn() {
+                had_turns = true;
+                target.visit(host, now, Work::TRANSMIT);
+            }
+        }
+        had_turns
     }
 }
 

@@ -27,10 +27,16 @@ use std::sync::Arc;
 const SEGMENT_OVERHEAD: u32 = 256;
 
 /// Work that is left for the owner of a socket: `sk_tsq_flags` and `sk_backlog`.
+///
+/// The thread that leaves it has read its clock later than the owner may have. So the debt carries
+/// the time of the latest of them, and each segment that of its arrival.
 #[derive(Default)]
 pub(crate) struct Debt {
     work: Work,
-    backlog: Vec<Segment>,
+    /// The latest time of those who left work.
+    time: Instant,
+    /// Segments, each with a time at which it was there.
+    backlog: Vec<(Instant, Segment)>,
     backlog_bytes: u32,
     /// The latest ICMP error and the sequence number that it quotes.
     icmp_error: Option<Box<(SeqNumber, ErrorReport)>>,
@@ -39,14 +45,15 @@ pub(crate) struct Debt {
 }
 
 impl Debt {
-    /// Appends a segment unless that exceeds `limit` bytes; whether it was taken.
-    fn push(&mut self, segment: Segment, limit: u32) -> bool {
+    /// Appends a segment that was there at `now`, unless that exceeds `limit` bytes; whether it
+    /// was taken.
+    fn push(&mut self, now: Instant, segment: Segment, limit: u32) -> bool {
         let bytes = segment.payload.len().saturating_add(SEGMENT_OVERHEAD);
         if self.backlog_bytes.saturating_add(bytes) > limit {
             return false;
         }
         self.backlog_bytes += bytes;
-        self.backlog.push(segment);
+        self.backlog.push((now, segment));
         true
     }
 }
@@ -54,6 +61,8 @@ impl Debt {
 /// State of a socket that only its owner sees.
 pub(crate) struct TcpState {
     connection: Connection,
+    /// The latest time that the connection was told of. It is told of no earlier one.
+    time: Instant,
     route: CachedRoute,
     /// The MTU that the connection knows.
     told_mtu: u32,
@@ -65,6 +74,7 @@ pub(crate) struct TcpState {
 
 /// What settling needs from outside.
 pub(crate) struct Context<'a> {
+    /// The time that the thread brought or, once the state is owned, the connection's time.
     pub(crate) now: Instant,
     pub(crate) host: &'a Host,
     pub(crate) socket: &'a Arc<TcpSocket>,
@@ -81,9 +91,11 @@ impl Settle for TcpState {
 
     fn settle(&mut self, debt: Debt, cx: &mut Context<'_>) {
         self.begin(cx);
-        for segment in debt.backlog {
+        for (arrival, segment) in debt.backlog {
+            self.advance(cx, arrival);
             self.connection.on_segment(cx.now, segment);
         }
+        self.advance(cx, debt.time);
         if let Some(icmp_error) = debt.icmp_error {
             let (seq, report) = *icmp_error;
             self.on_icmp_error(cx, seq, report);
@@ -98,9 +110,9 @@ impl Settle for TcpState {
         if debt.work.contains(Work::CLOSE) {
             self.connection.close(cx.now);
         }
-        // Only the driver says that a deadline passed: it has taken what arrived before. A thread
-        // that was kept from running would else time out with the ACKs unread.
-        if debt.work.contains(Work::DEADLINE) && self.connection.deadline() <= cx.now {
+        // Only the driver says that a deadline passed: it has taken what arrived before its time. A
+        // thread that was kept from running would else time out with the ACKs unread.
+        if debt.work.contains(Work::DEADLINE) && self.connection.deadline() <= debt.time {
             self.connection.on_deadline(cx.now);
         }
         self.finish(cx);
@@ -108,13 +120,27 @@ impl Settle for TcpState {
 }
 
 impl TcpState {
-    /// Takes up what has changed around the socket since it was last visited: routes, path MTU,
-    /// settings. To be called before anything is done with the connection. Where nothing has
-    /// changed it costs a load and two comparisons.
-    fn begin(&mut self, cx: &Context<'_>) {
+    /// Moves the time of the visit to the connection's time, which becomes `at`, what the driver of
+    /// the shard knows, or stays: whatever is latest.
+    ///
+    /// All these times have passed, so a frame is never stamped later than it leaves. And a segment
+    /// is never taken at an earlier time than it came. So no round trip comes out shorter than it
+    /// was. Cost: a relaxed load and three comparisons.
+    fn advance(&mut self, cx: &mut Context<'_>, at: Instant) {
+        cx.now = cx.socket.cell.list().latest(cx.now.max(at).max(self.time));
+        self.time = cx.now;
+    }
+
+    /// Takes up what has changed around the socket since it was last visited: the time, routes,
+    /// path MTU, settings. To be called before anything is done with the connection. Where only
+    /// the time has changed it costs two loads and some comparisons.
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        self.advance(cx, cx.now);
         if !self.route.is_current(&cx.host.net, cx.now) {
             self.catch_up(cx);
         }
+        let shard = cx.socket.cell.list().shard();
+        self.connection.hold_receive_buffer(cx.host.shards[shard].is_behind());
     }
 
     #[cold]
@@ -137,12 +163,10 @@ impl TcpState {
 
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
-    fn finish(&mut self, cx: &Context<'_>) {
+    fn finish(&mut self, cx: &mut Context<'_>) {
         let blocked =
             self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
-        if blocked == TxBlocked::Yield {
-            cx.socket.cell.request(Work::TRANSMIT);
-        }
+        cx.socket.cell.set_wants_turn(blocked == TxBlocked::Yield);
         if !self.is_retired && self.connection.is_closed() {
             self.retire(cx);
         }
@@ -155,10 +179,11 @@ impl TcpState {
         cx.socket.cell.publish(self.connection.deadline());
     }
 
-    /// Lets `f` send over the way down as it is now.
+    /// Lets `f` send over the way down as it is now. The connection's time is then that of the last
+    /// frame.
     fn with_egress<R>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         f: impl FnOnce(&mut Connection, Instant, &mut TcpEgress<'_>) -> R,
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
@@ -167,15 +192,16 @@ impl TcpState {
         let route = &mut self.route;
         let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, options);
         let answer = f(&mut self.connection, cx.now, &mut egress);
-        let visit = Visit::new(cx.now, cell.list().shard());
-        cx.host.on_undeliverable(visit, egress.into_undeliverable());
+        let (now, undeliverable) = egress.finish();
+        cx.host.on_undeliverable(Visit::new(now, cell.list().shard()), undeliverable);
+        (cx.now, self.time) = (now, now);
         answer
     }
 
     /// Writes; what is more than one buffer leaves as it is copied.
     fn send(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
@@ -189,7 +215,7 @@ impl TcpState {
     /// buffer leaves before the next slice is copied.
     fn send_vectored<B: core::ops::Deref<Target = [u8]>>(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         slices: &[B],
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
@@ -248,7 +274,7 @@ impl TcpState {
     /// Believes an ICMP error only about a segment that is in flight (RFC 5927 section 4.1).
     fn on_icmp_error(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         seq: SeqNumber,
         ErrorReport { record, is_too_big, .. }: ErrorReport,
     ) {
@@ -283,7 +309,7 @@ impl TcpState {
     }
 
     /// Takes the oldest record of the error queue.
-    fn next_error(&mut self, cx: &Context<'_>) -> Option<ErrorRecord> {
+    fn next_error(&mut self, cx: &mut Context<'_>) -> Option<ErrorRecord> {
         let errors = self.errors.as_mut()?;
         let record = errors.pop(|error| self.connection.set_error(error));
         if errors.is_empty() {
@@ -322,7 +348,8 @@ impl TcpSocket {
         cell: Arc<RunCell>,
     ) -> Self {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
-        let state = TcpState { connection, route, told_mtu, errors: None, is_retired: false };
+        let time = Instant::ZERO;
+        let state = TcpState { connection, time, route, told_mtu, errors: None, is_retired: false };
         Self { tuple, state: HandOff::new(state), readiness: Readiness::new(), cell, backlog_limit }
     }
 
@@ -336,14 +363,15 @@ impl TcpSocket {
         &self.tuple
     }
 
-    /// Owns the socket for `f`, then sends, settles and gives it up.
+    /// Owns the socket for `f`, then sends, settles and gives it up. `f` gets the connection and
+    /// its time, which is not before `now`.
     pub(crate) fn with<R>(
         self: &Arc<Self>,
         host: &Host,
         now: Instant,
-        f: impl FnOnce(&mut Connection) -> R,
+        f: impl FnOnce(&mut Connection, Instant) -> R,
     ) -> R {
-        self.with_state(host, now, |state, _| f(&mut state.connection))
+        self.with_state(host, now, |state, cx| f(&mut state.connection, cx.now))
     }
 
     /// As [`with`](Self::with), with all of the socket's state.
@@ -351,26 +379,28 @@ impl TcpSocket {
         self: &Arc<Self>,
         host: &Host,
         now: Instant,
-        f: impl FnOnce(&mut TcpState, &Context<'_>) -> R,
+        f: impl FnOnce(&mut TcpState, &mut Context<'_>) -> R,
     ) -> R {
         let mut cx = Context { now, host, socket: self };
         let mut owner = self.state.own();
-        owner.begin(&cx);
-        let answer = f(&mut owner, &cx);
-        owner.finish(&cx);
+        owner.begin(&mut cx);
+        let answer = f(&mut owner, &mut cx);
+        owner.finish(&mut cx);
         self.release(owner, &mut cx);
         answer
     }
 
-    /// Looks at the connection without causing anything.
+    /// Looks at the connection without causing anything. `f` gets the connection and a time, which
+    /// is neither before `now` nor before the connection's.
     pub(crate) fn look<R>(
         self: &Arc<Self>,
         host: &Host,
         now: Instant,
-        f: impl FnOnce(&mut Connection) -> R,
+        f: impl FnOnce(&mut Connection, Instant) -> R,
     ) -> R {
         let mut owner = self.state.own();
-        let answer = f(&mut owner.connection);
+        let time = now.max(owner.time);
+        let answer = f(&mut owner.connection, time);
         self.release(owner, &mut Context { now, host, socket: self });
         answer
     }
@@ -385,19 +415,20 @@ impl TcpSocket {
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
-            owner.begin(&cx);
+            owner.begin(&mut cx);
             for segment in segments.drain(..) {
-                owner.connection.on_segment(now, segment);
+                owner.connection.on_segment(cx.now, segment);
             }
-            owner.finish(&cx);
+            owner.finish(&mut cx);
             self.release(owner, &mut cx);
             return;
         }
         let limit = self.backlog_limit.load(Relaxed);
         let mut dropped = 0;
         let leave = |debt: &mut Debt| {
+            debt.time = debt.time.max(now);
             for segment in segments.drain(..) {
-                dropped += u64::from(!debt.push(segment, limit));
+                dropped += u64::from(!debt.push(now, segment, limit));
             }
         };
         let posted = self.state.post(leave, &mut cx);
@@ -410,9 +441,7 @@ impl TcpSocket {
 
     /// Does `work`, or leaves it to the owner.
     pub(crate) fn visit(self: &Arc<Self>, host: &Host, now: Instant, work: Work) {
-        let mut cx = Context { now, host, socket: self };
-        let posted = self.state.post(|debt| debt.work |= work, &mut cx);
-        self.after_post(posted);
+        self.post(host, now, |debt| debt.work |= work);
     }
 
     /// Writes and sends, as [`Connection::send`] says.
@@ -449,9 +478,7 @@ impl TcpSocket {
         now: Instant,
         other: Option<Box<ErrorQueue>>,
     ) -> Option<Box<ErrorQueue>> {
-        let swap =
-            |state: &mut TcpState, _: &Context<'_>| core::mem::replace(&mut state.errors, other);
-        self.with_state(host, now, swap)
+        self.with_state(host, now, |state, _| core::mem::replace(&mut state.errors, other))
     }
 
     /// Tells the connection of an ICMP error about the segment with `seq`.
@@ -462,10 +489,8 @@ impl TcpSocket {
         seq: SeqNumber,
         report: ErrorReport,
     ) {
-        let mut cx = Context { now, host, socket: self };
         let error = Some(Box::new((seq, report)));
-        let posted = self.state.post(|debt| debt.icmp_error = error, &mut cx);
-        self.after_post(posted);
+        self.post(host, now, |debt| debt.icmp_error = error);
     }
 
     /// Tells the connection that the device of an interface is gone.
@@ -475,8 +500,16 @@ impl TcpSocket {
         now: Instant,
         interface: InterfaceId,
     ) {
-        let mut cx = Context { now, host, socket: self };
-        let posted = self.state.post(|debt| debt.lost = Some(interface), &mut cx);
+        self.post(host, now, |debt| debt.lost = Some(interface));
+    }
+
+    /// Does what `add` asks for, or leaves it to the owner with the time.
+    fn post(self: &Arc<Self>, host: &Host, now: Instant, add: impl FnOnce(&mut Debt)) {
+        let add = |debt: &mut Debt| {
+            debt.time = debt.time.max(now);
+            add(debt);
+        };
+        let posted = self.state.post(add, &mut Context { now, host, socket: self });
         self.after_post(posted);
     }
 
@@ -502,7 +535,7 @@ impl TcpSocket {
             local,
             remote,
             state: owner.connection.state(),
-            info: owner.connection.info(now),
+            info: owner.connection.info(now.max(owner.time)),
         };
         self.release(owner, &mut Context { now, host, socket: self });
         flow
@@ -553,12 +586,28 @@ mod tests {
         server: Arc<TcpSocket>,
     }
 
+    /// The round trip of the client's handshake.
+    const HANDSHAKE: Nanos = Nanos::from_micros(100);
+
     fn pair() -> Pair {
-        let host = Host::new(StackConfig::default());
-        let now = Instant::from_nanos(1_000_000_000);
+        pair_on(0)
+    }
+
+    /// A pair whose client is on this shard. What comes over the loopback comes to shard 0.
+    fn pair_on(shard: usize) -> Pair {
+        let host = Host::new(StackConfig { shards: shard + 1, ..StackConfig::default() });
+        let start = Instant::from_nanos(1_000_000_000);
         let to = "127.0.0.1:80".parse().expect("an address");
         let listener = host.listen(to, ListenOptions::default(), None).expect("nobody listens");
-        let client = host.connect(now, to, ConnectOptions::default()).expect("a free port");
+        let connect = || host.connect(start, to, ConnectOptions::default()).expect("a free port");
+        let client = loop {
+            let client = connect();
+            if client.cell.list().shard() == shard {
+                break client;
+            }
+            client.abandon(&host, start);
+        };
+        let now = start + HANDSHAKE;
         run(&host, now);
         let server = listener.accept().expect("a connection");
         Pair { host, now, client, server }
@@ -575,11 +624,18 @@ mod tests {
         }
 
         fn read(&self, now: Instant) -> Result<usize, ReadError> {
-            self.server.with(&self.host, now, |connection| connection.read(now, &mut [0; 2000]))
+            self.server
+                .with(&self.host, now, |connection, now| connection.read(now, &mut [0; 2000]))
         }
 
         fn release(&self, socket: &Arc<TcpSocket>, now: Instant, owner: Owner<'_, TcpState>) {
             socket.release(owner, &mut Context { now, host: &self.host, socket });
+        }
+
+        fn shortest_round_trip(&self) -> Nanos {
+            self.client
+                .look(&self.host, self.now, |connection, now| connection.info(now).min_rtt)
+                .expect("a round trip")
         }
 
         fn counter(&self, counter: Counter) -> u64 {
@@ -614,10 +670,65 @@ mod tests {
         let (next, _) = host.shards[0].poll(host, later);
         assert!(next > later, "the driver does not spin on a timer it cannot serve");
         assert!(!host.net.has_looped_back());
-        pair.release(client, later, owner);
+        pair.release(client, *now, owner);
         assert!(host.net.has_looped_back(), "sent again");
         run(host, later);
         assert_eq!(pair.read(later), Ok(4));
+    }
+
+    #[test]
+    fn an_ack_that_comes_under_the_owner_counts_from_its_arrival() {
+        let pair = pair();
+        let Pair { host, now, client, .. } = &pair;
+        assert_eq!(pair.shortest_round_trip(), HANDSHAKE);
+        pair.write(b"there and back");
+        // The call that owns the socket began when the frame had just left.
+        let owner = client.state.own();
+        let arrival = *now + Nanos::from_micros(60);
+        run(host, arrival);
+        assert_eq!(pair.counter(Counter::Deferred), 1);
+        pair.release(client, *now, owner);
+        assert_eq!(pair.shortest_round_trip(), Nanos::from_micros(60));
+    }
+
+    #[test]
+    fn each_segment_that_was_left_counts_from_its_own_arrival() {
+        // The driver of the client's own shard brings no time here.
+        let pair = pair_on(1);
+        let Pair { host, now, client, .. } = &pair;
+        pair.write(b"there and back");
+        let owner = client.state.own();
+        run(host, *now + Nanos::from_micros(60));
+        client.visit(host, *now + Nanos::from_micros(90), Work::TRANSMIT);
+        pair.release(client, *now, owner);
+        assert_eq!(pair.shortest_round_trip(), Nanos::from_micros(60));
+    }
+
+    #[test]
+    fn the_frames_of_a_long_call_leave_at_the_time_that_the_driver_knows() {
+        let pair = pair();
+        let Pair { host, now, client, .. } = &pair;
+        let later = *now + Nanos::from_millis(5);
+        let told = client.with(host, *now, |connection, now| {
+            connection.write(b"after a long copy", WriteFlags::empty()).expect("room");
+            host.shards[0].list.bring(later);
+            now
+        });
+        assert_eq!(told, *now);
+        run(host, later + Nanos::from_micros(60));
+        assert_eq!(pair.shortest_round_trip(), Nanos::from_micros(60));
+    }
+
+    #[test]
+    fn the_time_of_a_connection_never_runs_backwards() {
+        let pair = pair();
+        let Pair { host, now, client, .. } = &pair;
+        let later = *now + Nanos::from_millis(5);
+        let told = |at| client.with(host, at, |_, now| now);
+        assert_eq!(told(later), later, "one thread");
+        assert_eq!(told(*now), later, "another that waited for the socket");
+        run(host, later + Nanos::from_millis(1));
+        assert_eq!(told(later), later + Nanos::from_millis(1), "what the driver knows");
     }
 
     #[test]
@@ -629,7 +740,7 @@ mod tests {
         for _ in 0..10 {
             let option = SocketOption::NoDelay(true);
             client
-                .with(host, *now, |connection| connection.set_option(*now, option))
+                .with(host, *now, |connection, now| connection.set_option(now, option))
                 .expect("valid");
             pair.write(&[1; 100]);
             run(host, *now);

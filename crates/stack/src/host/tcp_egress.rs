@@ -54,9 +54,9 @@ impl<'a> TcpEgress<'a> {
         }
     }
 
-    /// The frames that no neighbour takes.
-    pub(crate) fn into_undeliverable(self) -> Vec<Frame> {
-        self.undeliverable
+    /// The time of the last frame, and the frames that no neighbour takes.
+    pub(crate) fn finish(self) -> (Instant, Vec<Frame>) {
+        (self.visit.now, self.undeliverable)
     }
 }
 
@@ -67,7 +67,7 @@ impl Egress for TcpEgress<'_> {
         departure: Instant,
         credit: Option<TxCredit>,
     ) -> Verdict {
-        self.cell.list().count_sent();
+        self.cell.count_sent(segment.payload.len());
         let Self { priority, flow, hop_limit, .. } = *self;
         let stamp = Stamp { departure, credit, priority, flow, hop_limit };
         let net = &self.host.net;
@@ -78,6 +78,11 @@ impl Egress for TcpEgress<'_> {
             }
             Err(_) => Verdict::Dropped,
         }
+    }
+
+    fn time(&mut self, now: Instant) -> Instant {
+        self.visit.now = self.cell.list().latest(now.max(self.visit.now));
+        self.visit.now
     }
 
     fn gso(&self) -> GsoLimits {
@@ -93,7 +98,7 @@ impl Egress for TcpEgress<'_> {
     }
 
     fn is_exhausted(&self) -> bool {
-        self.cell.list().has_sent_enough()
+        !self.cell.may_send()
     }
 
     fn pacing_shift(&self) -> u32 {

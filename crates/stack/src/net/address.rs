@@ -173,6 +173,10 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
+fn bits_of_family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
 fn mask(len: u8) -> u128 {
     u128::MAX.checked_shl(128u32.saturating_sub(len.into())).unwrap_or(0)
 }
@@ -183,11 +187,26 @@ impl Prefix {
     /// # Errors
     /// [`PrefixError::Length`] if `len` exceeds the bits of the address.
     pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
-        let max = if address.is_ipv4() { 32 } else { 128 };
+        let max = bits_of_family(address);
         if len > max {
             return Err(PrefixError::Length(len, max));
         }
         Ok(Self::of(address, len))
+    }
+
+    /// Returns the prefix that `address` alone is in: 32 bits of IPv4, 128 of IPv6.
+    pub fn of_host(address: IpAddr) -> Self {
+        Self::of(address, bits_of_family(address))
+    }
+
+    /// Returns the prefix of all addresses of the family of `address`, where a default route leads.
+    pub fn of_all(address: IpAddr) -> Self {
+        Self::of(address, 0)
+    }
+
+    /// Returns whether a single address is in the prefix.
+    pub fn is_host(&self) -> bool {
+        self.len == bits_of_family(self.network)
     }
 
     /// The prefix of an address that is at least `len` bits long.
@@ -268,6 +287,11 @@ mod tests {
         assert_eq!(prefix("fd00::1/64").to_string(), "fd00::/64");
         assert_eq!(prefix("255.255.255.255/32").network(), ip("255.255.255.255"));
         assert_eq!(prefix("1.2.3.4/0").network(), ip("0.0.0.0"));
+        for (host, all) in [("1.2.3.4/32", "0.0.0.0/0"), ("fd00::1/128", "::/0")] {
+            let address = prefix(host).network();
+            assert_eq!((Prefix::of_host(address), prefix(host).is_host()), (prefix(host), true));
+            assert_eq!((Prefix::of_all(address), prefix(all).is_host()), (prefix(all), false));
+        }
         assert_eq!("1.2.3.4/33".parse::<Prefix>(), Err(PrefixError::Length(33, 32)));
         assert_eq!("::/129".parse::<Prefix>(), Err(PrefixError::Length(129, 128)));
         for bad in ["", "1.2.3.4", "1.2.3/8", "1.2.3.4/", "1.2.3.4/-1", "1.2.3.4/8/8"] {

@@ -247,6 +247,42 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_covers_late_completions_for_as_long_as_they_last() {
+        let late = Nanos::from_millis(4);
+        let mut bql = ByteQueueLimits::new(Instant::ZERO);
+        use_of_a_wire(&mut bql, late, 0, 4000);
+        for second in 5..15 {
+            use_of_a_wire(&mut bql, late, second * 1000, 900);
+            // A byte leaves in a nanosecond.
+            assert!(bql.limit() > late.0 * 7 / 8, "{} in second {second}", bql.limit());
+        }
+    }
+
+    #[test]
+    fn a_busy_ring_runs_empty_every_ten_seconds_to_measure_the_lateness_anew() {
+        let late = Nanos::from_micros(200);
+        let mut bql = ByteQueueLimits::new(Instant::ZERO);
+        let (mut now, mut free) = (Instant::ZERO, Instant::ZERO);
+        let mut ring = std::collections::VecDeque::new();
+        let (mut begun, mut drains) = (Vec::new(), false);
+        while now < Instant::ZERO + Nanos::from_secs(32) {
+            while bql.has_room() {
+                bql.on_queued(now, 40 * FRAME);
+                free = free.max(now) + Nanos(40 * FRAME);
+                ring.push_back(free + late);
+            }
+            now = ring.pop_front().expect("a frame was let in");
+            bql.on_completed(now, 40 * FRAME);
+            if bql.sojourn.drains() && !drains {
+                begun.push(now.since(Instant::ZERO));
+            }
+            drains = bql.sojourn.drains();
+        }
+        assert_eq!(begun.len(), 3, "{begun:?}");
+        assert!(begun[0] >= Sojourn::AGE && begun[0] < Sojourn::AGE + Nanos::from_secs(1));
+    }
+
+    #[test]
     fn lateness_is_learnt_anew() {
         let (late, prompt) = (Nanos::from_millis(2), Nanos::ZERO);
         let mut bql = ByteQueueLimits::new(Instant::ZERO);

@@ -1,7 +1,7 @@
 //! Housekeeping: the next time at which a host has to forget old connections and fragments, or ask
 //! neighbours again.
 
-use crate::doorbell::Doorbell;
+use crate::driving::doorbell::Doorbell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_tcp::time::Instant;
 use std::sync::Arc;

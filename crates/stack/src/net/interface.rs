@@ -5,8 +5,9 @@ use super::error::NetError;
 use super::housekeeping::Housekeeping;
 use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use super::port::{Port, PortStats};
-use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium};
+use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium, Steering};
 use crate::drop_reason::DropReason;
+use crate::flow::FourTuple;
 use crate::frame::{Frame, Headers, ORPHAN};
 use crate::stats::{IpCounter, PacketCounters};
 use crate::sync::{Mutex, lock};
@@ -35,6 +36,7 @@ pub(crate) struct Parts {
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<Address>,
     pub(crate) ports: Vec<Arc<Port>>,
+    pub(crate) steering: Option<Arc<dyn Steering>>,
     pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
     /// Random: it keys the neighbour table.
     pub(crate) seed: u64,
@@ -81,6 +83,7 @@ pub(crate) struct Interface {
     /// The own link address in the lower bytes; meaningless without Ethernet.
     link: AtomicU64,
     ports: Vec<Arc<Port>>,
+    steering: Option<Arc<dyn Steering>>,
     monitor: Mutex<Option<Box<dyn LinkMonitor>>>,
     neighbors: Mutex<Neighbors>,
     counters: Arc<PacketCounters>,
@@ -135,6 +138,10 @@ pub struct InterfaceInfo {
     pub ports: Vec<PortStats>,
     /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
+    /// Packets that the device lost before the stack could receive them, since it was opened. For
+    /// AF_PACKET they found no free slot, or no room in the receive queue (`PACKET_STATISTICS`).
+    /// For TUN the queue of the device was full (`tx_dropped` of the kernel's interface).
+    pub rx_dropped: u64,
 }
 
 /// Changes that a look at the device of an interface has found.
@@ -202,6 +209,7 @@ impl Interface {
             is_up: AtomicBool::new(true),
             link: AtomicU64::new(link),
             ports: parts.ports,
+            steering: parts.steering,
             monitor: Mutex::new(parts.monitor),
             neighbors: Mutex::new(Neighbors::new(parts.seed)),
             counters: parts.counters,
@@ -211,6 +219,16 @@ impl Interface {
 
     pub(crate) fn id(&self) -> InterfaceId {
         self.id
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The queue at which the packets of a flow arrive, where the device knows.
+    pub(crate) fn queue_of(&self, tuple: &FourTuple) -> Option<usize> {
+        let steering = self.steering.as_ref()?;
+        Some(steering.queue_of(tuple.local_addr(), tuple.remote_addr()))
     }
 
     pub(crate) fn addresses(&self) -> Vec<Address> {
@@ -303,6 +321,11 @@ impl Interface {
             None => LinkChanges::default(),
             Some(status) => self.on_status(status, now),
         }
+    }
+
+    /// Packets that were lost before they came to a queue of the device.
+    pub(crate) fn lost_before_queues(&self) -> u64 {
+        lock(&self.monitor).as_mut().map_or(0, |monitor| monitor.lost_before_queues())
     }
 
     /// Refuses an address that the kernel of the machine has.
@@ -641,8 +664,8 @@ impl Interface {
         lock(&self.neighbors).iter(now).collect()
     }
 
-    /// Figures for a listing.
-    pub(crate) fn info(&self, now: Instant) -> InterfaceInfo {
+    /// Figures for a listing; `rx_dropped` is that of the device.
+    pub(crate) fn info(&self, now: Instant, rx_dropped: u64) -> InterfaceInfo {
         InterfaceInfo {
             id: self.id,
             name: self.name.clone(),
@@ -651,6 +674,7 @@ impl Interface {
             addresses: self.addresses(),
             ports: self.ports.iter().map(|port| port.stats(now)).collect(),
             neighbors: self.neighbors(now),
+            rx_dropped,
         }
     }
 }

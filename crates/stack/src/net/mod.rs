@@ -21,7 +21,7 @@ pub mod route;
 pub(crate) mod sojourn;
 pub(crate) mod topology;
 
-use crate::doorbell::Doorbell;
+use crate::driving::doorbell::Doorbell;
 use crate::drop_reason::DropReason;
 use crate::flow::FlowKey;
 use crate::frame::Frame;

@@ -61,6 +61,9 @@ pub struct PortStats {
     pub device_errors: u64,
     /// Frames that were dropped because the link was down or the device taken away.
     pub link_drops: u64,
+    /// Expirations of the timer at which the qdisc lets its next frame go (`qdisc_watchdog`): all
+    /// frames that leave together count once.
+    pub qdisc_timers: u64,
     /// Pieces of a cut super-frame that wait for the device.
     pub pieces: usize,
     /// Frames that the device holds.
@@ -76,7 +79,7 @@ pub struct PortStats {
 
 impl PortStats {
     /// Returns each figure with its name, those of the qdisc left out.
-    pub fn figures(&self) -> [(&'static str, u64); 13] {
+    pub fn figures(&self) -> [(&'static str, u64); 14] {
         [
             ("frames", self.frames),
             ("bytes", self.bytes),
@@ -87,6 +90,7 @@ impl PortStats {
             ("quota_exceeded", self.quota_exceeded),
             ("tx_timeouts", self.tx_timeouts),
             ("device_errors", self.device_errors),
+            ("qdisc_timers", self.qdisc_timers),
             ("pieces", self.pieces as u64),
             ("ring_frames", self.ring_frames),
             ("ring_bytes", self.ring_bytes),
@@ -119,6 +123,8 @@ pub struct Port {
 
 /// The qdisc, and what is in front of it.
 struct Queue {
+    /// The latest time that a thread brought. The qdisc is told of no earlier one.
+    time: Instant,
     /// Frames that the device gave back, ahead of everything (`gso_skb`).
     requeued: VecDeque<Frame>,
     requeues: u64,
@@ -129,7 +135,19 @@ struct Queue {
 }
 
 impl Queue {
+    /// The time for a thread that brought `now`: another may have brought a later one.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.time = self.time.max(now);
+        self.time
+    }
+
+    fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
+        let now = self.advance(now);
+        self.qdisc.enqueue(frame, now, dropped)
+    }
+
     fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
+        let now = self.advance(now);
         if let Some(frame) = self.requeued.pop_front() {
             return Dequeued::Frame(frame);
         }
@@ -166,7 +184,7 @@ impl Queue {
         }
         moving.extend(old.into_frames());
         for frame in moving {
-            self.qdisc.enqueue(frame, now, dropped);
+            self.enqueue(frame, now, dropped);
         }
     }
 
@@ -234,6 +252,8 @@ struct Transmitter {
     is_up: bool,
     ring_frames: u64,
     last_progress: Instant,
+    /// When the qdisc lets its next frame go, as it said last.
+    departs: Instant,
     bypassed_bytes: u64,
     stats: PortStats,
 }
@@ -261,6 +281,7 @@ impl Port {
             waits_for_device: AtomicBool::new(false),
             lateness: AtomicU64::new(0),
             queue: Mutex::new(Queue {
+                time: now,
                 requeued: VecDeque::new(),
                 requeues: 0,
                 retiring: None,
@@ -276,6 +297,7 @@ impl Port {
                 is_up: true,
                 ring_frames: 0,
                 last_progress: now,
+                departs: Instant::FAR_FUTURE,
                 bypassed_bytes: 0,
                 stats: PortStats::default(),
             }),
@@ -483,7 +505,7 @@ impl Port {
     fn queue(&self, frame: Frame, now: Instant) -> Verdict {
         let mut dropped = Dropped::new();
         let mut queue = lock(&self.queue);
-        let verdict = queue.qdisc.enqueue(frame, now, &mut dropped);
+        let verdict = queue.enqueue(frame, now, &mut dropped);
         self.backlog.store(queue.len(), Release);
         drop(queue);
         verdict
@@ -627,6 +649,8 @@ impl Transmitter {
 
     /// Sends what may go, then tells the driver what is left to wait for.
     fn drain(&mut self, round: &mut Drain<'_>) {
+        self.stats.qdisc_timers += u64::from(self.departs <= round.now);
+        self.departs = Instant::FAR_FUTURE;
         let next = self.send_all(round);
         // A full device completes nothing that it was not told of.
         if self.needs_flush && !(round.has_more && self.has_room()) {
@@ -660,7 +684,10 @@ impl Transmitter {
             }
             match round.port.dequeue(round.now) {
                 Dequeued::Frame(frame) => self.send(frame, round),
-                Dequeued::NotBefore(at) => return at,
+                Dequeued::NotBefore(at) => {
+                    self.departs = at;
+                    return at;
+                }
                 Dequeued::Empty => break,
             }
         }

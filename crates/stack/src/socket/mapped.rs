@@ -29,6 +29,11 @@ pub fn to_v6(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The address as a socket shows it that is of IPv6 if `is_v6`.
+pub fn show(address: SocketAddr, is_v6: bool) -> SocketAddr {
+    if is_v6 { to_v6(address) } else { address }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

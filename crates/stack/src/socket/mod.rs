@@ -7,5 +7,5 @@ pub mod tcp;
 pub mod udp;
 
 pub use crate::host::error::SocketError;
-pub use crate::host::run_list::SocketId;
+pub use crate::host::socket_id::SocketId;
 pub use crate::host::{error_queue as errors, readiness};

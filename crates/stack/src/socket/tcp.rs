@@ -61,11 +61,11 @@ impl TcpHandle {
         Self(Arc::new(Held { socket, host, is_closed: AtomicBool::new(false) }))
     }
 
-    fn with<R>(&self, now: Instant, f: impl FnOnce(&mut Connection) -> R) -> R {
+    fn with<R>(&self, now: Instant, f: impl FnOnce(&mut Connection, Instant) -> R) -> R {
         self.0.socket.with(&self.0.host, now, f)
     }
 
-    fn look<R>(&self, now: Instant, f: impl FnOnce(&mut Connection) -> R) -> R {
+    fn look<R>(&self, now: Instant, f: impl FnOnce(&mut Connection, Instant) -> R) -> R {
         self.0.socket.look(&self.0.host, now, f)
     }
 
@@ -117,7 +117,7 @@ impl TcpHandle {
         data: &mut Bytes,
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
-        self.with(now, |connection| connection.write_bytes(data, flags))
+        self.with(now, |connection, _| connection.write_bytes(data, flags))
     }
 
     /// Copies received bytes; `Ok(0)` is the end of the stream.
@@ -125,7 +125,7 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::read`]; `WouldBlock` when nothing is there.
     pub fn read(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
-        self.with(now, |connection| connection.read(now, buf))
+        self.with(now, |connection, now| connection.read(now, buf))
     }
 
     /// As [`read`](Self::read) into one buffer after the other.
@@ -137,7 +137,7 @@ impl TcpHandle {
         now: Instant,
         bufs: &mut [B],
     ) -> Result<usize, ReadError> {
-        self.with(now, |connection| {
+        self.with(now, |connection, now| {
             let mut done = 0;
             for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
                 // The call returns what was read. An error that follows stays for the next call.
@@ -155,7 +155,7 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::read_low_water`].
     pub fn read_low_water(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
-        self.with(now, |connection| connection.read_low_water(now, buf))
+        self.with(now, |connection, now| connection.read_low_water(now, buf))
     }
 
     /// As [`read`](Self::read) without a copy; `Ok(None)` is the end of the stream.
@@ -163,7 +163,7 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::read_bytes`].
     pub fn read_bytes(&self, now: Instant) -> Result<Option<Bytes>, ReadError> {
-        self.with(now, |connection| connection.read_bytes(now))
+        self.with(now, Connection::read_bytes)
     }
 
     /// As [`read`](Self::read), and the bytes stay.
@@ -171,29 +171,29 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::peek`].
     pub fn peek(&self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
-        self.look(now, |connection| connection.peek(buf))
+        self.look(now, |connection, _| connection.peek(buf))
     }
 
     /// No more data will be written: FIN follows what is queued.
     pub fn shutdown_write(&self, now: Instant) {
-        self.with(now, Connection::shutdown_write);
+        self.with(now, |connection, _| connection.shutdown_write());
     }
 
     /// No more data will be read: reads return the end of the stream.
     pub fn shutdown_read(&self, now: Instant) {
-        self.with(now, Connection::shutdown_read);
+        self.with(now, |connection, _| connection.shutdown_read());
     }
 
     /// Closes as the linger option says; data still queued is sent by the stack.
     pub fn close(&self, now: Instant) {
         if !self.0.is_closed.swap(true, Relaxed) {
-            self.with(now, |connection| connection.close(now));
+            self.with(now, Connection::close);
         }
     }
 
     /// Resets the connection.
     pub fn abort(&self, now: Instant) {
-        self.with(now, Connection::abort);
+        self.with(now, |connection, _| connection.abort());
     }
 
     /// Returns what the socket is ready for, and the generation to register with.
@@ -221,32 +221,32 @@ impl TcpHandle {
 
     /// `FIONREAD`: bytes that can be read.
     pub fn unread(&self, now: Instant) -> u32 {
-        self.look(now, |connection| connection.unread())
+        self.look(now, |connection, _| connection.unread())
     }
 
     /// `SO_RCVLOWAT`, at least 1.
     pub fn receive_lowat(&self, now: Instant) -> u32 {
-        self.look(now, |connection| connection.options().receive_lowat)
+        self.look(now, |connection, _| connection.options().receive_lowat)
     }
 
     /// `SIOCOUTQ`: bytes written and not acknowledged.
     pub fn outq(&self, now: Instant) -> u32 {
-        self.look(now, |connection| connection.outq())
+        self.look(now, |connection, _| connection.outq())
     }
 
     /// `SIOCOUTQNSD`: bytes written and never sent.
     pub fn outq_nsd(&self, now: Instant) -> u32 {
-        self.look(now, |connection| connection.outq_nsd())
+        self.look(now, |connection, _| connection.outq_nsd())
     }
 
     /// State of the connection.
     pub fn state(&self, now: Instant) -> State {
-        self.look(now, |connection| connection.state())
+        self.look(now, |connection, _| connection.state())
     }
 
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self, now: Instant) -> Option<ConnectionError> {
-        self.with(now, Connection::take_error)
+        self.with(now, |connection, _| connection.take_error())
     }
 
     /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error)
@@ -268,7 +268,7 @@ impl TcpHandle {
 
     /// The options as they are.
     pub fn options(&self, now: Instant) -> SocketOptions {
-        self.look(now, |connection| connection.options().clone())
+        self.look(now, |connection, _| connection.options().clone())
     }
 
     /// Sets an option.
@@ -276,12 +276,12 @@ impl TcpHandle {
     /// # Errors
     /// As [`Connection::set_option`].
     pub fn set_option(&self, now: Instant, option: SocketOption) -> Result<(), OptionError> {
-        self.with(now, |connection| connection.set_option(now, option))
+        self.with(now, |connection, now| connection.set_option(now, option))
     }
 
     /// `TCP_INFO`.
     pub fn info(&self, now: Instant) -> TcpInfo {
-        self.look(now, |connection| connection.info(now))
+        self.look(now, |connection, now| connection.info(now))
     }
 
     /// Own address and port.

@@ -33,7 +33,7 @@ impl Stack {
         device: Device,
         addresses: &[Address],
     ) -> Result<InterfaceId, StackError> {
-        let Device { name, capabilities, queues, mut monitor } = device;
+        let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
         }
@@ -55,6 +55,7 @@ impl Stack {
             capabilities,
             addresses: addresses.to_vec(),
             ports,
+            steering,
             monitor,
             seed: host.fork_seed(),
             counters: host.net.counters.clone(),
@@ -86,10 +87,13 @@ impl Stack {
         self.host.remove_interfaces(now);
     }
 
-    /// Figures of all interfaces, in the order in which they were added.
+    /// Figures of all interfaces, in the order in which they were added. It waits for polls to end,
+    /// and asks devices for their counters, which may take a system call for each queue.
     pub fn interfaces(&self, now: Instant) -> Vec<InterfaceInfo> {
         let interfaces = self.host.net.topology.interfaces();
-        interfaces.iter().map(|interface| interface.info(now)).collect()
+        let info =
+            |interface: &Arc<Interface>| interface.info(now, self.host.rx_dropped(interface));
+        interfaces.iter().map(info).collect()
     }
 
     /// Names of all interfaces, in the order in which they were added.

@@ -43,7 +43,7 @@ pub(crate) type Filter = Box<dyn FnMut(&[u8]) -> bool + Send>;
 /// One direction.
 #[derive(Default)]
 pub(crate) struct Direction {
-    packets: VecDeque<(Instant, Received)>,
+    pub(crate) packets: VecDeque<(Instant, Received)>,
     in_flight: VecDeque<(Instant, Frame)>,
     pub(crate) filter: Option<Filter>,
     /// Everything that was sent, from the link header on.
@@ -52,6 +52,8 @@ pub(crate) struct Direction {
     pub(crate) priorities: Vec<u8>,
     /// How often the device was told of frames.
     pub(crate) flushes: usize,
+    /// How long a poll of the receiver takes from its time to its look at the packets.
+    pub(crate) stall: Nanos,
 }
 
 pub(crate) type Shared = Arc<Mutex<Direction>>;
@@ -114,12 +116,19 @@ struct Rx(Shared);
 impl RxQueue for Rx {
     fn receive(&mut self, now: Instant) -> Option<Received> {
         let mut direction = self.0.lock().unwrap();
+        let now = now + direction.stall;
         direction.packets.front().filter(|(due, _)| *due <= now)?;
         direction.packets.pop_front().map(|(_, packet)| packet)
     }
 
     fn next_event(&self) -> Instant {
-        self.0.lock().unwrap().packets.front().map_or(Instant::FAR_FUTURE, |(due, _)| *due)
+        let direction = self.0.lock().unwrap();
+        let due = direction.packets.front().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
+        due - direction.stall
+    }
+
+    fn arrival(&self, now: Instant) -> Instant {
+        now + self.0.lock().unwrap().stall
     }
 }
 
@@ -157,7 +166,13 @@ pub(crate) fn device(wire: &WireConfig, last: u8, tx: &Shared, rx: &Shared) -> D
         rx: Box::new(Rx(rx.clone())),
         descriptor: None,
     };
-    Device { name: format!("wire{last}"), capabilities, queues: vec![pair], monitor: None }
+    Device {
+        name: format!("wire{last}"),
+        capabilities,
+        queues: vec![pair],
+        steering: None,
+        monitor: None,
+    }
 }
 
 impl World {

@@ -4,7 +4,9 @@ use super::common::{self, Shared, WireConfig, World};
 use super::{SECOND, address, connect, pattern, transfer};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
-use neap_stack::device::{LinkState, LinkStatus};
+use neap_stack::device::{
+    LinkMonitor, LinkState, LinkStatus, Received, RxChecksum, RxQueue, Steering,
+};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::error::{AddressFault, NetError};
 use neap_stack::event::StackEvent;
@@ -13,9 +15,11 @@ use neap_stack::neighbor::NeighborState;
 use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
-use neap_stack::stack::{ConnectOptions, ListenOptions, StackError};
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig, StackError};
+use neap_stack::stats::IpCounter;
 use neap_tcp::connection::{ConnectionError, ReadError};
-use neap_tcp::time::Nanos;
+use neap_tcp::time::{Instant, Nanos};
+use std::sync::Arc;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -81,6 +85,108 @@ fn a_second_interface_comes_and_goes_under_a_running_host() {
     let again = second_wire(&mut world, &WireConfig::default(), "10.2.0.1/24", "10.2.0.2/24");
     assert!(again.a > wire.a);
     assert_eq!(world.a.interfaces(world.now).len(), 2);
+}
+
+/// A queue that has lost packets.
+struct Lossy(u64);
+
+impl RxQueue for Lossy {
+    fn receive(&mut self, _: Instant) -> Option<Received> {
+        None
+    }
+
+    fn drops(&self) -> u64 {
+        self.0
+    }
+}
+
+impl LinkMonitor for Lossy {
+    fn look(&mut self) -> LinkStatus {
+        LinkStatus::new(LinkState::Up)
+    }
+
+    fn lost_before_queues(&mut self) -> u64 {
+        self.0
+    }
+}
+
+#[test]
+fn what_a_device_has_lost_is_told_by_interface() {
+    let mut world = World::new(&WireConfig::default());
+    let (to, from) = (Shared::default(), Shared::default());
+    let mut device = common::device(&WireConfig::default(), 3, &to, &from);
+    device.queues[0].rx = Box::new(Lossy(3));
+    device.monitor = Some(Box::new(Lossy(40)));
+    world.a.add_interface(world.now, device, &[cidr("10.1.0.1/24")]).unwrap();
+    world.run(Nanos::from_millis(1));
+    let dropped =
+        world.a.interfaces(world.now).iter().map(|info| info.rx_dropped).collect::<Vec<_>>();
+    assert_eq!(dropped, [0, 43]);
+    assert_eq!(world.a.receive_drops(), 43);
+}
+
+/// All flows come to the queue that the last digits of the ports of this host name.
+struct ByPort;
+
+impl Steering for ByPort {
+    fn queue_of(&self, local: SocketAddr, _: SocketAddr) -> usize {
+        usize::from(local.port() % 3)
+    }
+}
+
+#[test]
+fn a_connection_belongs_to_the_shard_where_its_packets_arrive() {
+    let config = |shards| StackConfig { shards, ..common::config(1) };
+    let now = Instant::from_nanos(1);
+    for (steering, crossed) in [(Some(Arc::new(ByPort) as Arc<dyn Steering>), 0), (None, 1)] {
+        let stack = Stack::new(config(3)).unwrap();
+        let ends: Vec<_> = (0..3).map(|_| (Shared::default(), Shared::default())).collect();
+        let mut devices =
+            ends.iter().map(|(to, from)| common::device(&WireConfig::default(), 1, to, from));
+        let mut device = devices.next().unwrap();
+        device.queues.extend(devices.flat_map(|device| device.queues));
+        device.steering = steering;
+        stack.add_interface(now, device, &[cidr("10.0.0.1/24")]).unwrap();
+        // Shards in turn would be 0, 1 and 2.
+        let handles = [3001, 3002, 3003].map(|port| {
+            let local = Some(SocketAddr::new(ip("10.0.0.1"), port));
+            let options = ConnectOptions { local, ..ConnectOptions::default() };
+            stack.connect(now, address("10.0.0.2:80"), options).unwrap()
+        });
+        (0..3).for_each(|shard| _ = stack.poll(shard, now));
+        let later = now + Nanos::from_secs(1);
+        for (queue, (to, from)) in ends.iter().enumerate() {
+            let syns = core::mem::take(&mut to.lock().unwrap().sent);
+            for syn in syns {
+                let port = usize::from(u16::from_be_bytes([syn[20], syn[21]]));
+                assert_eq!(crossed == 0, port % 3 == queue, "port {port} in queue {queue}");
+                let reset = reset_of(&syn);
+                ends[port % 3].1.lock().unwrap().packets.push_back((later, reset));
+            }
+            assert!(from.lock().unwrap().sent.is_empty());
+        }
+        (0..3).for_each(|shard| _ = stack.poll(shard, later));
+        assert_eq!(stack.usage().tcp.connections, 0, "all are reset");
+        drop(handles);
+        assert_eq!(stack.ip_counters().get(IpCounter::CrossShard), 3 * crossed);
+    }
+}
+
+/// The reset that refuses the SYN of a packet.
+fn reset_of(syn: &[u8]) -> Received {
+    let mut data = syn[..40].to_vec();
+    data[2..4].copy_from_slice(&40u16.to_be_bytes());
+    data[12..20].rotate_left(4);
+    data[20..24].rotate_left(2);
+    let acknowledged = u32::from_be_bytes(syn[24..28].try_into().unwrap()).wrapping_add(1);
+    data[28..32].copy_from_slice(&acknowledged.to_be_bytes());
+    data[32..34].copy_from_slice(&[0x50, 0x14]);
+    data[10..12].fill(0);
+    let sum = data[..20].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum = sum.sum::<u32>();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    data[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Received { data: data.into(), gso_size: 0, checksum: RxChecksum::Good }
 }
 
 #[test]

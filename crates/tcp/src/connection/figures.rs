@@ -65,6 +65,7 @@ impl Connection {
             notsent_bytes: sender.unsent(),
             unacked_bytes: sender.unacked(),
             unread_bytes: receiver.unread(),
+            ofo_bytes: receiver.ofo_bytes(),
             below_bytes: self.account.bytes(),
             device_bytes: self.account.device_bytes(),
             sndbuf: self.sndbuf,

@@ -84,6 +84,7 @@ impl Connection {
             }
             _ => self.deadlines.clear(Deadline::Pacing),
         }
+        self.sender.on_blocked(now, blocked);
         self.check_space();
         let in_flight = self.sender.has_unacked();
         let starved = self.no_space && !self.sender.has_unsent();
@@ -95,6 +96,9 @@ impl Connection {
     fn adapt_queue(&mut self, now: Instant) {
         let empty = self.blocked == TxBlocked::SmallQueue && self.account.bytes() == 0;
         let idle = std::mem::take(&mut self.was_waived) || empty;
+        if empty {
+            self.sender.on_late_completion();
+        }
         if !self.config.late_completions || (self.late_queue.is_none() && !idle) {
             return;
         }
@@ -171,6 +175,7 @@ impl Connection {
     fn send_new(&mut self, pass: &mut Pass<'_>, push: Push) -> TxBlocked {
         let mut sent_any = false;
         let blocked = loop {
+            self.catch_up_time(pass);
             match self.next_frame(pass, push) {
                 Err(blocked) => break blocked,
                 Ok(bytes) => match self.send_frame(pass, bytes) {
@@ -199,6 +204,17 @@ impl Connection {
         blocked
     }
 
+    /// Moves the time of the call, and that of the timestamp option, to what the host knows.
+    pub(super) fn catch_up_time(&self, pass: &mut Pass<'_>) {
+        let now = pass.egress.time(pass.now);
+        if now > pass.now {
+            pass.now = now;
+            if let Some(timestamps) = &mut pass.options.timestamps {
+                timestamps.value = self.timestamp(now);
+            }
+        }
+    }
+
     /// The gates in front of one frame of new data: its payload bytes, or why not.
     fn next_frame(&mut self, pass: &Pass<'_>, push: Push) -> Result<u32, TxBlocked> {
         let unsent = self.sender.unsent();
@@ -206,13 +222,10 @@ impl Connection {
             return Err(TxBlocked::NoData);
         }
         self.pacing_gate(pass)?;
-        if pass.egress.is_exhausted() {
-            return Err(TxBlocked::Yield);
-        }
         let quota = match (self.cwnd_quota(), push) {
             (0, Push::Probe) => 1,
             (0, Push::All) => return Err(TxBlocked::Cwnd),
-            (quota, _) => quota.min(pass.sizes.segments),
+            (quota, _) => quota.min(pass.sizes.segments.max(self.owed_segments(pass))),
         };
         if push == Push::All && self.is_overfull() {
             self.counters.add(Counter::WqueueTooBig, 1);
@@ -250,6 +263,10 @@ impl Connection {
             }
         };
         self.small_queue_gate(pass, bytes, false)?;
+        // The last gate, so that only those wait for a turn who could use it.
+        if pass.egress.is_exhausted() {
+            return Err(TxBlocked::Yield);
+        }
         Ok(bytes)
     }
 
@@ -259,6 +276,18 @@ impl Connection {
             Some(next) => Err(TxBlocked::Pacing(next)),
             None => Ok(()),
         }
+    }
+
+    /// Segments of a frame that a late host owes: they leave at once in any case, and a large frame
+    /// costs the least. The small queue holds two such frames; each visit makes good as much.
+    fn owed_segments(&self, pass: &Pass<'_>) -> u32 {
+        let pacer = self.sender.pacer();
+        let owed = pacer.owed(pass.now, &self.config);
+        if owed == Nanos::ZERO || !self.config.tso_autosizing {
+            return 0;
+        }
+        let bytes = pacer.rate().bytes_in(owed).min(pass.gso_bytes.into());
+        (bytes as u32 / pass.mss.max(1)).min(pass.gso_segs)
     }
 
     /// Segments that cwnd leaves for one frame; at most half of it, so that two are in flight.
@@ -451,13 +480,12 @@ impl Connection {
         segments: u32,
         window: AdvertisedWindow,
     ) {
-        self.sender.on_departure(pass.now, bytes, segments, &self.config);
-        // Paced, one call sends one frame; `blocked` is still that of the call before.
-        if let TxBlocked::Pacing(at) = self.blocked
-            && at <= pass.now
-        {
-            self.counters.lateness.record(pass.now.since(at));
+        // `blocked` is still that of the call before.
+        let planned = self.sender.pacer().next_departure();
+        if matches!(self.blocked, TxBlocked::Pacing(at) if at <= pass.now) {
+            self.counters.lateness.record(pass.now.since(planned));
         }
+        self.sender.on_departure(pass.now, bytes, segments, &self.config);
         self.segs_out += u64::from(segments);
         if bytes > 0 {
             self.receiver.on_data_sent(pass.now);

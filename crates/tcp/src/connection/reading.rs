@@ -19,6 +19,13 @@ impl Connection {
         self.receiver.is_finished() || self.read_shut || self.state == State::Closed
     }
 
+    /// Says whether the host is slower than its senders, so that what they send waits in the
+    /// device. Meanwhile the receive buffer does not grow by itself, unless the round trip takes
+    /// more than 50 ms: a larger window would only let more of it wait.
+    pub fn hold_receive_buffer(&mut self, held: bool) {
+        self.receiver.hold_buffer(held);
+    }
+
     /// Moves received bytes to `buf`. `Ok(0)` is the end of the stream, or `buf` is empty.
     pub fn read(&mut self, now: Instant, buf: &mut [u8]) -> Result<usize, ReadError> {
         self.may_read()?;

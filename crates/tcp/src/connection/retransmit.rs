@@ -26,6 +26,7 @@ impl Connection {
             return Some(blocked);
         }
         while let Some(run) = self.sender.next_lost() {
+            self.catch_up_time(pass);
             let gate = self.retransmit_gates(pass);
             match gate.and_then(|segments| self.retransmit(pass, run, segments)) {
                 Ok(()) => {}

@@ -23,7 +23,10 @@ impl Connection {
                 Deadline::LossProbe => self.on_loss_probe(now),
                 Deadline::Reorder => self.on_reorder_timeout(now),
                 Deadline::Probe => self.on_probe_timeout(now),
-                Deadline::Pacing => self.sender.end_hold(),
+                Deadline::Pacing => {
+                    self.counters.add(Counter::PacingTimers, 1);
+                    self.sender.end_hold();
+                }
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
                 Deadline::IdleMemory => self.sender.release_idle_memory(),

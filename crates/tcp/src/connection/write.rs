@@ -109,6 +109,7 @@ impl Connection {
             }
             // The rest completes the last segment.
             self.sender.set_more(More::Held);
+            let now = egress.time(now);
             may_push = self.transmit(now, egress) != TxBlocked::Yield;
         }
     }

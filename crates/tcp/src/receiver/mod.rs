@@ -249,6 +249,11 @@ impl Receiver {
         self.received
     }
 
+    /// Returns the bytes that wait for others in front of them. Costs O(n) of the ranges.
+    pub fn ofo_bytes(&self) -> u32 {
+        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.bytes())
+    }
+
     /// Returns the wire segments that came out of order (`tcpi_rcv_ooopack`).
     pub fn ofo_segments(&self) -> u32 {
         self.ofo_segments
@@ -527,6 +532,11 @@ impl Receiver {
             self.acknowledge_read();
         }
         unread
+    }
+
+    /// Says whether the host is slower than its senders, so that data waits in the device.
+    pub fn hold_buffer(&mut self, held: bool) {
+        self.window.hold(held);
     }
 
     /// `tcp_rcv_space_adjust`.

@@ -46,6 +46,11 @@ impl Reassembly {
         self.ranges.is_empty()
     }
 
+    /// Bytes of payload here. Costs O(n) of the ranges.
+    pub(super) fn bytes(&self) -> u32 {
+        self.ranges.values().map(ByteQueue::len).sum()
+    }
+
     /// Memory held, as [`ByteQueue::charge`].
     pub(super) fn charge(&self) -> u32 {
         self.charge

@@ -659,3 +659,31 @@ fn discarding_opens_the_window_and_keeps_what_was_reported() {
     assert_eq!(host.acks(), 1);
     assert!(host.rx.wnd() > 0);
 }
+
+#[test]
+fn the_buffer_of_a_short_path_does_not_grow_while_it_is_held() {
+    for (round_trip_ms, held, grows) in [(10, true, false), (60, true, true), (10, false, true)] {
+        let mut host = Host::new();
+        host.rx.hold_buffer(held);
+        let before = host.rx.rcvbuf();
+        let mut offset = 0_u32;
+        for _ in 0..20 {
+            for _ in 0..host.rx.adv().bytes_since(host.rx.nxt()) / MSS {
+                host.data(offset, MSS);
+                offset += MSS;
+                host.read(2 * MSS as usize);
+                host.acks();
+            }
+            host.now += Nanos::from_millis(round_trip_ms);
+        }
+        assert_eq!(host.rx.rcvbuf() > before, grows, "{round_trip_ms} ms, held: {held}");
+        if grows {
+            continue;
+        }
+        // What was taken while it was held does not count as one round trip afterwards.
+        host.rx.hold_buffer(false);
+        host.data(offset, MSS);
+        host.read(2 * MSS as usize);
+        assert!(host.rx.rcvbuf() < 2 << 20, "{} after the hold", host.rx.rcvbuf());
+    }
+}

@@ -17,6 +17,8 @@ const MAX_UNSCALED: u32 = 65_535;
 const INIT_CWND: u32 = 10;
 /// The smallest receive buffer, bytes (`SOCK_MIN_RCVBUF`).
 const MIN_RCVBUF: u32 = 2_304;
+/// The round trip of a flow most of whose window is on its path, however much waits in the device.
+const HELD_RTT: Nanos = Nanos::from_millis(50);
 
 /// Window that one segment advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub(super) struct ReceiveWindow {
     wscale: u8,
     ratio: u8,
     locked: bool,
+    /// The buffer does not grow while the round trip is shorter than [`HELD_RTT`].
+    held: bool,
 }
 
 /// What is queued, as the window needs to know it.
@@ -115,7 +119,14 @@ impl ReceiveWindow {
             wscale,
             ratio: RATIO_DEFAULT,
             locked: start.rcvbuf.is_some(),
+            held: false,
         }
+    }
+
+    /// Says whether data waits below the connection for want of a processor. A larger buffer would
+    /// then only let more of it wait there.
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     pub(super) fn wnd(&self) -> u32 {
@@ -360,7 +371,10 @@ impl ReceiveWindow {
         }
         let read_to = queued.nxt - queued.unread;
         let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
-        if copied > self.space {
+        if self.held && u64::from(self.rtt8_us / 8) < HELD_RTT.as_micros() {
+            // Growth begins again with a doubling, as if half of it had been taken until then.
+            self.space = self.space.max(copied / 2);
+        } else if copied > self.space {
             self.grow_buffer(config, copied, queued.beyond);
         }
         self.space_seq = read_to;

@@ -7,6 +7,7 @@ use super::send_queue::Record;
 use crate::config::Config;
 use crate::segment::{Flags, Payload};
 use crate::time::{Instant, Rate};
+use crate::transmit::TxBlocked;
 use crate::transmit::pacer::Executor;
 use crate::transmit::small_queue::Ticket;
 
@@ -35,6 +36,17 @@ impl Sender {
         self.pacer.depart(now, bytes, self.totals.data_segs_out, config);
         self.last_sent = now;
         self.recovery.count_sent(segments);
+    }
+
+    /// Notes why the connection stopped sending. So the pacer knows who is late when the next frame
+    /// is.
+    pub fn on_blocked(&mut self, now: Instant, blocked: TxBlocked) {
+        self.pacer.on_blocked(now, blocked);
+    }
+
+    /// Notes that the small queue, which was full when the connection stopped, is empty.
+    pub fn on_late_completion(&mut self) {
+        self.pacer.on_late_completion();
     }
 
     /// Notes that new data is in flight: `segments` wire segments of `unit` bytes, with the `marks`

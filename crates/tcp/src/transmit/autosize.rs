@@ -13,7 +13,7 @@ const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 
 /// Longest frame of a paced flow where nothing waits below: a second of its rate is met within a
 /// hundredth, whenever it begins.
-const PACED_BURST: Nanos = Nanos::from_millis(5);
+const PACED_BURST: Nanos = Nanos::from_millis(10);
 
 /// Facts about a flow from which the size of its frames follows.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +54,8 @@ pub struct Sizes {
 /// 2^`tcp_tso_rtt_log` microseconds of minimum RTT. Its price is two 64 KB frames below any socket
 /// on a LAN, 10 ms at 100 Mbit/s, or half a second of a flow that asked for 1 Mbit/s; so with
 /// [`TsoBonus::Bounded`] a frame takes at most `tso_max_usecs` at the rate of the flow, unless its
-/// round trip is long. Where nothing waits below, the bound of paced flows is 5 ms, and others have
-/// none.
+/// round trip is long. Where nothing waits below, the bound of paced flows is 10 ms, and others
+/// have none.
 pub fn sizes(
     config: &Config,
     flow: &FlowRate,
@@ -291,6 +291,21 @@ mod tests {
     }
 
     #[test]
+    fn what_leaves_until_a_late_completion_is_on_top_of_the_limit() {
+        let rate = Rate(125_000_000);
+        let near = flow(rate, Nanos::from_millis(4));
+        let queue =
+            |flow: &FlowRate| sizes(&Config::default(), flow, 1448, 65215, 65535, 2).queue_bytes;
+        let late = |millis| FlowRate { lateness: Nanos::from_millis(millis), ..near };
+        let more = queue(&late(1)) - queue(&near);
+        assert!(
+            (140_000..160_000).contains(&more),
+            "a millisecond, overhead and an eighth: {more}"
+        );
+        assert_eq!(queue(&late(9)), queue(&late(4)), "what is acknowledged counts no longer");
+    }
+
+    #[test]
     fn long_round_trips_allow_larger_frames_up_to_those_of_linux() {
         let config = Config::default();
         let far = flow(Rate(25_000_000), Nanos::from_millis(40));
@@ -315,7 +330,8 @@ mod tests {
         flow.completes_at_once = true;
         assert_eq!(segs(&Config::default(), &flow), 45);
         flow.is_paced = true;
-        assert_eq!(segs(&Config::default(), &flow), 43, "5 ms");
+        flow.pacing = Rate::from_bits(50_000_000);
+        assert_eq!(segs(&Config::default(), &flow), 43, "10 ms");
         flow.pacing = Rate::from_bits(1_000_000);
         assert_eq!(segs(&Config::default(), &flow), 2, "not 64 KB: half a second");
     }

@@ -39,6 +39,14 @@ pub trait Egress {
         credit: Option<TxCredit>,
     ) -> Verdict;
 
+    /// Returns the time as far as the host knows it: `now`, or a later time that has passed.
+    ///
+    /// The connection asks before each frame. A call that sends many frames has a `now` that grows
+    /// old, and a frame that is stamped too early makes its round trip longer than it was.
+    fn time(&mut self, now: Instant) -> Instant {
+        now
+    }
+
     /// Returns the current limits of super-frames.
     fn gso(&self) -> GsoLimits;
 

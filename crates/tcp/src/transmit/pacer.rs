@@ -3,9 +3,17 @@
 //! Each frame gets one departure time by one rate. Either a qdisc that holds frames (`fq`) keeps to
 //! it, or the connection itself waits. The schedule is the same for both, so either may take over
 //! from the other between two frames.
+//!
+//! A frame that leaves late shortens the gap behind it by half at the most, as in Linux: an
+//! application that did not write, or a window that was closed, must not be followed by a burst.
+//! But a thread waits longer for the processor than an interrupt does. If the schedule was all that
+//! the flow waited for, the host alone is late. Then the flow makes good all of it, up to
+//! `neap.tcp_pacing_debt_us`. So it keeps its average rate on a busy machine, and a burst is at
+//! most the rate times the lateness, and one frame.
 
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
+use crate::transmit::TxBlocked;
 
 /// The least time to the next look at a departure.
 const STEP: Nanos = Nanos::from_micros(1);
@@ -36,6 +44,10 @@ pub struct Pacer {
     executor: Executor,
     /// A qdisc was the executor until now and may still hold frames: what comes waits for them.
     is_draining: bool,
+    /// The flow waits for nothing but its schedule: what leaves late, is late by the host's fault.
+    is_gate: bool,
+    /// Lateness of the host that is not yet made good, nanoseconds: a second at the most.
+    owed: u32,
 }
 
 impl Default for Pacer {
@@ -47,6 +59,8 @@ impl Default for Pacer {
             is_asked: false,
             executor: Executor::Connection,
             is_draining: false,
+            is_gate: false,
+            owed: 0,
         }
     }
 }
@@ -137,10 +151,50 @@ impl Pacer {
         if self.executor == Executor::Path { self.next.max(now) } else { now }
     }
 
+    /// Notes why the connection stopped sending.
+    ///
+    /// It waits for its schedule if the schedule is the gate, or if the small queue is full of
+    /// frames that a qdisc holds for the schedule. A driver that yields to others is as late as one
+    /// that does not run. A small queue that is full of frames which should be gone keeps the debt
+    /// as it is. All other reasons end it: the application or the peer is late, not the host.
+    pub fn on_blocked(&mut self, now: Instant, blocked: TxBlocked) {
+        let is_held = self.executor == Executor::Path && self.next > now;
+        self.is_gate = match blocked {
+            TxBlocked::Pacing(_) | TxBlocked::Yield => true,
+            TxBlocked::SmallQueue => is_held,
+            _ => false,
+        };
+        if !self.is_gate && blocked != TxBlocked::SmallQueue {
+            self.owed = 0;
+        }
+    }
+
+    /// Notes that the small queue was full when the connection stopped and is empty when it comes
+    /// back. The frames have left earlier, and the host learnt it late.
+    pub fn on_late_completion(&mut self) {
+        self.is_gate = true;
+    }
+
+    /// Returns the lateness of the host that a frame at `now` would make good. A flow that did not
+    /// ask for pacing has no rate to keep: if a qdisc spaces it, others at the link may be why it
+    /// is late.
+    pub fn owed(&self, now: Instant, config: &Config) -> Nanos {
+        if !config.pacing_credit || !self.is_spaced() || !self.is_needed() {
+            return Nanos::ZERO;
+        }
+        let most = Nanos::from_micros(config.pacing_debt_us.into());
+        now.since(self.next).min(if self.is_gate {
+            most
+        } else {
+            most.min(Nanos(self.owed.into()))
+        })
+    }
+
     /// Moves the schedule by the time that a frame of `bytes` payload bytes takes at the rate.
     ///
     /// `segments_out` counts the data segments that the connection has sent, this frame included;
-    /// the first ones leave back to back. Lateness is made good by at most half a gap.
+    /// the first ones leave back to back. Lateness of the host is made good as far as
+    /// `pacing_debt_us` lets, all other lateness by at most half a gap.
     pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
         self.is_draining = false;
         if !self.is_spaced() {
@@ -148,12 +202,17 @@ impl Pacer {
             return;
         }
         let planned = self.next;
+        let owed = self.owed(now, config);
+        self.owed = 0;
         self.next = planned.max(now);
         let has_rate = self.rate != Rate::UNLIMITED && self.rate.0 != 0;
         if has_rate && segments_out >= u64::from(config.pacing_free_segments) {
             let gap = self.rate.time_for(u64::from(bytes));
-            let late = if config.pacing_credit { self.next.since(planned).0 } else { 0 };
-            self.next += Nanos(gap.0 - late.min(gap.0 / 2));
+            let late = if config.pacing_credit { self.next.since(planned) } else { Nanos::ZERO };
+            let credit = owed.max(late.min(gap / 2));
+            self.next = self.next + gap - credit;
+            let left = credit.0.saturating_sub(gap.0);
+            self.owed = u32::try_from(left).unwrap_or(u32::MAX);
         }
     }
 }
@@ -204,6 +263,89 @@ mod tests {
         let strict = Config { pacing_credit: false, ..Config::default() };
         pacer.depart(later + Nanos(50 * MS), 1000, 100, &strict);
         assert_eq!(pacer.next_departure(), later + Nanos(51 * MS));
+    }
+
+    /// Sends frames of 1000 bytes at 1,000,000 bytes per second for ten seconds, on a host that
+    /// comes up to `most` late. The rate, and the most bytes that left within a millisecond.
+    fn late_host(most: Nanos, config: &Config) -> (f64, u64) {
+        let mut pacer = paced();
+        let start = Instant::from_nanos(100 * MS);
+        let (mut now, mut random, mut sent, mut burst) = (start, 1u64, 0, 0);
+        while now < start + Nanos::from_secs(10) {
+            let mut bytes = 0;
+            while pacer.wait(now).is_none() {
+                pacer.depart(now, 1000, 100, config);
+                bytes += 1000;
+            }
+            pacer.on_blocked(now, TxBlocked::Pacing(pacer.next_departure()));
+            (sent, burst) = (sent + bytes, burst.max(bytes));
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            now = pacer.next_departure() + Nanos((random >> 32) % (most.0 + 1));
+        }
+        (sent as f64 / now.since(start).as_secs_f64(), burst)
+    }
+
+    #[test]
+    fn a_late_host_keeps_the_average_and_bounds_the_burst() {
+        let config = Config::default();
+        for millis in [1, 7, 20, 50] {
+            let (rate, burst) = late_host(Nanos::from_millis(millis), &config);
+            assert!((0.99e6..1.01e6).contains(&rate), "{rate} bytes per second, {millis} ms");
+            assert!(burst <= millis * 1000 + 1000, "{burst} bytes at once, {millis} ms late");
+        }
+        let (_, burst) = late_host(Nanos::from_millis(400), &config);
+        assert!(burst <= 51_000, "{burst} bytes at once: what is above 50 ms is lost");
+        let linux = Config { pacing_debt_us: 0, ..Config::default() };
+        let (rate, burst) = late_host(Nanos::from_millis(7), &linux);
+        assert!(rate < 0.35e6 && burst == 1000, "{rate} bytes per second with half a gap");
+    }
+
+    #[test]
+    fn lateness_of_the_application_or_the_peer_is_no_debt() {
+        let config = Config::default();
+        let start = Instant::from_nanos(100 * MS);
+        for blocked in [TxBlocked::NoData, TxBlocked::Cwnd, TxBlocked::Rwnd, TxBlocked::Nagle] {
+            let mut pacer = paced();
+            send(&mut pacer, start, 100);
+            pacer.on_blocked(start, TxBlocked::Pacing(pacer.next_departure()));
+            // The host is late by 20 ms; the flow sends a frame, and then has nothing to send.
+            let late = pacer.next_departure() + Nanos::from_millis(20);
+            assert_eq!(pacer.owed(late, &config), Nanos::from_millis(20));
+            send(&mut pacer, late, 100);
+            assert_eq!(pacer.owed(late, &config), Nanos::from_millis(19));
+            pacer.on_blocked(late, blocked);
+            assert_eq!(pacer.owed(late, &config), Nanos::ZERO, "{blocked:?}");
+            let later = late + Nanos::from_millis(20);
+            send(&mut pacer, later, 100);
+            assert_eq!(pacer.next_departure(), later + Nanos(500_000), "{blocked:?}");
+        }
+    }
+
+    #[test]
+    fn a_debt_waits_for_the_small_queue_and_does_not_grow_there() {
+        let config = Config::default();
+        let mut pacer = paced();
+        let start = Instant::from_nanos(100 * MS);
+        send(&mut pacer, start, 100);
+        pacer.on_blocked(start, TxBlocked::Pacing(pacer.next_departure()));
+        let late = pacer.next_departure() + Nanos::from_millis(20);
+        send(&mut pacer, late, 100);
+        pacer.on_blocked(late, TxBlocked::SmallQueue);
+        let later = late + Nanos::from_millis(5);
+        assert_eq!(pacer.owed(later, &config), Nanos::from_millis(19));
+        let mut emptied = pacer.clone();
+        emptied.on_late_completion();
+        assert_eq!(emptied.owed(later, &config), Nanos::from_millis(24), "the host learnt it late");
+        // A qdisc that holds frames for the schedule is another matter.
+        pacer.set_executor(Executor::Path);
+        let ahead = later + Nanos::from_millis(1);
+        for _ in 0..20 {
+            send(&mut pacer, later, 100);
+        }
+        assert_eq!(pacer.next_departure(), ahead);
+        pacer.on_blocked(later, TxBlocked::SmallQueue);
+        let owed = pacer.owed(ahead + Nanos::from_millis(5), &config);
+        assert_eq!(owed, Nanos::from_millis(5));
     }
 
     #[test]

@@ -115,6 +115,24 @@ fn a_device_that_completes_only_with_the_next_frame_does_not_stop_the_flow() {
     assert!(moved > 3_000_000, "{moved} bytes in 300 ms");
 }
 
+#[test]
+fn what_is_acknowledged_counts_as_below_no_longer_though_it_is_not_complete() {
+    for adapts in [true, false] {
+        let config = Config { late_completions: adapts, small_queue_spare: 0, ..Config::default() };
+        let mut peer = wide(config);
+        while peer.try_write(60_000) > 0 {}
+        assert_eq!(peer.transmit(), TxBlocked::SmallQueue);
+        let sent = peer.sent();
+        let &(seq, len) = sent.last().expect("frames");
+        peer.take();
+        peer.advance_ms(1);
+        peer.ack(seq + len as i32);
+        assert_eq!(peer.transmit(), TxBlocked::SmallQueue);
+        assert!(peer.account.bytes() > 0, "nothing is complete");
+        assert_eq!(!peer.sent().is_empty(), adapts);
+    }
+}
+
 /// One flow over a link of 100 Mbit/s and a round trip of 0.4 ms whose device reports completions
 /// `late` after the wire took a frame. Returns the goodput in Mbit/s and the retransmissions.
 fn over_100_mbit(late: Nanos) -> (u64, u32) {

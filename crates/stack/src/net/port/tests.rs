@@ -428,6 +428,44 @@ impl Qdisc for Holding {
     }
 }
 
+/// A FIFO that notes the times that it is told.
+struct Watch(PfifoFast, Arc<StdMutex<Vec<Instant>>>);
+impl Qdisc for Watch {
+    fn enqueue(&mut self, frame: Frame, now: Instant, dropped: &mut Dropped) -> Verdict {
+        self.1.lock().unwrap().push(now);
+        self.0.enqueue(frame, now, dropped)
+    }
+    fn dequeue(&mut self, now: Instant, dropped: &mut Dropped) -> Dequeued {
+        self.1.lock().unwrap().push(now);
+        self.0.dequeue(now, dropped)
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn into_frames(self: Box<Self>) -> Vec<Frame> {
+        Box::new(self.0).into_frames()
+    }
+    fn stats(&self) -> QdiscStats {
+        self.0.stats()
+    }
+    fn config(&self) -> QdiscConfig {
+        self.0.config()
+    }
+}
+
+#[test]
+fn a_qdisc_is_told_of_no_time_before_one_that_another_thread_brought() {
+    let world = World::new(1, capabilities(Completion::OnSubmit));
+    let times = Arc::new(StdMutex::new(Vec::new()));
+    world.port.set_qdisc(Box::new(Watch(PfifoFast::default(), times.clone())), ms(1));
+    for now in [5, 3, 6, 2] {
+        world.port.enqueue(test_frame(100), ms(now));
+        world.port.run(ms(now));
+    }
+    let times = times.lock().unwrap();
+    assert!(times.is_sorted() && times.last() == Some(&ms(6)), "{times:?}");
+}
+
 #[test]
 fn the_driver_learns_when_a_held_frame_may_go() {
     let world = World::new(10, capabilities(Completion::OnSubmit));

@@ -4,15 +4,15 @@
 //! not at work and does not come in time by itself, and at most once until it comes. Cost: a store
 //! and two loads while the driver is at work.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, lock};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use neap_tcp::time::Instant;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-/// The bell of one shard.
+/// Bell by which a thread that leaves work calls the driver of a shard.
 #[derive(Debug)]
-pub(crate) struct Doorbell {
+pub struct Doorbell {
     /// A driver is at work and will look at `has_news` before it leaves.
     is_attended: AtomicBool,
     /// Something came since the driver last looked around.
@@ -38,7 +38,7 @@ impl Default for Doorbell {
 
 impl Doorbell {
     /// Replaces the waker of the driver.
-    pub(crate) fn set_waker(&self, waker: Option<Waker>) {
+    pub fn set_waker(&self, waker: Option<Waker>) {
         *lock(&self.waker) = waker;
     }
 
@@ -47,7 +47,7 @@ impl Doorbell {
     ///
     /// No call is lost: this leaves its news before it asks whether a driver is at work, and a
     /// driver stops being at work before it looks for news.
-    pub(crate) fn ring(&self, due: Instant) {
+    pub fn ring(&self, due: Instant) {
         self.has_news.store(true, SeqCst);
         let is_coming =
             self.is_attended.load(SeqCst) || due.as_nanos() >= self.returns_at.load(SeqCst);
@@ -59,21 +59,26 @@ impl Doorbell {
         }
     }
 
-    /// The driver begins to work. Whether it was called.
-    pub(crate) fn attend(&self) -> bool {
-        self.is_attended.store(true, SeqCst);
+    /// A driver has come, before it knows whether it can work: another may be at work. Returns
+    /// whether it was called. News from here on call again.
+    pub fn answer(&self) -> bool {
         self.was_rung.swap(false, SeqCst)
     }
 
+    /// The driver begins to work.
+    pub fn attend(&self) {
+        self.is_attended.store(true, SeqCst);
+    }
+
     /// The driver is about to look at all that it may find. News from here on count as new.
-    pub(crate) fn clear_news(&self) {
+    pub fn clear_news(&self) {
         self.has_news.swap(false, SeqCst);
     }
 
-    /// The driver leaves and returns at `returns_at`. Whether news came since
+    /// The driver leaves and returns at `returns_at`. Returns whether news came since
     /// [`clear_news`](Self::clear_news), so that it must come back at once.
     #[must_use = "nobody is called for news that came meanwhile"]
-    pub(crate) fn leave(&self, returns_at: Instant) -> bool {
+    pub fn leave(&self, returns_at: Instant) -> bool {
         self.returns_at.store(returns_at.as_nanos(), SeqCst);
         self.is_attended.store(false, SeqCst);
         self.has_news.load(SeqCst)

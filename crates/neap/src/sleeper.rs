@@ -1,0 +1,300 @@
+//! What the threads of a shard sleep on: devices, the bell of the shard, and an alarm.
+
+use crate::alarm::{Alarm, timespec};
+use crate::bell::Bell;
+use crate::clock;
+use neap_stack::device::Completion;
+use neap_stack::interface::InterfaceId;
+use neap_tcp::time::{Instant, Nanos};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::{Arc, Weak};
+
+/// Token of all queues of devices.
+const QUEUE: u64 = 0;
+/// Token of what tells that a device has changed.
+const MONITOR: u64 = 1;
+/// Token of the bell.
+const BELL: u64 = 2;
+/// Number of tokens that one shard uses, for a set that several shards share.
+pub(crate) const TOKENS: u64 = 4;
+/// Token of the alarm of a sleeper.
+const ALARM: u64 = u64::MAX;
+/// Token of the end of a lease, in the sleeper of a worker.
+pub(crate) const LEASE_END: u64 = u64::MAX - 1;
+
+/// Descriptors of a shard, and the epoll sets that have them. Both come and go while threads
+/// sleep.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    sources: Vec<Attached>,
+    sets: Vec<Entered>,
+}
+
+/// A descriptor of a device, or the bell of the shard. It is held so that it can be taken out of
+/// the sets: another process may have it open too, and then its end here is no end for them.
+#[derive(Debug)]
+struct Attached {
+    /// `None` for the bell.
+    interface: Option<InterfaceId>,
+    descriptor: Descriptor,
+    token: u64,
+    events: epoll::EventFlags,
+}
+
+#[derive(Debug)]
+enum Descriptor {
+    Device(Arc<OwnedFd>),
+    Bell(Arc<Bell>),
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Device(descriptor) => descriptor.as_fd(),
+            Self::Bell(bell) => bell.as_fd(),
+        }
+    }
+}
+
+/// An epoll set that has the sources.
+#[derive(Debug)]
+struct Entered {
+    set: Weak<OwnedFd>,
+    /// Added to the tokens of the sources.
+    base: u64,
+    is_muted: bool,
+}
+
+impl Entered {
+    fn is(&self, set: &Arc<OwnedFd>) -> bool {
+        self.set.as_ptr() == Arc::as_ptr(set)
+    }
+
+    fn flags(&self, source: &Attached) -> epoll::EventFlags {
+        if self.is_muted {
+            return epoll::EventFlags::empty();
+        }
+        // All are edges. A ring that is always writable must not keep a thread awake. A bell need
+        // not be silenced, which could take the ring away from a thread that sleeps on another set.
+        source.events | epoll::EventFlags::ET
+    }
+
+    fn data(&self, source: &Attached) -> epoll::EventData {
+        epoll::EventData::new_u64(self.base + source.token)
+    }
+
+    fn add(&self, source: &Attached) -> io::Result<()> {
+        let Some(set) = self.set.upgrade() else { return Ok(()) };
+        Ok(epoll::add(&set, &source.descriptor, self.data(source), self.flags(source))?)
+    }
+
+    fn modify(&self, source: &Attached) {
+        if let Some(set) = self.set.upgrade() {
+            // A set that a call of `add` that failed did not reach does not have it.
+            let _ = epoll::modify(&set, &source.descriptor, self.data(source), self.flags(source));
+        }
+    }
+
+    fn delete(&self, source: &Attached) {
+        if let Some(set) = self.set.upgrade() {
+            let _ = epoll::delete(&set, &source.descriptor);
+        }
+    }
+}
+
+impl Sources {
+    /// The bell alone.
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        let descriptor = Descriptor::Bell(bell);
+        let events = epoll::EventFlags::IN;
+        let bell = Attached { interface: None, descriptor, token: BELL, events };
+        Self { sources: vec![bell], sets: Vec::new() }
+    }
+
+    /// Adds the descriptor of a queue. One that completes frames at once has no event for that: it
+    /// is always writable, so that each packet that was read long ago would end a sleep.
+    ///
+    /// # Errors
+    /// The system refuses to wait for it.
+    pub(crate) fn add_queue(
+        &mut self,
+        of: InterfaceId,
+        queue: Arc<OwnedFd>,
+        completion: Completion,
+    ) -> io::Result<()> {
+        let events = match completion {
+            Completion::OnSubmit => epoll::EventFlags::IN,
+            Completion::OnWire => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+        };
+        self.add(of, queue, QUEUE, events)
+    }
+
+    /// Adds a descriptor that tells that a device has changed.
+    ///
+    /// # Errors
+    /// The system refuses to wait for it.
+    pub(crate) fn add_monitor(&mut self, of: InterfaceId, bell: Arc<OwnedFd>) -> io::Result<()> {
+        self.add(of, bell, MONITOR, epoll::EventFlags::IN)
+    }
+
+    fn add(
+        &mut self,
+        of: InterfaceId,
+        descriptor: Arc<OwnedFd>,
+        token: u64,
+        events: epoll::EventFlags,
+    ) -> io::Result<()> {
+        let descriptor = Descriptor::Device(descriptor);
+        let source = Attached { interface: Some(of), descriptor, token, events };
+        self.sets.retain(|entered| entered.set.strong_count() > 0);
+        self.sets.iter().try_for_each(|entered| entered.add(&source))?;
+        self.sources.push(source);
+        Ok(())
+    }
+
+    /// Takes out what belongs to interfaces that `is_gone` names.
+    pub(crate) fn remove(&mut self, is_gone: impl Fn(InterfaceId) -> bool) {
+        let sets = &self.sets;
+        let gone = self.sources.extract_if(.., |source| source.interface.is_some_and(&is_gone));
+        for source in gone {
+            sets.iter().for_each(|entered| entered.delete(&source));
+        }
+    }
+
+    /// Adds all sources to a set. Their tokens begin at `base`, and there are [`TOKENS`] of them.
+    ///
+    /// # Errors
+    /// The system refuses to wait for one of them.
+    pub(crate) fn enter(&mut self, set: &Arc<OwnedFd>, base: u64) -> io::Result<()> {
+        self.sets.retain(|entered| entered.set.strong_count() > 0);
+        let entered = Entered { set: Arc::downgrade(set), base, is_muted: false };
+        let added = self.sources.iter().try_for_each(|source| entered.add(source));
+        if added.is_err() {
+            self.sources.iter().for_each(|source| entered.delete(source));
+            return added;
+        }
+        self.sets.push(entered);
+        Ok(())
+    }
+
+    /// Takes all sources out of a set.
+    pub(crate) fn leave(&mut self, set: &Arc<OwnedFd>) {
+        for entered in self.sets.extract_if(.., |entered| entered.is(set)) {
+            self.sources.iter().for_each(|source| entered.delete(source));
+        }
+    }
+
+    /// Says whether the sources are to end the sleep on a set. What happens while they do not is
+    /// reported when they do again.
+    pub(crate) fn mute(&mut self, set: &Arc<OwnedFd>, is_muted: bool) {
+        let has_changed = |entered: &&mut Entered| entered.is(set) && entered.is_muted != is_muted;
+        if let Some(entered) = self.sets.iter_mut().find(has_changed) {
+            entered.is_muted = is_muted;
+            self.sources.iter().for_each(|source| entered.modify(source));
+        }
+    }
+}
+
+/// An epoll set over the sources of a shard, with an alarm.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    set: Arc<OwnedFd>,
+    alarm: Alarm,
+    /// The last part of a sleep that is spent awake.
+    spin: Nanos,
+}
+
+impl Sleeper {
+    /// A sleeper over `sources`, and those that come later.
+    ///
+    /// # Errors
+    /// The process has no descriptors left.
+    pub(crate) fn new(sources: &mut Sources, spin: Nanos) -> io::Result<Self> {
+        let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let alarm = Alarm::new(&set, ALARM)?;
+        sources.enter(&set, 0)?;
+        Ok(Self { set, alarm, spin })
+    }
+
+    /// Its descriptor, to be slept on together with others: readable when there is an event.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.set
+    }
+
+    /// Sleeps until an event or `until`.
+    pub(crate) fn sleep(&self, until: Instant, now: Instant) -> Seen {
+        let mut seen = Seen::default();
+        if until == Instant::FAR_FUTURE {
+            self.alarm.set(until, now);
+            return self.wait(None);
+        }
+        if until.since(now) > self.spin {
+            self.alarm.set(until - self.spin, now);
+            seen = self.wait(None);
+        }
+        if self.spin > Nanos::ZERO {
+            // Only the alarm ends a sleep early.
+            while !seen.event && until.since(clock::now()) <= self.spin && clock::now() < until {
+                seen = self.wait(Some(&timespec(0)));
+                core::hint::spin_loop();
+            }
+        }
+        seen
+    }
+
+    /// Ends the sleep of whoever sleeps on the [`descriptor`](Self::descriptor), at `at` or
+    /// earlier.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn wake_at(&self, at: Instant, now: Instant) {
+        self.alarm.set(at, now);
+    }
+
+    /// Takes the events that are there.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn take_events(&self) -> Seen {
+        self.wait(Some(&timespec(0)))
+    }
+
+    fn wait(&self, timeout: Option<&Timespec>) -> Seen {
+        let mut events = [NO_EVENT; 8];
+        let mut seen = Seen::default();
+        let mut count = epoll::wait(&self.set, &mut events, timeout).unwrap_or(0);
+        events[..count].iter().for_each(|event| seen.add(event, 0));
+        // Who sleeps on the descriptor of this set is told of each event once: take them all.
+        while count == events.len() {
+            count = epoll::wait(&self.set, &mut events, Some(&timespec(0))).unwrap_or(0);
+            events[..count].iter().for_each(|event| seen.add(event, 0));
+        }
+        seen
+    }
+}
+
+/// Place for an event, before there is one.
+pub(crate) const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Something else than the alarm.
+    event: bool,
+    /// A lease is over.
+    pub(crate) lease: bool,
+    /// A device may have changed.
+    pub(crate) links: bool,
+}
+
+impl Seen {
+    /// Takes up an event of a set in which the tokens of the shard begin at `base`.
+    pub(crate) fn add(&mut self, event: &epoll::Event, base: u64) {
+        let token = event.data.u64();
+        self.event |= token != ALARM;
+        self.lease |= token == LEASE_END;
+        let errors = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        let flags = event.flags;
+        let has_failed = token == base + QUEUE && flags.intersects(errors);
+        self.links |= token == base + MONITOR || has_failed;
+    }
+}

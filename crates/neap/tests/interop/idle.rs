@@ -1,0 +1,103 @@
+//! A stack with nothing to do: no thread of it is woken, whatever its threads wait in.
+
+use std::io::{Read, Write};
+use std::thread;
+
+use neap::posix::PollFd;
+use neap::posix::abi::{AF_INET, SOCK_STREAM};
+use neap::posix::sockaddr::encode;
+use neap::{Events, Poller, Stack, TcpStream};
+
+use crate::common::{Family, expect_that_nothing_wakes, in_namespace, run};
+
+/// `POLLIN`.
+const IN: i16 = 1;
+
+/// A stack whose peer sends nothing on its own account.
+fn quiet_stack() -> Stack {
+    run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1");
+    Family::V4.stack()
+}
+
+fn pairs(stack: &Stack, count: usize) -> Vec<(TcpStream, std::net::TcpStream)> {
+    let (listener, address) = Family::V4.kernel_listener();
+    let pair = |_| {
+        let ours = TcpStream::connect(stack, address).expect("connect");
+        (ours, listener.accept().expect("accept").0)
+    };
+    (0..count).map(pair).collect()
+}
+
+#[test]
+fn threads_that_accept_and_read_are_not_woken() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let idle = pairs(&stack, 200);
+        let (ours, mut theirs) = Family::V4.pair(&stack);
+        let (listener, address) = Family::V4.listener(&stack);
+        let accepting = thread::spawn(move || listener.accept().map(|(stream, _)| stream));
+        let reading = thread::spawn(move || (&ours).read(&mut [0; 10]));
+        expect_that_nothing_wakes();
+        // They wait for what they get.
+        theirs.write_all(b"a").expect("write");
+        assert_eq!(reading.join().expect("a thread").expect("data"), 1);
+        let _client = std::net::TcpStream::connect(address).expect("connect");
+        accepting.join().expect("a thread").expect("a connection");
+        drop(idle);
+    });
+}
+
+#[test]
+fn a_poller_with_a_thousand_connections_is_not_woken() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let mut idle = pairs(&stack, 1000);
+        let poller = Poller::new().expect("descriptors");
+        for ((ours, _), token) in idle.iter().zip(0..) {
+            poller.add(ours, token, Events::IN | Events::RDHUP).expect("a socket");
+        }
+        let waiting = thread::spawn(move || {
+            let mut events = Vec::new();
+            poller.wait(&mut events, None).expect("a wait");
+            events.first().map(|event| event.token)
+        });
+        expect_that_nothing_wakes();
+        idle[700].1.write_all(b"a").expect("write");
+        assert_eq!(waiting.join().expect("a thread"), Some(700));
+    });
+}
+
+#[test]
+fn a_stack_that_nobody_waits_for_is_not_woken() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let (ours, mut theirs) = Family::V4.pair(&stack);
+        expect_that_nothing_wakes();
+        // Nobody reads: the worker takes what comes, and has its rest again.
+        theirs.write_all(b"a").expect("write");
+        expect_that_nothing_wakes();
+        assert_eq!((&ours).read(&mut [0; 10]).expect("data"), 1);
+    });
+}
+
+#[test]
+fn descriptors_that_are_polled_wake_nobody() {
+    in_namespace(|| {
+        let stack = quiet_stack();
+        let posix = stack.posix(3);
+        let (listener, address) = Family::V4.kernel_listener();
+        let fd = posix.socket(AF_INET, SOCK_STREAM, 0).expect("a descriptor");
+        posix.connect(fd, &encode(address)).expect("somebody listens");
+        let (mut theirs, _) = listener.accept().expect("accept");
+        thread::scope(|scope| {
+            let posix = &posix;
+            let polling = scope.spawn(move || {
+                let mut waits = [PollFd { fd, events: IN, revents: 0 }];
+                posix.poll(&mut waits, -1).map(|_| waits[0].revents)
+            });
+            expect_that_nothing_wakes();
+            theirs.write_all(b"a").expect("write");
+            assert_eq!(polling.join().expect("a thread"), Ok(IN));
+        });
+    });
+}

@@ -1,0 +1,237 @@
+//! Roles of the threads around one shard.
+//!
+//! *Leader*: the thread that polls. An application's thread leads while it waits in a blocking
+//! call or in a poller, also while it sleeps on the devices, and a task of a runtime while it is
+//! being run. *Follower*: a thread that waits while another leads. *Worker*: the shard's own
+//! thread, which leads when no application does.
+//!
+//! A leader that leaves begins a *lease*: the time for which applications may be away before the
+//! worker comes to look. So an application that comes back at once, as one does between two writes,
+//! wakes no thread. The worker sleeps until the lease ends, and then
+//!
+//! - waits on without a lease if somebody leads again: that thread begins the next lease;
+//! - waits for another lease if somebody has led meanwhile;
+//! - leads itself otherwise, and then sleeps on the devices and on the end of a lease.
+//!
+//! What holds at any time: if nobody leads, then a lease runs, or the worker is awake or sleeps on
+//! the devices. A leader asleep on its devices needs no lease and nobody beside it, so an idle
+//! shard wakes no thread at all.
+//!
+//! A leader that leaves also calls one follower, so that it takes over at once. A follower that was
+//! called and does not lead passes the call on. The lease covers both.
+//!
+//! Cost: leading and leaving take four atomic operations; a follower takes a lock and a place in a
+//! list.
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use crate::sync::{Mutex, lock};
+use std::task::Waker;
+
+/// No lease runs.
+const NONE: u64 = u64::MAX;
+
+/// Turns within one lease from which on a task counts as busy: it needs no look at each event.
+const BUSY: u64 = 8;
+
+/// What the worker does next.
+#[must_use = "a shard may be left without a driver"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Sleep until the lease ends, and then ask [`Roles::after_lease`]. There may be no lease yet:
+    /// then it begins when the leader leaves.
+    AwaitLease,
+    /// Begin the lease, and then as [`Next::AwaitLease`].
+    BeginLease,
+    /// Sleep on the devices, the bell and the end of a lease; then ask [`Roles::after_lease`] if
+    /// that ended, and [`Roles::after_event`] otherwise.
+    Sleep,
+    /// Lead if nobody else does: [`Roles::try_lead`], poll, [`Roles::step_back`].
+    Drive,
+}
+
+/// Place of a follower in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+#[derive(Debug, Default)]
+struct Followers {
+    issued: u64,
+    waiting: Vec<(Ticket, Waker)>,
+}
+
+/// The roles of one shard.
+#[derive(Debug)]
+pub struct Roles {
+    is_led: AtomicBool,
+    /// A task of a runtime leads whenever something happens.
+    has_task: AtomicBool,
+    /// Times that an application or a task has left.
+    turns: AtomicU64,
+    /// `turns` when the lease began.
+    lease: AtomicU64,
+    followers: Mutex<Followers>,
+    /// Length of the list, to be read without its lock.
+    waiting: AtomicUsize,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self {
+            is_led: AtomicBool::new(false),
+            has_task: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
+            lease: AtomicU64::new(NONE),
+            followers: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// For applications.
+impl Roles {
+    /// Makes the calling thread the leader unless there is one. It ends with
+    /// [`leave`](Self::leave), or with [`step_back`](Self::step_back) for the worker.
+    #[must_use = "false means that another thread leads"]
+    pub fn try_lead(&self) -> bool {
+        self.is_led.compare_exchange(false, true, SeqCst, SeqCst).is_ok()
+    }
+
+    /// The leader leaves, and one follower is called. Returns whether the caller has to begin the
+    /// lease, by a timer that wakes the worker.
+    #[must_use = "the worker would not come"]
+    pub fn leave(&self) -> bool {
+        let turn = self.turns.fetch_add(1, SeqCst) + 1;
+        // Before the look at the lease: a worker that ends one looks for a leader afterwards.
+        self.is_led.swap(false, SeqCst);
+        self.call_follower();
+        self.begins_lease(turn)
+    }
+
+    /// Returns whether some thread leads.
+    pub fn is_led(&self) -> bool {
+        self.is_led.load(SeqCst)
+    }
+
+    /// Makes `waker` that of a follower: it may be called when the leader leaves. The caller then
+    /// looks whether a leader is still there, and leads if not.
+    pub fn follow(&self, waker: Waker) -> Ticket {
+        let mut followers = lock(&self.followers);
+        followers.issued += 1;
+        let ticket = Ticket(followers.issued);
+        followers.waiting.push((ticket, waker));
+        self.waiting.fetch_add(1, SeqCst);
+        ticket
+    }
+
+    /// Ends what [`follow`](Self::follow) began. Returns whether the follower was called: then it
+    /// leads, or else it [passes the call on](Self::pass_on).
+    #[must_use = "a call that is not passed on delays the other followers"]
+    pub fn unfollow(&self, ticket: Ticket) -> bool {
+        let mut followers = lock(&self.followers);
+        let at = followers.waiting.iter().position(|(other, _)| *other == ticket);
+        if let Some(at) = at {
+            followers.waiting.swap_remove(at);
+            self.waiting.fetch_sub(1, SeqCst);
+        }
+        at.is_none()
+    }
+
+    /// Passes a call on, by a follower that was called and does not lead.
+    pub fn pass_on(&self) {
+        if !self.is_led() {
+            self.call_follower();
+        }
+    }
+
+    fn call_follower(&self) {
+        if !self.has_followers() {
+            return;
+        }
+        let mut followers = lock(&self.followers);
+        let called = followers.waiting.pop();
+        if called.is_some() {
+            self.waiting.fetch_sub(1, SeqCst);
+        }
+        drop(followers);
+        if let Some((_, waker)) = called {
+            waker.wake();
+        }
+    }
+
+    /// An exchange, so that either this sees a follower, or the follower sees what was done before.
+    fn has_followers(&self) -> bool {
+        self.waiting.fetch_add(0, SeqCst) > 0
+    }
+
+    /// Begins the lease unless one runs. An exchange in any case, so that the worker that ends the
+    /// lease sees what was done before.
+    fn begins_lease(&self, turn: u64) -> bool {
+        self.lease.fetch_min(turn, SeqCst) == NONE
+    }
+}
+
+/// For the task of a runtime, which leads and leaves as a thread does.
+impl Roles {
+    /// Returns whether a task drives.
+    pub fn has_task(&self) -> bool {
+        self.has_task.load(SeqCst)
+    }
+
+    /// A task drives from here on. Returns false if one does already.
+    #[must_use = "there is one task at most"]
+    pub fn begin_task(&self) -> bool {
+        !self.has_task.swap(true, SeqCst)
+    }
+
+    /// The task has ended. The caller then wakes the worker as if a lease had ended.
+    pub fn end_task(&self) {
+        self.has_task.store(false, SeqCst);
+    }
+}
+
+/// For the worker.
+impl Roles {
+    /// The lease has ended, or the worker was woken as if it had.
+    pub fn after_lease(&self) -> Next {
+        let began = self.lease.swap(NONE, SeqCst);
+        if self.is_led() {
+            return Next::AwaitLease;
+        }
+        let turn = self.turns.load(SeqCst);
+        if began == NONE || turn == began {
+            return Next::Drive;
+        }
+        if self.has_task() && turn - began < BUSY {
+            // It comes when something happens; so would the worker, to see that it does.
+            return Next::Sleep;
+        }
+        self.renew(turn)
+    }
+
+    /// The worker slept on the devices, and something else than the end of a lease woke it.
+    pub fn after_event(&self) -> Next {
+        if self.is_led() || self.lease.load(SeqCst) != NONE {
+            return Next::AwaitLease;
+        }
+        if self.has_task() {
+            // The task is woken too. Whether it comes is seen when the lease ends.
+            return self.renew(self.turns.load(SeqCst));
+        }
+        Next::Drive
+    }
+
+    /// The worker leaves the lead: to a follower if there is one. `has_more` says that work is left
+    /// which nothing will announce.
+    pub fn step_back(&self, has_more: bool) -> Next {
+        self.is_led.swap(false, SeqCst);
+        if self.has_followers() {
+            self.call_follower();
+            return self.renew(self.turns.load(SeqCst));
+        }
+        if has_more { Next::Drive } else { Next::Sleep }
+    }
+
+    fn renew(&self, turn: u64) -> Next {
+        if self.begins_lease(turn) { Next::BeginLease } else { Next::AwaitLease }
+    }
+}

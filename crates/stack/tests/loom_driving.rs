@@ -1,0 +1,444 @@
+//! Every interleaving of the threads that drive a shard: leaders, followers, the worker, a task of
+//! a runtime, and who calls them. A packet that nobody would take, or a thread that nobody would
+//! wake, is a deadlock here.
+//! `RUSTFLAGS="--cfg loom" cargo test -p neap-stack --release --test loom_driving`
+#![cfg(loom)]
+
+use loom::model::Builder;
+use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+use loom::thread;
+use neap_stack::driving::doorbell::Doorbell;
+use neap_stack::driving::roles::{Next, Roles, Ticket};
+use neap_stack::driving::seat::Seat;
+use neap_tcp::time::Instant;
+use std::task::{Wake, Waker};
+
+fn bounded(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// A flag that a thread sleeps for: an epoll set with edges, a timer, a parked thread.
+#[derive(Default)]
+struct Signal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn set(&self) {
+        *self.is_set.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut is_set = self.is_set.lock().unwrap();
+        while !*is_set {
+            is_set = self.changed.wait(is_set).unwrap();
+        }
+        *is_set = false;
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.set();
+    }
+}
+
+/// What the worker sleeps on.
+#[derive(Default)]
+struct Worker {
+    state: Mutex<WorkerState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WorkerState {
+    /// A packet came, as the worker's set reports it.
+    has_event: bool,
+    /// The lease ended, as the worker's set reports it.
+    has_lease_event: bool,
+    /// The lease ended, as a read of the timer reports it.
+    is_over: bool,
+}
+
+impl Worker {
+    fn on_packet(&self) {
+        self.state.lock().unwrap().has_event = true;
+        self.changed.notify_all();
+    }
+
+    /// Time does not matter here: a lease may end at once.
+    fn begin_lease(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_over = true;
+        state.has_lease_event = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, is_woken: impl Fn(&WorkerState) -> bool) -> MutexGuard<'_, WorkerState> {
+        let mut state = self.state.lock().unwrap();
+        while !is_woken(&state) {
+            state = self.changed.wait(state).unwrap();
+        }
+        state
+    }
+
+    fn await_lease(&self) {
+        self.wait(|state| state.is_over).is_over = false;
+    }
+
+    /// Whether a lease ended.
+    fn sleep(&self) -> bool {
+        let mut state = self.wait(|state| state.has_event || state.has_lease_event);
+        state.has_event = false;
+        std::mem::take(&mut state.has_lease_event)
+    }
+}
+
+/// A shard with a device, and sockets that wait for packets by number.
+struct World {
+    roles: Roles,
+    /// Packets in the device, each for the socket of that number.
+    device: Mutex<Vec<usize>>,
+    leader: Signal,
+    worker: Worker,
+    arrived: [AtomicUsize; 3],
+    parked: [std::sync::Arc<Signal>; 3],
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            roles: Roles::default(),
+            device: Mutex::default(),
+            leader: Signal::default(),
+            worker: Worker::default(),
+            arrived: Default::default(),
+            parked: Default::default(),
+        })
+    }
+
+    fn packet(&self, socket: usize) {
+        self.device.lock().unwrap().push(socket);
+        self.leader.set();
+        self.worker.on_packet();
+    }
+
+    fn has(&self, socket: usize) -> bool {
+        self.arrived[socket].load(SeqCst) > 0
+    }
+
+    fn poll(&self) {
+        let packets = std::mem::take(&mut *self.device.lock().unwrap());
+        for socket in packets {
+            self.arrived[socket].fetch_add(1, SeqCst);
+            self.parked[socket].set();
+            // The leader may wait for it on its own descriptors.
+            self.leader.set();
+        }
+    }
+
+    fn leave(&self) {
+        if self.roles.leave() {
+            self.worker.begin_lease();
+        }
+    }
+
+    fn unfollow(&self, ticket: Ticket, takes_up: bool) {
+        if self.roles.unfollow(ticket) && !takes_up {
+            self.roles.pass_on();
+        }
+    }
+
+    /// A blocking call that waits for a packet.
+    fn receive(&self, socket: usize) {
+        while !self.has(socket) {
+            if self.roles.try_lead() {
+                loop {
+                    self.poll();
+                    if self.has(socket) {
+                        break;
+                    }
+                    self.leader.wait();
+                }
+                self.leave();
+                return;
+            }
+            let ticket = self.roles.follow(Waker::from(self.parked[socket].clone()));
+            if self.roles.is_led() && !self.has(socket) {
+                self.parked[socket].wait();
+            }
+            self.unfollow(ticket, !self.has(socket));
+        }
+    }
+
+    /// The worker, until the socket has got its packet.
+    fn work_until(&self, socket: usize) {
+        let mut next = Next::Drive;
+        while !self.has(socket) {
+            next = match next {
+                Next::Drive if self.roles.try_lead() => {
+                    self.poll();
+                    self.roles.step_back(false)
+                }
+                Next::Drive => Next::AwaitLease,
+                Next::BeginLease => {
+                    self.worker.begin_lease();
+                    Next::AwaitLease
+                }
+                Next::AwaitLease => {
+                    self.worker.await_lease();
+                    self.roles.after_lease()
+                }
+                Next::Sleep if self.worker.sleep() => self.roles.after_lease(),
+                Next::Sleep => self.roles.after_event(),
+            };
+        }
+    }
+}
+
+fn spawn(world: &Arc<World>, run: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = world.clone();
+    thread::spawn(move || run(&world))
+}
+
+/// A leader that leaves for good, at any time beside a packet: the worker takes it.
+#[test]
+fn the_worker_follows_a_leader_that_leaves() {
+    bounded(|| {
+        let world = World::new();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let device = spawn(&world, |world| world.packet(0));
+        if world.roles.try_lead() {
+            world.poll();
+            world.leave();
+        }
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A leader that leaves and comes back, and then leaves for good.
+#[test]
+fn the_worker_follows_a_leader_that_comes_back_once() {
+    bounded(|| {
+        let world = World::new();
+        let worker = spawn(&world, |world| world.work_until(0));
+        for _ in 0..2 {
+            if world.roles.try_lead() {
+                world.leave();
+            }
+        }
+        world.packet(0);
+        worker.join().unwrap();
+    });
+}
+
+/// Two leaders: they never lead at once, and each gets its packet, without a worker.
+#[test]
+fn one_of_two_threads_leads() {
+    bounded(|| {
+        let world = World::new();
+        let other = spawn(&world, |world| world.receive(0));
+        let device = spawn(&world, |world| {
+            world.packet(0);
+            world.packet(1);
+        });
+        world.receive(1);
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A called follower whose own packet has come does not lead: it passes the call on.
+#[test]
+fn a_call_is_passed_on() {
+    bounded(|| {
+        let world = World::new();
+        assert!(world.roles.try_lead());
+        let other = spawn(&world, |world| world.receive(0));
+        let ready = spawn(&world, |world| world.receive(1));
+        world.packet(1);
+        world.poll();
+        world.leave();
+        world.packet(0);
+        other.join().unwrap();
+        ready.join().unwrap();
+    });
+}
+
+/// The worker and a thread that comes to wait: one of them takes the packet.
+#[test]
+fn the_worker_gives_way_to_a_thread_that_waits() {
+    bounded(|| {
+        let world = World::new();
+        let worker = spawn(&world, |world| world.work_until(0));
+        let waiting = spawn(&world, |world| world.receive(0));
+        world.packet(0);
+        waiting.join().unwrap();
+        worker.join().unwrap();
+    });
+}
+
+/// A task that does not come: its runtime stands still. The worker takes the packet.
+#[test]
+fn the_worker_drives_for_a_task_that_does_not_come() {
+    bounded(|| {
+        let world = World::new();
+        assert!(world.roles.begin_task());
+        let worker = spawn(&world, |world| world.work_until(0));
+        if world.roles.try_lead() {
+            world.poll();
+            world.leave();
+        }
+        world.packet(0);
+        worker.join().unwrap();
+    });
+}
+
+/// A task that ends.
+#[test]
+fn the_worker_drives_after_a_task() {
+    bounded(|| {
+        let world = World::new();
+        assert!(world.roles.begin_task());
+        let worker = spawn(&world, |world| world.work_until(0));
+        let device = spawn(&world, |world| world.packet(0));
+        world.roles.end_task();
+        world.worker.begin_lease();
+        worker.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A task and a thread in a blocking call on the same shard.
+#[test]
+fn a_task_and_a_thread_take_turns() {
+    bounded(|| {
+        let world = World::new();
+        assert!(world.roles.begin_task());
+        let waiting = spawn(&world, |world| world.receive(0));
+        let device = spawn(&world, |world| world.packet(0));
+        let task = std::sync::Arc::new(Signal::default());
+        if world.roles.try_lead() {
+            world.poll();
+            world.leave();
+        } else {
+            let ticket = world.roles.follow(Waker::from(task));
+            world.unfollow(ticket, false);
+        }
+        waiting.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// Work that is left while the driver is at work, leaves, or sleeps: it comes, or is called.
+#[test]
+fn work_that_is_left_is_found() {
+    bounded(|| {
+        let bell = Arc::new(Doorbell::default());
+        let called = std::sync::Arc::new(Signal::default());
+        bell.set_waker(Some(called.clone().into()));
+        let work = Arc::new(AtomicUsize::new(0));
+        let ringers: Vec<_> = (0..2)
+            .map(|_| {
+                let (bell, work) = (bell.clone(), work.clone());
+                thread::spawn(move || {
+                    work.fetch_add(1, SeqCst);
+                    bell.ring(Instant::ZERO);
+                })
+            })
+            .collect();
+        let mut done = 0;
+        while done < 2 {
+            bell.answer();
+            bell.attend();
+            bell.clear_news();
+            done += work.swap(0, SeqCst);
+            let has_news = bell.leave(Instant::FAR_FUTURE);
+            if done < 2 && !has_news {
+                called.wait();
+            }
+        }
+        ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+    });
+}
+
+/// A driver that is called while another thread looks at the figures of the shard, and so comes in
+/// vain, is called again.
+#[test]
+fn a_driver_that_came_in_vain_is_called_again() {
+    bounded(|| {
+        let bell = Arc::new(Doorbell::default());
+        let called = std::sync::Arc::new(Signal::default());
+        bell.set_waker(Some(called.clone().into()));
+        let seat = Arc::new(Seat::new(0));
+        let work = Arc::new(AtomicUsize::new(0));
+        let looker = {
+            let (bell, seat) = (bell.clone(), seat.clone());
+            thread::spawn(move || {
+                if seat.take().leave() {
+                    bell.ring(Instant::ZERO);
+                }
+            })
+        };
+        let ringer = {
+            let (bell, work) = (bell.clone(), work.clone());
+            thread::spawn(move || {
+                work.fetch_add(1, SeqCst);
+                bell.ring(Instant::ZERO);
+            })
+        };
+        loop {
+            bell.answer();
+            if let Some(taken) = seat.try_take() {
+                bell.attend();
+                bell.clear_news();
+                let is_done = work.swap(0, SeqCst) > 0;
+                let mut has_news = bell.leave(Instant::FAR_FUTURE);
+                has_news |= taken.leave();
+                if is_done {
+                    break;
+                }
+                if has_news {
+                    continue;
+                }
+            }
+            called.wait();
+        }
+        looker.join().unwrap();
+        ringer.join().unwrap();
+    });
+}
+
+/// A packet that wakes a thread while another is just leaving the seat: the other looks again.
+#[test]
+fn a_packet_is_not_left_behind_by_a_driver_that_leaves() {
+    bounded(|| {
+        let seat = Arc::new(Seat::new(0));
+        let device = Arc::new(AtomicUsize::new(0));
+        let poll = |seat: &Seat<usize>, device: &AtomicUsize| loop {
+            let Some(mut taken) = seat.try_take() else { return };
+            *taken += device.swap(0, SeqCst);
+            if !taken.leave() {
+                return;
+            }
+        };
+        let other = {
+            let (seat, device) = (seat.clone(), device.clone());
+            thread::spawn(move || {
+                device.fetch_add(1, SeqCst);
+                poll(&seat, &device);
+            })
+        };
+        device.fetch_add(1, SeqCst);
+        poll(&seat, &device);
+        other.join().unwrap();
+        assert_eq!(*seat.take(), 2);
+    });
+}
