@@ -52,13 +52,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     world.run_until(warm_up)?;
     let log = group.log();
     let (before, turns) = (log.borrow().delivered(), world.cpu_stats(a).turns);
-    link.clear_stats();
+    link.clear_stats(world.now());
     let clock = std::time::Instant::now();
     world.run_until(warm_up + Nanos::from_millis(millis))?;
     let elapsed = clock.elapsed().as_secs_f64();
     let virtual_time = millis as f64 / 1e3;
     let delivered = (log.borrow().delivered() - before) as f64 / virtual_time;
-    let stats = link.stats(0);
+    let stats = link.stats(0, world.now());
     println!(
         "{:.2} Gbit/s of payload, {:.0} B/s per flow",
         delivered * 8e-9,
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:.0} frames/s, {:.0} segments/s, {:.0} packets/s back, {:.0} turns/s, wrong {:?}",
         stats.frames as f64 / virtual_time,
         stats.segments as f64 / virtual_time,
-        link.stats(1).packets as f64 / virtual_time,
+        link.stats(1, world.now()).packets as f64 / virtual_time,
         (world.cpu_stats(a).turns - turns) as f64 / virtual_time,
         log.borrow().wrong_at,
     );

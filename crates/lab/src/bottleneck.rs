@@ -187,7 +187,7 @@ impl BottleneckRun {
 
     /// Returns how many segments the bottleneck's queue has dropped.
     pub fn dropped(&self) -> u64 {
-        self.link.stats(0).dropped
+        self.link.stats(0, self.world.now()).dropped
     }
 
     /// Runs from one time to another and measures each flow.

@@ -25,6 +25,8 @@ pub const SCENARIOS: &[Builtin] = scenarios![
     "lte",
     "wifi",
     "late-completions",
+    "early-completions",
+    "interrupt-moderation",
     "policer",
     "sharing",
     "incast",

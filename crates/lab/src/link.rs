@@ -88,7 +88,13 @@ impl Link {
             #[cfg(unix)]
             descriptor: None,
         };
-        Device { name: format!("lab{end}"), capabilities, queues: vec![pair], monitor: None }
+        Device {
+            name: format!("lab{end}"),
+            capabilities,
+            queues: vec![pair],
+            steering: None,
+            monitor: None,
+        }
     }
 
     fn wires(&self) -> MutexGuard<'_, Wires> {
@@ -101,10 +107,10 @@ impl Link {
         wires.0[end].completion_interrupt().min(wires.0[1 - end].receive_interrupt())
     }
 
-    /// Returns the counters of what has left from `end` since the start or
+    /// Returns the figures at `now` of what has left from `end` since the start or
     /// [`clear_stats`](Self::clear_stats).
-    pub fn stats(&self, end: usize) -> LinkStats {
-        self.wires().0[end].stats.clone()
+    pub fn stats(&self, end: usize, now: Instant) -> LinkStats {
+        self.wires().0[end].stats_at(now)
     }
 
     /// Returns the frames that sockets at `end` gave to the NIC since the last call. They are
@@ -119,10 +125,10 @@ impl Link {
         self.wires().0[end].capture.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Clears all figures but the digests.
-    pub fn clear_stats(&self) {
+    /// Clears all figures but the digests; they begin anew at `now`.
+    pub fn clear_stats(&self, now: Instant) {
         for direction in &mut self.wires().0 {
-            direction.stats.clear();
+            direction.clear_stats(now);
         }
     }
 
@@ -160,6 +166,12 @@ impl Link {
     /// Sets the random loss of the path that begins at `end`.
     pub fn set_loss(&self, end: usize, loss: Ppm) {
         self.wires().0[end].path.config.loss = loss;
+    }
+
+    /// Returns the most bytes that the trace of the path from `end` on lets pass between two times;
+    /// `None` if it has no trace.
+    pub fn trace_bytes(&self, end: usize, from: Instant, to: Instant) -> Option<u64> {
+        self.wires().0[end].path.trace_bytes(from, to)
     }
 
     /// Returns packets and bytes in the queue of the hop from `end` on.
@@ -214,7 +226,10 @@ impl TxQueue for TransmitQueue {
         let mut wires = self.link.wires();
         let [first, second] = &mut wires.0;
         let (there, back) = if self.end == 0 { (first, second) } else { (second, first) };
-        there.ring_doorbell(now, back);
+        let orphaned = there.ring_doorbell(now, back);
+        drop(wires);
+        // Credits wake sockets: not under the lock of the link.
+        drop(orphaned);
     }
 
     fn reap(&mut self, now: Instant) -> Completed {

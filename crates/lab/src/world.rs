@@ -218,9 +218,7 @@ impl World {
             host.call(self.now);
             if let Node::Router(router) = nodes[1 - end] {
                 for address in addresses {
-                    let own = Prefix::new(address.ip, if address.ip.is_ipv4() { 32 } else { 128 });
-                    let prefix = own.unwrap_or(address.prefix);
-                    self.routers[router].add_route(prefix, (id, 1 - end));
+                    self.routers[router].add_route(Prefix::of_host(address.ip), (id, 1 - end));
                 }
             }
         }
@@ -294,7 +292,7 @@ impl World {
 
     /// Returns the figures of a host's processor.
     pub fn cpu_stats(&self, HostId(host): HostId) -> CpuStats {
-        self.hosts[host].cpu_stats()
+        self.hosts[host].cpu_stats(self.now)
     }
 
     /// Returns the memory of a host's sockets in pages of [`PAGE`] bytes, each buffer rounded up

@@ -111,10 +111,17 @@ fn flows_share_timers_and_have_their_rate() {
     let run = |column: &str| tenth(&all, column, 80, "5gbit");
     let [old, fq, neap] = ["internal 2017", "fq", "neap"].map(run);
     let timers = |figures: &Figures| figures["host.a.timer_interrupts_per_s"];
-    // A timer for each frame of four segments.
+    let each_second = |figures: &Figures, name: &str| figures[name] * 4.0;
+    // A timer for each frame of four segments, and only where flows have timers.
     let frames = old["link.wire.there.frames"] * 4.0;
     assert!((timers(&old) / frames - 1.0).abs() < 0.01, "{} of {frames}", timers(&old));
+    let released = |figures: &Figures| figures["host.a.departures_timed_per_s"];
+    assert_eq!((released(&old), released(&fq)), (timers(&old), 0.0));
+    assert!(released(&neap) > 10.0 * timers(&neap), "one expiration serves many flows");
     assert!(timers(&neap) <= timers(&fq), "{} of {}", timers(&neap), timers(&fq));
+    // Most of fq's are those of its own timer.
+    let of_sockets = each_second(&fq, "host.a.NeapWheelTimers");
+    assert!(timers(&fq) > 2.0 * of_sockets, "{} of {}", of_sockets, timers(&fq));
     for end in ["slowest", "fastest"] {
         let rate = neap[&format!("app.bulk.{end}_mbit")];
         assert!((rate / 48.0 - 1.0).abs() < 0.005, "{end}: {rate}");

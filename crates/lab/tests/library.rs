@@ -34,6 +34,8 @@ scenarios! {
     a_low_water_mark_lets_urgent_messages_pass: "priority-inversion",
     aggregates_need_data_below_the_socket: "wifi",
     late_completions_cost_nothing: "late-completions",
+    early_completions_fill_a_ring_without_byte_queue_limits: "early-completions",
+    shared_timers_expire_for_many_flows_however_a_card_interrupts: "interrupt-moderation",
     a_policer_loses_without_delay: "policer",
     bbr_and_cubic_share_by_the_buffer: "sharing",
     late_acks_slow_a_download: "ack-congestion",

@@ -239,6 +239,41 @@ fn a_gigabit_per_second() {
     check_rate(&Setting::new(1, 1000), &fq(), SECOND);
 }
 
+/// What a host that comes 20 ms late sends of a flow of 48 Mbit/s: by how much its rate is wrong,
+/// and the departures. `settle` changes the stack of the sender before the start.
+fn late_host(qdisc: &QdiscConfig, sysctls: &[(&str, &str)]) -> (f64, Vec<Departed>) {
+    let setting = Setting { wake_jitter: Nanos::from_millis(20), ..Setting::new(1, 48) };
+    let mut run = setting.start();
+    for (name, value) in sysctls {
+        run.world.stack(run.sender).set_sysctl(name, value).expect("a sysctl");
+    }
+    run.set_qdisc(qdisc);
+    run.pass(SECOND);
+    run.link.trace(0);
+    let mut flows = run.traced(Nanos::from_secs(5));
+    let (_, departures) = flows.pop_first().expect("a flow");
+    (rate_error(&departures, setting.rate), departures)
+}
+
+#[test]
+fn a_late_host_keeps_the_rate_and_bounds_the_burst() {
+    let rate = Setting::new(1, 48).rate;
+    let (error, departures) = late_host(&pfifo_fast(), &[]);
+    assert!(error.abs() < 0.01, "{:.2} % off", error * 100.0);
+    check_bursts(&departures, rate, Nanos::from_millis(20) + LATE);
+    let (error, departures) = late_host(&fq(), &[]);
+    assert!(error.abs() < 0.01, "{:.2} % off, with fq", error * 100.0);
+    check_bursts(&departures, rate, Nanos::from_millis(20) + LATE);
+    // A debt of 2 ms bounds the burst, and costs rate.
+    let (error, departures) = late_host(&pfifo_fast(), &[("neap.tcp_pacing_debt_us", "2000")]);
+    assert!(error < -0.1, "{:.2} % off", error * 100.0);
+    check_bursts(&departures, rate, Nanos::from_millis(2) + LATE);
+    // As Linux: half a gap.
+    let (error, departures) = late_host(&pfifo_fast(), &[("neap.tcp_pacing_debt_us", "0")]);
+    assert!(error < -0.5, "{:.2} % off", error * 100.0);
+    check_bursts(&departures, rate, Nanos::from_micros(500));
+}
+
 #[test]
 fn a_qdisc_that_comes_and_goes_makes_no_gap_and_no_burst() {
     for flows in [1, 10] {

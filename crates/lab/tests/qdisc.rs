@@ -302,7 +302,7 @@ fn throttled_flows_leave_at_their_stamps() {
     let mut pair = Pair::new(rate, Nanos::from_millis(2), "fq");
     let sinks: Vec<_> = (0..FLOWS).map(|_| pair.bulk(u64::MAX, each).1).collect();
     pair.run(Nanos::from_secs(1));
-    pair.link.clear_stats();
+    pair.link.clear_stats(pair.world.now());
     let shares = goodputs(&mut pair, &sinks, Nanos::from_secs(2));
     let Xstats::Fq(figures) = pair.report().xstats else { panic!("an fq") };
     assert!(figures.throttled > 10_000, "{figures:?}");
@@ -311,7 +311,7 @@ fn throttled_flows_leave_at_their_stamps() {
         assert!(error.abs() < 0.005, "{error}");
     }
     // 10 us of slack, up to 50 us until the host wakes, and whoever leaves at the same time.
-    let below = pair.link.stats(0).below;
+    let below = pair.link.stats(0, pair.world.now()).below;
     println!("after the stamp: p50 {:?}, p99 {:?}", below.percentile(50.0), below.percentile(99.0));
     assert!(below.percentile(50.0) < Nanos::from_micros(100), "{:?}", below.percentile(50.0));
     assert!(below.max() < Nanos::from_millis(1), "{:?}", below.max());

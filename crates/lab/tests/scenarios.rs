@@ -205,7 +205,8 @@ writer = "edge"
     within("app.steady.goodput_mbit", 1.2, 2.0);
     within("app.web.messages", 40.0, 60.0);
     within("app.web.latency_p99_ms", 20.0, 2000.0);
-    within("app.slow.goodput_mbit", 0.9, 1.1);
+    // A megabit in the second of the measurement.
+    within("app.slow.delivered_bytes", 0.9e6 / 8.0, 1.1e6 / 8.0);
     within("app.many.jain_index", 0.25, 1.0);
     for app in ["file", "ask", "burst", "voice", "steady", "web", "slow", "many", "bulk"] {
         within(&format!("app.{app}.failed"), 0.0, 0.0);

@@ -4,11 +4,13 @@
 //! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then
 //! the kernel in its place; the kernel receives. The lab's hosts are told how late this machine
 //! woke a thread during the measurement: that a reader is late shows in when it acknowledges.
+//! Smaller twins of E2, E3 and E4 follow.
 
 mod lateness;
 mod measure;
 mod network;
 mod predict;
+mod twins;
 
 use crate::perf::interrupt::Interrupt;
 use clap::Args as ClapArgs;
@@ -125,7 +127,25 @@ struct Comparison {
     /// How late the machine was meanwhile: percent, and microseconds not exceeded by so many
     /// wake-ups.
     lateness: Lateness,
+    /// Each figure by itself.
+    judged: [Judged; 5],
     /// Goodput and queue delay agree within 20 %.
+    agrees: bool,
+}
+
+/// Returns how far a prediction is from what was measured, in percent of that, and whether it is
+/// within the tolerance, a part of it.
+fn compare(predicted: f64, measured: f64, tolerance: f64) -> (f64, bool) {
+    let off_percent = (predicted / measured.max(f64::MIN_POSITIVE) - 1.0) * 100.0;
+    (off_percent, (predicted - measured).abs() <= tolerance * measured)
+}
+
+/// How far a prediction is from what was measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Judged {
+    what: &'static str,
+    off_percent: f64,
+    /// Within 20 % of what was measured.
     agrees: bool,
 }
 
@@ -137,11 +157,20 @@ impl Comparison {
         measured: Outcome,
         lateness: Lateness,
     ) -> Self {
-        let near = |of: fn(&Outcome) -> f64| {
-            (of(&predicted) - of(&measured)).abs() <= TOLERANCE * of(&measured)
+        let judge = |what, of: fn(&Outcome) -> f64| {
+            let (predicted, measured) = (of(&predicted), of(&measured));
+            let (off_percent, agrees) = compare(predicted, measured, TOLERANCE);
+            Judged { what, off_percent, agrees }
         };
-        let agrees = near(|outcome| outcome.goodput_mbit) && near(|outcome| outcome.queue_ms);
-        Self { link, sender, predicted, measured, lateness, agrees }
+        let judged = [
+            judge("goodput", |outcome| outcome.goodput_mbit),
+            judge("queue delay", |outcome| outcome.queue_ms),
+            judge("its p99", |outcome| outcome.queue_p99_ms),
+            judge("RTT", |outcome| outcome.rtt_ms),
+            judge("cwnd", |outcome| outcome.cwnd),
+        ];
+        let agrees = judged[0].agrees && judged[1].agrees;
+        Self { link, sender, predicted, measured, lateness, judged, agrees }
     }
 
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
@@ -163,18 +192,15 @@ impl Comparison {
                 outcome.cwnd,
             )?;
         }
-        let off = |of: fn(&Outcome) -> f64| {
-            (of(&self.predicted) / of(&self.measured).max(f64::MIN_POSITIVE) - 1.0) * 100.0
-        };
-        let word = if self.agrees { "agree within 20 %" } else { "DO NOT AGREE within 20 %" };
-        writeln!(
-            out,
-            "{:<18}goodput {:+.1} %, queue delay {:+.1} %, RTT {:+.1} %: {word}",
-            "",
-            off(|outcome| outcome.goodput_mbit),
-            off(|outcome| outcome.queue_ms),
-            off(|outcome| outcome.rtt_ms),
-        )?;
+        for agrees in [true, false] {
+            let those = self.judged.iter().filter(|one| one.agrees == agrees);
+            let said: Vec<String> =
+                those.map(|one| format!("{} {:+.1} %", one.what, one.off_percent)).collect();
+            let word = if agrees { "within 20 %" } else { "NOT within 20 %" };
+            if !said.is_empty() {
+                writeln!(out, "{:<18}{word}: {}", "", said.join(", "))?;
+            }
+        }
         let late = |percent| self.lateness.quantile(percent).as_secs_f64() * 1e3;
         writeln!(
             out,
@@ -185,6 +211,13 @@ impl Comparison {
             late(100.0),
         )
     }
+}
+
+/// All that is printed as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    flows: &'a [Comparison],
+    twins: &'a [twins::Judgement],
 }
 
 /// Whether all predictions agree with what was measured.
@@ -223,8 +256,13 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
             writeln!(out)?;
         }
     }
+    // A link that is asked for by its rate is one of E1.
+    let twins = match args.mbit {
+        None => twins::run(&interrupt, args.json, out)?,
+        Some(_) => Vec::new(),
+    };
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &all)?;
+        serde_json::to_writer_pretty(&mut *out, &Report { flows: &all, twins: &twins })?;
         writeln!(out)?;
     }
     Ok(all.iter().all(|comparison| comparison.agrees))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 mod client;
 mod cpu;
+mod delay;
 pub(crate) mod interrupt;
 mod json;
 mod net;
@@ -368,7 +369,6 @@ fn nstat(stack: &Stack) {
     for (reason, n) in host.drops() {
         line(&format!("drop.{reason}"), n);
     }
-    line("drop.device_receive", host.receive_drops());
     let late = host.departures();
     if late.count() > 0 {
         line("departures", late.count());
@@ -377,6 +377,7 @@ fn nstat(stack: &Stack) {
         line("departures.late_max_ns", late.max().0);
     }
     for interface in host.interfaces() {
+        line(&format!("{}.rx_dropped", interface.name), interface.rx_dropped);
         for (queue, port) in interface.ports.iter().enumerate() {
             for (name, n) in port.figures() {
                 line(&format!("{}.{queue}.{name}", interface.name), n);

@@ -7,7 +7,9 @@ use neap::config::Profile;
 use neap::device::{Packet, PacketConfig, TunConfig};
 use neap::net::Address;
 use neap::qdisc::QdiscConfig;
+use neap::time::Nanos;
 
+use super::delay::delayed;
 use super::net::IpVersion;
 
 /// Options that choose the way out.
@@ -43,6 +45,16 @@ pub(crate) struct NetworkArgs {
     /// Largest super-frame handed to the device, bytes
     #[arg(long, value_name = "BYTES")]
     gso_max: Option<u32>,
+    /// Packets that the ring of --packet holds for the stack [default: 2048]
+    #[arg(long, value_name = "N", conflicts_with = "tun")]
+    rx_slots: Option<usize>,
+    /// Bytes of a slot of that ring; larger packets cost a system call [default: 2048]
+    #[arg(long, value_name = "BYTES", conflicts_with = "tun")]
+    rx_slot_bytes: Option<usize>,
+    /// Milliseconds by which what arrives is handed over later, as on a longer path
+    #[arg(long, value_name = "MS", requires = "packet", conflicts_with = "tun",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    delay: Option<u32>,
 }
 
 /// What is missing among the options of the way out.
@@ -66,7 +78,7 @@ pub(crate) enum NetworkError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
     Tun { name: String, host: Address },
-    Packet { name: String, gateway: Option<IpAddr> },
+    Packet { config: PacketConfig, gateway: Option<IpAddr> },
 }
 
 /// A way out whose parts fit together.
@@ -79,6 +91,7 @@ pub(crate) struct Network {
     pub qdisc: Option<QdiscConfig>,
     /// Bytes.
     pub gso_max: Option<u32>,
+    pub delay: Option<Nanos>,
 }
 
 impl Network {
@@ -97,13 +110,17 @@ impl Network {
                 DeviceChoice::Tun { name: name.clone(), host }
             }
             (None, Some(name)) => {
-                DeviceChoice::Packet { name: name.clone(), gateway: args.gateway }
+                let mut config = PacketConfig::new(name);
+                config.rx_slots = args.rx_slots.unwrap_or(config.rx_slots);
+                config.rx_slot_bytes = args.rx_slot_bytes.or(config.rx_slot_bytes);
+                DeviceChoice::Packet { config, gateway: args.gateway }
             }
             (None, None) => return Err(NetworkError::Device),
         };
         let profile = args.profile.unwrap_or(Profile::Neap);
         let (sysctls, qdisc) = (args.sysctls.clone(), args.qdisc.clone());
-        Ok(Self { device, address, profile, sysctls, qdisc, gso_max: args.gso_max })
+        let delay = args.delay.map(|millis| Nanos::from_millis(millis.into()));
+        Ok(Self { device, address, profile, sysctls, qdisc, gso_max: args.gso_max, delay })
     }
 
     /// Opens the device and starts the stack on it.
@@ -126,10 +143,13 @@ impl Network {
                 config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
                 builder.tun_with(config).host_address(*host).build()
             }
-            DeviceChoice::Packet { name, gateway } => {
-                let mut config = PacketConfig::new(name);
+            DeviceChoice::Packet { config, gateway } => {
+                let mut config = config.clone();
                 config.gso_max_size = self.gso_max.unwrap_or(config.gso_max_size);
-                let device = Packet::open(&config)?.into_device();
+                let mut device = Packet::open(&config)?.into_device();
+                if let Some(delay) = self.delay {
+                    device = delayed(device, delay);
+                }
                 if let Some(gateway) = gateway {
                     builder = builder.gateway(*gateway);
                 }
@@ -218,6 +238,16 @@ mod tests {
     }
 
     #[test]
+    fn the_ring_of_an_interface_is_sized_by_options() {
+        let network =
+            network("--packet v0 --address 10.9.0.2/24 --rx-slots 9 --rx-slot-bytes 4096");
+        let DeviceChoice::Packet { config, .. } = network.unwrap().device else {
+            panic!("a packet socket");
+        };
+        assert_eq!((config.rx_slots, config.rx_slot_bytes), (9, Some(4096)));
+    }
+
+    #[test]
     fn bad_ways_out_say_what_to_do() {
         for (line, hint) in [
             ("", "no way out"),
@@ -228,6 +258,8 @@ mod tests {
             ("--packet v0 --address 10.9.0.2/33", "10.9.0.2/24"),
             ("--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.1", "10.9.0.2/24"),
             ("--packet v0 --address 10.9.0.2/24 --sysctl x", "NAME=VALUE"),
+            ("--tun t0 --address 10.9.0.2/24 --rx-slots 9", "cannot be used with"),
+            ("--tun t0 --address 10.9.0.2/24 --delay 5", "cannot be used with"),
             ("--packet v0 --address 10.9.0.2/24 --profile linux-2011", "linux-2012"),
         ] {
             let error = network(line).unwrap_err();

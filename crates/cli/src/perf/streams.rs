@@ -14,8 +14,11 @@ use super::protocol::{Control, ProtocolError, State, is_transient};
 
 /// Token of the control connection in the poller; streams have their index.
 const CONTROL: u64 = u64::MAX;
-/// Longest wait of a socket call: how late the clock and the control connection may be looked at.
+/// Longest wait of a socket call. A stream that moves nothing for so long is waited for together
+/// with the control connection.
 const SLICE: Duration = Duration::from_millis(5);
+/// Longest wait for any of the connections: how late an interrupt may be looked at.
+const WAIT: Duration = Duration::from_millis(100);
 /// How often a side that is busy moving bytes looks at the control connection.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 /// A server gives up a test in which nothing has moved for so long.
@@ -274,13 +277,14 @@ impl<'a> DataPhase<'a> {
     }
 
     fn transfer(&mut self) -> Result<(), DataError> {
+        let mut moved = true;
         loop {
             let now = Instant::now();
             if self.keep_time(now)? {
                 return Ok(());
             }
-            let moved = match self.streams {
-                [stream] if !stream.done => self.step_one()?,
+            moved = match self.streams {
+                [stream] if moved && !stream.done => self.step_one()?,
                 _ => self.step_many(now)?,
             };
             if moved {
@@ -394,11 +398,11 @@ impl<'a> DataPhase<'a> {
         moved.map_err(|source| DataError::Stream { id: stream.figures.id, source })
     }
 
-    /// Time from now until the clock asks for something, at most a slice.
+    /// Time from now until the clock asks for something, at most [`WAIT`].
     fn until_due(&self, now: Instant) -> Duration {
         let limit = self.setting.plan.time_limit().map(|limit| self.start + limit);
         let due = [self.next_report, self.omit_until, limit].into_iter().flatten().min();
-        due.map_or(SLICE, |due| due.saturating_duration_since(now).min(SLICE))
+        due.map_or(WAIT, |due| due.saturating_duration_since(now).min(WAIT))
     }
 
     fn step_many(&mut self, now: Instant) -> Result<bool, DataError> {
@@ -449,7 +453,7 @@ impl<'a> DataPhase<'a> {
             if let Some(state) = self.control.try_state()? {
                 return Ok(state);
             }
-            self.poller.wait(&mut self.ready, SLICE).map_err(DataError::Wait)?;
+            self.poller.wait(&mut self.ready, WAIT).map_err(DataError::Wait)?;
             for &token in &self.ready {
                 let Some(stream) =
                     usize::try_from(token).ok().and_then(|index| self.streams.get_mut(index))

@@ -130,10 +130,30 @@ pub struct GroupLog {
     pub latency: Times,
 }
 
+impl EndLog {
+    /// Returns the bytes that have arrived at this end, each once: those that it has read, those
+    /// that wait to be read, and those that wait for others in front of them.
+    ///
+    /// A loss holds back what comes behind it, so what is read in an interval may have arrived
+    /// long before.
+    pub fn received(&self, now: Instant) -> u64 {
+        let waits = self.handle.as_ref().map_or(0, |handle| {
+            let info = handle.info(now);
+            u64::from(info.unread_bytes) + u64::from(info.ofo_bytes)
+        });
+        self.read + waits
+    }
+}
+
 impl GroupLog {
     /// Returns the bytes that the servers have read.
     pub fn delivered(&self) -> u64 {
         self.servers.iter().map(|server| server.read).sum()
+    }
+
+    /// Returns the bytes that have arrived at the servers, see [`EndLog::received`].
+    pub fn received(&self, now: Instant) -> u64 {
+        self.servers.iter().map(|server| server.received(now)).sum()
     }
 }
 

@@ -53,6 +53,10 @@ pub struct NicConfig {
     pub pacing_shift: u8,
     /// Time from a frame's last bit on the wire to its completion.
     pub completion_delay: Nanos,
+    /// Whether the driver gives a frame up before it has left, as those do that call `skb_orphan`
+    /// when they take it. Sockets then count nothing as below them; byte queue limits still hear of
+    /// the true completion.
+    pub completes_early: bool,
     /// Moderation of the interrupts for transmit completions.
     pub tx_coalescing: Coalescing,
     /// Moderation of the interrupts for received packets.
@@ -71,6 +75,7 @@ impl Default for NicConfig {
             rx_descriptors: 4096,
             pacing_shift: 10,
             completion_delay: Nanos::ZERO,
+            completes_early: false,
             tx_coalescing: Coalescing::NONE,
             rx_coalescing: Coalescing::NONE,
         }

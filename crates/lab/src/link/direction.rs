@@ -4,7 +4,7 @@ use super::config::{Coalescing, NicConfig, PathConfig};
 use super::offload;
 use super::packet::{Packet, on_wire};
 use super::path::Path;
-use super::service::Serializer;
+use super::service::{Serializer, Unsent};
 use super::stats::{Captured, Departed, LinkStats};
 use crate::rng::{Rng, mix};
 use neap_stack::device::Received;
@@ -28,6 +28,9 @@ pub(super) struct Direction {
     descriptors: usize,
     rx_descriptors: usize,
     completion_delay: Nanos,
+    completes_early: bool,
+    /// Credits of frames that were given up early. Whoever rang the doorbell drops them.
+    orphaned: Vec<TxCredit>,
     tx_coalescing: Coalescing,
     rx_coalescing: Coalescing,
     receive_offload: offload::ReceiveOffload,
@@ -59,6 +62,8 @@ impl Direction {
             descriptors: nic.descriptors.max(1),
             rx_descriptors: peer.rx_descriptors.max(1),
             completion_delay: nic.completion_delay,
+            completes_early: nic.completes_early,
+            orphaned: Vec::new(),
             tx_coalescing: nic.tx_coalescing,
             rx_coalescing: peer.rx_coalescing,
             receive_offload: offload::ReceiveOffload { verifies: peer.checksums, joins: peer.gro },
@@ -82,17 +87,20 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends what was posted. Answers of routers go to `back`, the opposite direction.
-    pub(super) fn ring_doorbell(&mut self, now: Instant, back: &mut Self) {
+    /// Sends what was posted. Answers of routers go to `back`, the opposite direction. The credits
+    /// of frames that the card gives up early, which the caller drops.
+    #[must_use]
+    pub(super) fn ring_doorbell(&mut self, now: Instant, back: &mut Self) -> Vec<TxCredit> {
         let mut posted = core::mem::take(&mut self.posted);
         for (posted, frame) in posted.drain(..) {
             self.transmit(posted, now, frame, back);
         }
         self.posted = posted;
+        core::mem::take(&mut self.orphaned)
     }
 
     fn transmit(&mut self, posted: Instant, now: Instant, mut frame: Frame, back: &mut Self) {
-        let credit = frame.credit.take();
+        let mut credit = frame.credit.take();
         let (bytes, departure) = (frame.len() as u64, frame.departure);
         let is_super = frame.gso.is_some();
         let (flow, payload) = (frame.flow, frame.payload.len());
@@ -101,8 +109,7 @@ impl Direction {
         for piece in gso::segment(frame, ChecksumBy::Device) {
             let on_wire = on_wire(&piece);
             let (left, took) = self.wire.push(now, on_wire);
-            self.stats.busy = self.stats.busy + took;
-            self.stats.wire_bytes += on_wire;
+            self.stats.on_wire(on_wire, took);
             segments += 1;
             done = left;
             let packet = Box::new(Packet { frame: piece, flipped: None });
@@ -122,6 +129,9 @@ impl Direction {
             if let Some(trace) = &mut self.trace {
                 trace.push(Departed { at: posted, flow, bytes: payload, below });
             }
+        }
+        if self.completes_early {
+            self.orphaned.extend(credit.take());
         }
         self.ring.push_back(InRing { done: done + self.completion_delay, bytes, credit });
     }
@@ -144,10 +154,31 @@ impl Direction {
     pub(super) fn forward(&mut self, now: Instant, packet: Box<Packet>, back: &mut Self) {
         let on_wire = on_wire(&packet.frame);
         self.stats.packets += 1;
-        self.stats.wire_bytes += on_wire;
         let bytes = packet.frame.len() as u64;
         self.stats.digest = mix(self.stats.digest ^ now.as_nanos() ^ bytes.rotate_left(40));
         self.carry(packet, now, on_wire, back);
+    }
+
+    /// What was counted as sent and has not left at `now`.
+    fn unsent(&self, now: Instant) -> Unsent {
+        let of_card = self.wire.unsent(now);
+        let of_hop = self.path.unsent(now);
+        Unsent { time: of_card.time + of_hop.time, bytes: of_card.bytes + of_hop.bytes }
+    }
+
+    /// The figures at `now`.
+    pub(super) fn stats_at(&self, now: Instant) -> LinkStats {
+        let (mut stats, unsent) = (self.stats.clone(), self.unsent(now));
+        stats.busy = Nanos(stats.busy.0.saturating_sub(unsent.time.0));
+        stats.wire_bytes = stats.wire_bytes.saturating_sub(unsent.bytes);
+        stats
+    }
+
+    /// Begins anew at `now`: what is still to be sent counts from here on.
+    pub(super) fn clear_stats(&mut self, now: Instant) {
+        let Unsent { time, bytes } = self.unsent(now);
+        self.stats.clear();
+        self.stats.on_wire(bytes, time);
     }
 
     pub(super) fn completes_at_once(&self) -> bool {

@@ -5,6 +5,7 @@ use super::forward;
 use super::impairment::{ImpairmentRngs, LossModel};
 use super::packet::{self, Packet};
 use super::queue::{Bucket, Hop};
+use super::service::Unsent;
 use super::stats::LinkStats;
 use crate::rng::Rng;
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -130,6 +131,17 @@ impl Path {
             self.carry(at, packet, stats);
         }
         self.leaving = leaving;
+    }
+
+    /// What the hop has counted as sent and has not let out at `now`.
+    pub(super) fn unsent(&self, now: Instant) -> Unsent {
+        self.hop.as_ref().map_or(Unsent::default(), |hop| hop.unsent(now))
+    }
+
+    /// Most bytes that the trace lets pass between two times; `None` without a trace.
+    pub(super) fn trace_bytes(&self, from: Instant, to: Instant) -> Option<u64> {
+        let trace = self.config.trace.as_ref()?;
+        Some(trace.bytes_between(from.since(self.start), to.since(self.start)))
     }
 
     /// Packets and bytes in the hop's queue.

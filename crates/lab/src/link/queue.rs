@@ -7,7 +7,7 @@
 use super::config::{Bottleneck, CoDel, Discipline, PathConfig, Policer, Red, Wifi};
 use super::forward;
 use super::packet::Packet;
-use super::service::{Follower, Serializer, Service};
+use super::service::{Follower, Serializer, Service, Unsent};
 use super::stats::LinkStats;
 use crate::rng::{Ppm, Rng};
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -119,6 +119,7 @@ impl Hop {
         };
         if path.wifi.is_none() && !matches!(path.discipline, Discipline::CoDel(_)) {
             let hop = AtArrival {
+                is_wire: is_router,
                 typical: limits.rate.time_for(1500),
                 discipline: path.discipline,
                 limits,
@@ -134,6 +135,7 @@ impl Hop {
             _ => None,
         };
         Some(Self::AtDeparture(Box::new(AtDeparture {
+            is_wire: is_router,
             limits,
             service,
             codel,
@@ -142,6 +144,7 @@ impl Hop {
             queue: VecDeque::new(),
             bytes: 0,
             free: Instant::ZERO,
+            last: 0,
         })))
     }
 
@@ -195,6 +198,16 @@ impl Hop {
         }
     }
 
+    /// What was counted as sent and has not left at `now`. O(n) of the packets that wait, where a
+    /// trace serves them.
+    pub(super) fn unsent(&self, now: Instant) -> Unsent {
+        match self {
+            Self::AtArrival(hop) if hop.is_wire => hop.unsent(now),
+            Self::AtDeparture(hop) if hop.is_wire => hop.unsent(now),
+            _ => Unsent::default(),
+        }
+    }
+
     /// Packets that the hop keeps.
     pub(super) fn contents(&self) -> usize {
         match self {
@@ -214,6 +227,8 @@ impl Hop {
 /// Decides when a packet comes. O(1) per packet.
 #[derive(Debug)]
 pub(super) struct AtArrival {
+    /// No card comes before this hop, so what it sends counts as on the wire.
+    is_wire: bool,
     limits: Bottleneck,
     typical: Nanos,
     discipline: Discipline,
@@ -266,12 +281,27 @@ impl AtArrival {
                 return None;
             }
         }
-        let left = self.service.push(at, on_wire);
+        let (left, took) = self.service.push(at, on_wire);
+        if self.is_wire {
+            stats.on_wire(on_wire, took);
+        }
         stats.queued.record(left.since(at));
         self.waiting.push_back((left, on_wire));
         self.bytes += on_wire;
         stats.most_queued = stats.most_queued.max(self.bytes);
         Some((left, packet))
+    }
+}
+
+impl AtArrival {
+    fn unsent(&self, now: Instant) -> Unsent {
+        match &self.service {
+            Service::Constant(serializer) => serializer.unsent(now),
+            Service::Trace(_) => {
+                let waits = self.waiting.iter().rev().take_while(|&&(left, _)| left > now);
+                Unsent { time: Nanos::ZERO, bytes: waits.map(|(_, bytes)| bytes).sum() }
+            }
+        }
     }
 }
 
@@ -286,6 +316,8 @@ struct Queued {
 /// Decides when a packet leaves. O(1) per packet, and one event.
 #[derive(Debug)]
 pub(super) struct AtDeparture {
+    /// As in [`AtArrival`].
+    is_wire: bool,
     limits: Bottleneck,
     service: Service,
     codel: Option<CoDelState>,
@@ -295,9 +327,19 @@ pub(super) struct AtDeparture {
     queue: VecDeque<Queued>,
     bytes: u64,
     free: Instant,
+    /// Bytes of what leaves at `free`.
+    last: u64,
 }
 
 impl AtDeparture {
+    fn unsent(&self, now: Instant) -> Unsent {
+        match &self.service {
+            Service::Constant(serializer) => serializer.unsent(now),
+            Service::Trace(_) if self.free > now => Unsent { time: Nanos::ZERO, bytes: self.last },
+            Service::Trace(_) => Unsent::default(),
+        }
+    }
+
     fn next_departure(&self) -> Instant {
         self.queue.front().map_or(Instant::FAR_FUTURE, |first| self.free.max(first.at))
     }
@@ -352,6 +394,7 @@ impl AtDeparture {
             begin += wifi.overhead;
         }
         let mut end = begin;
+        self.last = 0;
         for taken in 0..frames {
             if taken > 0 {
                 let airtime = self.wifi.map_or(Nanos::ZERO, |wifi| wifi.airtime);
@@ -361,7 +404,12 @@ impl AtDeparture {
                 }
             }
             let Some(next) = self.dequeue(now, stats) else { break };
-            end = self.service.push(begin, next.on_wire);
+            let (left, took) = self.service.push(begin, next.on_wire);
+            if self.is_wire {
+                stats.on_wire(next.on_wire, took);
+            }
+            self.last += next.on_wire;
+            end = left;
             stats.queued.record(end.since(next.at));
             out.push((end, next.packet));
         }

@@ -13,17 +13,33 @@ pub(super) struct Serializer {
     rate: Rate,
     pub(super) free: Instant,
     fraction: u128,
+    /// When the wire was last idle.
+    busy_since: Instant,
+    /// The rate before the last change, at which it sends until this time.
+    earlier: (Rate, Instant),
+}
+
+/// Part of what was handed to a wire that has not been sent yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unsent {
+    /// Time that the wire needs for it.
+    pub(super) time: Nanos,
+    /// Bytes of it. A packet that is being sent counts with the part that is left.
+    pub(super) bytes: u64,
 }
 
 impl Serializer {
     pub(super) fn new(rate: Rate) -> Self {
-        Self { rate: Rate(rate.0.max(1)), free: Instant::ZERO, fraction: 0 }
+        let rate = Rate(rate.0.max(1));
+        let (free, busy_since) = (Instant::ZERO, Instant::ZERO);
+        Self { rate, free, fraction: 0, busy_since, earlier: (rate, Instant::ZERO) }
     }
 
     /// When the last bit of a packet that is ready at `ready` has left, and how long it took.
     pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> (Instant, Nanos) {
         if self.free < ready {
             (self.free, self.fraction) = (ready, 0);
+            self.busy_since = ready;
         }
         let rate = u128::from(self.rate.0);
         let units = u128::from(bytes) * 1_000_000_000 + self.fraction;
@@ -38,7 +54,17 @@ impl Serializer {
         (self.free, took)
     }
 
+    /// What is left to be sent at `now`.
+    pub(super) fn unsent(&self, now: Instant) -> Unsent {
+        let from = now.max(self.busy_since);
+        let (rate, until) = self.earlier;
+        let until = until.clamp(from, self.free.max(from));
+        let bytes = rate.bytes_in(until.since(from)) + self.rate.bytes_in(self.free.since(until));
+        Unsent { time: self.free.since(from), bytes }
+    }
+
     pub(super) fn set_rate(&mut self, rate: Rate) {
+        self.earlier = (self.rate, self.free);
         self.rate = Rate(rate.0.max(1));
     }
 }
@@ -84,6 +110,17 @@ impl Trace {
             return Err(TraceError::Empty);
         }
         Ok(Self(at.into()))
+    }
+
+    /// The bytes of all opportunities after `from` and up to `to`, from the start of the trace, and
+    /// of the one before them, of which a part may be left. O(log n).
+    pub(super) fn bytes_between(&self, from: Nanos, to: Nanos) -> u64 {
+        let until = |time: Nanos| {
+            let (periods, rest) = (time.0 / self.period().0, time.0 % self.period().0);
+            let passed = self.0.partition_point(|&at| Nanos::from_millis(at.into()).0 <= rest);
+            periods * self.0.len() as u64 + passed as u64
+        };
+        (until(to) - until(from) + 1) * OPPORTUNITY
     }
 
     fn period(&self) -> Nanos {
@@ -151,11 +188,12 @@ pub(super) enum Service {
 }
 
 impl Service {
-    /// When a packet that is ready at `ready` has left.
-    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> Instant {
+    /// When a packet that is ready at `ready` has left, and how long it took; a trace does not know
+    /// that.
+    pub(super) fn push(&mut self, ready: Instant, bytes: u64) -> (Instant, Nanos) {
         match self {
-            Self::Constant(serializer) => serializer.push(ready, bytes).0,
-            Self::Trace(follower) => follower.push(ready, bytes),
+            Self::Constant(serializer) => serializer.push(ready, bytes),
+            Self::Trace(follower) => (follower.push(ready, bytes), Nanos::ZERO),
         }
     }
 
@@ -180,6 +218,22 @@ mod tests {
         let mut wire = Serializer::new(Rate(3));
         let left = (0..300).fold(Instant::ZERO, |_, _| wire.push(Instant::ZERO, 1).0);
         assert_eq!(left, Instant::from_nanos(100_000_000_000));
+    }
+
+    #[test]
+    fn what_is_unsent_is_what_the_wire_still_needs_time_for() {
+        let at = Instant::from_nanos;
+        let mut wire = Serializer::new(Rate(1_000_000_000));
+        wire.push(at(100), 1000);
+        let unsent = |time, bytes| Unsent { time: Nanos(time), bytes };
+        assert_eq!(wire.unsent(at(50)), unsent(1000, 1000), "it begins at 100");
+        assert_eq!(wire.unsent(at(700)), unsent(400, 400));
+        wire.set_rate(Rate(500_000_000));
+        wire.push(at(700), 100);
+        assert_eq!(wire.unsent(at(700)), unsent(600, 500), "the first one goes on as it was");
+        assert_eq!(wire.unsent(at(1200)), unsent(100, 50));
+        assert_eq!(wire.unsent(at(1300)), unsent(0, 0));
+        assert_eq!(wire.unsent(at(9000)), unsent(0, 0));
     }
 
     #[test]

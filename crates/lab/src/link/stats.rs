@@ -14,9 +14,11 @@ pub struct LinkStats {
     pub segments: u64,
     /// All wire segments, pure ACKs included.
     pub packets: u64,
-    /// Bytes on the wire, with the headers and gaps that Ethernet adds.
+    /// Bytes that were sent, with the headers and gaps that Ethernet adds: by the card of a host,
+    /// or by the port of a router. A packet on its way out counts with the part that has left.
     pub wire_bytes: u64,
-    /// Time in which the wire carried packets.
+    /// Time in which that card or port was sending. It is not known where a trace says when packets
+    /// leave.
     pub busy: Nanos,
     /// Packets lost at random, by script, or on a link that is down.
     pub lost: u64,
@@ -61,6 +63,13 @@ pub struct LinkStats {
 impl LinkStats {
     pub(super) fn clear(&mut self) {
         *self = Self { digest: self.digest, ..Self::default() };
+    }
+
+    /// A packet goes on the wire, which takes so long. What has not left when the figures are read
+    /// is subtracted then.
+    pub(super) fn on_wire(&mut self, bytes: u64, took: Nanos) {
+        self.wire_bytes += bytes;
+        self.busy = self.busy + took;
     }
 }
 

@@ -102,7 +102,7 @@ fn a_super_frame_is_complete_when_its_last_segment_has_left() {
     assert_eq!((seq, payload.len(), flags), (0, 3000, Flags::ACK | Flags::PSH));
     assert_eq!(payload, (0..3000u32).map(|i| i as u8).collect::<Vec<_>>());
     assert_eq!(link.contents(), 0);
-    assert_eq!(link.stats(0).busy, ONE.saturating_mul(4));
+    assert_eq!(link.stats(0, FAR).busy, ONE.saturating_mul(4));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_flipped_bit_is_a_checksum_error_wherever_it_is() {
     let (link, [mut a, mut b]) = link(NicConfig::default(), path);
     send(&mut a, (0..200).map(|i| frame(i * SIZE, 1, Flags::ACK)));
     let damaged = all(&mut b, FAR);
-    assert_eq!((damaged.len(), link.stats(0).corrupted), (200, 200));
+    assert_eq!((damaged.len(), link.stats(0, FAR).corrupted), (200, 200));
     assert!(damaged.iter().all(|packet| parse(packet).is_err()));
 }
 
@@ -193,7 +193,7 @@ fn impairments_happen_as_often_as_asked_and_jitter_keeps_the_order() {
     send(&mut a, (0..2000).map(|i| frame(i * SIZE, 1, Flags::ACK)));
     let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
     assert!(seqs.is_sorted());
-    let stats = link.stats(0);
+    let stats = link.stats(0, FAR);
     assert!((150..250).contains(&stats.lost) && (130..230).contains(&stats.duplicated));
     assert_eq!(seqs.len() as u64, 2000 - stats.lost + stats.duplicated);
 }
@@ -210,7 +210,7 @@ fn a_bottleneck_drops_at_its_tail() {
     send(&mut a, (0..50).map(|i| frame(i * SIZE, 1, Flags::ACK)));
     let seqs: Vec<u32> = all(&mut b, FAR).iter().map(|p| parse(p).expect("sound").0).collect();
     // While 50 arrive four leave, and ten are there.
-    assert_eq!((seqs.len(), link.stats(0).dropped), (14, 36));
+    assert_eq!((seqs.len(), link.stats(0, FAR).dropped), (14, 36));
     assert_eq!(seqs[..10], core::array::from_fn::<u32, 10, _>(|i| i as u32 * SIZE));
 }
 
@@ -222,7 +222,7 @@ fn a_router_says_what_is_too_big_and_marks_what_may_be_marked() {
     assert_eq!(all(&mut b, FAR).len(), 1);
     let answer = all(&mut a, FAR);
     let ip = ipv4::parse(&answer[0].data).expect("a sound packet");
-    assert_eq!((ip.header.protocol, link_small.stats(0).too_big), (Protocol::ICMP, 1));
+    assert_eq!((ip.header.protocol, link_small.stats(0, FAR).too_big), (Protocol::ICMP, 1));
     let marks = PathConfig { congestion_marks: Ppm::percent(100), ..path() };
     let (_, [mut a, mut b]) = link(no_gro(), marks);
     send(&mut a, [frame(0, 1, Flags::ACK)]);
@@ -248,7 +248,7 @@ fn stream(path: PathConfig, count: u32, gap: Nanos) -> (LinkStats, Vec<(u32, boo
     }
     a.queues[0].tx.reap(FAR);
     assert_eq!(link.contents(), 0);
-    (link.stats(0), arrived)
+    (link.stats(0, FAR), arrived)
 }
 
 /// A hop of 100 Mbit/s that gets twice as much.

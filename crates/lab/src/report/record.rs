@@ -24,7 +24,7 @@ pub enum Quantity {
     Srtt,
     /// The sum of an application's congestion windows, segments.
     Cwnd,
-    /// Payload that an application's receivers read, Mbit/s.
+    /// Payload that arrived at an application's receivers, each byte once, Mbit/s.
     Goodput,
     /// The longest time of a frame from TCP to the wire of a link, milliseconds.
     Below,
@@ -89,9 +89,9 @@ pub(crate) struct Recorder<'a> {
     groups: &'a [(String, SharedGroupLog)],
     begun: Instant,
     last: Instant,
-    /// Wake-ups of each host and bytes that each application had delivered at the last sample.
+    /// Wake-ups of each host and bytes that had arrived for each application at the last sample.
     wakeups: Vec<u64>,
-    delivered: Vec<u64>,
+    received: Vec<u64>,
     /// For both directions of each link: times from TCP to the wire.
     below: Vec<[Times; ENDS]>,
     recording: Recording,
@@ -113,7 +113,7 @@ impl<'a> Recorder<'a> {
             begun: world.now(),
             last: world.now(),
             wakeups: hosts.iter().map(|(_, id)| world.cpu_stats(*id).wakeups).collect(),
-            delivered: groups.iter().map(|(_, log)| log.borrow().delivered()).collect(),
+            received: groups.iter().map(|(_, log)| log.borrow().received(world.now())).collect(),
             below: links.iter().map(|_| <[Times; ENDS]>::default()).collect(),
             recording: Recording::default(),
             next: 0,
@@ -175,9 +175,9 @@ impl<'a> Recorder<'a> {
             cwnd += u64::from(info.snd_cwnd);
             count += u32::from(info.rtt > Nanos::ZERO);
         }
-        let delivered = log.delivered();
-        let before = core::mem::replace(&mut self.delivered[index], delivered);
-        let goodput = (delivered - before) as f64 * 8e-6 / seconds;
+        let received = log.received(now);
+        let before = core::mem::replace(&mut self.received[index], received);
+        let goodput = received.saturating_sub(before) as f64 * 8e-6 / seconds;
         let values = [
             (Quantity::Unsent, unsent as f64),
             (Quantity::Qdisc, qdisc as f64),
@@ -221,7 +221,7 @@ impl<'a> Recorder<'a> {
         for ((name, id), below) in self.links.iter().zip(&self.below) {
             for (end, way) in ["there", "back"].iter().enumerate() {
                 add(format!("{name} {way}: TCP to wire"), &below[end]);
-                let queued = &world.link(*id).stats(end).queued;
+                let queued = &world.link(*id).stats(end, world.now()).queued;
                 add(format!("{name} {way}: in the hop"), queued);
             }
         }

@@ -215,7 +215,8 @@ impl<'a> Builder<'a> {
         };
         let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
         let (per_wakeup, per_switch) = (time(host.per_wakeup), time(host.per_switch));
-        Ok(Cpu { lateness, per_wakeup, per_switch, timer_per_flow: host.timer_per_flow })
+        let (per_poll, timer_per_flow) = (Nanos::ZERO, host.timer_per_flow);
+        Ok(Cpu { lateness, per_wakeup, per_poll, per_switch, timer_per_flow })
     }
 
     /// Gives an actor its name.
@@ -364,8 +365,7 @@ impl<'a> Builder<'a> {
     }
 
     fn learn(&mut self, node: NodeId, address: IpAddr, link: LinkId) {
-        let len = if address.is_ipv4() { 32 } else { 128 };
-        let Ok(prefix) = Prefix::new(address, len) else { return };
+        let prefix = Prefix::of_host(address);
         match node {
             NodeId::Router(router) => self.world.add_route(router, prefix, link),
             NodeId::Actor(_) => {}

@@ -5,7 +5,7 @@
 use super::model::AppKind;
 use crate::app::group::{GroupLog, SharedGroupLog};
 use crate::histogram::Times;
-use crate::link::{ENDS, Link, LinkStats};
+use crate::link::{ENDS, LinkStats};
 use crate::world::{CpuStats, HostId, LinkId, World};
 use neap_stack::qdisc::QdiscStats;
 use neap_stack::stats::IpCounter;
@@ -48,11 +48,13 @@ struct HostProbe {
 #[derive(Default)]
 struct AppProbe {
     delivered: u64,
+    /// Bytes that had arrived at each server.
     received: Vec<u64>,
     srtt: Times,
     retransmitted: u64,
     below_max: u64,
     sndbuf_max: u64,
+    rcvbuf_max: u64,
 }
 
 /// Looks at a world while it runs.
@@ -82,10 +84,11 @@ impl<'a> Probes<'a> {
         let app = |(_, _, log): &(String, AppKind, SharedGroupLog)| {
             let mut log = log.borrow_mut();
             log.latency.clear();
-            let received = log.servers.iter().map(|server| server.read).collect();
+            let now = world.now();
+            let received = log.servers.iter().map(|server| server.received(now)).collect();
             AppProbe { delivered: log.delivered(), received, ..AppProbe::default() }
         };
-        world.links().iter().for_each(Link::clear_stats);
+        world.links().iter().for_each(|link| link.clear_stats(world.now()));
         Self {
             host: hosts.iter().map(host).collect(),
             app: groups.iter().map(app).collect(),
@@ -128,6 +131,9 @@ impl<'a> Probes<'a> {
                 srtt += info.rtt.0;
                 count += 1;
             }
+            for server in log.borrow().servers.iter().filter_map(|end| end.handle.as_ref()) {
+                probe.rcvbuf_max = probe.rcvbuf_max.max(server.info(now).rcvbuf.into());
+            }
             probe.below_max = probe.below_max.max(below);
             let mean = srtt as f64 / f64::from(count.max(1)) / 1e6;
             let delivered = log.borrow().delivered();
@@ -166,14 +172,16 @@ impl<'a> Probes<'a> {
                 let mut out = |figure: &str, value| {
                     figures.insert(format!("link.{name}.{way}.{figure}"), value);
                 };
-                link_figures(&world.link(*id).stats(end), seconds, &mut out);
+                let stats = world.link(*id).stats(end, world.now());
+                link_figures(&stats, seconds, &mut out);
             }
         }
         for ((name, kind, log), probe) in self.groups.iter().zip(&self.app) {
             let mut out = |figure: &str, value| {
                 figures.insert(format!("app.{name}.{figure}"), value);
             };
-            probe.finish(*kind, &log.borrow(), seconds, &mut out);
+            let interval = Interval { now: world.now(), seconds };
+            probe.finish(*kind, &log.borrow(), interval, &mut out);
         }
         (figures, self.series)
     }
@@ -197,15 +205,17 @@ impl HostProbe {
         }
         let (mut tx, mut rx) = (0, 0);
         for (_, LinkId(link), end) in world.interfaces(id) {
-            tx += world.links()[link].stats(end).tx_interrupts;
-            rx += world.links()[link].stats(1 - end).rx_interrupts;
+            tx += world.links()[link].stats(end, world.now()).tx_interrupts;
+            rx += world.links()[link].stats(1 - end, world.now()).rx_interrupts;
         }
         let timers = cpu.timer_interrupts - self.cpu.timer_interrupts;
         let rates = [
             ("tx_interrupts_per_s", tx),
             ("rx_interrupts_per_s", rx),
             ("timer_interrupts_per_s", timers),
+            ("departures_timed_per_s", cpu.departures_timed - self.cpu.departures_timed),
             ("interrupts_per_s", tx + rx + timers),
+            ("turns_per_s", cpu.turns - self.cpu.turns),
             ("wakeups_per_s", cpu.wakeups - self.cpu.wakeups),
             ("context_switches_per_s", cpu.context_switches - self.cpu.context_switches),
         ];
@@ -264,15 +274,30 @@ fn link_figures(stats: &LinkStats, seconds: f64, out: &mut impl FnMut(&str, f64)
     quantiles("queued", &stats.queued, out);
 }
 
+/// The measured time, in seconds, and its end.
+#[derive(Clone, Copy)]
+struct Interval {
+    now: Instant,
+    seconds: f64,
+}
+
 impl AppProbe {
-    fn finish(&self, kind: AppKind, log: &GroupLog, seconds: f64, out: &mut impl FnMut(&str, f64)) {
+    fn finish(
+        &self,
+        kind: AppKind,
+        log: &GroupLog,
+        Interval { now, seconds }: Interval,
+        out: &mut impl FnMut(&str, f64),
+    ) {
         let delivered = log.delivered() - self.delivered;
         out("delivered_bytes", delivered as f64);
-        out("goodput_mbit", delivered as f64 * 8e-6 / seconds);
+        // Memory pressure takes back what waits out of order.
         let shares = log.servers.iter().enumerate().map(|(index, server)| {
-            (server.read - self.received.get(index).copied().unwrap_or(0)) as f64
+            let before = self.received.get(index).copied().unwrap_or(0);
+            server.received(now).saturating_sub(before) as f64
         });
         let shares: Vec<f64> = shares.collect();
+        out("goodput_mbit", shares.iter().sum::<f64>() * 8e-6 / seconds);
         let (sum, squares) =
             shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
         if squares > 0.0 {
@@ -288,6 +313,7 @@ impl AppProbe {
         out("retransmitted", self.retransmitted as f64);
         out("below_bytes_max", self.below_max as f64);
         out("sndbuf_max", self.sndbuf_max as f64);
+        out("rcvbuf_max", self.rcvbuf_max as f64);
         let failed = log.clients.iter().filter(|client| client.has_failed).count();
         out("failed", failed as f64);
         out("refused", log.clients.iter().map(|client| client.refused).sum::<u64>() as f64);

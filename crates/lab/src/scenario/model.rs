@@ -113,8 +113,8 @@ pub struct HostSpec {
     /// Processor time of one turn.
     #[serde(default)]
     pub per_wakeup: Option<Time>,
-    /// Whether each packet arms a timer of its own, which is an interrupt, as in Linux 4.13
-    /// (218af599fa63). Only the count changes.
+    /// Whether each connection has a timer of its own for its next departure, as in Linux 4.13
+    /// (218af599fa63), so that each expiration is an interrupt. Only the count changes.
     #[serde(default)]
     pub timer_per_flow: bool,
     /// Time from the wake-up of an application to its turn.
@@ -159,6 +159,10 @@ pub struct NicSpec {
     pub gso_max_segs: Option<u32>,
     /// Time from a frame's last bit to its completion.
     pub completion_delay: Option<Time>,
+    /// Whether the driver gives frames up before they have left (`skb_orphan`), so that sockets
+    /// count nothing as below them.
+    #[serde(default)]
+    pub completes_early: bool,
     /// `tx-usecs`, microseconds.
     pub tx_usecs: Option<u32>,
     /// `tx-frames`.

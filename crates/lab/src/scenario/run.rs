@@ -1,5 +1,6 @@
 //! Run of a scenario, from the first event to its figures.
 
+use super::bounds::Bounds;
 use super::build::{Change, Changed, ScenarioWorld};
 use super::figures::{Figures, Probes, Series};
 use super::model::Scenario;
@@ -37,6 +38,9 @@ pub enum RunError {
     /// An oracle was asked for, and this rule of it is broken.
     #[error("does not hold: {0}")]
     Broken(String),
+    /// A figure says more than the links of the scenario allow: it was measured wrongly.
+    #[error("cannot be: {0}")]
+    Impossible(String),
     /// The receiver of an application got other bytes than were sent.
     #[error("app {app}: byte {at} of a stream is wrong")]
     WrongByte {
@@ -89,12 +93,17 @@ impl ScenarioWorld {
         }
         let (figures, series) = probes.finish(&world);
         let recording = recorder.map(|recorder| recorder.finish(&world));
+        let bounds = Bounds::new(scenario, &links);
+        bounds.check(&world, &figures, [begin, world.now()]).map_err(RunError::Impossible)?;
+        if let Some(recording) = &recording {
+            bounds.check_recording(&world, recording, begin).map_err(RunError::Impossible)?;
+        }
         if let Some(capture) = capture {
             capture.finish(&world);
         }
         let mut hash = 0;
         for link in world.links() {
-            (0..ENDS).for_each(|end| hash = mix(hash ^ link.stats(end).digest));
+            (0..ENDS).for_each(|end| hash = mix(hash ^ link.stats(end, world.now()).digest));
         }
         for (name, _, log) in &groups {
             let log = log.borrow();

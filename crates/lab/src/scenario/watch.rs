@@ -120,7 +120,7 @@ impl EventCounts {
             events.bytes += log.borrow().delivered();
         }
         for link in built.world.links() {
-            for stats in [0, 1].map(|end| link.stats(end)) {
+            for stats in [0, 1].map(|end| link.stats(end, built.world.now())) {
                 events.lost += stats.lost + stats.dropped + stats.ring_drops;
                 events.early_drops += stats.early_drops;
                 events.duplicated += stats.duplicated;
@@ -253,7 +253,8 @@ impl WatchedRun {
         }
         self.finish()?;
         let links = self.built.world.links();
-        let digests = links.iter().flat_map(|link| [0, 1].map(|end| link.stats(end).digest));
+        let digests =
+            links.iter().flat_map(|link| [0, 1].map(|end| link.stats(end, self.last).digest));
         let hash = digests.fold(self.steps, |hash, digest| mix(hash ^ digest));
         let simulated = self.last.since(start);
         let names = self.built.hosts.iter().map(|(name, _)| name.clone());
@@ -315,7 +316,7 @@ impl WatchedRun {
                 return Err(format!("left: {} packets on link {name}", link.contents()));
             }
             for end in 0..ENDS {
-                conserved(&link.stats(end))
+                conserved(&link.stats(end, world.now()))
                     .map_err(|fault| format!("lost: {name} {end}: {fault}"))?;
             }
         }

@@ -41,18 +41,22 @@ pub struct Cpu {
     pub lateness: Lateness,
     /// Processor time of one turn. The host has no other turn before it is over.
     pub per_wakeup: Nanos,
+    /// Processor time of one poll of the stack. Unless it is zero, a turn has one poll, and what
+    /// arrives meanwhile is seen by the next.
+    pub per_poll: Nanos,
     /// Time from the moment when a sleeping application has something to do to its turn.
     pub per_switch: Nanos,
-    /// Whether each packet arms a timer of its own, which is an interrupt, as in Linux 4.13.
+    /// Whether each connection has a timer of its own for its next departure, as in Linux 4.13, so
+    /// that each expiration is an interrupt. Only the count changes.
     pub timer_per_flow: bool,
 }
 
 impl Cpu {
     /// Returns a processor that costs nothing and is late by at most `lateness`.
     pub const fn up_to(lateness: Nanos) -> Self {
-        let (per_wakeup, per_switch) = (Nanos::ZERO, Nanos::ZERO);
         let lateness = Lateness::UpTo(lateness);
-        Self { lateness, per_wakeup, per_switch, timer_per_flow: false }
+        let zero = Nanos::ZERO;
+        Self { lateness, per_wakeup: zero, per_poll: zero, per_switch: zero, timer_per_flow: false }
     }
 }
 
@@ -61,8 +65,10 @@ impl Cpu {
 pub struct CpuStats {
     /// Number of turns of the host.
     pub turns: u64,
-    /// Interrupts that were for a timer of the stack.
+    /// Interrupts of timers: of the wheel, or of each connection by itself, and of qdiscs.
     pub timer_interrupts: u64,
+    /// Frames that a connection held until a timer told it that they may depart.
+    pub departures_timed: u64,
     /// Sleeping applications that were given a turn.
     pub wakeups: u64,
     /// Changes from one application, or from idling, to another (`cs`).

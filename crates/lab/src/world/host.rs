@@ -7,9 +7,8 @@ use crate::link::Link;
 use crate::rng::Rng;
 use neap_stack::interface::InterfaceId;
 use neap_stack::stack::Stack;
-use neap_stack::stack::Why;
-use neap_stack::stats::IpCounter;
-use neap_tcp::time::Instant;
+use neap_tcp::counters::Counter;
+use neap_tcp::time::{Instant, Nanos};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,8 +74,6 @@ pub(super) struct Host {
     switches: SwitchCounter,
     /// What the last poll answered, and what the applications want.
     due: Instant,
-    /// The stack's own part of it is a timer.
-    stack_timer: Instant,
     /// What `wake` was drawn for.
     aim: Instant,
     wake: Instant,
@@ -96,7 +93,6 @@ impl Host {
             turn: Vec::new(),
             switches: SwitchCounter::default(),
             due: Instant::FAR_FUTURE,
-            stack_timer: Instant::FAR_FUTURE,
             aim: Instant::FAR_FUTURE,
             wake: Instant::FAR_FUTURE,
             busy_until: Instant::ZERO,
@@ -143,8 +139,7 @@ impl Host {
     pub(super) fn run(&mut self, id: HostId, now: Instant) -> Result<(), Fault> {
         (self.aim, self.wake) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
         self.switches.stats.turns += 1;
-        self.switches.stats.timer_interrupts += u64::from(self.stack_timer <= now);
-        self.busy_until = now + self.cpu.per_wakeup;
+        self.busy_until = now + self.cpu.per_wakeup + self.cpu.per_poll;
         for _ in 0..MAX_ROUNDS {
             let stack_due = self.poll(id, now)?;
             let (mut did, mut due) = (false, Instant::FAR_FUTURE);
@@ -154,7 +149,8 @@ impl Host {
                 due = due.min(step.next);
             }
             did |= self.run_sleepers(now);
-            if !did {
+            let is_one_poll = self.cpu.per_poll > Nanos::ZERO;
+            if !did || is_one_poll {
                 let timer = self.timers.peek().map_or(Instant::FAR_FUTURE, |first| first.0.0);
                 self.due = due.min(stack_due).min(timer);
                 self.switches.idle();
@@ -166,9 +162,8 @@ impl Host {
 
     fn poll(&mut self, id: HostId, now: Instant) -> Result<Instant, Fault> {
         for _ in 0..MAX_POLLS {
-            let (due, why) = self.stack.poll(0, now);
-            if due > now {
-                self.stack_timer = if why == Why::Timer { due } else { Instant::FAR_FUTURE };
+            let (due, _) = self.stack.poll(0, now);
+            if due > now || self.cpu.per_poll > Nanos::ZERO {
                 return Ok(due);
             }
         }
@@ -228,11 +223,18 @@ impl Host {
         }
     }
 
-    pub(super) fn cpu_stats(&self) -> CpuStats {
-        let mut stats = self.switches.stats;
-        if self.cpu.timer_per_flow {
-            stats.timer_interrupts = self.stack.ip_counters().get(IpCounter::IpOutRequests);
+    /// Costs O(n) of the interfaces.
+    pub(super) fn cpu_stats(&self, now: Instant) -> CpuStats {
+        let interfaces = self.stack.interfaces(now);
+        let ports = interfaces.iter().flat_map(|interface| &interface.ports);
+        let of_qdiscs: u64 = ports.map(|port| port.qdisc_timers).sum();
+        let of_connections = self.stack.tcp_counter(Counter::PacingTimers);
+        let of_wheel = self.stack.tcp_counter(Counter::WheelTimers);
+        let own = if self.cpu.timer_per_flow { of_connections } else { of_wheel };
+        CpuStats {
+            timer_interrupts: own + of_qdiscs,
+            departures_timed: of_connections,
+            ..self.switches.stats
         }
-        stats
     }
 }

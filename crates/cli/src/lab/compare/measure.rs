@@ -24,7 +24,7 @@ pub(super) fn measure(
     seconds: u32,
     interrupt: &Interrupt,
 ) -> Result<(Outcome, Lateness), Box<dyn Error>> {
-    let network = Network::new(link, sender)?;
+    let network = Network::new(Some(link), sender)?;
     let server =
         Network::start(&network.receiver, ["iperf3", "--server", "--one-off", "--forceflush"])?;
     let _server = listening(server)?;
@@ -76,7 +76,7 @@ fn watch_queue(
     Ok(queue)
 }
 
-fn read(mut from: impl Read) -> String {
+pub(super) fn read(mut from: impl Read) -> String {
     let mut bytes = Vec::new();
     // What was read until then says why.
     let _ = from.read_to_end(&mut bytes);
@@ -84,7 +84,7 @@ fn read(mut from: impl Read) -> String {
 }
 
 /// Waits until the server listens.
-fn listening(mut server: ChildGuard) -> Result<ChildGuard, Box<dyn Error>> {
+pub(super) fn listening(mut server: ChildGuard) -> Result<ChildGuard, Box<dyn Error>> {
     let stdout = server.0.stdout.take().ok_or("a program without output")?;
     let mut lines = BufReader::new(stdout);
     let mut line = String::new();

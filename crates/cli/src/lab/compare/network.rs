@@ -1,6 +1,7 @@
 //! Two network namespaces with a slow link between them, gone when they are dropped.
 
 use super::{Link, Sender};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
@@ -94,11 +95,12 @@ impl Drop for Network {
 }
 
 impl Network {
-    /// Makes them. The sender's end has an address if the kernel sends.
+    /// Makes them, with `tbf` if there is a slow link. The sender's end has an address if the
+    /// kernel sends.
     ///
     /// # Errors
     /// What `ip` or `tc` said.
-    pub(super) fn new(link: Link, sender: Sender) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn new(link: Option<Link>, sender: Sender) -> Result<Self, Box<dyn Error>> {
         let name = |role: &str| format!("{PREFIX}-{role}-{}", std::process::id());
         let (a, b) = (name("sender"), name("receiver"));
         run(["ip", "netns", "add", &a])?;
@@ -119,15 +121,47 @@ impl Network {
         run(["ip", "-n", b, "link", "set", "vr", "up"])?;
         if sender == Sender::Kernel {
             run(["ip", "-n", a, "address", "add", &format!("{SENDER}/24"), "dev", DEVICE])?;
-            let size = link.gso_max.to_string();
-            run(["ip", "-n", a, "link", "set", DEVICE, "gso_max_size", &size])?;
+            if let Some(link) = link {
+                let size = link.gso_max.to_string();
+                run(["ip", "-n", a, "link", "set", DEVICE, "gso_max_size", &size])?;
+            }
         }
         run(["ip", "-n", a, "link", "set", DEVICE, "up"])?;
+        let Some(link) = link else { return Ok(network) };
         let (rate, burst) = (format!("{}mbit", link.mbit), link.burst.to_string());
         let queue = ["tbf", "rate", &rate, "burst", &burst, "limit", "10mb"];
         let words = ["tc", "-n", a, "qdisc", "replace", "dev", DEVICE, "root"];
         run(words.into_iter().chain(queue))?;
         Ok(network)
+    }
+
+    /// Lets the receiver grow its buffers as in the publication of E3.
+    ///
+    /// # Errors
+    /// What `ip` said.
+    pub(super) fn allow_large_windows(&self) -> Result<(), Box<dyn Error>> {
+        let words = ["ip", "netns", "exec", &self.receiver, "sysctl", "-qw"];
+        run(words.into_iter().chain(["net.ipv4.tcp_rmem=4096 262144 64000000"])).map(drop)
+    }
+
+    /// The sending kernel's counters of IP and TCP, by nstat's names.
+    ///
+    /// # Errors
+    /// What `ip` said.
+    pub(super) fn counters(&self) -> Result<BTreeMap<String, f64>, Box<dyn Error>> {
+        let text = run(["ip", "netns", "exec", &self.sender, "cat", "/proc/net/snmp"])?;
+        let lines: Vec<&str> = text.lines().collect();
+        let mut all = BTreeMap::new();
+        // A line of names, and one of numbers.
+        for pair in lines.chunks_exact(2) {
+            let (mut names, mut numbers) = (pair[0].split_whitespace(), pair[1].split_whitespace());
+            let (Some(of), Some(_)) = (names.next(), numbers.next()) else { continue };
+            for (name, number) in names.zip(numbers) {
+                let name = format!("{}{name}", of.trim_end_matches(':'));
+                all.insert(name, number.parse().unwrap_or(0.0));
+            }
+        }
+        Ok(all)
     }
 
     /// Starts a program in a namespace.

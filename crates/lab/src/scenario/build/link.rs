@@ -224,6 +224,7 @@ pub(super) fn nic(host: &HostSpec) -> Result<NicConfig, (&'static str, &'static 
         rx_descriptors: said.rx_ring.unwrap_or(default.rx_descriptors),
         pacing_shift: said.pacing_shift.unwrap_or(default.pacing_shift),
         completion_delay: time(said.completion_delay),
+        completes_early: said.completes_early,
         tx_coalescing: coalescing(said.tx_usecs, said.tx_frames),
         rx_coalescing: coalescing(said.rx_usecs, said.rx_frames),
     })

@@ -1,0 +1,292 @@
+//! Bounds that the links of a scenario set for the figures of its runs: what they carry in a time,
+//! and how long it takes. A figure beyond them was measured wrongly, so such a run has none.
+//!
+//! Cost: a few look-ups for each figure at the end of a run.
+
+use super::figures::Figures;
+use super::model::{AppKind, AppSpec, EventSpec, LatenessSpec, LinkSpec, Name, Scenario};
+use super::units::{Speed, Time};
+use crate::link::ENDS;
+use crate::report::{Quantity, Recording};
+use crate::world::{LinkId, World, WorldConfig};
+use neap_tcp::time::{Instant, Nanos, Rate};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The two directions of a link, as figures name them.
+const WAYS: [&str; ENDS] = ["there", "back"];
+
+/// Length of the longest packet on a wire that the default MTU allows, with all that Ethernet adds.
+const PACKET: u64 = 1538;
+
+/// Part of a time by which a histogram may say less.
+const ROUNDING: f64 = 0.999;
+
+/// One direction of a link.
+#[derive(Clone, Debug)]
+struct Way {
+    link: LinkId,
+    end: usize,
+    /// Highest rate of the card or of the router's port at any time; none with a trace.
+    wire: Option<Rate>,
+    /// Highest rate of card, hop and policer together, and what they pass at once beside it.
+    carries: Rate,
+    burst: u64,
+    /// A recorded rate, which the link knows.
+    has_trace: bool,
+    /// Shortest propagation delay at any time.
+    delay: Nanos,
+    /// How much later than others a packet may arrive.
+    spread: Nanos,
+}
+
+impl Way {
+    /// Most bytes that it delivers between two times.
+    fn capacity(&self, world: &World, from: Instant, to: Instant) -> u64 {
+        let bytes = self.carries.bytes_in(to.since(from)).saturating_add(self.burst);
+        if self.has_trace {
+            let traced = world.link(self.link).trace_bytes(self.end, from, to);
+            return bytes.min(traced.unwrap_or(u64::MAX));
+        }
+        bytes
+    }
+}
+
+/// The way of an application's data, and back.
+#[derive(Clone, Debug)]
+struct Trip {
+    kind: AppKind,
+    /// Names of the directions that its data pass.
+    there: Vec<String>,
+    /// Propagation delay of the data, and of the answers.
+    delays: [Nanos; ENDS],
+    /// How late data may be handed over behind their arrival.
+    spread: Nanos,
+}
+
+/// Bounds of one scenario.
+pub(super) struct Bounds {
+    /// Directions by `LINK.there` and `LINK.back`.
+    ways: BTreeMap<String, Way>,
+    /// By application. None in a scenario where two ways lead to one host.
+    trips: BTreeMap<String, Trip>,
+}
+
+impl Bounds {
+    pub(super) fn new(scenario: &Scenario, links: &[(String, LinkId)]) -> Self {
+        let mut ways = BTreeMap::new();
+        for (name, link) in links {
+            let Some(spec) = scenario.link.get(name).map(toml::Spanned::get_ref) else { continue };
+            for (end, way) in WAYS.iter().enumerate() {
+                let bounds = way_of(scenario, name, spec, (*link, end));
+                ways.insert(format!("{name}.{way}"), bounds);
+            }
+        }
+        let mut bounds = Self { ways, trips: BTreeMap::new() };
+        let nodes: BTreeSet<&String> =
+            scenario.link.values().flat_map(|link| link.get_ref().ends.iter()).map(inner).collect();
+        if scenario.link.len() + 1 == nodes.len() {
+            for (name, app) in &scenario.app {
+                let trip = bounds.trip(scenario, app.get_ref());
+                bounds.trips.extend(trip.map(|trip| (name.clone(), trip)));
+            }
+        }
+        bounds
+    }
+
+    fn trip(&self, scenario: &Scenario, app: &AppSpec) -> Option<Trip> {
+        let there = passes(scenario, app.from.get_ref(), app.to.get_ref())?;
+        let back = passes(scenario, app.to.get_ref(), app.from.get_ref())?;
+        let delay = |names: &[String]| {
+            let ways = names.iter().filter_map(|name| self.ways.get(name));
+            ways.fold(Nanos::ZERO, |sum, way| sum + way.delay)
+        };
+        let delays = [delay(&there), delay(&back)];
+        let host = scenario.host.get(app.to.get_ref())?;
+        let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+        let late = match &host.lateness {
+            None => WorldConfig::default().wake_jitter,
+            Some(LatenessSpec::UpTo(Time(most))) => *most,
+            Some(LatenessSpec::Quantiles(all)) => {
+                all.iter().map(|(_, Time(late))| *late).max().unwrap_or(Nanos::ZERO)
+            }
+        };
+        let moderated = Nanos::from_micros(host.nic.rx_usecs.unwrap_or(0).into());
+        let spread = late + moderated + time(host.per_wakeup) + time(host.per_switch);
+        Some(Trip { kind: app.kind, there, delays, spread })
+    }
+
+    /// Checks the figures of the time from `from` to `to`.
+    ///
+    /// # Errors
+    /// The first figure that cannot be, with its bound.
+    pub(super) fn check(
+        &self,
+        world: &World,
+        figures: &Figures,
+        [from, to]: [Instant; 2],
+    ) -> Result<(), String> {
+        let seconds = to.since(from).as_secs_f64();
+        let get = |name: String| figures.get(&name).map(|&value| (name, value));
+        for (name, way) in &self.ways {
+            if let Some((name, busy)) = get(format!("link.{name}.busy")) {
+                most(&name, busy, 1.0 + 1e-9)?;
+            }
+            let wire = get(format!("link.{name}.wire_mbit")).zip(way.wire);
+            if let Some(((name, wire), Rate(rate))) = wire {
+                most(&name, wire, (rate as f64 + 2.0 / seconds) * 8e-6)?;
+            }
+            let carried = self.trips.iter().filter(|(_, trip)| trip.there.contains(name));
+            let (mut sum, mut apps) = (0.0, Vec::new());
+            let (mut first, mut last) = (to, from);
+            for (app, trip) in carried {
+                sum += get(format!("app.{app}.goodput_mbit")).map_or(0.0, |(_, value)| value);
+                let [earliest, latest] = self.passed(trip, name, [from, to]);
+                (first, last) = (first.min(earliest), last.max(latest));
+                apps.push(app.as_str());
+            }
+            let bound = way.capacity(world, first, last) as f64 * 8e-6 / seconds;
+            most(&format!("goodput of {} through {name}", apps.join(" and ")), sum, bound)?;
+        }
+        for (app, trip) in &self.trips {
+            let [there, back] = trip.delays;
+            let answered = trip.kind == AppKind::RequestResponse;
+            let message = if answered { there + back } else { there };
+            let times = [
+                ("srtt_p50_ms", there + back),
+                ("latency_p50_ms", message),
+                ("transfer_ms", there + back + there),
+                ("completion_p50_ms", there + back),
+            ];
+            for (figure, bound) in times {
+                if let Some((name, value)) = get(format!("app.{app}.{figure}")) {
+                    least(&name, value, bound.0 as f64 / 1e6 * ROUNDING)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the goodput between every two samples.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(super) fn check_recording(
+        &self,
+        world: &World,
+        recording: &Recording,
+        begun: Instant,
+    ) -> Result<(), String> {
+        for track in recording.of(Quantity::Goodput) {
+            let Some(trip) = self.trips.get(&track.subject) else { continue };
+            let mut last = 0.0;
+            for (&ms, &mbit) in recording.ms.iter().zip(&track.values) {
+                let at = |ms: f64| begun + Nanos((ms * 1e6) as u64);
+                let (interval, seconds) = ([at(last), at(ms)], (ms - last) / 1e3);
+                last = ms;
+                let bytes = trip.there.iter().filter_map(|name| {
+                    let [from, to] = self.passed(trip, name, interval);
+                    Some(self.ways.get(name)?.capacity(world, from, to) + PACKET)
+                });
+                let bound = bytes.min().unwrap_or(u64::MAX) as f64 * 8e-6 / seconds;
+                most(&format!("goodput of {} until {ms} ms", track.subject), mbit, bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// When the data that are handed over in an interval have left the direction of this name, at
+    /// the earliest and at the latest.
+    fn passed(&self, trip: &Trip, name: &str, [from, to]: [Instant; 2]) -> [Instant; 2] {
+        let behind = trip.there.iter().skip_while(|other| *other != name);
+        let behind = behind.filter_map(|name| self.ways.get(name));
+        let (mut delay, mut spread) = (Nanos::ZERO, trip.spread);
+        for way in behind {
+            (delay, spread) = (delay + way.delay, spread + way.spread);
+        }
+        [from - (delay + spread), to - delay]
+    }
+}
+
+fn inner(name: &Name) -> &String {
+    name.get_ref()
+}
+
+fn most(name: &str, value: f64, bound: f64) -> Result<(), String> {
+    if value <= bound { Ok(()) } else { Err(format!("{name} is {value}, at most {bound} can be")) }
+}
+
+fn least(name: &str, value: f64, bound: f64) -> Result<(), String> {
+    if value >= bound {
+        Ok(())
+    } else {
+        Err(format!("{name} is {value}, at least {bound} must be"))
+    }
+}
+
+/// The bounds of one direction, changes while the world runs included.
+fn way_of(scenario: &Scenario, name: &str, spec: &LinkSpec, (link, end): (LinkId, usize)) -> Way {
+    let direction = spec.direction(end);
+    let begins = spec.ends[end].get_ref();
+    let is_of = |event: &&EventSpec| {
+        let is_here = event.link.as_ref().is_some_and(|link| link.get_ref() == name);
+        is_here && event.from.as_ref().is_none_or(|from| from.get_ref() == begins)
+    };
+    let events: Vec<&EventSpec> = scenario.event.iter().filter(is_of).collect();
+    let raised = |rate: Rate| {
+        let rates = events.iter().filter_map(|event| event.rate).map(|Speed(rate)| rate);
+        rates.fold(rate, Rate::max)
+    };
+    let is_host = scenario.host.contains_key(begins);
+    let rate = direction.rate.map_or(Rate::UNLIMITED, |Speed(rate)| rate);
+    let is_managed = direction.codel.is_some() || direction.red.is_some();
+    let is_special = is_managed || direction.wifi.is_some() || direction.trace.is_some();
+    let has_hop = direction.bottleneck.is_some() || is_special || direction.mark_above.is_some();
+    // A change is one of the hop if there is one.
+    let card = if has_hop { rate } else { raised(rate) };
+    let hop = raised(direction.bottleneck.map_or(rate, |hop| hop.rate.0));
+    let has_trace = direction.trace.is_some();
+    let hop = if has_trace { Rate::UNLIMITED } else { hop };
+    let wire = if is_host { card } else { hop };
+    let policer = direction.policer.map_or(Rate::UNLIMITED, |policer| policer.rate.0);
+    let time = |time: Option<Time>| time.map_or(Nanos::ZERO, |Time(time)| time);
+    let delays = events.iter().filter_map(|event| event.delay).map(|Time(delay)| delay);
+    // An aggregate arrives at once.
+    let wifi = direction.wifi.map_or(Nanos::ZERO, |wifi| wifi.overhead.0 + wifi.airtime.0);
+    // A shorter way lets packets arrive together with those before them.
+    let shortened = events.iter().filter_map(|event| event.delay).count() as u64;
+    let longest = time(direction.delay).saturating_mul(shortened.min(1));
+    Way {
+        link,
+        end,
+        wire: (wire != Rate::UNLIMITED).then_some(wire),
+        carries: wire.min(hop).min(policer),
+        burst: direction.policer.map_or(0, |policer| policer.burst.0),
+        has_trace,
+        delay: delays.fold(time(direction.delay), Nanos::min),
+        spread: time(direction.jitter) + time(direction.reorder_delay) + wifi + longest,
+    }
+}
+
+/// The directions that packets from one host to another pass, on the only way that there is.
+fn passes(scenario: &Scenario, from: &str, to: &str) -> Option<Vec<String>> {
+    let mut queue = VecDeque::from([(from, Vec::new())]);
+    let mut seen = BTreeSet::from([from]);
+    while let Some((node, passed)) = queue.pop_front() {
+        if node == to {
+            return Some(passed);
+        }
+        if node != from && !scenario.router.contains_key(node) {
+            continue;
+        }
+        for (name, link) in &scenario.link {
+            let ends = link.get_ref().ends.each_ref().map(|end| end.get_ref().as_str());
+            let Some(end) = ends.iter().position(|&end| end == node) else { continue };
+            if seen.insert(ends[1 - end]) {
+                let mut passed: Vec<String> = passed.clone();
+                passed.push(format!("{name}.{}", WAYS[end]));
+                queue.push_back((ends[1 - end], passed));
+            }
+        }
+    }
+    None
+}
