@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 import network
-from network import FAR, HOST_ADDRESS, ROUTER, STACK, STACK_ADDRESS, TUN, Failure
+from network import FAR, HOST_ADDRESS, NEAP_TUN, ROUTER, STACK, STACK_ADDRESS, TUN, Failure
 from usage import Meter
 
 NEAP, KERNEL = "neap", "kernel"
@@ -126,7 +126,7 @@ def idle(setting, peer, face, flows):
     shares = [min(each, flows - start) for start in range(0, flows, each)] or [0]
     ports = range(PORT, PORT + len(shares))
     with network.Network() as net:
-        role, target = net.beside(peer == KERNEL, True)
+        role, target = net.beside(peer == KERNEL, NEAP_TUN)
         far = [net.start(FAR, setting.kb, "hold", "--port", port, "--seconds", 600) for port in ports]
         time.sleep(0.3)
         common = ["idle", "--target", target, "--seconds", 600]
@@ -153,7 +153,7 @@ def paced(setting, peer, mbit, flows, full):
         far = net.start(FAR, setting.kb, "sink", "--port", PORT, "--seconds", length, "--fq-rate", bits,
                         *CUBIC)
         time.sleep(0.2)
-        role, target = net.beside(peer == KERNEL, True)
+        role, target = net.beside(peer == KERNEL, NEAP_TUN)
         stack = net.start(role, *setting.program(peer), "send", "--target", target, "--port", PORT, "--flows", flows,
                           "--seconds", length, "--fq-rate", bits, *CUBIC, show_errors=True)
         # Connections are made one after the other.
@@ -183,7 +183,7 @@ def shaped(setting, peer, mbit, full):
     """One flow through `tbf`, which nobody paces."""
     seconds = setting.seconds(full)
     with network.Network() as net:
-        role, target = net.behind_bottleneck(peer == KERNEL, True, mbit)
+        role, target = net.behind_bottleneck(peer == KERNEL, NEAP_TUN, mbit)
         far = net.start(FAR, setting.kb, "sink", "--port", PORT, "--seconds", 600, *CUBIC)
         time.sleep(0.2)
         stack = net.start(role, *setting.program(peer), "send", "--target", target, "--port", PORT, "--seconds", 600,
@@ -225,7 +225,7 @@ def transactions(setting, peer, mode, far_mode, size, flows):
     """Requests and answers, or connections with one of each."""
     seconds = setting.seconds(10.0)
     with network.Network() as net:
-        role, target = net.beside(peer == KERNEL, True)
+        role, target = net.beside(peer == KERNEL, NEAP_TUN)
         net.start(FAR, setting.kb, far_mode, "--port", PORT, "--seconds", seconds + 10, *CUBIC)
         time.sleep(0.3)
         stack = net.start(role, *setting.program(peer), mode, "--target", target, "--port", PORT, "--flows", flows,
@@ -241,7 +241,7 @@ def bulk(setting, peer, mode, flows):
     seconds = setting.seconds(5.0)
     receives = mode == "receive"
     with network.Network() as net:
-        role, target = net.beside(peer == KERNEL, True)
+        role, target = net.beside(peer == KERNEL, NEAP_TUN)
         far = net.start(FAR, setting.kb, "source" if receives else "sink", "--port", PORT, "--seconds", seconds,
                         *CUBIC)
         time.sleep(0.2)
@@ -281,7 +281,7 @@ def from_iperf3(setting, peer, flows):
     """Flows of a stock iperf3, received."""
     seconds = max(2, round(setting.seconds(5.0)))
     with network.Network() as net:
-        role, target = net.beside(peer == KERNEL, True)
+        role, target = net.beside(peer == KERNEL, NEAP_TUN)
         far = net.start(FAR, "iperf3", "-s", "-1")
         time.sleep(0.3)
         before = net.tcp_counters(FAR)

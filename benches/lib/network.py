@@ -22,6 +22,8 @@ STACK, ROUTER, FAR = "stack", "router", "far"
 # between.
 STACK_ADDRESS, HOST_ADDRESS, BEHIND_ADDRESS = "10.99.0.2", "10.99.0.1", "10.98.0.2"
 TUN = "nb0"
+# Flags of a TUN for neap: super-frames, and a queue for flows that receive in bulk.
+NEAP_TUN = ("vnet_hdr", "multi_queue")
 
 SYSCTLS = [
     "net.ipv4.ip_forward=1",
@@ -156,9 +158,8 @@ class Network:
         self.processes.append(process)
         return process
 
-    def tun(self, role, vnet_header):
+    def tun(self, role, flags):
         """A TUN for the stack under test, its kernel end at HOST_ADDRESS."""
-        flags = ["vnet_hdr"] if vnet_header else []
         self.ip(role, "tuntap", "add", "dev", TUN, "mode", "tun", *flags)
         self.ip(role, "link", "set", "dev", TUN, "mtu", "1500", "up")
         self.ip(role, "address", "add", f"{HOST_ADDRESS}/24", "dev", TUN)
@@ -179,21 +180,21 @@ class Network:
         self.tc(role, "qdisc", "replace", "dev", name, "root", "tbf", "rate", f"{mbit}mbit",
                 "burst", burst, "limit", "10mb")
 
-    def beside(self, is_kernel, vnet_header):
+    def beside(self, is_kernel, tun_flags):
         """Stack and far side next to each other. Answers the stack's namespace and its target."""
         if is_kernel:
             self.veth(STACK, "vs", STACK_ADDRESS, FAR, "vf", HOST_ADDRESS)
             return STACK, HOST_ADDRESS
-        self.tun(FAR, vnet_header)
+        self.tun(FAR, tun_flags)
         return FAR, HOST_ADDRESS
 
-    def behind_bottleneck(self, is_kernel, vnet_header, mbit):
+    def behind_bottleneck(self, is_kernel, tun_flags, mbit):
         """Stack, router with a bottleneck, far side. Answers the stack's namespace and its target."""
         if is_kernel:
             self.veth(STACK, "vs", STACK_ADDRESS, ROUTER, "vr", HOST_ADDRESS)
             self.ip(STACK, "route", "add", "default", "via", HOST_ADDRESS)
         else:
-            self.tun(ROUTER, vnet_header)
+            self.tun(ROUTER, tun_flags)
         self.veth(ROUTER, "out", "10.98.0.1", FAR, "in", BEHIND_ADDRESS)
         self.ip(FAR, "route", "add", "default", "via", "10.98.0.1")
         self.bottleneck(ROUTER, "out", mbit)

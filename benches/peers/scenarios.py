@@ -19,7 +19,8 @@ class Peer:
     name: str
     program: str
     is_kernel: bool = False
-    vnet_header: bool = True
+    # Those of its TUN.
+    tun_flags: tuple = ("vnet_hdr",)
     options: tuple = ()
 
     def command(self, mode, target, flows, seconds, congestion):
@@ -50,9 +51,9 @@ def bulk(setting, peer, mode, flows, mbit=None):
     """One bulk run with a ping beside it."""
     with network.Network() as net:
         if mbit is None:
-            role, target = net.beside(peer.is_kernel, peer.vnet_header)
+            role, target = net.beside(peer.is_kernel, peer.tun_flags)
         else:
-            role, target = net.behind_bottleneck(peer.is_kernel, peer.vnet_header, mbit)
+            role, target = net.behind_bottleneck(peer.is_kernel, peer.tun_flags, mbit)
         receives = mode == "receive"
         seconds = setting.seconds
         far = net.start(FAR, setting.kb, "source" if receives else "sink", "--port", PORT,
@@ -91,7 +92,7 @@ def bulk(setting, peer, mode, flows, mbit=None):
 def transactions(setting, peer, mode, far_mode):
     """One connection, or one after the other, with one byte each way."""
     with network.Network() as net:
-        role, target = net.beside(peer.is_kernel, peer.vnet_header)
+        role, target = net.beside(peer.is_kernel, peer.tun_flags)
         net.start(FAR, setting.kb, far_mode, "--port", PORT, "--seconds", setting.seconds + 5)
         time.sleep(0.3)
         command = peer.command(mode, target, 1, setting.seconds, setting.congestion)
@@ -101,7 +102,7 @@ def transactions(setting, peer, mode, far_mode):
 def idle(setting, peer):
     """Memory of established connections that do nothing."""
     with network.Network() as net:
-        role, target = net.beside(peer.is_kernel, peer.vnet_header)
+        role, target = net.beside(peer.is_kernel, peer.tun_flags)
         far = net.start(FAR, setting.kb, "hold", "--port", PORT, "--seconds", 60)
         time.sleep(0.3)
         slab = slab_bytes()

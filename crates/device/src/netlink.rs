@@ -39,6 +39,7 @@ const IFLA_STATS64: u16 = 23;
 const TX_DROPPED: usize = 56;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TUN_PI: u16 = 4;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
@@ -136,9 +137,20 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
 /// `IFF_NO_PI`). `TUNGETIFF` does not tell: its `IFF_NOFILTER` is the same bit.
 pub(crate) fn has_packet_information(index: i32) -> Result<bool> {
     let link = link(index)?;
-    let info = attribute(&link, IFLA_LINKINFO);
-    let data = info.and_then(|info| attribute(info, IFLA_INFO_DATA));
-    Ok(data.and_then(|data| attribute(data, IFLA_TUN_PI)) == Some(&[1]))
+    Ok(tun_attribute(&link, IFLA_TUN_PI) == Some(&[1]))
+}
+
+/// Number of queues of the TUN device with this index that a process has open; `None` if it is no
+/// TUN device, or was made without `IFF_MULTI_QUEUE`.
+pub(crate) fn open_tun_queues(index: i32) -> Result<Option<u32>> {
+    let link = link(index)?;
+    let queues = tun_attribute(&link, IFLA_TUN_NUM_QUEUES);
+    Ok(queues.and_then(|queues| queues.try_into().ok()).map(u32::from_ne_bytes))
+}
+
+/// An attribute that only TUN devices have.
+fn tun_attribute(link: &[u8], wanted: u16) -> Option<&[u8]> {
+    attribute(attribute(attribute(link, IFLA_LINKINFO)?, IFLA_INFO_DATA)?, wanted)
 }
 
 /// Packets that the kernel dropped because they could not be sent through the interface with this

@@ -328,7 +328,7 @@ impl Rings {
     fn into_queue_pair(self) -> QueuePair {
         let tx = PacketTx::new(self.socket.clone(), TxSlots::new(self.tx), self.wakes);
         let rx = PacketRx::new(self.socket.clone(), self.rx);
-        QueuePair { tx: Box::new(tx), rx: Box::new(rx), descriptor: Some(self.socket) }
+        QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk: None, descriptor: Some(self.socket) }
     }
 }
 

@@ -17,6 +17,10 @@
 //! is, so its packets arrive there. A flow in which nothing was written for three seconds is
 //! forgotten; its next packet comes to a queue by its hash.
 //!
+//! Each queue of the device has two of the kernel's by default, one of them for flows that receive
+//! in bulk. Such a flow writes to that one, and packets of other flows do not wait behind its
+//! packets ([`TunConfig::bulk_queue`]).
+//!
 //! For the driver: the descriptor is always writable in practice; wait for input only
 //! (`EPOLLIN`), or edge-triggered for both.
 
@@ -29,8 +33,8 @@ use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use crate::virtio;
 use neap_stack::device::{
-    Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair, Received,
-    RxChecksum, RxQueue, TxQueue,
+    BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair,
+    Received, RxChecksum, RxQueue, TxQueue,
 };
 use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
@@ -85,6 +89,10 @@ pub struct TunConfig {
     ///
     /// Packets that wait hold the memory of the kernel, up to 64 KB each.
     pub queue_packets: Option<u32>,
+    /// Whether flows that receive in bulk have a queue of their own, so that packets of other flows
+    /// do not wait behind theirs. Each of the `queues` then takes two of the kernel's 256. An
+    /// interface that somebody made without `IFF_MULTI_QUEUE` is joined without.
+    pub bulk_queue: bool,
 }
 
 impl Default for TunConfig {
@@ -97,15 +105,24 @@ impl Default for TunConfig {
             tap: false,
             gso_max_size: u32::from(u16::MAX),
             queue_packets: Some(QUEUE_PACKETS),
+            bulk_queue: true,
         }
     }
+}
+
+/// The kernel's queues that one queue of the device has.
+#[derive(Debug)]
+struct Descriptors {
+    /// For frames, and for what is received by flows that do not receive in bulk.
+    main: Arc<OwnedFd>,
+    bulk: Option<Arc<OwnedFd>>,
 }
 
 /// Open TUN or TAP device.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
-    queues: Vec<Arc<OwnedFd>>,
+    queues: Vec<Descriptors>,
     offload: bool,
     capabilities: Capabilities,
     monitor: Monitor,
@@ -121,13 +138,13 @@ impl Tun {
     pub fn open(config: &TunConfig) -> Result<Self, Error> {
         check_queues(config.queues)?;
         check_queue_packets(config.queue_packets)?;
-        let mut name = config.name.clone().unwrap_or_else(|| NAME_PATTERN.to_owned());
-        let mut queues = Vec::with_capacity(config.queues);
-        for _ in 0..config.queues {
-            let (queue, got) = open_queue(&name, config)?;
-            name = got;
-            queues.push(Arc::new(queue));
-        }
+        let name = config.name.as_deref().unwrap_or(NAME_PATTERN);
+        refuse_device_in_use(name)?;
+        let wants_bulk = config.bulk_queue && config.queues <= QUEUES_MAX / 2;
+        let (name, queues) = match open_queues(name, config, wants_bulk) {
+            Err(Error::OtherKind { .. }) if wants_bulk => open_queues(name, config, false)?,
+            opened => opened?,
+        };
         let interface = Interface::named(&name)?;
         if let Some(packets) = config.queue_packets {
             interface.lengthen_queue(packets)?;
@@ -193,7 +210,8 @@ impl Tun {
             tap: flags & libc::IFF_TAP != 0,
             ..TunConfig::default()
         };
-        Self::over(name, fds.into_iter().map(Arc::new).collect(), &config, index, mtu)
+        let queues = fds.into_iter().map(|fd| Descriptors { main: Arc::new(fd), bulk: None });
+        Self::over(name, queues.collect(), &config, index, mtu)
     }
 
     /// The name and the flags of the device that a descriptor belongs to.
@@ -212,14 +230,14 @@ impl Tun {
     /// this namespace.
     fn over(
         name: String,
-        queues: Vec<Arc<OwnedFd>>,
+        queues: Vec<Descriptors>,
         config: &TunConfig,
         index: Option<i32>,
         mtu: u16,
     ) -> Result<Self, Error> {
         let (mut medium, mut station) = (Medium::Ip, Station::None);
         if config.tap {
-            let (_, address) = sys::tun_hardware(&queues[0])
+            let (_, address) = sys::tun_hardware(&queues[0].main)
                 .map_err(|errno| Error::of("SIOCGIFHWADDR", &name, errno))?;
             (medium, station) = (Medium::Ethernet(other_end(address)), Station::OtherEnd);
         }
@@ -234,7 +252,7 @@ impl Tun {
             completion: Completion::OnSubmit,
             pacing_shift: 10,
         };
-        let monitor = Monitor::tun(queues[0].clone(), index, station);
+        let monitor = Monitor::tun(queues[0].main.clone(), index, station);
         Ok(Self { name, queues, offload: config.offload, capabilities, monitor })
     }
 
@@ -253,7 +271,7 @@ impl Tun {
         let mut capabilities = self.capabilities;
         capabilities.mtu = self.monitor.look().mtu.unwrap_or(capabilities.mtu);
         let offload = self.offload;
-        let queues = self.queues.into_iter().map(|fd| queue_pair(fd, offload)).collect();
+        let queues = self.queues.into_iter().map(|queue| queue_pair(queue, offload)).collect();
         let monitor = Some(Box::new(self.monitor) as Box<dyn LinkMonitor>);
         Device { name: self.name, capabilities, queues, steering: None, monitor }
     }
@@ -277,7 +295,46 @@ fn check_queue_packets(packets: Option<u32>) -> Result<(), Error> {
     }
 }
 
-fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error> {
+/// Fails if somebody has queues of a device with several queues open. The kernel would add ours to
+/// them, and the flows would be spread over both processes.
+fn refuse_device_in_use(name: &str) -> Result<(), Error> {
+    let Ok(index) = Interface::named(name).and_then(|interface| interface.index()) else {
+        return Ok(());
+    };
+    let queues = netlink::open_tun_queues(index);
+    match queues.map_err(|errno| Error::of("RTM_GETLINK", name, errno))? {
+        None | Some(0) => Ok(()),
+        Some(_) => Err(Error::Busy { name: name.to_owned() }),
+    }
+}
+
+/// Opens all queues; returns the name that the kernel gave with them.
+fn open_queues(
+    name: &str,
+    config: &TunConfig,
+    with_bulk: bool,
+) -> Result<(String, Vec<Descriptors>), Error> {
+    let mut name = name.to_owned();
+    let mut open = |is_one_of_many| {
+        let (fd, got) = open_queue(&name, config, is_one_of_many)?;
+        name = got;
+        Ok(Arc::new(fd))
+    };
+    let is_one_of_many = with_bulk || config.queues > 1;
+    let mut queues = Vec::with_capacity(config.queues);
+    for _ in 0..config.queues {
+        let main = open(is_one_of_many)?;
+        let bulk = with_bulk.then(|| open(is_one_of_many)).transpose()?;
+        queues.push(Descriptors { main, bulk });
+    }
+    Ok((name, queues))
+}
+
+fn open_queue(
+    name: &str,
+    config: &TunConfig,
+    is_one_of_many: bool,
+) -> Result<(OwnedFd, String), Error> {
     let interface =
         InterfaceName::new(name).ok_or_else(|| Error::BadName { name: name.to_owned() })?;
     let mode = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -291,7 +348,7 @@ fn open_queue(name: &str, config: &TunConfig) -> Result<(OwnedFd, String), Error
     if config.offload {
         flags |= libc::IFF_VNET_HDR;
     }
-    if config.queues > 1 {
+    if is_one_of_many {
         flags |= libc::IFF_MULTI_QUEUE;
     }
     let name = sys::tun_set_interface(&fd, interface, flags).map_err(|errno| match errno {
@@ -330,21 +387,26 @@ fn namespace_of(fd: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
     Ok((theirs.st_dev, theirs.st_ino))
 }
 
-fn queue_pair(fd: Arc<OwnedFd>, offload: bool) -> QueuePair {
+fn queue_pair(Descriptors { main, bulk }: Descriptors, offload: bool) -> QueuePair {
+    let receive = |fd| TunRx { fd, offload, arena: Arena::default(), runts: 0 };
     let tx = TunTx {
-        fd: fd.clone(),
+        fd: main.clone(),
+        bulk: bulk.clone(),
         offload,
         completed: Completed::default(),
         errors: 0,
         retry_at: Instant::FAR_FUTURE,
     };
-    let rx = TunRx { fd: fd.clone(), offload, arena: Arena::default(), runts: 0 };
-    QueuePair { tx: Box::new(tx), rx: Box::new(rx), descriptor: Some(fd) }
+    let bulk = bulk.map(|fd| BulkQueue { rx: Box::new(receive(fd.clone())), descriptor: Some(fd) });
+    let rx = receive(main.clone());
+    QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk, descriptor: Some(main) }
 }
 
 /// Cost: one system call per frame, no copy and no allocation of ours.
 struct TunTx {
     fd: Arc<OwnedFd>,
+    /// By which frames of flows go that receive in bulk: their packets then come to it.
+    bulk: Option<Arc<OwnedFd>>,
     offload: bool,
     /// Since the last `reap`.
     completed: Completed,
@@ -366,8 +428,9 @@ impl TunTx {
         if !rest.is_empty() {
             slices.push(IoSlice::new(&rest));
         }
+        let fd = self.bulk.as_ref().filter(|_| frame.receives_bulk).unwrap_or(&self.fd);
         loop {
-            match rustix::io::writev(&*self.fd, &slices) {
+            match rustix::io::writev(&**fd, &slices) {
                 Err(Errno::INTR) => {}
                 result => return result,
             }

@@ -85,6 +85,7 @@ impl Link {
         let pair = QueuePair {
             tx: Box::new(TransmitQueue { link: self.clone(), end }),
             rx: Box::new(ReceiveQueue { link: self.clone(), end }),
+            bulk: None,
             #[cfg(unix)]
             descriptor: None,
         };

@@ -69,7 +69,7 @@ pub(crate) fn device(name: &str, end: UnixDatagram) -> io::Result<Device> {
     let descriptor = Some(Arc::new(end.try_clone()?.into()));
     let retry_at = Instant::FAR_FUTURE;
     let tx = Box::new(Tx { cable, completed: Completed::default(), retry_at });
-    let queues = vec![QueuePair { tx, rx: Box::new(Rx(end)), descriptor }];
+    let queues = vec![QueuePair { tx, rx: Box::new(Rx(end)), bulk: None, descriptor }];
     let capabilities = Capabilities::new(Medium::Ip, MTU, Completion::OnSubmit);
     Ok(Device { name: name.to_owned(), capabilities, queues, steering: None, monitor: None })
 }

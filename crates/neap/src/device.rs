@@ -7,8 +7,8 @@
 
 pub use neap_device::{Error, LinkConfig, Packet, PacketConfig, Tun, TunConfig, configure_link};
 pub use neap_stack::device::{
-    Capabilities, Completed, Completion, Device, LinkMonitor, LinkState, LinkStatus, Medium,
-    QueuePair, Received, RxChecksum, RxQueue, Steering, TxQueue,
+    BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, LinkState, LinkStatus,
+    Medium, QueuePair, Received, RxChecksum, RxQueue, Steering, TxQueue,
 };
 pub use neap_stack::frame::{DATAGRAM, Frame, Gso, GsoKind, Headers, ORPHAN, PartialChecksum};
 pub use neap_tcp::segment::{Ecn, Payload};

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::BuildError;
 use crate::workers::Stack;
 use core::net::IpAddr;
-use neap_stack::device::Device;
+use neap_stack::device::{Device, QueuePair};
 use neap_stack::error::NetError;
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::neighbor::LinkAddress;
@@ -130,13 +130,17 @@ impl Engine {
     ) -> Result<InterfaceId, InterfaceError> {
         let InterfaceConfig { device, addresses, routes, mtu, qdisc } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
-        let queues: Vec<_> = device.queues.iter().map(|queue| queue.descriptor.clone()).collect();
+        let descriptors = |queue: &QueuePair| {
+            let bulk = queue.bulk.as_ref().and_then(|bulk| bulk.descriptor.clone());
+            [queue.descriptor.clone(), bulk]
+        };
+        let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
         let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
         let id = self.stack.add_interface(clock::now(), device, &addresses)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {
-                if let Some(queue) = queue {
+                for queue in queue.into_iter().flatten() {
                     self.driver(shard).attach_queue(id, queue, completion)?;
                 }
             }

@@ -54,7 +54,8 @@ fn island() -> Stack {
         checksum_rx: true,
         ..Capabilities::new(Medium::Ip, 1500, Completion::OnSubmit)
     };
-    let queue = || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), descriptor: None };
+    let queue =
+        || QueuePair { tx: Box::new(Nowhere), rx: Box::new(Nowhere), bulk: None, descriptor: None };
     let device = Device {
         name: "nowhere".into(),
         capabilities,

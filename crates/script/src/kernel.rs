@@ -22,8 +22,8 @@ use neap_posix::abi::{IPPROTO_TCP, TCP_CONGESTION};
 use neap_posix::{Errno, Fd};
 use neap_stack::device::{QueuePair, Received, TxQueue};
 use neap_stack::frame::{Frame, Headers};
-use neap_tcp::segment::{Ecn, Payload};
-use neap_tcp::time::{Instant as Moment, Nanos, Rate};
+use neap_tcp::segment::Payload;
+use neap_tcp::time::{Instant as Moment, Nanos};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -67,7 +67,8 @@ impl KernelHost {
     /// [`Failure::Syntax`] for a sysctl that the system refuses, [`Failure::Host`] for anything
     /// else that it refuses.
     pub fn new(settings: &Settings) -> Result<Self, Failure> {
-        let config = TunConfig { name: Some(namespace::INTERFACE.into()), ..TunConfig::default() };
+        let name = Some(namespace::INTERFACE.into());
+        let config = TunConfig { name, bulk_queue: false, ..TunConfig::default() };
         let tun = Tun::open(&config).map_err(|error| failure("tun", error))?;
         namespace::prepare(settings)?;
         let mut device = tun.into_device();
@@ -139,19 +140,7 @@ impl Host for KernelHost {
     }
 
     fn inject(&mut self, packet: Bytes) -> Result<(), HostFailure> {
-        let frame = Frame {
-            headers: Headers::default(),
-            link_len: 0,
-            payload: Payload::from(packet),
-            gso: None,
-            checksum: None,
-            departure: Moment::ZERO,
-            pacing_rate: Rate::UNLIMITED,
-            priority: 0,
-            flow: 0,
-            ecn: Ecn::NotEct,
-            credit: None,
-        };
+        let frame = Frame::new(Headers::default(), Payload::from(packet));
         let tx: &mut dyn TxQueue = &mut *self.queue.tx;
         tx.submit(frame, Moment::ZERO).map_err(|_| failure("tun", "the kernel takes no packet"))?;
         match tx.errors() {

@@ -147,6 +147,7 @@ fn device(end: &SharedEnd) -> Device {
         queues: vec![QueuePair {
             tx: Box::new(Tx(end.clone())),
             rx: Box::new(Rx(end.clone())),
+            bulk: None,
             #[cfg(unix)]
             descriptor: None,
         }],

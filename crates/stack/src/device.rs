@@ -158,12 +158,35 @@ pub struct QueuePair {
     pub tx: Box<dyn TxQueue>,
     /// Receiving half.
     pub rx: Box<dyn RxQueue>,
+    /// Second receiving half, for flows that receive in bulk; `None` where the device has one queue
+    /// for all packets.
+    pub bulk: Option<BulkQueue>,
     /// Descriptor that becomes readable when `receive` has a packet, and writable when `reap` has
     /// something to do; `None` if only `next_event` tells.
     ///
     /// The driver of the stack waits for it. The stack itself does not use it.
     #[cfg(unix)]
     pub descriptor: Option<Arc<std::os::fd::OwnedFd>>,
+}
+
+/// Receiving half beside that of a [`QueuePair`], for flows that receive in bulk.
+///
+/// A flow arrives here after a frame of it was sent with [`Frame::receives_bulk`], and at the other
+/// half after one without. Where the device does not know a flow, its packets may arrive at either.
+/// The stack takes packets from both in turn, so a packet of another flow waits for one round and
+/// not for all that the bulk flows have in the device.
+pub struct BulkQueue {
+    /// Receiving half.
+    pub rx: Box<dyn RxQueue>,
+    /// Descriptor that becomes readable when `receive` has a packet.
+    #[cfg(unix)]
+    pub descriptor: Option<Arc<std::os::fd::OwnedFd>>,
+}
+
+impl core::fmt::Debug for BulkQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BulkQueue").finish_non_exhaustive()
+    }
 }
 
 impl core::fmt::Debug for QueuePair {

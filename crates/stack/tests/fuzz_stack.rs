@@ -164,6 +164,7 @@ impl World {
         let pair = QueuePair {
             tx: Box::new(Tx(wire.clone())),
             rx: Box::new(Rx(wire.clone())),
+            bulk: None,
             descriptor: None,
         };
         let device = Device {

@@ -41,9 +41,12 @@ impl RxQueue for Delayed {
 /// Adds this to the round trip of everything that passes the device.
 pub(crate) fn delayed(mut device: Device, delay: Nanos) -> Device {
     for queue in &mut device.queues {
-        let nothing: Box<dyn RxQueue> = Box::new(Nothing);
-        let inner = std::mem::replace(&mut queue.rx, nothing);
-        queue.rx = Box::new(Delayed { inner, delay, waiting: VecDeque::new(), lost: 0 });
+        for rx in std::iter::once(&mut queue.rx).chain(queue.bulk.as_mut().map(|bulk| &mut bulk.rx))
+        {
+            let nothing: Box<dyn RxQueue> = Box::new(Nothing);
+            let inner = std::mem::replace(rx, nothing);
+            *rx = Box::new(Delayed { inner, delay, waiting: VecDeque::new(), lost: 0 });
+        }
     }
     device
 }

@@ -22,6 +22,11 @@ fn open(config: &TunConfig) -> Device {
     tun.into_device()
 }
 
+/// A TUN device whose packets all come to one queue.
+fn plain() -> TunConfig {
+    TunConfig { bulk_queue: false, ..TunConfig::default() }
+}
+
 fn only_queue(mut device: Device) -> QueuePair {
     assert_eq!(device.queues.len(), 1);
     device.queues.remove(0)
@@ -36,7 +41,7 @@ fn send(tx: &mut dyn TxQueue, frame: Frame) {
 #[test]
 fn a_datagram_of_the_kernel_arrives() {
     in_namespace(|| {
-        let mut queue = only_queue(open(&TunConfig::default()));
+        let mut queue = only_queue(open(&plain()));
         let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
         for text in ["first", "second"] {
             socket.send_to(text.as_bytes(), (OURS, 7)).expect("send");
@@ -58,7 +63,7 @@ fn datagrams_beyond_the_queue_of_the_device_are_counted() {
         let no_v6 = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         no_v6.expect("a setting of the namespace");
         let Device { queues, monitor, .. } =
-            open(&TunConfig { queue_packets: Some(500), ..TunConfig::default() });
+            open(&TunConfig { queue_packets: Some(500), ..plain() });
         let (mut queues, mut monitor) = (queues, monitor.expect("a monitor"));
         let socket = UdpSocket::bind((KERNEL, 0)).expect("bind");
         let overflow = || {
@@ -80,7 +85,7 @@ fn datagrams_beyond_the_queue_of_the_device_are_counted() {
 fn the_kernel_answers_an_echo() {
     in_namespace(|| {
         for offload in [true, false] {
-            let config = TunConfig { offload, name: Some("echo0".into()), ..TunConfig::default() };
+            let config = TunConfig { offload, name: Some("echo0".into()), ..plain() };
             let mut queue = only_queue(open(&config));
             let mut echo = [8, 0, 0, 0, 1, 2, 3, 4];
             let checksum = !(sum(sum(0, &echo), b"hi") as u16);
@@ -103,7 +108,7 @@ fn the_kernel_answers_an_echo_over_ipv6() {
     in_namespace(|| {
         let kernel: Ipv6Addr = "fd00:201::1".parse().expect("an address");
         let ours: Ipv6Addr = "fd00:201::2".parse().expect("an address");
-        let tun = Tun::open(&TunConfig::default()).expect("a TUN device");
+        let tun = Tun::open(&plain()).expect("a TUN device");
         let addresses = vec![(IpAddr::V6(kernel), 64)];
         let link = LinkConfig { addresses, mtu: Some(9000), up: true };
         configure_link(tun.name(), &link).expect("an address");
@@ -126,7 +131,7 @@ fn the_kernel_answers_an_echo_over_ipv6() {
 #[test]
 fn super_frames_pass_both_ways_and_every_byte_arrives() {
     in_namespace(|| {
-        let mut queue = only_queue(open(&TunConfig::default()));
+        let mut queue = only_queue(open(&plain()));
         let listener = TcpListener::bind((KERNEL, 5000)).expect("bind");
         let mut ours = Tcp { from: (OURS, 4000), to: (KERNEL, 5000), seq: 99, ack: 0, flags: 2 };
         let mss_and_scale = [2, 4, 0x05, 0xb4, 1, 3, 3, 7];
@@ -158,7 +163,7 @@ fn super_frames_pass_both_ways_and_every_byte_arrives() {
 #[test]
 fn a_payload_in_thousands_of_pieces_goes_out_whole() {
     in_namespace(|| {
-        let mut queue = only_queue(open(&TunConfig::default()));
+        let mut queue = only_queue(open(&plain()));
         let socket = UdpSocket::bind((KERNEL, 5000)).expect("bind");
         socket.set_read_timeout(Some(crate::common::PATIENCE)).expect("a timeout");
         for pieces in [1000, 1020, 1021, 1022, 1023, 1024, 1400] {
@@ -178,8 +183,7 @@ fn a_payload_in_thousands_of_pieces_goes_out_whole() {
 #[test]
 fn what_cannot_be_sent_is_counted() {
     in_namespace(|| {
-        let mut queue =
-            only_queue(Tun::open(&TunConfig::default()).expect("a device").into_device());
+        let mut queue = only_queue(Tun::open(&plain()).expect("a device").into_device());
         let packet = || frame(&ipv4(1, OURS, KERNEL, 0), Payload::new());
         queue.tx.submit(packet(), Instant::ZERO).expect("taken, for the interface is down");
         assert_eq!(queue.tx.errors(), 1);
@@ -198,8 +202,8 @@ fn capabilities_follow_the_configuration() {
         assert_eq!(device.name, "neap0");
         assert_eq!((device.capabilities.mtu, device.capabilities.gso_max_size), (1500, 65_535));
         assert_eq!(device.capabilities.completion, Completion::OnSubmit);
-        let plain = TunConfig { offload: false, ..TunConfig::default() };
-        let plain = Tun::open(&plain).expect("a device").into_device();
+        let plain =
+            Tun::open(&TunConfig { offload: false, ..plain() }).expect("a device").into_device();
         assert_eq!(plain.name, "neap1");
         assert_eq!((plain.capabilities.gso_max_size, plain.capabilities.checksum_tx), (0, false));
         let several = TunConfig { queues: 3, gso_max_size: 16_000, ..TunConfig::default() };
@@ -215,6 +219,9 @@ fn capabilities_follow_the_configuration() {
 fn errors_say_what_is_wrong() {
     in_namespace(|| {
         let named = |name: &str| TunConfig { name: Some(name.into()), ..TunConfig::default() };
+        let single = Tun::open(&TunConfig { bulk_queue: false, ..named("twice") });
+        assert!(matches!(Tun::open(&named("twice")), Err(Error::Busy { .. })));
+        drop(single);
         let first = Tun::open(&named("twice")).expect("a device");
         assert!(matches!(Tun::open(&named("twice")), Err(Error::Busy { name }) if name == "twice"));
         assert!(matches!(Tun::open(&named("lo")), Err(Error::OtherKind { .. })));
@@ -353,5 +360,37 @@ fn without_capabilities(test: impl FnOnce() + Send) {
             test();
         });
         thread.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_flow_arrives_at_the_queue_that_its_last_frame_asked_for() {
+    in_namespace(|| {
+        let mut queue = only_queue(open(&TunConfig::default()));
+        let mut bulk = queue.bulk.take().expect("a bulk queue").rx;
+        let socket = UdpSocket::bind((KERNEL, 5000)).expect("bind");
+        socket.connect((OURS, 4000)).expect("connect");
+        let udp = [15, 160, 19, 136, 0, 8, 0, 0];
+        for receives_bulk in [true, false, true, false] {
+            let headers = [&ipv4(17, OURS, KERNEL, udp.len())[..], &udp].concat();
+            send(&mut *queue.tx, Frame { receives_bulk, ..frame(&headers, Payload::new()) });
+            socket.send(b"!").expect("sent");
+            let (wanted, other) =
+                if receives_bulk { (&mut bulk, &mut queue.rx) } else { (&mut queue.rx, &mut bulk) };
+            let is_udp = |p: &neap_stack::device::Received| p.data[9] == 17;
+            assert!(receive(&mut **wanted, is_udp).data.ends_with(b"!"));
+            assert!(!core::iter::from_fn(|| other.receive(Instant::ZERO)).any(|p| is_udp(&p)));
+        }
+    });
+}
+
+#[test]
+fn a_device_that_was_made_for_one_queue_is_joined_without_a_bulk_queue() {
+    in_namespace(|| {
+        let mut config = TunConfig { name: Some("one0".into()), persistent: true, ..plain() };
+        drop(Tun::open(&config).expect("a device"));
+        config.bulk_queue = true;
+        let queue = only_queue(Tun::open(&config).expect("joined").into_device());
+        assert!(queue.bulk.is_none());
     });
 }

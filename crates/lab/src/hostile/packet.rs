@@ -5,8 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use neap_stack::frame::{Frame, Headers};
 use neap_stack::wire::checksum::Pseudo;
 use neap_stack::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, tcp};
-use neap_tcp::segment::{Ecn, Segment};
-use neap_tcp::time::{Instant, Rate};
+use neap_tcp::segment::Segment;
 
 const HOP_LIMIT: u8 = 64;
 
@@ -41,19 +40,7 @@ pub(super) fn emit(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option
         .emit(&mut headers, len),
         _ => return None,
     }
-    Some(Frame {
-        headers,
-        link_len: 0,
-        payload: segment.payload,
-        gso: None,
-        checksum: None,
-        departure: Instant::ZERO,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
-        ecn: Ecn::NotEct,
-        credit: None,
-    })
+    Some(Frame::new(headers, segment.payload))
 }
 
 /// A segment with its addresses: from, to.

@@ -41,16 +41,10 @@ fn frame(seq: u32, segments: u32, flags: Flags) -> Frame {
     header.emit(&mut headers, (len as u32 + segments * SIZE) as u16);
     Frame {
         checksum: Some(partial_checksum(&headers, len, tcp::CHECKSUM_AT)),
-        headers,
-        link_len: 0,
-        payload: segment.payload,
         gso: (segments > 1).then_some(Gso { size: SIZE as u16, kind: GsoKind::Tcp4 }),
         departure: START,
-        pacing_rate: Rate::UNLIMITED,
-        priority: 0,
-        flow: 0,
         ecn: Ecn::Ect0,
-        credit: None,
+        ..Frame::new(headers, segment.payload)
     }
 }
 

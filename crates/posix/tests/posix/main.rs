@@ -104,7 +104,7 @@ impl Process {
         };
         let wire = Wire::default();
         let (tx, rx) = (Box::new(wire.clone()), Box::new(wire.clone()));
-        let queues = vec![QueuePair { tx, rx, descriptor: None }];
+        let queues = vec![QueuePair { tx, rx, bulk: None, descriptor: None }];
         let device =
             Device { name: "hole".into(), capabilities, queues, steering: None, monitor: None };
         let addresses =

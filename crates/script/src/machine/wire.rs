@@ -71,6 +71,7 @@ impl Wire {
         let pair = QueuePair {
             tx: Box::new(Sender { wire: self.clone(), completed: Completed::default() }),
             rx: Box::new(Receiver(self.clone())),
+            bulk: None,
             #[cfg(unix)]
             descriptor: None,
         };

@@ -4,6 +4,7 @@
 //! gets the host as an argument of each call, so sockets and tables do not own each other.
 
 pub(crate) mod bound;
+mod bulk;
 pub(crate) mod demux;
 pub(crate) mod error;
 pub mod error_queue;

@@ -65,10 +65,11 @@ pub enum Why {
     Idle,
 }
 
-/// One queue pair: the receiving half, and the port over the sending half.
+/// One queue pair, its receiving half and the port over the sending half; or a bulk queue.
 struct Receiving {
     interface: Arc<Interface>,
-    port: Arc<Port>,
+    /// `None` for a bulk queue, whose port is that of the pair.
+    port: Option<Arc<Port>>,
     rx: Box<dyn RxQueue>,
     /// Whether the link is up, as of the driver's generation; otherwise what comes is dropped.
     is_up: bool,
@@ -186,7 +187,7 @@ impl Shard {
     pub(crate) fn add_queue(
         &self,
         interface: Arc<Interface>,
-        port: Arc<Port>,
+        port: Option<Arc<Port>>,
         rx: Box<dyn RxQueue>,
     ) {
         let is_up = interface.is_up();
@@ -205,7 +206,7 @@ impl Shard {
 
     pub(crate) fn waits_for_device(&self) -> bool {
         let driver = self.driver.take();
-        let waits = driver.queues.iter().any(|queue| queue.port.waits_for_device());
+        let waits = driver.ports().any(Port::waits_for_device);
         self.give_back(driver);
         waits
     }
@@ -272,8 +273,8 @@ impl Shard {
         let visit = Visit::new(now, self.list.shard());
         self.list.bring(now);
         let mut had_event = false;
-        for queue in &driver.queues {
-            had_event |= queue.port.run(now);
+        for port in driver.ports() {
+            had_event |= port.run(now);
         }
         let topology = &host.net.topology;
         if driver.generation != topology.generation() {
@@ -304,8 +305,8 @@ impl Shard {
         driver.expire(host, now);
         driver.run(&self.list, host, now);
         // Whoever enqueued has drained; what is left is what exceeded a quota.
-        for queue in driver.queues.iter().filter(|queue| queue.port.next_event() <= now) {
-            queue.port.run(now);
+        for port in driver.ports().filter(|port| port.next_event() <= now) {
+            port.run(now);
         }
         round
     }
@@ -316,12 +317,9 @@ impl Shard {
         if self.list.shard() == 0 {
             timer = timer.min(host.net.housekeeping.deadline());
         }
-        let device = driver
-            .queues
-            .iter()
-            .map(|queue| queue.port.next_event().min(queue.rx.next_event()))
-            .min()
-            .unwrap_or(Instant::FAR_FUTURE);
+        let queues = driver.queues.iter().map(|queue| queue.rx.next_event());
+        let ports = driver.ports().map(Port::next_event);
+        let device = queues.chain(ports).min().unwrap_or(Instant::FAR_FUTURE);
         match timer.min(device) {
             Instant::FAR_FUTURE => (Instant::FAR_FUTURE, Why::Idle),
             _ if timer <= device => (timer, Why::Timer),
@@ -331,6 +329,10 @@ impl Shard {
 }
 
 impl Driver {
+    fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.queues.iter().filter_map(|queue| queue.port.as_deref())
+    }
+
     /// Takes at most a budget of packets from the devices.
     fn receive(&mut self, host: &Host, visit: Visit) -> Round {
         let count = self.queues.len();

@@ -1,6 +1,7 @@
 //! TCP sockets: a connection behind a [`HandOff`], and what may be left for its owner to do.
 
 use super::Host;
+use super::bulk::Volume;
 use super::error_queue::{ErrorQueue, ErrorRecord, ErrorReport};
 use super::readiness::{Readiness, Ready};
 use super::run_list::{RunCell, Work};
@@ -64,6 +65,8 @@ pub(crate) struct TcpState {
     /// The latest time that the connection was told of. It is told of no earlier one.
     time: Instant,
     route: CachedRoute,
+    /// What the flow receives.
+    volume: Volume,
     /// The MTU that the connection knows.
     told_mtu: u32,
     /// What routers said while the connection was opened; rare, so boxed.
@@ -93,7 +96,7 @@ impl Settle for TcpState {
         self.begin(cx);
         for (arrival, segment) in debt.backlog {
             self.advance(cx, arrival);
-            self.connection.on_segment(cx.now, segment);
+            self.on_segment(cx.now, segment);
         }
         self.advance(cx, debt.time);
         if let Some(icmp_error) = debt.icmp_error {
@@ -161,6 +164,11 @@ impl TcpState {
         }
     }
 
+    fn on_segment(&mut self, now: Instant, segment: Segment) {
+        self.volume.add(now, segment.payload.len());
+        self.connection.on_segment(now, segment);
+    }
+
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
     /// change and before the socket is given up.
     fn finish(&mut self, cx: &mut Context<'_>) {
@@ -189,8 +197,9 @@ impl TcpState {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
         let options = self.connection.options();
         let options = IpOptions { priority: options.priority, hop_limit: options.hop_limit };
-        let route = &mut self.route;
-        let mut egress = TcpEgress::new(cx.host, cx.now, tuple, cell, route, options);
+        let (route, receives_bulk) = (&mut self.route, self.volume.is_bulk());
+        let mut egress =
+            TcpEgress::new(cx.host, cx.now, tuple, cell, route, options, receives_bulk);
         let answer = f(&mut self.connection, cx.now, &mut egress);
         let (now, undeliverable) = egress.finish();
         cx.host.on_undeliverable(Visit::new(now, cell.list().shard()), undeliverable);
@@ -349,7 +358,15 @@ impl TcpSocket {
     ) -> Self {
         let backlog_limit = AtomicU32::new(connection.backlog_limit());
         let time = Instant::ZERO;
-        let state = TcpState { connection, time, route, told_mtu, errors: None, is_retired: false };
+        let state = TcpState {
+            connection,
+            time,
+            route,
+            volume: Volume::default(),
+            told_mtu,
+            errors: None,
+            is_retired: false,
+        };
         Self { tuple, state: HandOff::new(state), readiness: Readiness::new(), cell, backlog_limit }
     }
 
@@ -417,7 +434,7 @@ impl TcpSocket {
         if let Some(mut owner) = self.state.try_own() {
             owner.begin(&mut cx);
             for segment in segments.drain(..) {
-                owner.connection.on_segment(cx.now, segment);
+                owner.on_segment(cx.now, segment);
             }
             owner.finish(&mut cx);
             self.release(owner, &mut cx);

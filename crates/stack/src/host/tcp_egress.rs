@@ -25,6 +25,7 @@ pub(crate) struct TcpEgress<'a> {
     flow: u64,
     priority: u8,
     hop_limit: u8,
+    receives_bulk: bool,
     undeliverable: Vec<Frame>,
 }
 
@@ -37,6 +38,7 @@ impl<'a> TcpEgress<'a> {
         cell: &'a RunCell,
         route: &'a mut CachedRoute,
         IpOptions { priority, hop_limit }: IpOptions,
+        receives_bulk: bool,
     ) -> Self {
         let shard = cell.list().shard();
         Self {
@@ -50,6 +52,7 @@ impl<'a> TcpEgress<'a> {
             flow: cell.id().0 & (DATAGRAM - 1),
             priority,
             hop_limit,
+            receives_bulk,
             undeliverable: Vec::new(),
         }
     }
@@ -68,8 +71,8 @@ impl Egress for TcpEgress<'_> {
         credit: Option<TxCredit>,
     ) -> Verdict {
         self.cell.count_sent(segment.payload.len());
-        let Self { priority, flow, hop_limit, .. } = *self;
-        let stamp = Stamp { departure, credit, priority, flow, hop_limit };
+        let Self { priority, flow, hop_limit, receives_bulk, .. } = *self;
+        let stamp = Stamp { departure, credit, priority, flow, receives_bulk, hop_limit };
         let net = &self.host.net;
         match net.send_tcp(self.visit, self.route, self.tuple, self.pseudo, segment, stamp) {
             Ok(output) => {

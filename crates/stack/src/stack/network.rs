@@ -46,7 +46,7 @@ impl Stack {
             let bell = host.shards[index % host.shards.len()].list.bell().clone();
             let qdisc = QdiscConfig::default().build(&capabilities, host.fork_seed());
             ports.push(Arc::new(Port::new(pair.tx, capabilities, qdisc, bell.into(), now)));
-            receivers.push(pair.rx);
+            receivers.push((pair.rx, pair.bulk));
         }
         let id = host.net.topology.name_interface();
         let interface = Arc::new(Interface::new(Parts {
@@ -62,9 +62,13 @@ impl Stack {
             housekeeping: host.net.housekeeping.clone(),
         }));
         host.net.topology.add(interface.clone());
-        for (index, rx) in receivers.into_iter().enumerate() {
+        for (index, (rx, bulk)) in receivers.into_iter().enumerate() {
             let port = interface.ports()[index].clone();
-            host.shards[index % host.shards.len()].add_queue(interface.clone(), port, rx);
+            let shard = &host.shards[index % host.shards.len()];
+            shard.add_queue(interface.clone(), Some(port), rx);
+            if let Some(bulk) = bulk {
+                shard.add_queue(interface.clone(), None, bulk.rx);
+            }
         }
         host.events.tell(&StackEvent::InterfaceAdded { interface: id });
         // The device may have changed since it was opened.

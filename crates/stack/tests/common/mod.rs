@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use neap_stack::device::{
-    Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxChecksum, RxQueue,
-    TxQueue,
+    BulkQueue, Capabilities, Completed, Completion, Device, Medium, QueuePair, Received,
+    RxChecksum, RxQueue, TxQueue,
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::{Address, InterfaceId};
 use neap_stack::stack::{Stack, StackConfig};
 use neap_tcp::time::{Instant, Nanos};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// What every wire of a test does.
@@ -22,6 +22,8 @@ pub(crate) struct WireConfig {
     pub(crate) delay: Nanos,
     /// Frames that a direction holds before `submit` gives frames back.
     pub(crate) ring: usize,
+    /// Whether flows that receive in bulk have a queue of their own.
+    pub(crate) bulk: bool,
 }
 
 impl Default for WireConfig {
@@ -33,6 +35,7 @@ impl Default for WireConfig {
             checksum: true,
             delay: Nanos::from_millis(1),
             ring: 256,
+            bulk: false,
         }
     }
 }
@@ -44,6 +47,10 @@ pub(crate) type Filter = Box<dyn FnMut(&[u8]) -> bool + Send>;
 #[derive(Default)]
 pub(crate) struct Direction {
     pub(crate) packets: VecDeque<(Instant, Received)>,
+    /// Those at the bulk queue.
+    pub(crate) bulk: VecDeque<(Instant, Received)>,
+    /// Flows that the receiver wants there, by their ports in the order of this direction.
+    bulk_flows: BTreeSet<[u8; 4]>,
     in_flight: VecDeque<(Instant, Frame)>,
     pub(crate) filter: Option<Filter>,
     /// Everything that was sent, from the link header on.
@@ -58,16 +65,30 @@ pub(crate) struct Direction {
 
 pub(crate) type Shared = Arc<Mutex<Direction>>;
 
-struct Tx(Shared, WireConfig);
+/// Sends by one direction, and says at the other one where a flow wants to arrive.
+struct Tx(Shared, Shared, WireConfig);
+
+/// Ports behind an IPv4 header without options.
+fn ports(data: &[u8]) -> Option<[u8; 4]> {
+    data.get(20..)?.first_chunk().copied()
+}
 
 impl TxQueue for Tx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        if let (true, Some([a, b, c, d])) = (self.2.bulk, ports(frame.headers.as_slice())) {
+            let flows = &mut self.1.lock().unwrap().bulk_flows;
+            if frame.receives_bulk {
+                flows.insert([c, d, a, b]);
+            } else {
+                flows.remove(&[c, d, a, b]);
+            }
+        }
         let mut direction = self.0.lock().unwrap();
-        if direction.in_flight.len() >= self.1.ring {
+        if direction.in_flight.len() >= self.2.ring {
             return Err(frame);
         }
         let data = frame.to_bytes();
-        let due = now + self.1.delay;
+        let due = now + self.2.delay;
         direction.sent.push(data.clone());
         direction.priorities.push(frame.priority);
         let passes = direction.filter.as_mut().is_none_or(|filter| filter(&data));
@@ -77,7 +98,10 @@ impl TxQueue for Tx {
                 None => RxChecksum::Unknown,
             };
             let gso_size = frame.gso.map_or(0, |gso| gso.size);
-            direction.packets.push_back((due, Received { data, gso_size, checksum }));
+            let is_bulk = ports(&data).is_some_and(|ports| direction.bulk_flows.contains(&ports));
+            let packet = (due, Received { data, gso_size, checksum });
+            let queue = if is_bulk { &mut direction.bulk } else { &mut direction.packets };
+            queue.push_back(packet);
         }
         direction.in_flight.push_back((due, frame));
         Ok(())
@@ -111,24 +135,36 @@ impl Drop for Tx {
     }
 }
 
-struct Rx(Shared);
+/// Receives one direction, or what is at its bulk queue.
+struct Rx {
+    wire: Shared,
+    is_bulk: bool,
+}
+
+impl Rx {
+    fn queue<'a>(&self, direction: &'a mut Direction) -> &'a mut VecDeque<(Instant, Received)> {
+        if self.is_bulk { &mut direction.bulk } else { &mut direction.packets }
+    }
+}
 
 impl RxQueue for Rx {
     fn receive(&mut self, now: Instant) -> Option<Received> {
-        let mut direction = self.0.lock().unwrap();
+        let mut direction = self.wire.lock().unwrap();
         let now = now + direction.stall;
-        direction.packets.front().filter(|(due, _)| *due <= now)?;
-        direction.packets.pop_front().map(|(_, packet)| packet)
+        let queue = self.queue(&mut direction);
+        queue.front().filter(|(due, _)| *due <= now)?;
+        queue.pop_front().map(|(_, packet)| packet)
     }
 
     fn next_event(&self) -> Instant {
-        let direction = self.0.lock().unwrap();
-        let due = direction.packets.front().map_or(Instant::FAR_FUTURE, |(due, _)| *due);
-        due - direction.stall
+        let mut direction = self.wire.lock().unwrap();
+        let stall = direction.stall;
+        let due = self.queue(&mut direction).front();
+        due.map_or(Instant::FAR_FUTURE, |(due, _)| *due) - stall
     }
 
     fn arrival(&self, now: Instant) -> Instant {
-        now + self.0.lock().unwrap().stall
+        now + self.wire.lock().unwrap().stall
     }
 }
 
@@ -161,9 +197,11 @@ pub(crate) fn device(wire: &WireConfig, last: u8, tx: &Shared, rx: &Shared) -> D
         completion: Completion::OnWire,
         pacing_shift: 10,
     };
+    let receive = |is_bulk| Rx { wire: rx.clone(), is_bulk };
     let pair = QueuePair {
-        tx: Box::new(Tx(tx.clone(), wire.clone())),
-        rx: Box::new(Rx(rx.clone())),
+        tx: Box::new(Tx(tx.clone(), rx.clone(), wire.clone())),
+        rx: Box::new(receive(false)),
+        bulk: wire.bulk.then(|| BulkQueue { rx: Box::new(receive(true)), descriptor: None }),
         descriptor: None,
     };
     Device {

@@ -1,0 +1,69 @@
+//! Whether a flow receives in bulk.
+
+use neap_tcp::time::{Instant, Nanos};
+
+/// Bytes that a bulk flow receives in a [`SPAN`]: 20 Mbit/s.
+const BULK_BYTES: u32 = 256 << 10;
+/// Time over which bytes are counted. A flow stays in bulk for at least this long after it received
+/// so many, so that what waits in the bulk queue is received before the other queue has more.
+const SPAN: Nanos = Nanos::from_millis(100);
+
+/// What a flow receives. Cost: two comparisons per segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Volume {
+    /// When the counting began.
+    since: Instant,
+    /// Bytes since then.
+    bytes: u32,
+    is_bulk: bool,
+}
+
+impl Volume {
+    /// Counts bytes that arrived at `now`.
+    pub(crate) fn add(&mut self, now: Instant, bytes: u32) {
+        let passed = now.since(self.since);
+        if passed >= SPAN {
+            self.is_bulk = passed / 2 < SPAN && self.bytes >= BULK_BYTES;
+            (self.since, self.bytes) = (now, 0);
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.is_bulk |= self.bytes >= BULK_BYTES;
+    }
+
+    /// Whether the flow received [`BULK_BYTES`] in this span or the one before.
+    pub(crate) fn is_bulk(&self) -> bool {
+        self.is_bulk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(0) + Nanos::from_millis(millis)
+    }
+
+    #[test]
+    fn a_flow_is_in_bulk_until_a_span_after_it_received_little() {
+        let mut volume = Volume::default();
+        volume.add(at(1000), BULK_BYTES - 1);
+        assert!(!volume.is_bulk());
+        volume.add(at(1001), 1);
+        assert!(volume.is_bulk());
+        volume.add(at(1101), 1);
+        assert!(volume.is_bulk(), "what it received in the span before waits perhaps");
+        volume.add(at(1200), 1);
+        assert!(volume.is_bulk());
+        volume.add(at(1201), 1);
+        assert!(!volume.is_bulk());
+    }
+
+    #[test]
+    fn a_pause_ends_bulk() {
+        let mut volume = Volume::default();
+        volume.add(at(1000), BULK_BYTES);
+        volume.add(at(5000), 1);
+        assert!(!volume.is_bulk());
+    }
+}
