@@ -145,12 +145,13 @@ impl Driver {
         }
     }
 
-    /// Polls the shard once; before that, looks at the links if there is reason to.
-    fn poll(&self, stack: &Stack, now: Instant) -> (Instant, Why) {
+    /// Polls the shard once; before that, looks at the links if there is reason to. `only_alarm` says
+    /// that nothing but its alarm has ended the sleep of the thread since its last poll.
+    fn poll(&self, stack: &Stack, now: Instant, only_alarm: bool) -> (Instant, Why) {
         if self.has_link_news.load(Ordering::Relaxed) {
             self.look_at_links(stack, now);
         }
-        stack.poll(self.shard, now)
+        if only_alarm { stack.poll_timers(self.shard, now) } else { stack.poll(self.shard, now) }
     }
 
     #[cold]
@@ -176,7 +177,7 @@ impl Driver {
     /// Polls once if nobody else does: an application between two writes takes what has arrived.
     pub(crate) fn look_in(&self, stack: &Stack) {
         if let Some(lead) = self.try_lead(stack) {
-            lead.poll(clock::now());
+            lead.poll(clock::now(), false);
         }
     }
 
@@ -221,10 +222,15 @@ impl Driver {
     /// The worker thread of this shard, until `is_over`.
     pub(crate) fn work(&self, stack: &Stack, is_over: &AtomicBool) {
         let (mut next, mut due) = (Next::Drive, Instant::FAR_FUTURE);
+        let mut only_alarm = false;
         while !is_over.load(Ordering::SeqCst) {
             next = match next {
-                Next::Drive => self.drive(stack, &mut due),
-                Next::Sleep => self.sleep_on_devices(due),
+                Next::Drive => self.drive(stack, core::mem::take(&mut only_alarm), &mut due),
+                Next::Sleep => {
+                    let seen = self.sleep_on_devices(due);
+                    only_alarm = seen.only_alarm;
+                    if seen.lease { self.after_lease() } else { self.roles.after_event() }
+                }
                 Next::BeginLease => {
                     self.begin_lease();
                     Next::AwaitLease
@@ -238,18 +244,18 @@ impl Driver {
     }
 
     /// One poll by the worker; `due` becomes the time of the next.
-    fn drive(&self, stack: &Stack, due: &mut Instant) -> Next {
+    fn drive(&self, stack: &Stack, only_alarm: bool, due: &mut Instant) -> Next {
         if !self.roles.try_lead() {
             return Next::AwaitLease;
         }
         let guard = StepBack(&self.roles);
-        let (next, why) = self.poll(stack, clock::now());
+        let (next, why) = self.poll(stack, clock::now(), only_alarm);
         *due = next;
         core::mem::forget(guard);
         self.roles.step_back(why == Why::MoreWork)
     }
 
-    fn sleep_on_devices(&self, due: Instant) -> Next {
+    fn sleep_on_devices(&self, due: Instant) -> Seen {
         let mut due = due;
         if self.roles.has_task() {
             // Its own timer wakes the task. This one looks whether it came.
@@ -260,7 +266,7 @@ impl Driver {
         }
         let seen = self.worker.sleep(due, clock::now());
         self.note(seen);
-        if seen.lease { self.after_lease() } else { self.roles.after_event() }
+        seen
     }
 
     /// Decides what the worker does at the end of a lease, and how long the next one is.
@@ -333,9 +339,10 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Polls the shard once.
-    pub(crate) fn poll(&self, now: Instant) -> (Instant, Why) {
-        self.driver.poll(self.stack, now)
+    /// Polls the shard once. `only_alarm` says that nothing but its alarm has ended the sleep of the
+    /// thread since its last poll.
+    pub(crate) fn poll(&self, now: Instant, only_alarm: bool) -> (Instant, Why) {
+        self.driver.poll(self.stack, now, only_alarm)
     }
 
     /// Polls and sleeps until the condition is met or the time is over. Returns whether it is met.
@@ -343,9 +350,10 @@ impl Lead<'_> {
         let Self { driver, .. } = self;
         let waker: Waker = driver.call_leader.clone().into();
         let is_asleep = &driver.call_leader.is_asleep;
+        let mut only_alarm = false;
         loop {
             let now = clock::now();
-            let (next, why) = self.poll(now);
+            let (next, why) = self.poll(now, core::mem::take(&mut only_alarm));
             if condition.is_met() {
                 return true;
             }
@@ -357,7 +365,9 @@ impl Lead<'_> {
             }
             is_asleep.store(true, Ordering::SeqCst);
             if condition.arm(&waker) {
-                driver.note(driver.leader.sleep(next.min(deadline), now));
+                let seen = driver.leader.sleep(next.min(deadline), now);
+                driver.note(seen);
+                only_alarm = seen.only_alarm;
             }
             is_asleep.store(false, Ordering::SeqCst);
         }

@@ -443,14 +443,16 @@ impl Poller {
         let shards = lock(&self.members).snapshot();
         let leads: Vec<_> = shards.iter().map(Sleep::lead).collect();
         let mut arrangement = None;
+        let mut only_alarm = false;
         loop {
             let now = clock::now();
             let (mut next, mut has_more) = (deadline, false);
             for lead in leads.iter().flatten() {
-                let (due, why) = lead.poll(now);
+                let (due, why) = lead.poll(now, only_alarm);
                 next = next.min(due);
                 has_more |= why == Why::MoreWork;
             }
+            only_alarm = false;
             self.collect(waiting, events);
             self.collect_files(events)?;
             let is_notified = self.shared.is_notified.swap(false, Ordering::SeqCst);
@@ -477,13 +479,14 @@ impl Poller {
             }
             self.shared.is_asleep.store(true, Ordering::SeqCst);
             if !self.shared.has_news() && self.epoch.load(Ordering::SeqCst) == epoch {
-                self.sleep(&shards, next, now);
+                only_alarm = self.sleep(&shards, next, now);
             }
             self.shared.is_asleep.store(false, Ordering::SeqCst);
         }
     }
 
-    fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) {
+    /// Sleeps until an event or `until`. Whether its alarm has ended it, and nothing else.
+    fn sleep(&self, shards: &[Sleep], until: Instant, now: Instant) -> bool {
         let mut buffer = [NO_EVENT; 8];
         self.alarm.set(until, now);
         let count = epoll::wait(&self.set, &mut buffer, None).unwrap_or(0);
@@ -502,6 +505,7 @@ impl Poller {
                 }
             }
         }
+        count > 0 && buffer[..count].iter().all(|event| event.data.u64() == ALARM)
     }
 
     /// Reports the sockets on the queue that are ready, and waits for the others.

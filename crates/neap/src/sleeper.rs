@@ -262,6 +262,7 @@ impl Sleeper {
         let mut seen = Seen::default();
         let mut count = epoll::wait(&self.set, &mut events, timeout).unwrap_or(0);
         events[..count].iter().for_each(|event| seen.add(event, 0));
+        seen.only_alarm = count > 0 && !seen.event;
         // Who sleeps on the descriptor of this set is told of each event once: take them all.
         while count == events.len() {
             count = epoll::wait(&self.set, &mut events, Some(&timespec(0))).unwrap_or(0);
@@ -280,6 +281,8 @@ pub(crate) const NO_EVENT: epoll::Event =
 pub(crate) struct Seen {
     /// Something else than the alarm.
     event: bool,
+    /// The alarm, and nothing else.
+    pub(crate) only_alarm: bool,
     /// A lease is over.
     pub(crate) lease: bool,
     /// A device may have changed.

@@ -4,6 +4,7 @@ mod network;
 
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
+use crate::host::shard::Call;
 use crate::net::error::NetError;
 use crate::net::interface::InterfaceId;
 use crate::net::qdisc::config::QdiscConfig;
@@ -141,9 +142,24 @@ impl Stack {
     /// waker of [`set_kick`](Self::set_kick) is called. If another thread polls this shard, the
     /// call returns at once with [`Why::Busy`].
     pub fn poll(&self, shard: usize, now: Instant) -> (Instant, Why) {
+        self.poll_for(shard, now, Call::Any)
+    }
+
+    /// Does what is due at `now` on one shard, like [`poll`](Self::poll), for a driver whose sleep
+    /// only its timer has ended. It receives nothing unless something was sent.
+    ///
+    /// The driver may call this if it has slept since its last poll of the shard, and if neither a
+    /// device's descriptor nor the waker of [`set_kick`](Self::set_kick) has called it. It saves a
+    /// system call for each queue. An answer to what is sent may be there at once, so the devices
+    /// are looked at then.
+    pub fn poll_timers(&self, shard: usize, now: Instant) -> (Instant, Why) {
+        self.poll_for(shard, now, Call::Time)
+    }
+
+    fn poll_for(&self, shard: usize, now: Instant, call: Call) -> (Instant, Why) {
         self.host.note_time(now);
         match self.host.shards.get(shard) {
-            Some(shard) => shard.poll(&self.host, now),
+            Some(shard) => shard.poll(&self.host, now, call),
             None => (Instant::FAR_FUTURE, Why::Idle),
         }
     }

@@ -62,7 +62,8 @@ impl Task {
     async fn drive(self) {
         while !self.engine.is_over() {
             let now = clock::now();
-            let polled = self.driver().try_lead(&self.engine.stack).map(|lead| lead.poll(now));
+            let polled =
+                self.driver().try_lead(&self.engine.stack).map(|lead| lead.poll(now, false));
             let follower = match polled {
                 Some((_, Why::MoreWork)) => {
                     ::tokio::task::yield_now().await;

@@ -120,6 +120,11 @@ impl RunList {
         self.sent.load(Ordering::Relaxed) >= SEND_BUDGET
     }
 
+    /// Whether the shard's sockets have sent since [`restart_budget`](Self::restart_budget).
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) > 0
+    }
+
     /// Takes out the socket whose turn to send may be next, unless enough was sent. Its cell's
     /// [`begin_turn`](RunCell::begin_turn) says whether it has its turn.
     pub(crate) fn next_turn(&self) -> Option<SocketId> {

@@ -65,6 +65,15 @@ pub enum Why {
     Idle,
 }
 
+/// What a driver polls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Anything may have happened.
+    Any,
+    /// A time has come. Since the last poll no descriptor of a device has told of packets.
+    Time,
+}
+
 /// One queue pair, its receiving half and the port over the sending half; or a bulk queue.
 struct Receiving {
     interface: Arc<Interface>,
@@ -243,7 +252,7 @@ impl Shard {
         !self.list.is_empty() || (self.list.shard() == 0 && host.net.has_looped_back())
     }
 
-    pub(crate) fn poll(&self, host: &Host, now: Instant) -> (Instant, Why) {
+    pub(crate) fn poll(&self, host: &Host, now: Instant, call: Call) -> (Instant, Why) {
         let bell = self.list.bell();
         let was_called = bell.answer();
         let Some(mut driver) = self.driver.try_take() else {
@@ -253,7 +262,7 @@ impl Shard {
         if driver.timer <= now {
             self.counters().add(Counter::WheelTimers, 1);
         }
-        let Round { mut more, had_event, .. } = self.work(&mut driver, host, now);
+        let Round { mut more, had_event, .. } = self.work(&mut driver, host, now, call);
         if driver.planned <= now && !was_called && !had_event {
             self.counters().add(Counter::TimerWakeups, 1);
         }
@@ -268,8 +277,20 @@ impl Shard {
         if more { (now, Why::MoreWork) } else { (due, why) }
     }
 
-    /// One round.
-    fn work(&self, driver: &mut Driver, host: &Host, now: Instant) -> Round {
+    /// One round. If only time has called, the devices are looked at after something was sent, and
+    /// not before: its answer may be there already, as on a TUN, whose kernel takes a frame while it
+    /// is written.
+    fn work(&self, driver: &mut Driver, host: &Host, now: Instant, call: Call) -> Round {
+        if call == Call::Time && !driver.expects_packets(now) {
+            let round = self.round(driver, host, now, false);
+            if !self.list.has_sent() {
+                return round;
+            }
+        }
+        self.round(driver, host, now, true)
+    }
+
+    fn round(&self, driver: &mut Driver, host: &Host, now: Instant, receives: bool) -> Round {
         let visit = Visit::new(now, self.list.shard());
         self.list.bring(now);
         let mut had_event = false;
@@ -284,7 +305,10 @@ impl Shard {
                 queue.is_up = queue.interface.is_up();
             }
         }
-        let mut round = driver.receive(host, visit);
+        let mut round = Round { more: false, had_event: false, arrival: now };
+        if receives {
+            round = driver.receive(host, visit);
+        }
         if driver.queues.iter().any(|queue| queue.is_behind(now)) {
             driver.behind_until = now + BEHIND_TIME;
         }
@@ -331,6 +355,11 @@ impl Shard {
 impl Driver {
     fn ports(&self) -> impl Iterator<Item = &Port> {
         self.queues.iter().filter_map(|queue| queue.port.as_deref())
+    }
+
+    /// Whether a device knows that it has packets by now.
+    fn expects_packets(&self, now: Instant) -> bool {
+        self.queues.iter().any(|queue| queue.rx.next_event() <= now)
     }
 
     /// Takes at most a budget of packets from the devices.

@@ -590,6 +590,7 @@ mod tests {
     use super::*;
     use crate::host::StackConfig;
     use crate::host::opening::{ConnectOptions, ListenOptions};
+    use crate::host::shard::Call;
     use neap_tcp::connection::ReadError;
     use neap_tcp::options::SocketOption;
     use neap_tcp::time::Nanos;
@@ -631,7 +632,7 @@ mod tests {
     }
 
     fn run(host: &Host, now: Instant) {
-        while host.shards[0].poll(host, now).0 <= now {}
+        while host.shards[0].poll(host, now, Call::Any).0 <= now {}
     }
 
     impl Pair {
@@ -684,7 +685,7 @@ mod tests {
         drop(host.net.take_looped_back().expect("the segment"));
         let owner = client.state.own();
         let later = *now + Nanos::from_secs(2);
-        let (next, _) = host.shards[0].poll(host, later);
+        let (next, _) = host.shards[0].poll(host, later, Call::Any);
         assert!(next > later, "the driver does not spin on a timer it cannot serve");
         assert!(!host.net.has_looped_back());
         pair.release(client, *now, owner);
