@@ -44,6 +44,8 @@ pub(crate) struct RunList {
     sent: AtomicU32,
     /// A timer may wait so long for others, so that one wake-up serves all that are due together.
     slack: AtomicU64,
+    /// See [`is_crowded`](Self::is_crowded).
+    is_crowded: AtomicBool,
     /// The latest time that the driver brought, in nanoseconds.
     latest: AtomicU64,
     bell: Arc<Doorbell>,
@@ -58,6 +60,7 @@ impl RunList {
             turns: Turns::default(),
             sent: AtomicU32::new(0),
             slack: AtomicU64::new(0),
+            is_crowded: AtomicBool::new(false),
             latest: AtomicU64::new(0),
             bell: Arc::default(),
         }
@@ -97,6 +100,18 @@ impl RunList {
     /// `neap.timer_slack_ns`, for what is planned from now on.
     pub(crate) fn set_slack(&self, slack: Nanos) {
         self.slack.store(slack.0, Ordering::Relaxed);
+    }
+
+    /// Whether so many timers of the shard expire that departures should share wake-ups.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded.load(Ordering::Relaxed)
+    }
+
+    /// Only the driver calls this.
+    pub(crate) fn set_crowded(&self, is_crowded: bool) {
+        if is_crowded != self.is_crowded() {
+            self.is_crowded.store(is_crowded, Ordering::Relaxed);
+        }
     }
 
     /// The bell that calls the shard's driver.

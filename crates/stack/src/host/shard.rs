@@ -41,6 +41,11 @@ const BEHIND_SPAN: Nanos = Nanos::from_micros(150);
 /// processor of their own, and the device is empty for a moment.
 const BEHIND_TIME: Nanos = Nanos::from_millis(100);
 
+/// Time over which the timers that expire are counted.
+const CROWD_TIME: Nanos = Nanos::from_millis(10);
+/// With so many of them in that time, departures share wake-ups: a thousand per second.
+const CROWD_TIMERS: usize = 10;
+
 /// Times that one poll reads the run list before it leaves the rest to the next.
 const RUN_ROUNDS: u32 = 4;
 
@@ -134,6 +139,12 @@ struct Driver {
     timer: Instant,
     /// When [`Shard::is_behind`] ends.
     behind_until: Instant,
+    /// Timers that have expired since `crowd_began`, those left out that expired after another one
+    /// of the same socket: one flow alone has nobody to share a wake-up with.
+    crowd: usize,
+    /// Socket of the timer that has expired last.
+    last_due: u64,
+    crowd_began: Instant,
 }
 
 /// One driver's part of a host.
@@ -166,6 +177,9 @@ impl Shard {
             planned: Instant::FAR_FUTURE,
             timer: Instant::FAR_FUTURE,
             behind_until: Instant::ZERO,
+            crowd: 0,
+            last_due: u64::MAX,
+            crowd_began: Instant::ZERO,
         };
         let list = Arc::new(RunList::new(index));
         let pages = Arc::new(PagePool::default());
@@ -326,7 +340,7 @@ impl Shard {
             round.more |= driver.receive_looped_back(host, visit);
             host.expire(visit);
         }
-        driver.expire(host, now);
+        driver.expire(&self.list, host, now);
         driver.run(&self.list, host, now);
         // Whoever enqueued has drained; what is left is what exceeded a quota.
         for port in driver.ports().filter(|port| port.next_event() <= now) {
@@ -429,9 +443,17 @@ impl Driver {
         batch.deliver(host, visit.now);
     }
 
-    fn expire(&mut self, host: &Host, now: Instant) {
+    fn expire(&mut self, list: &RunList, host: &Host, now: Instant) {
         let due = &mut self.due;
         self.wheel.expire(now, &mut |id| due.push(id));
+        for &id in &self.due {
+            self.crowd += usize::from(id != self.last_due);
+            self.last_due = id;
+        }
+        if now.since(self.crowd_began) >= CROWD_TIME {
+            list.set_crowded(self.crowd >= CROWD_TIMERS);
+            (self.crowd, self.crowd_began) = (0, now);
+        }
         for id in self.due.drain(..) {
             let Some(target) = host.registry.get(SocketId(id)) else { continue };
             target.cell().on_expired();

@@ -104,6 +104,10 @@ impl Egress for TcpEgress<'_> {
         !self.cell.may_send()
     }
 
+    fn shares_wake_ups(&self) -> bool {
+        self.cell.list().is_crowded()
+    }
+
     fn pacing_shift(&self) -> u32 {
         self.path.pacing_shift
     }

@@ -79,7 +79,8 @@ impl Connection {
             TxBlocked::Pacing(_) => {
                 let frame = u32::from(self.frame_segments).saturating_mul(self.sender.mss());
                 let slack = Nanos(self.config.timer_slack_ns.into());
-                let at = self.sender.pacer().deadline(now, frame, slack);
+                let shares = egress.shares_wake_ups();
+                let at = self.sender.pacer().deadline(now, frame, slack, shares);
                 self.deadlines.set(Deadline::Pacing, at);
             }
             _ => self.deadlines.clear(Deadline::Pacing),

@@ -71,6 +71,12 @@ pub trait Egress {
         false
     }
 
+    /// Returns whether so many timers of the driver expire that departures of several flows should
+    /// share a wake-up ([`Pacer::deadline`](super::pacer::Pacer::deadline)).
+    fn shares_wake_ups(&self) -> bool {
+        false
+    }
+
     /// Returns the shift by which the device wants the rate divided for autosizing and the
     /// small-queue limit (`sk_pacing_shift`). 10 is about one millisecond.
     fn pacing_shift(&self) -> u32 {

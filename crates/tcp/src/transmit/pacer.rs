@@ -18,6 +18,12 @@ use crate::transmit::TxBlocked;
 /// The least time to the next look at a departure.
 const STEP: Nanos = Nanos::from_micros(1);
 
+/// The part of its gap by which a departure may be late so that flows share wake-ups. Lateness of
+/// less than half a gap costs no rate.
+const SHARED_PART: u64 = 16;
+/// The most by which it may be late then.
+const SHARED_MOST: Nanos = Nanos(1 << 20);
+
 /// Holder of frames until they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
@@ -137,10 +143,19 @@ impl Pacer {
     ///
     /// Hosts add lateness of their own. A short gap would otherwise be late by more than the half
     /// that is made good, and the flow slower than its rate.
-    pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos) -> Instant {
+    ///
+    /// If `shares` says that many timers expire, the time is rounded up to a multiple of a 16th of
+    /// the gap or less, a power of two up to a millisecond. So one wake-up serves the departures of
+    /// many flows.
+    pub fn deadline(&self, now: Instant, bytes: u32, slack: Nanos, shares: bool) -> Instant {
         let gap = self.rate.time_for(u64::from(bytes));
         let early = self.next - Nanos(slack.0.saturating_sub(gap.0 / 4));
-        early.max(now + STEP).min(self.next)
+        let due = early.max(now + STEP).min(self.next);
+        let step = 1 << (gap.0 / SHARED_PART).clamp(1, SHARED_MOST.0).ilog2();
+        if !shares || step <= slack.0 {
+            return due;
+        }
+        Instant::from_nanos(due.as_nanos().next_multiple_of(step))
     }
 
     /// Returns the departure of a frame that is sent at `now`.
@@ -388,12 +403,33 @@ mod tests {
         let now = Instant::from_nanos(100 * MS);
         send(&mut pacer, now, 100);
         let (next, slack) = (pacer.next_departure(), Nanos(20_000));
-        assert_eq!(pacer.deadline(now, 1000, slack), next, "a gap of a millisecond");
-        assert_eq!(pacer.deadline(now, 40, slack) + slack, next + Nanos(10_000));
-        assert_eq!(pacer.deadline(now, 0, slack) + slack, next);
+        assert_eq!(pacer.deadline(now, 1000, slack, false), next, "a gap of a millisecond");
+        assert_eq!(pacer.deadline(now, 40, slack, false) + slack, next + Nanos(10_000));
+        assert_eq!(pacer.deadline(now, 0, slack, false) + slack, next);
         let visit = next - slack;
-        assert_eq!(pacer.deadline(visit, 0, slack), visit + STEP, "none that has passed");
-        assert_eq!(pacer.deadline(next - Nanos(1), 0, slack), next);
+        assert_eq!(pacer.deadline(visit, 0, slack, false), visit + STEP, "none that has passed");
+        assert_eq!(pacer.deadline(next - Nanos(1), 0, slack, false), next);
+    }
+
+    #[test]
+    fn departures_of_many_flows_share_wake_ups() {
+        let now = Instant::from_nanos(100 * MS);
+        let slack = Nanos(20_000);
+        let mut wake_ups = std::collections::BTreeSet::new();
+        for flow in 0..100 {
+            let mut pacer = paced();
+            // Gaps of 20 ms, which begin at any time.
+            pacer.depart(now + Nanos(flow * 199_999), 20_000, 100, &Config::default());
+            let due = pacer.deadline(now, 20_000, slack, true);
+            let late = due.since(pacer.next_departure());
+            assert!(due >= pacer.next_departure() && late.0 <= 20 * MS / 16, "{late:?} late");
+            wake_ups.insert(due);
+        }
+        assert!(wake_ups.len() <= 22, "{} wake-ups in 20 ms", wake_ups.len());
+        let mut fast = paced();
+        fast.depart(now, 200, 100, &Config::default());
+        let next = fast.next_departure();
+        assert_eq!(fast.deadline(now, 200, slack, true), next, "a gap of 200 us");
     }
 
     #[test]
