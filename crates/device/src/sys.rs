@@ -256,6 +256,27 @@ pub(crate) fn tun_namespace(fd: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
+/// The scheduling attributes of the calling thread (`sched_getattr`).
+pub(crate) fn scheduling() -> Result<libc::sched_attr> {
+    let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the kernel writes at most `size` bytes, the size of the structure.
+    let done = unsafe {
+        libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size as libc::c_uint, 0)
+    };
+    check(done as c_int)?;
+    // SAFETY: every bit pattern of these integers is valid, and all of them were set to zero.
+    Ok(unsafe { attributes.assume_init() })
+}
+
+/// Sets the scheduling attributes of the calling thread (`sched_setattr`). `size` is set here.
+pub(crate) fn set_scheduling(attributes: &libc::sched_attr) -> Result<()> {
+    let attributes = libc::sched_attr { size: size_of::<libc::sched_attr>() as u32, ..*attributes };
+    // SAFETY: the kernel reads `size` bytes of the structure, and writes to its `size` at the most.
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, core::ptr::from_ref(&attributes), 0) }
+        as c_int)
+}
+
 /// Index of the interface that an AF_PACKET socket is bound to; 0 if it is bound to none.
 pub(crate) fn bound_packet(socket: &OwnedFd) -> Result<c_int> {
     let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();

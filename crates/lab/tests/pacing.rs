@@ -246,10 +246,19 @@ fn a_gigabit_per_second() {
     check_rate(&Setting::new(1, 1000), &fq(), SECOND);
 }
 
-/// What a host that comes 20 ms late sends of a flow of 48 Mbit/s: by how much its rate is wrong,
-/// and the departures. `settle` changes the stack of the sender before the start.
+/// What a host that comes up to 20 ms late sends of a flow of 48 Mbit/s: by how much its rate is
+/// wrong, and the departures.
 fn late_host(qdisc: &QdiscConfig, sysctls: &[(&str, &str)]) -> (f64, Vec<Departed>) {
-    let setting = Setting { wake_jitter: Nanos::from_millis(20), ..Setting::new(1, 48) };
+    host_late_by(20, qdisc, sysctls)
+}
+
+/// The same for a host that comes up to so many milliseconds late.
+fn host_late_by(
+    millis: u64,
+    qdisc: &QdiscConfig,
+    sysctls: &[(&str, &str)],
+) -> (f64, Vec<Departed>) {
+    let setting = Setting { wake_jitter: Nanos::from_millis(millis), ..Setting::new(1, 48) };
     let mut run = setting.start();
     for (name, value) in sysctls {
         run.world.stack(run.sender).set_sysctl(name, value).expect("a sysctl");
@@ -279,6 +288,19 @@ fn a_late_host_keeps_the_rate_and_bounds_the_burst() {
     let (error, departures) = late_host(&pfifo_fast(), &[("neap.tcp_pacing_debt_us", "0")]);
     assert!(error < -0.5, "{:.2} % off", error * 100.0);
     check_bursts(&departures, rate, Nanos::from_micros(500));
+}
+
+#[test]
+fn waits_longer_than_the_debt_cost_no_rate() {
+    for qdisc in [pfifo_fast(), fq()] {
+        let (error, _) = host_late_by(40, &qdisc, &[("neap.tcp_pacing_arrears_us", "0")]);
+        assert!(error < -0.02, "{:.2} % off with the debt alone", error * 100.0);
+        let (error, departures) = host_late_by(40, &qdisc, &[]);
+        assert!(error.abs() < 0.01, "{:.2} % off", error * 100.0);
+        // Arrears leave a third faster than the rate, and make no longer burst.
+        let faster = Rate(Setting::new(1, 48).rate.0 * 4 / 3);
+        check_bursts(&departures, faster, Nanos::from_millis(50) + LATE);
+    }
 }
 
 #[test]

@@ -175,6 +175,13 @@ const OPEN: &[(&str, &str, Case, &str, Relation)] = &[
         FIGURE_GOODPUT,
         Less(0.9),
     ),
+    (
+        "neap.tcp_pacing_arrears_us",
+        "0",
+        Case { a: "lateness = \"20ms\"", a_sysctl: "\"neap.tcp_pacing_debt_us\" = 15000", ..PACED },
+        FIGURE_GOODPUT,
+        Less(0.99),
+    ),
     ("neap.tcp_pacing_free_segs", "1000000000", PACED, FIGURE_GOODPUT, More(2.0)),
     (
         "net.ipv4.tcp_pacing_ca_ratio",

@@ -4,7 +4,7 @@
 //! ```text
 //! bench MODE [--interface I] [--target A] [--port P] [--ports N] [--flows N] [--seconds S]
 //!            [--write BYTES] [--size BYTES] [--face F] [--congestion C] [--sysctl NAME=VALUE]...
-//!            [--qdisc Q] [--fq-rate BITS]
+//!            [--qdisc Q] [--fq-rate BITS] [--scheduling HOW]...
 //! ```
 //! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
 //! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
@@ -19,6 +19,7 @@
 use bytes::Bytes;
 use neap::device::{Tun, TunConfig};
 use neap::info::Counter;
+use neap::scheduling::Scheduling;
 use neap::{Event, Events, Poller, Stack, TcpListener, TcpStream};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
@@ -47,6 +48,8 @@ struct Args {
     face: String,
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
+    /// Of all threads.
+    scheduling: Vec<Scheduling>,
     /// Pacing limit of each flow, bytes per second.
     max_pacing_rate: Option<u64>,
 }
@@ -68,6 +71,7 @@ impl Args {
             face: "none".to_owned(),
             sysctls: Vec::new(),
             qdisc: None,
+            scheduling: Vec::new(),
             max_pacing_rate: None,
         };
         while let Some(name) = given.next() {
@@ -84,6 +88,7 @@ impl Args {
                 "--face" => args.face = value,
                 "--congestion" => args.set("net.ipv4.tcp_congestion_control", &value),
                 "--qdisc" => args.qdisc = Some(value),
+                "--scheduling" => args.scheduling.push(value.parse()?),
                 "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
                 "--sysctl" => {
                     let (name, value) = value.split_once('=').ok_or("--sysctl NAME=VALUE")?;
@@ -105,6 +110,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse()?;
     let config = TunConfig { name: Some(args.interface.clone()), ..TunConfig::default() };
     let mut builder = Stack::builder().device(Tun::open(&config)?.into_device()).address(ADDRESS);
+    for &scheduling in &args.scheduling {
+        scheduling.apply()?;
+        builder = builder.scheduling(scheduling);
+    }
     // The far side may be behind a router, which is then the kernel's end of the TUN.
     builder = builder.gateway("10.99.0.1");
     for (name, value) in &args.sysctls {

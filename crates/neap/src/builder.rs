@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::error::BuildError;
 use crate::interfaces::InterfaceConfig;
 use crate::resolver::{Resolve, Resolver};
+use crate::scheduling::Scheduling;
 use crate::workers::Stack;
 use core::fmt::{self, Debug};
 use core::net::IpAddr;
@@ -49,6 +50,7 @@ pub struct Builder {
     qdiscs: QdiscKinds,
     seed: Option<u64>,
     spin: Duration,
+    scheduling: Vec<Scheduling>,
     resolver: Resolver,
 }
 
@@ -254,6 +256,38 @@ impl Builder {
         self
     }
 
+    /// Has the kernel schedule the worker threads in this way. Repeat it for a nice value and a
+    /// slice.
+    ///
+    /// Use it where a machine has more work than processors: a worker that waits for its turn makes
+    /// frames, acknowledgements and timers late. A short slice needs no right. Threads of the
+    /// application drive the stack while they wait for it, and keep their scheduling;
+    /// [`Scheduling::apply`] changes that of the thread that calls it.
+    ///
+    /// ```no_run
+    /// use neap::scheduling::Scheduling;
+    /// use std::time::Duration;
+    ///
+    /// let slice = Scheduling::Slice(Duration::from_micros(100));
+    /// slice.apply()?;
+    /// let stack = neap::Stack::builder()
+    ///     .tun("neap0")
+    ///     .host_address("10.9.0.1/24")
+    ///     .address("10.9.0.2/24")
+    ///     .scheduling(slice)
+    ///     .scheduling(Scheduling::Nice(-10))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`build`](Self::build) fails with [`BuildError::Scheduling`] if a value is out of range or
+    /// the process lacks the right.
+    #[must_use]
+    pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
+        self.scheduling.push(scheduling);
+        self
+    }
+
     /// Sets the resolver for names in socket calls, as in
     /// `TcpStream::connect(&stack, "example.org:80")`.
     ///
@@ -301,6 +335,9 @@ impl Builder {
     pub fn build(mut self) -> Result<Stack, BuildError> {
         if let Some(error) = self.refused.take() {
             return Err(error);
+        }
+        for scheduling in &self.scheduling {
+            scheduling.checked()?;
         }
         let mut config = self.config;
         config.controllers.extend(&self.controllers)?;
@@ -353,7 +390,7 @@ impl Builder {
         for interface in interfaces {
             engine.add_interface(interface)?;
         }
-        Ok(Stack::start(engine)?)
+        Stack::start(engine, &self.scheduling)
     }
 }
 

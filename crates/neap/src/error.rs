@@ -1,5 +1,6 @@
 //! Why a stack could not be made, and the std errors of its sockets.
 
+use crate::scheduling::SchedulingError;
 use neap_stack::error::NetError;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::socket::SocketError;
@@ -49,6 +50,9 @@ pub enum BuildError {
     /// An address, a route or the configuration of TCP is refused.
     #[error(transparent)]
     Stack(#[from] StackError),
+    /// The scheduling of the workers is out of range, or the process lacks the right.
+    #[error(transparent)]
+    Scheduling(#[from] SchedulingError),
     /// The system refuses threads or descriptors.
     #[error(transparent)]
     System(#[from] io::Error),

@@ -112,6 +112,7 @@ mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
+pub mod scheduling;
 mod settings;
 mod sleeper;
 pub mod threadless;

@@ -3,12 +3,13 @@
 use crate::clock;
 use crate::condition::Drained;
 use crate::engine::Engine;
+use crate::error::BuildError;
 use crate::host::Host;
+use crate::scheduling::Scheduling;
 use neap_posix::{Fd, Process};
 use neap_stack::wait::Drive;
 use std::fmt;
-use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,14 +34,28 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    pub(crate) fn start(engine: Engine) -> io::Result<Self> {
+    /// Starts a worker for each shard, and has the kernel schedule it as asked.
+    ///
+    /// # Errors
+    /// The system refuses a thread or its scheduling. No worker is left then.
+    pub(crate) fn start(engine: Engine, scheduling: &[Scheduling]) -> Result<Self, BuildError> {
         let mut stack = Self { engine: Arc::new(engine), workers: Vec::new() };
         for shard in 0..stack.engine.drivers().len() {
-            let engine = stack.engine.clone();
-            let worker = std::thread::Builder::new()
-                .name(format!("neap-{shard}"))
-                .spawn(move || engine.work(shard))?;
+            let (engine, asked) = (stack.engine.clone(), scheduling.to_vec());
+            let (tell, told) = mpsc::sync_channel(1);
+            let worker =
+                std::thread::Builder::new().name(format!("neap-{shard}")).spawn(move || {
+                    let done = asked.into_iter().try_for_each(Scheduling::apply);
+                    let is_as_asked = done.is_ok();
+                    // The builder waits for it.
+                    let _ = tell.send(done);
+                    if is_as_asked {
+                        engine.work(shard);
+                    }
+                })?;
             stack.workers.push(worker);
+            // A worker always tells before it does anything else.
+            told.recv().unwrap_or(Ok(()))?;
         }
         Ok(stack)
     }

@@ -126,8 +126,12 @@ pub struct Config {
     /// what `pacing_debt_us` lets. Without it no lateness is made good.
     pub pacing_credit: bool,
     /// `neap.tcp_pacing_debt_us`: lateness of the host, in microseconds, that a paced flow makes
-    /// good in full. What is above it is lost.
+    /// good in full and at once. It bounds the burst. With 0 flows make good what they do in Linux.
     pub pacing_debt_us: u32,
+    /// `neap.tcp_pacing_arrears_us`: lateness of the host above `pacing_debt_us`, in microseconds,
+    /// that a flow with `SO_MAX_PACING_RATE` makes good by gaps that are a quarter shorter. What is
+    /// above both is lost.
+    pub pacing_arrears_us: u32,
     /// `neap.tcp_pacing_free_segs`: segments at the start of a connection that are not paced.
     pub pacing_free_segments: u32,
     /// `neap.timer_slack_ns`: time in nanoseconds that a timer may wait, so that one wake-up serves
@@ -281,6 +285,7 @@ impl Default for Config {
             internal_pacing: true,
             pacing_credit: true,
             pacing_debt_us: 50_000,
+            pacing_arrears_us: 250_000,
             pacing_free_segments: 10,
             timer_slack_ns: 20_000,
             tcp_notsent_lowat: u32::MAX,

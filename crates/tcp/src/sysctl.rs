@@ -246,7 +246,9 @@ sysctls! {
     "neap.tcp_pacing_credit" pacing_credit: switch, "", OpenConnections,
         "A late departure shortens the gap behind it: by half, or by what `tcp_pacing_debt_us` lets.";
     "neap.tcp_pacing_debt_us" pacing_debt_us: int 0..1000000, "microseconds", OpenConnections,
-        "Lateness of the host that a paced flow makes good in full.";
+        "Lateness of the host that a paced flow makes good at once. It bounds the burst.";
+    "neap.tcp_pacing_arrears_us" pacing_arrears_us: int 0..250000, "microseconds", OpenConnections,
+        "Lateness above `tcp_pacing_debt_us`, made good by gaps shorter by a quarter.";
     "neap.tcp_pacing_free_segs" pacing_free_segments: int 0..2147483647, "segments", OpenConnections,
         "Segments at the start of a connection that leave back to back.";
     "neap.tcp_half_cwnd" half_cwnd: switch, "", OpenConnections,

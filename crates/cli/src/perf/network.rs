@@ -7,6 +7,7 @@ use neap::config::Profile;
 use neap::device::{Packet, PacketConfig, TunConfig};
 use neap::net::Address;
 use neap::qdisc::QdiscConfig;
+use neap::scheduling::Scheduling;
 use neap::time::Nanos;
 
 use super::delay::delayed;
@@ -42,6 +43,11 @@ pub(crate) struct NetworkArgs {
     /// pfifo_fast]
     #[arg(long, value_name = "QDISC")]
     qdisc: Option<QdiscConfig>,
+    /// Scheduling of the threads, for a busy machine: nice:N (-20 to 19), slice:TIME (100us to
+    /// 100ms; a short one is served sooner and needs no right), or real-time fifo:N or rr:N (1 to
+    /// 99); may be repeated
+    #[arg(long = "scheduling", value_name = "HOW", allow_hyphen_values = true)]
+    scheduling: Vec<Scheduling>,
     /// Largest super-frame handed to the device, bytes
     #[arg(long, value_name = "BYTES")]
     gso_max: Option<u32>,
@@ -89,6 +95,7 @@ pub(crate) struct Network {
     pub profile: Profile,
     pub sysctls: Vec<Sysctl>,
     pub qdisc: Option<QdiscConfig>,
+    pub scheduling: Vec<Scheduling>,
     /// Bytes.
     pub gso_max: Option<u32>,
     pub delay: Option<Nanos>,
@@ -120,10 +127,12 @@ impl Network {
         let profile = args.profile.unwrap_or(Profile::Neap);
         let (sysctls, qdisc) = (args.sysctls.clone(), args.qdisc.clone());
         let delay = args.delay.map(|millis| Nanos::from_millis(millis.into()));
-        Ok(Self { device, address, profile, sysctls, qdisc, gso_max: args.gso_max, delay })
+        let (scheduling, gso_max) = (args.scheduling.clone(), args.gso_max);
+        Ok(Self { device, address, profile, sysctls, qdisc, scheduling, gso_max, delay })
     }
 
-    /// Opens the device and starts the stack on it.
+    /// Opens the device and starts the stack on it. The calling thread gets the scheduling of the
+    /// workers: it drives the stack while it waits.
     ///
     /// # Errors
     /// A missing privilege or interface, addresses that do not fit together, or a sysctl that
@@ -131,6 +140,10 @@ impl Network {
     pub(crate) fn open(&self) -> Result<neap::Stack, neap::BuildError> {
         let mut builder = neap::Stack::builder().config(self.profile.config());
         builder = builder.address(self.address);
+        for &scheduling in &self.scheduling {
+            scheduling.apply()?;
+            builder = builder.scheduling(scheduling);
+        }
         for sysctl in &self.sysctls {
             builder = builder.sysctl(&sysctl.name, &sysctl.value);
         }
@@ -235,6 +248,18 @@ mod tests {
         let packet =
             network("--packet v0 --address fd00::2/64 --gateway fe80::1 --gso-max 16384").unwrap();
         assert_eq!((packet.version(), packet.gso_max), (IpVersion::V6, Some(16_384)));
+    }
+
+    #[test]
+    fn scheduling_is_read_from_options() {
+        let tun = "--tun t0 --address 10.9.0.2/24 --host-address 10.9.0.1/24";
+        let asked = network(&format!("{tun} --scheduling nice:-10 --scheduling slice:1ms"));
+        let slice = Scheduling::Slice(std::time::Duration::from_millis(1));
+        assert_eq!(asked.unwrap().scheduling, [Scheduling::Nice(-10), slice]);
+        for wrong in ["nice:-21", "idle", "fifo:0"] {
+            let error = network(&format!("{tun} --scheduling {wrong}")).unwrap_err();
+            assert!(error.contains("-20 to 19") || error.contains("1 to 99"), "{error}");
+        }
     }
 
     #[test]

@@ -17,4 +17,5 @@ mod network;
 mod polling;
 mod posix;
 mod qdiscs;
+mod scheduling;
 mod waiting;

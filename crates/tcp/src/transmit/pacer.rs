@@ -9,7 +9,12 @@
 //! But a thread waits longer for the processor than an interrupt does. If the schedule was all that
 //! the flow waited for, the host alone is late. Then the flow makes good all of it, up to
 //! `neap.tcp_pacing_debt_us`. So it keeps its average rate on a busy machine, and a burst is at
-//! most the rate times the lateness, and one frame.
+//! most the rate times the lateness, and one frame. A qdisc that holds frames adds those that it
+//! held, which the small queue bounds.
+//!
+//! Lateness above that makes no longer burst. If the application set the rate, gaps are shortened
+//! by a quarter until it is made good, up to `neap.tcp_pacing_arrears_us`. The rate of a controller
+//! is what the path can take, so it is not exceeded.
 
 use crate::config::Config;
 use crate::time::{Instant, Nanos, Rate};
@@ -24,6 +29,12 @@ const SHARED_PART: u64 = 16;
 /// The most by which it may be late then.
 const SHARED_MOST: Nanos = Nanos(1 << 20);
 
+/// Part of a gap by which arrears shorten it.
+const ARREARS_PART: u64 = 4;
+
+/// Unit in which arrears are kept: a fourth of a second fits into 16 bits.
+const ARREARS_UNIT: Nanos = Nanos::from_micros(4);
+
 /// Holder of frames until they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
@@ -36,6 +47,19 @@ pub enum Executor {
     Path,
 }
 
+bitflags::bitflags! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Is: u8 {
+        /// The controller asked for pacing.
+        const ASKED = 1;
+        /// A qdisc was the executor until now and may still hold frames: what comes waits for them.
+        const DRAINING = 2;
+        /// The flow waits for nothing but its schedule: what leaves late, is late by the host's
+        /// fault.
+        const GATE = 4;
+    }
+}
+
 /// Schedule of one connection's departures.
 #[derive(Clone, Debug)]
 pub struct Pacer {
@@ -45,13 +69,10 @@ pub struct Pacer {
     rate: Rate,
     /// `SO_MAX_PACING_RATE`.
     max_rate: Rate,
-    /// The controller asked for pacing.
-    is_asked: bool,
     executor: Executor,
-    /// A qdisc was the executor until now and may still hold frames: what comes waits for them.
-    is_draining: bool,
-    /// The flow waits for nothing but its schedule: what leaves late, is late by the host's fault.
-    is_gate: bool,
+    is: Is,
+    /// Lateness of the host above the debt, made good bit by bit, in units of [`ARREARS_UNIT`].
+    arrears: u16,
     /// Lateness of the host that is not yet made good, nanoseconds: a second at the most.
     owed: u32,
 }
@@ -62,10 +83,9 @@ impl Default for Pacer {
             next: Instant::ZERO,
             rate: Rate::UNLIMITED,
             max_rate: Rate::UNLIMITED,
-            is_asked: false,
             executor: Executor::Connection,
-            is_draining: false,
-            is_gate: false,
+            is: Is::empty(),
+            arrears: 0,
             owed: 0,
         }
     }
@@ -97,19 +117,19 @@ impl Pacer {
 
     /// Sets whether the controller asks for pacing.
     pub fn set_needed(&mut self, needed: bool) {
-        self.is_asked = needed;
+        self.is.set(Is::ASKED, needed);
     }
 
     /// Sets who holds frames until they are due, from the next frame on.
     pub fn set_executor(&mut self, executor: Executor) {
-        self.is_draining |= self.executor == Executor::Path;
-        self.is_draining &= executor != Executor::Path;
+        let is_draining = self.is.contains(Is::DRAINING) || self.executor == Executor::Path;
+        self.is.set(Is::DRAINING, is_draining && executor != Executor::Path);
         self.executor = executor;
     }
 
     /// Returns whether the controller or the application asked for pacing.
     pub fn is_needed(&self) -> bool {
-        self.is_asked || self.max_rate != Rate::UNLIMITED
+        self.is.contains(Is::ASKED) || self.max_rate != Rate::UNLIMITED
     }
 
     /// Returns whether departures are spaced. Where a qdisc holds frames, those of every flow are.
@@ -134,7 +154,8 @@ impl Pacer {
     /// Returns until when the connection itself has to wait for its next frame, if it has to
     /// (`tcp_pacing_check`).
     pub fn wait(&self, now: Instant) -> Option<Instant> {
-        let waits = self.executor != Executor::Path && (self.is_spaced() || self.is_draining);
+        let is_held = self.is_spaced() || self.is.contains(Is::DRAINING);
+        let waits = self.executor != Executor::Path && is_held;
         (waits && self.next > now).then_some(self.next)
     }
 
@@ -174,20 +195,22 @@ impl Pacer {
     /// as it is. All other reasons end it: the application or the peer is late, not the host.
     pub fn on_blocked(&mut self, now: Instant, blocked: TxBlocked) {
         let is_held = self.executor == Executor::Path && self.next > now;
-        self.is_gate = match blocked {
+        let is_gate = match blocked {
             TxBlocked::Pacing(_) | TxBlocked::Yield => true,
             TxBlocked::SmallQueue => is_held,
             _ => false,
         };
-        if !self.is_gate && blocked != TxBlocked::SmallQueue {
+        self.is.set(Is::GATE, is_gate);
+        if !is_gate && blocked != TxBlocked::SmallQueue {
             self.owed = 0;
+            self.arrears = 0;
         }
     }
 
     /// Notes that the small queue was full when the connection stopped and is empty when it comes
     /// back. The frames have left earlier, and the host learnt it late.
     pub fn on_late_completion(&mut self) {
-        self.is_gate = true;
+        self.is.insert(Is::GATE);
     }
 
     /// Returns the lateness of the host that a frame at `now` would make good. A flow that did not
@@ -198,20 +221,47 @@ impl Pacer {
             return Nanos::ZERO;
         }
         let most = Nanos::from_micros(config.pacing_debt_us.into());
-        now.since(self.next).min(if self.is_gate {
-            most
-        } else {
-            most.min(Nanos(self.owed.into()))
-        })
+        let late = now.since(self.next);
+        if !self.is.contains(Is::GATE) {
+            return late.min(most).min(Nanos(self.owed.into()));
+        }
+        late.min(most)
+    }
+
+    /// The part of what is `owed` that moves the schedule at once.
+    ///
+    /// While arrears are made good, gaps are a quarter shorter, also those of a burst. So the burst
+    /// is of three quarters of the debt, and has no more bytes than without arrears. If all of the
+    /// arrears would not fit, the rest is lost, and the burst is of the whole debt.
+    fn burst(&self, owed: Nanos, late: Nanos, config: &Config) -> Nanos {
+        let most = Nanos::from_micros(config.pacing_debt_us.into());
+        let short = most.saturating_sub(most / ARREARS_PART);
+        let arrears = self.arrears() + late.saturating_sub(short);
+        let has_arrears = self.is.contains(Is::GATE) && (late > most || self.arrears > 0);
+        let is_short = has_arrears && arrears <= self.most_arrears(config);
+        if is_short { owed.min(short) } else { owed }
+    }
+
+    fn arrears(&self) -> Nanos {
+        ARREARS_UNIT.saturating_mul(self.arrears.into())
+    }
+
+    /// The most that arrears may be. Only a rate that the application set is kept by them.
+    fn most_arrears(&self, config: &Config) -> Nanos {
+        let is_promised = self.max_rate != Rate::UNLIMITED && self.rate == self.max_rate;
+        if !is_promised || config.pacing_debt_us == 0 || !config.pacing_credit {
+            return Nanos::ZERO;
+        }
+        Nanos::from_micros(config.pacing_arrears_us.into())
     }
 
     /// Moves the schedule by the time that a frame of `bytes` payload bytes takes at the rate.
     ///
     /// `segments_out` counts the data segments that the connection has sent, this frame included;
     /// the first ones leave back to back. Lateness of the host is made good as far as
-    /// `pacing_debt_us` lets, all other lateness by at most half a gap.
+    /// `pacing_debt_us` and `pacing_arrears_us` let, all other lateness by at most half a gap.
     pub fn depart(&mut self, now: Instant, bytes: u32, segments_out: u64, config: &Config) {
-        self.is_draining = false;
+        self.is.remove(Is::DRAINING);
         if !self.is_spaced() {
             self.next = now;
             return;
@@ -224,11 +274,30 @@ impl Pacer {
         if has_rate && segments_out >= u64::from(config.pacing_free_segments) {
             let gap = self.rate.time_for(u64::from(bytes));
             let late = if config.pacing_credit { self.next.since(planned) } else { Nanos::ZERO };
-            let credit = owed.max(late.min(gap / 2));
-            self.next = self.next + gap - credit;
-            let left = credit.0.saturating_sub(gap.0);
-            self.owed = u32::try_from(left).unwrap_or(u32::MAX);
+            let credit = self.burst(owed, late, config).max(late.min(gap / 2));
+            let repaid = self.repay(late, credit, gap, config);
+            let left = (credit + repaid).saturating_sub(gap);
+            self.owed = u32::try_from(left.0).unwrap_or(u32::MAX);
+            self.next = self.next + gap - credit - repaid;
         }
+    }
+
+    /// Adds lateness without `credit` to the arrears, and returns the part of them that `gap` makes
+    /// good as well.
+    fn repay(&mut self, late: Nanos, credit: Nanos, gap: Nanos, config: &Config) -> Nanos {
+        let is_gate = self.is.contains(Is::GATE);
+        let lost = if is_gate { late.saturating_sub(credit) } else { Nanos::ZERO };
+        let most = self.most_arrears(config);
+        let arrears = (self.arrears() + lost).min(most);
+        let mut part = gap / ARREARS_PART;
+        if arrears == most {
+            // The burst has its full length.
+            part = part.min(gap.saturating_sub(credit));
+        }
+        let units = arrears.0 / ARREARS_UNIT.0;
+        let repaid = units.min(part.0 / ARREARS_UNIT.0);
+        self.arrears = u16::try_from(units - repaid).unwrap_or(u16::MAX);
+        ARREARS_UNIT.saturating_mul(repaid)
     }
 }
 
@@ -315,6 +384,57 @@ mod tests {
         assert!(rate < 0.35e6 && burst == 1000, "{rate} bytes per second with half a gap");
     }
 
+    /// Departures of a flow of 1,000,000 bytes per second in a minute, on a host that comes up to
+    /// 20 ms late, and every sixtieth time by 200 ms.
+    fn host_with_long_waits(mut pacer: Pacer, config: &Config) -> Vec<Instant> {
+        let (mut departures, mut random) = (Vec::new(), 1u64);
+        let start = Instant::from_nanos(100 * MS);
+        let mut now = start;
+        for visit in 1.. {
+            while pacer.wait(now).is_none() {
+                pacer.depart(now, 1000, 100, config);
+                departures.push(now);
+            }
+            pacer.on_blocked(now, TxBlocked::Pacing(pacer.next_departure()));
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let late = if visit % 60 == 0 { 200 * MS } else { (random >> 32) % (20 * MS) };
+            now = pacer.next_departure() + Nanos(late);
+            if now > start + Nanos::from_secs(60) {
+                break;
+            }
+        }
+        departures
+    }
+
+    /// The rate from the first departure to the last, and what a bucket held at the most that runs
+    /// out at 4/3 of the rate of [`paced`].
+    fn rate_and_burst(departures: &[Instant]) -> (f64, f64) {
+        let [first, .., end] = departures else { panic!("hardly any frames") };
+        let (mut level, mut most, mut last) = (0.0, 0.0, *first);
+        for &at in departures {
+            level = f64::max(level - 4e6 / 3.0 * at.since(last).as_secs_f64(), 0.0) + 1000.0;
+            (most, last) = (f64::max(most, level), at);
+        }
+        ((departures.len() - 1) as f64 * 1000.0 / end.since(*first).as_secs_f64(), most)
+    }
+
+    #[test]
+    fn long_waits_of_the_host_are_made_good_without_longer_bursts() {
+        let config = Config::default();
+        let (rate, burst) = rate_and_burst(&host_with_long_waits(paced(), &config));
+        assert!((0.99e6..1.01e6).contains(&rate), "{rate} bytes per second");
+        assert!(burst <= 51_000.0, "{burst} bytes at once");
+        let debt_alone = Config { pacing_arrears_us: 0, ..Config::default() };
+        let (rate, burst) = rate_and_burst(&host_with_long_waits(paced(), &debt_alone));
+        assert!(rate < 0.9e6 && burst <= 51_000.0, "{rate} bytes per second, {burst} at once");
+        // The rate of a controller is no promise.
+        let mut asked = Pacer::default();
+        asked.set_needed(true);
+        asked.set_rate(Rate(1_000_000));
+        let (rate, _) = rate_and_burst(&host_with_long_waits(asked, &config));
+        assert!(rate < 0.9e6, "{rate} bytes per second");
+    }
+
     #[test]
     fn lateness_of_the_application_or_the_peer_is_no_debt() {
         let config = Config::default();
@@ -330,6 +450,7 @@ mod tests {
             assert_eq!(pacer.owed(late, &config), Nanos::from_millis(19));
             pacer.on_blocked(late, blocked);
             assert_eq!(pacer.owed(late, &config), Nanos::ZERO, "{blocked:?}");
+            assert_eq!(pacer.arrears, 0, "{blocked:?}");
             let later = late + Nanos::from_millis(20);
             send(&mut pacer, later, 100);
             assert_eq!(pacer.next_departure(), later + Nanos(500_000), "{blocked:?}");

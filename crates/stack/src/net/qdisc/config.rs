@@ -16,6 +16,9 @@ use core::str::{FromStr, SplitAsciiWhitespace};
 use neap_tcp::time::{Nanos, Rate};
 use thiserror::Error;
 
+/// The longest `debt` of `fq`.
+const MAX_DEBT: Nanos = Nanos::from_secs(1);
+
 /// A turn shorter than this makes the round robin spin (`quantum`).
 const QUANTUM: RangeInclusive<u32> = 256..=1 << 20;
 
@@ -291,6 +294,10 @@ fn fq(mut words: Words<'_>) -> Result<fq::Config, QdiscError> {
             }
             "ce_threshold" => config.ce_threshold = words.time()?,
             "timer_slack" => config.timer_slack = words.time()?,
+            "debt" => {
+                let within = |text: &str| param::time(text).filter(|time| *time <= MAX_DEBT);
+                config.debt = words.value(within, "a time of at most 1s")?;
+            }
             "horizon" => config.horizon = words.time()?,
             "horizon_drop" => config.horizon_drop = true,
             "horizon_cap" => config.horizon_drop = false,
@@ -449,6 +456,9 @@ fn print_fq(f: &mut fmt::Formatter<'_>, config: &fq::Config) -> fmt::Result {
     }
     write!(f, " refill_delay {}", Time(config.refill_delay))?;
     print_threshold(f, config.ce_threshold)?;
+    if config.debt != fq::Config::default().debt {
+        write!(f, " debt {}", Time(config.debt))?;
+    }
     let horizon = if config.horizon_drop { "horizon_drop" } else { "horizon_cap" };
     let (slack, length) = (Time(config.timer_slack), Time(config.horizon));
     write!(f, " timer_slack {slack} horizon {length} {horizon}")
@@ -464,7 +474,8 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_tc() {
-        let text = "fq quantum 3028 flow_limit 200 maxrate 1gbit nopacing horizon 2s horizon_cap";
+        let text = "fq quantum 3028 flow_limit 200 maxrate 1gbit nopacing horizon 2s horizon_cap \
+                    debt 2ms";
         let expected = fq::Config {
             quantum: Some(3028),
             flow_limit: 200,
@@ -472,6 +483,7 @@ mod tests {
             pacing: false,
             horizon: Nanos::from_secs(2),
             horizon_drop: false,
+            debt: Nanos::from_millis(2),
             ..fq::Config::default()
         };
         assert_eq!(parse(text), Ok(QdiscConfig::Fq(expected)));
@@ -499,6 +511,7 @@ mod tests {
             "pfifo_fast limit 10",
             "fq weights 65536 65536 65536 priomap 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 bands 3",
             "fq quantum 1514 initial_quantum 9000 maxrate 48mbit ce_threshold 4ms buckets 64",
+            "fq debt 0ms",
             "fq_codel limit 100p flows 16 quantum 300 ce_threshold 1ms drop_batch 1",
             "codel limit 100 target 2ms interval 20ms ecn",
             "tbf rate 100mbit burst 32kb limit 1mb",

@@ -4,12 +4,14 @@
 //! a flow whose next frame may not go yet is set aside until it may. So `fq` keeps to the departure
 //! times of paced TCP sockets, and spaces the datagrams of sockets with `SO_MAX_PACING_RATE`.
 //!
-//! One rule differs from Linux: a frame that may leave earlier than the waiting frames of its flow
-//! (a pure ACK behind paced data) brings the flow's turn forward; Linux lets it wait.
+//! Two rules differ from Linux. A frame that may leave earlier than the waiting frames of its flow
+//! (a pure ACK behind paced data) brings the flow's turn forward; Linux lets it wait. And lateness
+//! of the driver is made good in full up to `debt`, in Linux by half a gap: the kernel's `fq` is
+//! called by an interrupt, and this one by a thread that may wait for a processor.
 //!
 //! Cost: O(1) per frame; O(log n) in the flows set aside, when one is set aside or taken back, and
 //! in a flow's frames that came in another order than they leave. Nothing is allocated once the
-//! slabs and the table have seen as many frames and flows. A flow is 152 bytes; there are at most
+//! slabs and the table have seen as many frames and flows. A flow is 160 bytes; there are at most
 //! [`FLOWS_PER_BUCKET`] times `buckets`.
 
 use super::config::QdiscConfig;
@@ -66,6 +68,9 @@ pub struct Config {
     pub ce_threshold: Nanos,
     /// Time that the driver may be late, so that it serves several flows at once.
     pub timer_slack: Nanos,
+    /// Lateness of the driver that a flow makes good in full if it waited for nothing but its rate;
+    /// all other lateness is made good by half a gap. It bounds the burst. Zero is as in Linux.
+    pub debt: Nanos,
     /// Furthest departure time that is accepted, from now.
     pub horizon: Nanos,
     /// Whether frames with a later departure time are dropped (`horizon_drop`), or get the latest
@@ -92,6 +97,7 @@ impl Default for Config {
             low_rate_threshold: Rate::from_bits(550_000),
             ce_threshold: Nanos::MAX,
             timer_slack: Nanos::from_micros(10),
+            debt: Nanos::from_millis(50),
             horizon: Nanos::from_secs(10),
             horizon_drop: true,
             priomap: PRIOMAP,
@@ -163,6 +169,8 @@ struct Flow {
     credit: i64,
     /// No frame before this, by the rate; [`Instant::ZERO`] if the rate never mattered.
     spaced_until: Instant,
+    /// Lateness of the driver that is not yet made good.
+    owed: Nanos,
     links: Links,
 }
 
@@ -183,6 +191,7 @@ impl Flow {
             place: Place::Idle(Instant::ZERO),
             credit,
             spaced_until: Instant::ZERO,
+            owed: Nanos::ZERO,
             links: Links::default(),
         }
     }
@@ -238,6 +247,9 @@ pub struct Fq {
     /// The band whose turn it is.
     turn: usize,
     delayed: BTreeSet<(Instant, u32)>,
+    /// The driver was told to come back when the next flow may send: if it is late then, no full
+    /// device is why.
+    is_gate: bool,
     /// Flows without frames, those that ended first in front.
     idle: Chain,
     /// Flows without frames, on the idle list or not there yet.
@@ -266,6 +278,7 @@ impl Fq {
             bands: core::array::from_fn(|_| Band::default()),
             turn: 0,
             delayed: BTreeSet::new(),
+            is_gate: false,
             idle: Chain::default(),
             inactive: 0,
             order: 0,
@@ -417,7 +430,11 @@ impl Fq {
             && due <= now
         {
             self.delayed.pop_first();
-            self.lateness.record(now.since(due));
+            let late = now.since(due);
+            self.lateness.record(late);
+            if self.is_gate {
+                self.flows[id as usize].owed = late.min(self.config.debt);
+            }
             self.make_old(id);
         }
     }
@@ -494,7 +511,11 @@ impl Fq {
     fn send(&mut self, id: u32, due: Instant, now: Instant) -> Option<Frame> {
         let flow = &mut self.flows[id as usize];
         let mut frame = flow.pop(&mut self.frames)?;
-        self.inactive += usize::from(flow.packets == 0);
+        if flow.packets == 0 {
+            self.inactive += 1;
+            // What comes next may be late by the application.
+            flow.owed = Nanos::ZERO;
+        }
         let band = self.band_of(frame.priority);
         self.figures.band_pkt_count[band] -= 1;
         if now.since(due) > self.config.ce_threshold && frame.set_ce() {
@@ -532,12 +553,14 @@ impl Fq {
             gap = LONGEST_GAP;
             self.figures.pkts_too_long += 1;
         }
-        // Lateness of the driver is made good by at most half a gap.
+        // Lateness is made good by half a gap at the most, that of the driver in full.
+        let mut credit = Nanos::ZERO;
         if flow.spaced_until > Instant::ZERO {
             let planned = flow.spaced_until.max(frame.departure);
-            gap.0 -= now.since(planned).0.min(gap.0 / 2);
+            credit = now.since(planned).min(flow.owed.max(gap / 2));
         }
-        flow.spaced_until = now + gap;
+        flow.owed = flow.owed.min(credit).saturating_sub(gap);
+        flow.spaced_until = now + gap - credit;
     }
 }
 
@@ -596,6 +619,7 @@ impl Qdisc for Fq {
         } else {
             self.release_delayed(now);
             let sent = self.next_flow(now).and_then(|(id, due)| self.send(id, due, now));
+            self.is_gate = sent.is_none();
             let Some(frame) = sent else {
                 return Dequeued::NotBefore(self.next_delayed() + self.config.timer_slack);
             };

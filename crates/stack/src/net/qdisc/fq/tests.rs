@@ -326,11 +326,7 @@ fn slow_sockets_have_no_turns() {
 
 #[test]
 fn maxrate_holds_for_stamped_frames_too_and_lateness_is_made_good_by_half_a_gap() {
-    let mut bench = Bench::new(Config { maxrate: Rate(1_000_000), ..Config::default() });
-    for _ in 0..5 {
-        bench.put(stamped(1, us(1)), us(1));
-    }
-    assert_eq!(bench.all(us(1)), (vec![1], Some(us(1001))));
+    let mut bench = late_driver(Nanos::ZERO, 5);
     // 300 us late: the next gap is so much shorter. 900 us late: by half a gap.
     assert_eq!(bench.all(us(1301)), (vec![1], Some(us(2001))));
     assert_eq!(bench.all(us(2901)), (vec![1], Some(us(3401))));
@@ -340,6 +336,46 @@ fn maxrate_holds_for_stamped_frames_too_and_lateness_is_made_good_by_half_a_gap(
     bench.all(us(3401));
     bench.all(us(9000));
     assert_eq!(bench.all(us(10_000)), (vec![2], Some(us(11_000))));
+}
+
+/// A flow of 1,000,000 bytes per second with so many frames, the first of which has left.
+fn late_driver(debt: Nanos, frames: u32) -> Bench {
+    let mut bench = Bench::new(Config { maxrate: Rate(1_000_000), debt, ..Config::default() });
+    for _ in 0..frames {
+        bench.put(stamped(1, us(1)), us(1));
+    }
+    assert_eq!(bench.all(us(1)), (vec![1], Some(us(1001))));
+    bench
+}
+
+#[test]
+fn a_late_driver_costs_no_rate_up_to_the_debt() {
+    // What was due in 7.3 ms leaves at once, and the next frame by the old schedule.
+    let mut bench = late_driver(Nanos::from_millis(50), 200);
+    assert_eq!(bench.all(us(8301)), (vec![1; 8], Some(us(9001))));
+    assert_eq!(bench.all(us(9001)), (vec![1], Some(us(10_001))));
+    // Of 90 ms the debt makes good 50.
+    let (burst, next) = bench.all(us(100_001));
+    assert_eq!((burst.len(), next), (51, Some(us(101_001))));
+    // As in Linux.
+    let mut bench = late_driver(Nanos::ZERO, 200);
+    assert_eq!(bench.all(us(8301)), (vec![1], Some(us(8801))));
+}
+
+#[test]
+fn a_full_device_or_an_empty_flow_is_no_debt() {
+    // The driver stopped behind a frame, so the device and not the rate made it wait.
+    let mut bench = late_driver(Nanos::from_millis(50), 10);
+    bench.put(stamped(2, us(500)), us(500));
+    assert_eq!(bench.take(us(500)).expect("a frame").flow, 2);
+    assert_eq!(bench.all(us(6001)), (vec![1], Some(us(6501))));
+    // The flow had nothing more to send for a while.
+    let mut bench = late_driver(Nanos::from_millis(50), 2);
+    assert_eq!(bench.all(us(8001)), (vec![1], None));
+    for _ in 0..5 {
+        bench.put(stamped(1, us(1)), us(9001));
+    }
+    assert_eq!(bench.all(us(9001)), (vec![1], Some(us(9501))));
 }
 
 #[test]
