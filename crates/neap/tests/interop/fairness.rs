@@ -117,7 +117,7 @@ fn over_veth(gso_max_size: u32, flows: usize, least: f64) {
     expect_equal_shares(&stack, listener, flows, least);
 }
 
-/// Least of Jain's index. Flows of a hundred have few bytes each, so that they differ more where the
+/// Least of Jain's index. Flows of a hundred have few bytes each, so they differ more where the
 /// machine is busy and stops one end for a while.
 const TEN: f64 = 0.8;
 const HUNDRED: f64 = 0.7;
