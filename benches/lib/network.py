@@ -21,7 +21,7 @@ STACK, ROUTER, FAR = "stack", "router", "far"
 # The stack under test has STACK_ADDRESS; the far side is HOST_ADDRESS, or BEHIND_ADDRESS with a router
 # between.
 STACK_ADDRESS, HOST_ADDRESS, BEHIND_ADDRESS = "10.99.0.2", "10.99.0.1", "10.98.0.2"
-TUN = "nb0"
+TUN, ETHERNET = "nb0", "vs"
 # Flags of a TUN for neap: super-frames, and a queue for flows that receive in bulk.
 NEAP_TUN = ("vnet_hdr", "multi_queue")
 
@@ -183,15 +183,22 @@ class Network:
     def beside(self, is_kernel, tun_flags):
         """Stack and far side next to each other. Answers the stack's namespace and its target."""
         if is_kernel:
-            self.veth(STACK, "vs", STACK_ADDRESS, FAR, "vf", HOST_ADDRESS)
-            return STACK, HOST_ADDRESS
+            return self.beside_on_ethernet(True)
         self.tun(FAR, tun_flags)
         return FAR, HOST_ADDRESS
+
+    def beside_on_ethernet(self, is_kernel):
+        """The same with a veth, whose end in the stack's namespace is ETHERNET. It has no address for neap, which
+        brings its own."""
+        self.veth(STACK, ETHERNET, STACK_ADDRESS if is_kernel else None, FAR, "vf", HOST_ADDRESS)
+        if not is_kernel:
+            self.sysctl(STACK, "net.ipv4.ip_forward=0")
+        return STACK, HOST_ADDRESS
 
     def behind_bottleneck(self, is_kernel, tun_flags, mbit):
         """Stack, router with a bottleneck, far side. Answers the stack's namespace and its target."""
         if is_kernel:
-            self.veth(STACK, "vs", STACK_ADDRESS, ROUTER, "vr", HOST_ADDRESS)
+            self.veth(STACK, ETHERNET, STACK_ADDRESS, ROUTER, "vr", HOST_ADDRESS)
             self.ip(STACK, "route", "add", "default", "via", HOST_ADDRESS)
         else:
             self.tun(ROUTER, tun_flags)

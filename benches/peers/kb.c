@@ -1,9 +1,11 @@
 // kb: TCP on the kernel's own sockets. It is the far side of every benchmark, and the peer `kernel`.
 //
-//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES] [--congestion C] [--fq-rate BITS]
+//   kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES] [--write BYTES]
+//           [--congestion C] [--fq-rate BITS]
 //
-// With --fq-rate `send` paces each flow to so many bit/s, and `sink` tells how far flows were from it. `ping-pong`
-// sends --size bytes and waits until as many have come back. No mode wakes up while nothing arrives.
+// `send` writes up to --write bytes to a flow before it goes on to the next. With --fq-rate it paces each flow to so many
+// bit/s, and `sink` tells how far flows were from it. `ping-pong` sends --size bytes and waits until as many have come
+// back. No mode wakes up while nothing arrives.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -41,10 +43,10 @@ enum {
 
 static struct {
     const char *mode, *target, *congestion;
-    int port, flows, size;
+    int port, flows, size, write_size;
     double seconds;
     uint64_t fq_rate;
-} args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .size = 1, .seconds = 5};
+} args = {.target = "10.99.0.1", .port = 7001, .flows = 1, .size = 1, .write_size = WRITE_SIZE, .seconds = 5};
 
 static char buffer[READ_SIZE];
 
@@ -417,6 +419,19 @@ static int *connect_flows(int epoll, uint32_t events) {
     return fds;
 }
 
+// Writes up to --write bytes, or as many as the socket takes.
+static int write_some(int fd) {
+    int written = 0;
+    while (written < args.write_size) {
+        int left = args.write_size - written;
+        ssize_t r = send(fd, buffer, left < WRITE_SIZE ? left : WRITE_SIZE, MSG_NOSIGNAL);
+        if (r < 0 && errno != EAGAIN) die("send");
+        if (r < 0) break;
+        written += r;
+    }
+    return written;
+}
+
 static int send_flows(void) {
     int epoll = epoll_create1(0), *fds = connect_flows(epoll, EPOLLOUT);
     struct epoll_event events[MAX_EVENTS];
@@ -424,13 +439,7 @@ static int send_flows(void) {
     double start = now_s();
     while (now_s() - start < args.seconds) {
         int n = epoll_wait(epoll, events, MAX_EVENTS, ms_until(start + args.seconds));
-        for (int i = 0; i < n; i++) {
-            ssize_t r = send(events[i].data.fd, buffer, WRITE_SIZE, MSG_NOSIGNAL);
-            if (r > 0)
-                bytes += r;
-            else if (errno != EAGAIN)
-                die("send");
-        }
+        for (int i = 0; i < n; i++) bytes += write_some(events[i].data.fd);
     }
     double seconds = now_s() - start;
     unsigned retransmits = 0;
@@ -592,21 +601,22 @@ int main(int argc, char **argv) {
     static const struct option options[] = {
         {"target", 1, 0, 't'},  {"port", 1, 0, 'p'},       {"flows", 1, 0, 'n'},
         {"seconds", 1, 0, 's'}, {"congestion", 1, 0, 'c'}, {"fq-rate", 1, 0, 'r'},
-        {"size", 1, 0, 'z'},    {0},
+        {"size", 1, 0, 'z'},    {"write", 1, 0, 'w'},      {0},
     };
     for (int o; (o = getopt_long(argc, argv, "", options, 0)) != -1;) {
         if (o == 't') args.target = optarg;
         else if (o == 'p') args.port = atoi(optarg);
         else if (o == 'z') args.size = atoi(optarg);
+        else if (o == 'w') args.write_size = atoi(optarg);
         else if (o == 'n') args.flows = atoi(optarg);
         else if (o == 's') args.seconds = atof(optarg);
         else if (o == 'c') args.congestion = optarg;
         else if (o == 'r') args.fq_rate = strtoull(optarg, 0, 10);
         else return 2;
     }
-    if (optind >= argc || args.flows < 0 || args.size < 1 || args.size > READ_SIZE) {
+    if (optind >= argc || args.flows < 0 || args.size < 1 || args.size > READ_SIZE || args.write_size < 1) {
         fprintf(stderr, "kb MODE [--target A] [--port P] [--flows N] [--seconds S] [--size BYTES]"
-                        " [--congestion C] [--fq-rate BITS]\n");
+                        " [--write BYTES] [--congestion C] [--fq-rate BITS]\n");
         return 2;
     }
     args.mode = argv[optind];

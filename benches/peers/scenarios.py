@@ -3,15 +3,18 @@
 import signal
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import network
 import usage
-from network import FAR, ROUTER
+from network import ETHERNET, FAR, ROUTER, STACK
 
 PORT = "7001"
 # A ping beside the flow starts so long after it, seconds, and ends before it.
 WARM_UP, BEFORE_END = 0.6, 0.3
 IDLE_FLOWS = 10_000
+# Bytes of a write that no send buffer takes at once.
+MORE_THAN_A_BUFFER = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Scenario:
     # The figure that is compared, and whether more of it is better.
     figure: str
     is_rate: bool = True
+    # Peers that can be measured; empty for all.
+    peers: tuple = ()
 
 
 def bulk(setting, peer, mode, flows, mbit=None):
@@ -87,6 +92,30 @@ def bulk(setting, peer, mode, flows, mbit=None):
         "bottleneck_drops": drops,
         "jain": by.get("jain"),
     }
+
+
+def fairness(setting, peer, flows, is_ethernet, has_super_frames):
+    """Flows that always have something to send, so that the application does not deal out shares."""
+    seconds = setting.seconds
+    with network.Network() as net:
+        if peer.is_kernel or is_ethernet:
+            role, target = net.beside_on_ethernet(peer.is_kernel)
+        else:
+            role, target = net.beside(False, network.NEAP_TUN)
+        options = ["--write", MORE_THAN_A_BUFFER]
+        if peer.is_kernel and not has_super_frames:
+            net.ip(STACK, "link", "set", "dev", ETHERNET, "gso_max_segs", "1")
+        if not peer.is_kernel:
+            options += ["--gso-max-size", 65535 if has_super_frames else 1500]
+        if not peer.is_kernel and is_ethernet:
+            options += ["--device", "packet", "--interface", ETHERNET]
+        far = net.start(FAR, setting.kb, "sink", "--port", PORT, "--seconds", seconds, "--congestion", setting.congestion)
+        time.sleep(0.2)
+        command = peer.command("send", target, flows, seconds, setting.congestion)
+        own, other = net.start(role, *command, *options, show_errors=True).finish(), far.finish()
+    if other.get("flows") != flows or "jain" not in other:
+        return {"failed": True}
+    return {"jain": other["jain"], "gbps": other["gbps"], "retransmits": own.get("retransmits")}
 
 
 def transactions(setting, peer, mode, far_mode):
@@ -148,4 +177,11 @@ def all_scenarios():
         Scenario("D100", "send, 1 flow, through tbf at 100 Mbit", flows("send", 1, 100), "gbps"),
         Scenario("D1000", "send, 1 flow, through tbf at 1 Gbit", flows("send", 1, 1000), "gbps"),
     ]
+    for flows in (10, 100, 1000):
+        for is_ethernet, has_super_frames in ((False, True), (False, False), (True, True), (True, False)):
+            name = f"J{flows}-{'packet' if is_ethernet else 'tun'}{'' if has_super_frames else '-plain'}"
+            title = (f"shares of {flows} flows, {'AF_PACKET' if is_ethernet else 'TUN'}, "
+                     f"{'super-frames' if has_super_frames else 'segments'}")
+            measure = partial(fairness, flows=flows, is_ethernet=is_ethernet, has_super_frames=has_super_frames)
+            listing.append(Scenario(name, title, measure, "jain", peers=("neap", "kernel")))
     return {scenario.name: scenario for scenario in listing}

@@ -62,6 +62,10 @@ const PACED: Case = Case { app: "kind = \"bulk\"\npacing_rate = \"20mbit\"", ..B
 const LOSSY: Case =
     Case { link: "rate = \"100mbit\"\ndelay = \"5ms\"\nloss = \"1%\"", duration: "5s", ..BULK };
 
+/// A window of a few segments at a rate at which a frame could have more.
+const FAST_LOSSY: Case =
+    Case { link: "rate = \"1gbit\"\ndelay = \"50us\"\nloss = \"1%\"", duration: "5s", ..BULK };
+
 const REORDERED: Case = Case {
     link: "rate = \"100mbit\"\ndelay = \"5ms\"\nreorder = \"5%\"\nreorder_delay = \"4ms\"\n\
            loss = \"0.1%\"",
@@ -128,13 +132,13 @@ const OPEN: &[(&str, &str, Case, &str, Relation)] = &[
         FIGURE_FRAMES,
         More(1.5),
     ),
-    ("net.ipv4.tcp_tso_win_divisor", "1", LOSSY, FIGURE_FRAMES, Other),
+    ("net.ipv4.tcp_tso_win_divisor", "1", FAST_LOSSY, FIGURE_FRAMES, Other),
     ("neap.tcp_tso_defer", "half_rtt", LOSSY, FIGURE_FRAMES, Other),
     ("neap.tcp_tso_autosizing", "0", BULK, FIGURE_FRAMES, More(1.5)),
     ("neap.tcp_tso_at_write", "1", BULK, FIGURE_FRAMES, Other),
     ("neap.tcp_tso_bonus", "linux", FAST, FIGURE_FRAMES, More(1.2)),
     ("neap.tcp_tso_max_usecs", "50", FAST, FIGURE_FRAMES, Less(0.5)),
-    ("neap.tcp_half_cwnd", "0", LOSSY, FIGURE_FRAMES, Other),
+    ("neap.tcp_half_cwnd", "0", FAST_LOSSY, FIGURE_FRAMES, Other),
     ("neap.tcp_small_queues", "0", BULK, FIGURE_BELOW, More(2.0)),
     ("neap.tcp_small_queue_rule", "fixed", BULK, FIGURE_BELOW, More(2.0)),
     ("neap.tcp_small_queue_spare", "64", BULK, FIGURE_BELOW, More(1.5)),

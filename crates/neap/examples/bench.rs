@@ -1,10 +1,11 @@
-//! neap's program in the benchmarks of `benches/peers`, `benches/pacing` and `benches/cost`, on a
-//! TUN that exists already.
+//! neap's program in the benchmarks of `benches/peers`, `benches/pacing` and `benches/cost`, on an
+//! interface that exists already.
 //!
 //! ```text
 //! bench MODE [--interface I] [--target A] [--port P] [--ports N] [--flows N] [--seconds S]
 //!            [--write BYTES] [--size BYTES] [--face F] [--congestion C] [--sysctl NAME=VALUE]...
-//!            [--qdisc Q] [--fq-rate BITS] [--scheduling HOW]...
+//!            [--qdisc Q] [--fq-rate BITS] [--scheduling HOW]... [--device D]
+//!            [--gso-max-size BYTES] [--show WHAT]
 //! ```
 //! Modes: `send` `send-zero-copy` `receive` `ping-pong` `connect` `idle`. One flow uses blocking
 //! calls; several are served by one thread with non-blocking sockets and a [`Poller`]. Each mode
@@ -15,9 +16,13 @@
 //! the faces of the stack: `none` (the application sleeps), `accept` (a blocking listener),
 //! `poller` (all connections in a [`Poller`]), `socket` (a blocking read of one connection),
 //! `tokio` (a task for each connection).
+//!
+//! `--device` is `tun` (the default) or `packet`, which is AF_PACKET on an Ethernet interface.
+//! Super-frames have at most `--gso-max-size` bytes; at or below the MTU there are none. With
+//! `--show flows`, `send` prints a line of figures for each flow on stderr before it closes them.
 
 use bytes::Bytes;
-use neap::device::{Tun, TunConfig};
+use neap::device::{Device, Packet, PacketConfig, Tun, TunConfig};
 use neap::info::Counter;
 use neap::scheduling::Scheduling;
 use neap::{Event, Events, Poller, Stack, TcpListener, TcpStream};
@@ -52,6 +57,11 @@ struct Args {
     scheduling: Vec<Scheduling>,
     /// Pacing limit of each flow, bytes per second.
     max_pacing_rate: Option<u64>,
+    device: String,
+    /// Bytes of the largest super-frame.
+    gso_max_size: u32,
+    /// Figures of each flow on stderr.
+    shows_flows: bool,
 }
 
 impl Args {
@@ -73,6 +83,9 @@ impl Args {
             qdisc: None,
             scheduling: Vec::new(),
             max_pacing_rate: None,
+            device: "tun".to_owned(),
+            gso_max_size: u32::from(u16::MAX),
+            shows_flows: false,
         };
         while let Some(name) = given.next() {
             let value = given.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -90,6 +103,9 @@ impl Args {
                 "--qdisc" => args.qdisc = Some(value),
                 "--scheduling" => args.scheduling.push(value.parse()?),
                 "--fq-rate" => args.max_pacing_rate = Some(value.parse::<u64>()? / 8),
+                "--device" => args.device = value,
+                "--gso-max-size" => args.gso_max_size = value.parse()?,
+                "--show" => args.shows_flows = value == "flows",
                 "--sysctl" => {
                     let (name, value) = value.split_once('=').ok_or("--sysctl NAME=VALUE")?;
                     args.set(name, value);
@@ -104,17 +120,32 @@ impl Args {
     fn set(&mut self, name: &str, value: &str) {
         self.sysctls.push((name.to_owned(), value.to_owned()));
     }
+
+    fn open(&self) -> Result<Device, Box<dyn Error>> {
+        let (interface, gso_max_size) = (self.interface.clone(), self.gso_max_size);
+        match self.device.as_str() {
+            "tun" => {
+                let name = Some(interface);
+                let config = TunConfig { name, gso_max_size, ..TunConfig::default() };
+                Ok(Tun::open(&config)?.into_device())
+            }
+            "packet" => {
+                let config = PacketConfig { gso_max_size, ..PacketConfig::new(interface) };
+                Ok(Packet::open(&config)?.into_device())
+            }
+            device => Err(format!("there is no device {device}").into()),
+        }
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse()?;
-    let config = TunConfig { name: Some(args.interface.clone()), ..TunConfig::default() };
-    let mut builder = Stack::builder().device(Tun::open(&config)?.into_device()).address(ADDRESS);
+    let mut builder = Stack::builder().device(args.open()?).address(ADDRESS);
     for &scheduling in &args.scheduling {
         scheduling.apply()?;
         builder = builder.scheduling(scheduling);
     }
-    // The far side may be behind a router, which is then the kernel's end of the TUN.
+    // The far side may be behind a router, which is then the other end of the link.
     builder = builder.gateway("10.99.0.1");
     for (name, value) in &args.sysctls {
         builder = builder.sysctl(name, value);
@@ -188,6 +219,11 @@ fn send(stack: &Stack, args: &Args, is_zero_copy: bool) -> Result<(), Box<dyn Er
     }
     let seconds = start.elapsed().as_secs_f64();
     let retransmits: u32 = streams.iter().map(|stream| stream.info().total_retrans).sum();
+    if args.shows_flows {
+        for stream in &streams {
+            eprintln!("{}", stream.info());
+        }
+    }
     // What a paced flow holds takes long.
     if !is_paced {
         drain(&streams)?;

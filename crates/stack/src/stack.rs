@@ -68,6 +68,9 @@ pub struct Usage {
     pub names: usize,
     /// Bytes that the host has sent to itself and not received.
     pub loopback_bytes: u64,
+    /// Most rounds of turns that began while one connection waited for its own. In each round every
+    /// connection that waits may send.
+    pub longest_wait: u32,
 }
 
 impl Stack {
@@ -325,11 +328,13 @@ impl Stack {
 
     /// Returns the numbers of sockets in use.
     pub fn usage(&self) -> Usage {
+        let shards = self.host.shards.iter();
         Usage {
             tcp: self.host.demux.counts(),
             udp: self.host.udp.len(),
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
+            longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),
         }
     }
 

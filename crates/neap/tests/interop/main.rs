@@ -9,6 +9,7 @@ mod datagrams;
 mod descriptors;
 mod dual;
 mod errors;
+mod fairness;
 mod idle;
 mod lifecycle;
 mod links;

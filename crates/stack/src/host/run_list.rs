@@ -146,6 +146,11 @@ impl RunList {
         if self.has_sent_enough() { None } else { self.turns.pop() }
     }
 
+    /// Most rounds that have begun while one socket waited for its turn.
+    pub(crate) fn longest_wait(&self) -> u32 {
+        self.turns.longest_wait()
+    }
+
     /// What has arrived was looked at: the sockets may send again.
     pub(crate) fn restart_budget(&self) {
         self.sent.store(0, Ordering::Relaxed);
@@ -157,7 +162,7 @@ impl RunList {
 }
 
 /// A socket as its shard knows it: what is asked of it, what the wheel knows, and its turn to
-/// send. 40 bytes, shared by the socket and the waker in its account.
+/// send. 48 bytes, shared by the socket and the waker in its account.
 #[derive(Debug)]
 pub(crate) struct RunCell {
     id: SocketId,

@@ -10,6 +10,7 @@ use crate::wire::Protocol;
 use crate::wire::checksum::Pseudo;
 use neap_tcp::segment::Segment;
 use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::autosize::Load;
 use neap_tcp::transmit::egress::{Egress, GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 
@@ -114,5 +115,13 @@ impl Egress for TcpEgress<'_> {
 
     fn completion_lateness(&self) -> Nanos {
         self.path.completion_lateness
+    }
+
+    fn count_load(&mut self, bytes: u64, boost: u16) {
+        PathTraits::count_load(self.route.get(), self.visit, bytes, boost);
+    }
+
+    fn load(&self) -> Option<Load> {
+        self.path.load
     }
 }

@@ -12,7 +12,7 @@
 //! If the shard has sent enough, it waits in front of those that had a turn in the round before, as
 //! new flows in Linux's `fq` and `fq_codel`. Any other waits for the next round.
 //!
-//! Cost: four loads and a store per frame, and a mutex for each wait and each turn. All is O(1). A
+//! Cost: five loads and a store per frame, and a mutex for each wait and each turn. All is O(1). A
 //! connection is in one list at most, so the lists are bounded by the number of connections.
 
 use super::socket_id::SocketId;
@@ -33,6 +33,8 @@ pub(crate) struct Turns {
     waiting: AtomicUsize,
     /// Changes when a round begins.
     round: AtomicU32,
+    /// Most rounds that began while one connection waited.
+    longest_wait: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ pub(crate) struct Share {
     left: AtomicI32,
     /// The round of its last turn.
     round: AtomicU32,
+    /// The round in which it has waited since, if it wants a turn.
+    waits_since: AtomicU32,
     /// The connection wants a turn.
     wants_turn: AtomicBool,
     /// The connection is in a list, even if it wants no turn any more.
@@ -90,7 +94,7 @@ impl Default for Turns {
     fn default() -> Self {
         // Nobody has had a turn in the first round.
         let (lists, waiting) = (Mutex::default(), AtomicUsize::new(0));
-        Self { lists, waiting, round: AtomicU32::new(1) }
+        Self { lists, waiting, round: AtomicU32::new(1), longest_wait: AtomicU32::new(0) }
     }
 }
 
@@ -116,10 +120,30 @@ impl Turns {
         // What was sent while nobody waited costs no more than the next turn.
         let left = share.left.load(Relaxed).saturating_sub_unsigned(bytes).max(1 - QUANTUM);
         share.left.store(left, Relaxed);
+        if share.wants_turn.load(Relaxed) {
+            self.count_wait(share);
+        }
+    }
+
+    /// Most rounds that have begun while one connection waited for its turn.
+    pub(crate) fn longest_wait(&self) -> u32 {
+        self.longest_wait.load(Relaxed)
+    }
+
+    /// A connection that waited is served.
+    fn count_wait(&self, share: &Share) {
+        let round = self.round.load(Relaxed);
+        let waited = round.wrapping_sub(share.waits_since.swap(round, Relaxed));
+        if waited > self.longest_wait.load(Relaxed) {
+            self.longest_wait.fetch_max(waited, Relaxed);
+        }
     }
 
     /// The connection could send, and may not.
     pub(crate) fn wait(&self, id: SocketId, share: &Share) {
+        if !share.wants_turn.load(Relaxed) {
+            share.waits_since.store(self.round.load(Relaxed), Relaxed);
+        }
         share.wants_turn.store(true, Release);
         if share.is_listed.swap(true, AcqRel) {
             return;
@@ -158,12 +182,14 @@ impl Turns {
     pub(crate) fn is_turn(&self, id: SocketId, share: &Share) -> bool {
         // Before the look at what it wants: whoever wants a turn later lists the connection again.
         share.is_listed.swap(false, AcqRel);
-        if !share.wants_turn.swap(false, AcqRel) {
+        if !share.wants_turn.load(Acquire) {
             return false;
         }
         let is_served = share.is_served(self.round.load(Relaxed)) && !self.is_empty();
         if is_served {
             self.wait(id, share);
+        } else if share.wants_turn.swap(false, AcqRel) {
+            self.count_wait(share);
         }
         !is_served
     }
@@ -243,6 +269,8 @@ mod tests {
             let (least, most) = (totals.iter().min(), totals.iter().max());
             let gap = most.zip(least).map(|(most, least)| most - least);
             assert!(gap <= Some(bound), "{flows} flows: {gap:?} bytes between the ends");
+            let waited = bulk.turns.longest_wait();
+            assert!((1..=2).contains(&waited), "{flows} flows: {waited} rounds");
         }
     }
 

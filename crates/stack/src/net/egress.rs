@@ -18,6 +18,7 @@ use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp
 use core::net::IpAddr;
 use neap_tcp::segment::{Ecn, Payload, Segment};
 use neap_tcp::time::{Instant, Nanos, Rate};
+use neap_tcp::transmit::autosize::Load;
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};
 use neap_tcp::transmit::small_queue::TxCredit;
 
@@ -99,6 +100,8 @@ pub(crate) struct PathTraits {
     pub(crate) pacing_shift: u32,
     /// How late completions are.
     pub(crate) completion_lateness: Nanos,
+    /// What the flows of the device do together.
+    pub(crate) load: Option<Load>,
 }
 
 impl PathTraits {
@@ -110,6 +113,7 @@ impl PathTraits {
             completes_on_enqueue: false,
             pacing_shift: 10,
             completion_lateness: Nanos::ZERO,
+            load: None,
         };
         match route.map(|route| &route.next_hop) {
             None => {}
@@ -124,9 +128,18 @@ impl PathTraits {
                 path.completes_on_enqueue = port.completes_on_enqueue();
                 path.pacing_shift = u32::from(capabilities.pacing_shift);
                 path.completion_lateness = port.lateness();
+                path.load = port.load();
             }
         }
         path
+    }
+
+    /// Takes what a flow has sent by a route, in bytes, and how often it doubles the time that may
+    /// be queued, in parts of 256.
+    pub(crate) fn count_load(route: Option<&ResolvedRoute>, visit: Visit, bytes: u64, boost: u16) {
+        if let Some(NextHop::Neighbor(interface, _)) = route.map(|route| &route.next_hop) {
+            interface.port(visit.shard).count_load(visit.now, bytes, boost);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod gso;
 pub(crate) mod housekeeping;
 pub(crate) mod icmp;
 pub mod interface;
+pub(crate) mod load;
 pub mod neighbor;
 pub mod port;
 pub mod qdisc;

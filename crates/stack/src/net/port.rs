@@ -16,6 +16,7 @@ use crate::frame::Frame;
 use crate::hand_off::{HandOff, Posted, Released, Settle};
 use crate::net::bql::ByteQueueLimits;
 use crate::net::gso;
+use crate::net::load::CommonLoad;
 use crate::net::qdisc::fifo::PfifoFast;
 use crate::net::qdisc::report::Report;
 use crate::net::qdisc::{Dequeued, Dropped, Qdisc, QdiscStats, Verdict};
@@ -27,6 +28,7 @@ use crate::sync::{Mutex, lock};
 use crate::wire::ChecksumBy;
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::transmit::autosize::Load;
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -114,6 +116,7 @@ pub struct Port {
     waits_for_device: AtomicBool,
     /// How late completions are, in nanoseconds.
     lateness: AtomicU64,
+    load: CommonLoad,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
     capabilities: Capabilities,
@@ -280,6 +283,7 @@ impl Port {
             watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             waits_for_device: AtomicBool::new(false),
             lateness: AtomicU64::new(0),
+            load: CommonLoad::default(),
             queue: Mutex::new(Queue {
                 time: now,
                 requeued: VecDeque::new(),
@@ -388,6 +392,17 @@ impl Port {
     /// Returns the estimated time from a frame's last bit on the wire to its completion.
     pub fn lateness(&self) -> Nanos {
         Nanos(self.lateness.load(Relaxed))
+    }
+
+    /// Returns what the flows that send here do together; `None` before it is known.
+    pub(crate) fn load(&self) -> Option<Load> {
+        self.load.get()
+    }
+
+    /// Takes what a flow has sent, in bytes, and how often it doubles the time that may be queued,
+    /// in parts of 256.
+    pub(crate) fn count_load(&self, now: Instant, bytes: u64, boost: u16) {
+        self.load.count(now, bytes, boost);
     }
 
     /// Replaces the qdisc (`tc qdisc replace`). Returns how many waiting frames the new one

@@ -120,10 +120,12 @@ impl Connection {
         let header = 20 + options.wire_len() as u32;
         let mss = self.current_mss(header);
         let gso = egress.gso();
+        let is_paced = self.sender.pacer().is_needed();
         let flow = FlowRate {
             pacing: self.sender.pacer().rate(),
             moved: self.sender.moved_rate(),
-            is_paced: self.sender.pacer().is_needed(),
+            load: if is_paced { None } else { egress.load() },
+            is_paced,
             min_rtt: self.sender.rtt().min_rtt(),
             shift: egress.pacing_shift(),
             completes_at_once: egress.completes_on_enqueue(),
@@ -156,6 +158,7 @@ impl Connection {
         if self.owed.contains(Owed::LOSS_PROBE) {
             self.send_loss_probe(&mut pass);
         }
+        let sent_before = self.sender.totals().bytes_sent;
         let mut stopped = None;
         if self.owed.take(Owed::NEW_DATA_FIRST) {
             stopped = Some(self.send_new(&mut pass, Push::All));
@@ -167,6 +170,10 @@ impl Connection {
             Some(blocked) => blocked,
             None => self.send_new(&mut pass, Push::All),
         };
+        let sent = self.sender.totals().bytes_sent - sent_before;
+        if sent > 0 {
+            pass.egress.count_load(sent, u16::from(flow.queue_boost) << 8);
+        }
         self.send_owed_acks(&mut pass);
         self.arm_probe_timer(now, blocked);
         blocked

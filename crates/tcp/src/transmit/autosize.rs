@@ -15,6 +15,16 @@ const LONG_ROUND_TRIP: Nanos = Nanos::from_millis(32);
 /// hundredth, whenever it begins.
 const PACED_BURST: Nanos = Nanos::from_millis(10);
 
+/// What the flows of a device do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Rate at which all of them send.
+    pub rate: Rate,
+    /// Doublings of the time that may be queued, in parts of 256: the mean of what each has learnt,
+    /// weighted by what it sends.
+    pub boost: u16,
+}
+
 /// Facts about a flow from which the size of its frames follows.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowRate {
@@ -23,6 +33,9 @@ pub struct FlowRate {
     /// Rate at which the flow moves data, without the pacing ratio; unlimited before the first
     /// sample.
     pub moved: Rate,
+    /// What the flows of the device do together. `None` if it is not known, or if the flow is paced
+    /// and competes with nobody.
+    pub load: Option<Load>,
     /// Minimum round-trip time; [`Nanos::MAX`] before the first sample.
     pub min_rtt: Nanos,
     /// Shift by which the rate is divided (`sk_pacing_shift`).
@@ -32,7 +45,8 @@ pub struct FlowRate {
     /// Whether frames are on the wire as soon as they are handed down, so that their size costs no
     /// delay.
     pub completes_at_once: bool,
-    /// Doublings of the time that may be queued, because the queue below ran empty.
+    /// Doublings of the time that may be queued, because the queue below ran empty: what this flow
+    /// has learnt.
     pub queue_boost: u8,
     /// Time between a frame's departure and its completion.
     pub lateness: Nanos,
@@ -84,12 +98,12 @@ pub fn sizes(
     } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
-        let bound = flow.moved.bytes_in(Nanos::from_micros(micros));
+        let bound = common_rate(flow).bytes_in(Nanos::from_micros(micros));
         let long = Nanos(LONG_ROUND_TRIP.0 << u32::from(flow.is_paced));
         if flow.min_rtt < long || flow.min_rtt == Nanos::MAX {
             bytes = bytes.min(bound);
         }
-        queue_bytes = bound.saturating_mul(2 << flow.queue_boost.min(16));
+        queue_bytes = boosted(flow, bound.saturating_mul(2));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
     // No floor lifts a frame above what the path takes, as where one segment is all of it.
@@ -97,6 +111,31 @@ pub fn sizes(
     let segments = segments.max(min_segs).clamp(1, most);
     let late = late_bytes(config, flow, segments.saturating_mul(mss));
     Sizes { segments, queue_bytes: queue_bytes.saturating_add(late) }
+}
+
+/// Returns the rate that bounds what a flow may have below: the geometric mean of its own rate and
+/// that of all flows of the device.
+///
+/// In a queue that several flows share, each moves what it may have there. A bound by its own rate
+/// alone would keep any shares as they are, because nothing is lost that could make them equal.
+/// This way the logarithm of the ratio of two shares halves whenever rates are measured. It also
+/// keeps frames from shrinking with the number of flows, where small frames cost the device some of
+/// its rate. A flow that is alone has the bound by its own rate.
+fn common_rate(flow: &FlowRate) -> Rate {
+    let total = flow.load.map_or(flow.moved, |load| load.rate.max(flow.moved));
+    let product = u128::from(flow.moved.0) * u128::from(total.0);
+    Rate(u64::try_from(product.isqrt()).unwrap_or(u64::MAX))
+}
+
+/// Returns `bytes`, doubled as often as all flows of the device do in the mean.
+///
+/// A flow finds out by trials whether more time below delivers more. In a queue that is shared it
+/// always does, at the cost of others. So what one flow has learnt counts for all, and delivers
+/// more only if the queue was empty.
+fn boosted(flow: &FlowRate, bytes: u64) -> u64 {
+    let boost = flow.load.map_or(u16::from(flow.queue_boost) << 8, |load| load.boost);
+    let doubled = bytes.saturating_mul(1 << (boost >> 8).min(16));
+    doubled.saturating_add((doubled >> 8).saturating_mul(u64::from(boost & 0xff)))
 }
 
 /// Memory of what has left and still counts as below, in frames of so many bytes; with an eighth
@@ -244,6 +283,7 @@ mod tests {
         FlowRate {
             pacing: rate,
             moved: rate,
+            load: None,
             min_rtt,
             shift: 10,
             is_paced: false,
@@ -322,6 +362,51 @@ mod tests {
         assert_eq!((paced(63), paced(64)), (5, segs(&linux, &far)));
         // What may be below does not grow with it: two frames, or the time of short paths.
         assert_eq!(sizes(&config, &far, 1448, 65215, 65535, 2).queue_bytes, 15_000);
+    }
+
+    /// What each flow moves after some rounds, of a device that moves `total` bytes per second: a
+    /// part of it for each byte that it may have below.
+    fn after_rounds(mut shares: Vec<f64>, total: f64, boosts: &[u8]) -> Vec<f64> {
+        let config = Config::default();
+        let boost = boosts.iter().map(|&boost| u64::from(boost) << 8).sum::<u64>();
+        let boost = (boost / boosts.len() as u64) as u16;
+        for _ in 0..12 {
+            let below = |(&share, &queue_boost): (&f64, &u8)| {
+                let moved = Rate((share * total) as u64);
+                let load = Some(Load { rate: Rate(total as u64), boost });
+                let flow = flow(moved, Nanos::from_micros(200));
+                let flow = FlowRate { load, queue_boost, ..flow };
+                sizes(&config, &flow, 1448, 65215, 65535, 2).queue_bytes as f64
+            };
+            let below: Vec<f64> = shares.iter().zip(boosts).map(below).collect();
+            let sum: f64 = below.iter().sum();
+            shares = below.into_iter().map(|below| below / sum).collect();
+        }
+        shares
+    }
+
+    #[test]
+    fn shares_of_one_queue_become_equal() {
+        let start = vec![0.001, 0.009, 0.09, 0.4, 0.5];
+        for boosts in [[0; 5], [0, 0, 6, 1, 3]] {
+            for share in after_rounds(start.clone(), 125e6, &boosts) {
+                assert!((0.19..0.21).contains(&share), "{share}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_that_is_alone_keeps_the_bound_by_its_own_rate() {
+        let alone = flow(Rate(12_500_000), Nanos::from_micros(200));
+        let sizes = |flow: &FlowRate| sizes(&Config::default(), flow, 1448, 65215, 65535, 2);
+        let with = |rate| {
+            let load = Some(Load { rate: Rate(rate), boost: 3 << 8 });
+            sizes(&FlowRate { load, queue_boost: 3, ..alone })
+        };
+        let without = sizes(&FlowRate { queue_boost: 3, ..alone });
+        assert_eq!(with(12_500_000), without);
+        assert_eq!(with(1), without, "what was sent before an idle time says nothing");
+        assert_eq!(with(50_000_000).queue_bytes, 2 * without.queue_bytes, "four flows");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Interface from a connection to the host below it.
 
+use super::autosize::Load;
 use super::small_queue::TxCredit;
 use crate::segment::Segment;
 use crate::time::{Instant, Nanos};
@@ -89,5 +90,17 @@ pub trait Egress {
     /// The small-queue limit has to cover it, since the frame counts as below TCP until then.
     fn completion_lateness(&self) -> Nanos {
         Nanos::ZERO
+    }
+
+    /// Takes how many payload bytes this call has sent, and how often the flow doubles the time
+    /// that may be queued, in parts of 256.
+    ///
+    /// The host keeps [`load`](Self::load) by it.
+    fn count_load(&mut self, _bytes: u64, _boost: u16) {}
+
+    /// Returns what the flows that send through the same device do together; `None` if it is not
+    /// known.
+    fn load(&self) -> Option<Load> {
+        None
     }
 }
