@@ -15,7 +15,8 @@ use std::task::Wake;
 
 /// Frames that all sockets of a shard send between two looks at what has arrived. Each may be
 /// answered by an ACK at once, and the queue from the kernel to a TUN holds few packets, 500 by the
-/// kernel's default.
+/// kernel's default. A frame that the host cuts into segments counts as half of them, since every
+/// second one is answered.
 const SEND_BUDGET: u32 = 128;
 
 bitflags::bitflags! {
@@ -208,9 +209,10 @@ impl RunCell {
         !self.list.has_sent_enough() && self.list.turns.may_send(&self.share)
     }
 
-    /// The socket has sent a frame with so many bytes of payload.
-    pub(crate) fn count_sent(&self, bytes: u32) {
-        self.list.sent.fetch_add(1, Ordering::Relaxed);
+    /// The socket has sent a frame with so many bytes of payload, which may be answered by so many
+    /// ACKs.
+    pub(crate) fn count_sent(&self, bytes: u32, answers: u32) {
+        self.list.sent.fetch_add(answers, Ordering::Relaxed);
         self.list.turns.charge(&self.share, bytes);
     }
 

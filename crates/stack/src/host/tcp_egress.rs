@@ -71,7 +71,8 @@ impl Egress for TcpEgress<'_> {
         departure: Instant,
         credit: Option<TxCredit>,
     ) -> Verdict {
-        self.cell.count_sent(segment.payload.len());
+        let answers = if self.path.is_cut_by_host { segment.segments().div_ceil(2) } else { 1 };
+        self.cell.count_sent(segment.payload.len(), answers);
         let Self { priority, flow, hop_limit, receives_bulk, .. } = *self;
         let stamp = Stamp { departure, credit, priority, flow, receives_bulk, hop_limit };
         let net = &self.host.net;

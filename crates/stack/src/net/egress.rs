@@ -92,6 +92,8 @@ impl CachedRoute {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathTraits {
     pub(crate) gso: GsoLimits,
+    /// The device takes no super-frames: its port cuts them.
+    pub(crate) is_cut_by_host: bool,
     /// The qdisc holds frames until their departure.
     pub(crate) holds_until_departure: bool,
     /// Frames complete when they are enqueued, or when they depart.
@@ -109,6 +111,7 @@ impl PathTraits {
     pub(crate) fn of(route: Option<&ResolvedRoute>, shard: usize) -> Self {
         let mut path = Self {
             gso: GsoLimits { max_size: 1500, max_segs: 1 },
+            is_cut_by_host: false,
             holds_until_departure: false,
             completes_on_enqueue: false,
             pacing_shift: 10,
@@ -124,6 +127,7 @@ impl PathTraits {
                 let port = interface.port(shard);
                 let capabilities = port.capabilities();
                 path.gso = gso_limits(capabilities, port.mtu());
+                path.is_cut_by_host = capabilities.gso_max_size <= u32::from(port.mtu());
                 path.holds_until_departure = port.holds_until_departure();
                 path.completes_on_enqueue = port.completes_on_enqueue();
                 path.pacing_shift = u32::from(capabilities.pacing_shift);

@@ -65,10 +65,7 @@ impl Stack {
         for (index, (rx, bulk)) in receivers.into_iter().enumerate() {
             let port = interface.ports()[index].clone();
             let shard = &host.shards[index % host.shards.len()];
-            shard.add_queue(interface.clone(), Some(port), rx);
-            if let Some(bulk) = bulk {
-                shard.add_queue(interface.clone(), None, bulk.rx);
-            }
+            shard.add_queue(interface.clone(), port, rx, bulk.map(|bulk| bulk.rx));
         }
         host.events.tell(&StackEvent::InterfaceAdded { interface: id });
         // The device may have changed since it was opened.

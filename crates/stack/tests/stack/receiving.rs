@@ -2,7 +2,8 @@
 //! that.
 
 use super::{address, connect};
-use crate::common::{WireConfig, World};
+use crate::common::{WireConfig, World, inject};
+use bytes::Bytes;
 use neap_stack::device::Received;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::ConnectOptions;
@@ -72,17 +73,36 @@ fn a_packet_of_another_flow_does_not_wait_behind_those_of_bulk_flows() {
     }
     let waits = bytes(&slow.world.ab.lock().unwrap().bulk);
     assert!(waits > 512 << 10, "{waits} bytes wait in the bulk queue");
+    let out_of_order = |(_, to): &(_, TcpHandle)| to.info(slow.world.now).rcv_ooopack;
+    let out_of_order: u32 = slow.flows.iter().map(out_of_order).sum();
+    assert_eq!(out_of_order, 0, "a flow that comes to the bulk queue keeps its order");
     let connecting =
         slow.world.a.connect(slow.world.now, address("10.0.0.2:1"), ConnectOptions::default());
     let connecting = connecting.unwrap();
-    // To the device and up to the socket, where nobody listens; two rounds, since the bulk queue
-    // is served first in every second one.
+    // To the device and up to the host, where nobody listens.
     slow.round();
-    slow.round();
+    slow.world.now += Nanos::from_micros(5);
     slow.world.a.poll(0, slow.world.now);
     assert_eq!(
         connecting.state(slow.world.now),
         State::Closed,
         "the answer waits behind bulk flows"
     );
+}
+
+#[test]
+fn the_bulk_queue_has_its_turn_beside_a_flood_of_other_packets() {
+    let mut slow = Slow::new(1, true);
+    while bytes(&slow.world.ab.lock().unwrap().bulk) == 0 {
+        slow.round();
+    }
+    let received = |slow: &Slow| slow.flows[0].1.info(slow.world.now).bytes_received;
+    let (before, flood) = (received(&slow), Bytes::from(vec![0; 1 << 10]));
+    for _ in 0..1500 {
+        for _ in 0..256 {
+            inject(&slow.world.ab, slow.world.now, flood.clone());
+        }
+        slow.round();
+    }
+    assert!(received(&slow) > before + (1 << 20), "starved by a flood");
 }
