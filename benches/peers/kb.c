@@ -5,7 +5,8 @@
 //
 // `send` writes up to --write bytes to a flow before it goes on to the next. With --fq-rate it paces each flow to so many
 // bit/s, and `sink` tells how far flows were from it. `ping-pong` sends --size bytes and waits until as many have come
-// back. No mode wakes up while nothing arrives.
+// back. `icmp` prints the time until it had the answer, and until the kernel had it (arrival): the difference is how long
+// it waited for a processor. No mode wakes up while nothing arrives.
 //
 // Far side:  sink source echo connect-echo hold icmp
 // Peer:      send receive ping-pong connect idle
@@ -37,6 +38,7 @@ enum {
     READ_SIZE = 256 << 10,
     MAX_SAMPLES = 8000000,
     PING_GAP_US = 10000,
+    MAX_PINGS = 1 << 20,
     // A far side waits this long for its peer to start, and after its end.
     GRACE_S = 25,
 };
@@ -85,6 +87,8 @@ static long status_kb(const char *field) {
 
 static uint32_t *samples;
 static int sample_count;
+// Of pings: `samples` until the kernel had the answer.
+static uint32_t arrivals[MAX_PINGS];
 
 static void record(uint64_t ns) {
     if (!samples && !(samples = malloc(sizeof *samples * MAX_SAMPLES))) die("malloc");
@@ -368,15 +372,36 @@ static int send_ping(int fd, uint16_t id, uint16_t sequence) {
     return sendto(fd, &p, sizeof p, 0, (void *)&to, sizeof to) > 0;
 }
 
+static uint64_t real_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
 static void receive_ping(int fd, uint16_t id) {
-    char packet[2048];
+    char packet[2048], control[128];
     struct ping p;
-    ssize_t r = recv(fd, packet, sizeof packet, 0);
-    uint64_t t = now_ns();
+    struct timespec stamp;
+    struct iovec data = {packet, sizeof packet};
+    struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t r = recvmsg(fd, &m, 0);
+    uint64_t t = now_ns(), real = real_ns();
     int ip = (packet[0] & 15) * 4;
-    if (r < ip + (ssize_t)sizeof p) return;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (r < ip + (ssize_t)sizeof p || !c || c->cmsg_type != SCM_TIMESTAMPNS) return;
     memcpy(&p, packet + ip, sizeof p);
-    if (p.header.type == ICMP_ECHOREPLY && p.header.un.echo.id == id) record(t - p.sent_at);
+    memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
+    if (p.header.type != ICMP_ECHOREPLY || p.header.un.echo.id != id || sample_count == MAX_PINGS) return;
+    uint64_t waited = real - (stamp.tv_sec * 1000000000ull + stamp.tv_nsec), took = t - p.sent_at;
+    arrivals[sample_count] = took > waited ? took - waited : 0;
+    record(took);
+}
+
+static void print_arrivals(void) {
+    if (!sample_count) return;
+    qsort(arrivals, sample_count, sizeof *arrivals, compare);
+    printf(",\"arrival_p50_us\":%.1f,\"arrival_p99_us\":%.1f", arrivals[sample_count / 2] / 1e3,
+           arrivals[(int)((sample_count - 1) * .99)] / 1e3);
 }
 
 // Echo requests every 10 ms for `seconds`.
@@ -384,6 +409,8 @@ static int icmp(void) {
     int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP), room = 4 << 20, sent = 0;
     if (fd < 0) die("raw socket");
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    int one = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one)) die("SO_TIMESTAMPNS");
     uint16_t id = getpid(), sequence = 0;
     uint64_t next = now_ns(), end = next + args.seconds * 1e9, give_up = end + 1500000000ull, t;
     while ((t = now_ns()) < give_up && !(t >= end && sample_count >= sent)) {
@@ -398,6 +425,7 @@ static int icmp(void) {
     }
     printf("{\"sent\":%d,\"lost\":%d,", sent, sent - sample_count);
     print_latencies();
+    print_arrivals();
     printf("}\n");
     return 0;
 }
