@@ -145,8 +145,8 @@ impl Driver {
         }
     }
 
-    /// Polls the shard once; before that, looks at the links if there is reason to. `only_alarm` says
-    /// that nothing but its alarm has ended the sleep of the thread since its last poll.
+    /// Polls the shard once; before that, looks at the links if there is reason to. `only_alarm`
+    /// says that nothing but its alarm has ended the sleep of the thread since its last poll.
     fn poll(&self, stack: &Stack, now: Instant, only_alarm: bool) -> (Instant, Why) {
         if self.has_link_news.load(Ordering::Relaxed) {
             self.look_at_links(stack, now);
@@ -339,8 +339,8 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Polls the shard once. `only_alarm` says that nothing but its alarm has ended the sleep of the
-    /// thread since its last poll.
+    /// Polls the shard once. `only_alarm` says that nothing but its alarm has ended the sleep of
+    /// the thread since its last poll.
     pub(crate) fn poll(&self, now: Instant, only_alarm: bool) -> (Instant, Why) {
         self.driver.poll(self.stack, now, only_alarm)
     }

@@ -173,9 +173,9 @@ pub struct QueuePair {
 ///
 /// A flow arrives here after a frame of it was sent with [`Frame::receives_bulk`], and at the other
 /// half after one without. Where the device does not know a flow, its packets may arrive at either.
-/// The stack takes packets from here when the other half has none, so a packet of another flow waits
-/// for one round and not for all that the bulk flows have in the device. If the other half has
-/// packets for 1024 rounds, both have their turns alternately.
+/// The stack takes packets from here when the other half has none, so a packet of another flow
+/// waits for one round and not for all that the bulk flows have in the device. If the other half
+/// has packets for 1024 rounds, both have their turns alternately.
 pub struct BulkQueue {
     /// Receiving half.
     pub rx: Box<dyn RxQueue>,

@@ -340,8 +340,8 @@ impl Shard {
     }
 
     /// One round. If only time has called, the devices are looked at after something was sent, and
-    /// not before: its answer may be there already, as on a TUN, whose kernel takes a frame while it
-    /// is written.
+    /// not before: its answer may be there already, as on a TUN, whose kernel takes a frame while
+    /// it is written.
     fn work(&self, driver: &mut Driver, host: &Host, now: Instant, call: Call) -> Round {
         if call == Call::Time && !driver.expects_packets(now) {
             let round = self.round(driver, host, now, false);
