@@ -118,19 +118,35 @@ impl Receiving {
     /// What a flow had in the main queue before it came to the bulk queue is taken first. So the
     /// flow keeps its order, unless the main queue has more for [`BULK_PATIENCE`] rounds.
     fn take(&mut self, now: Instant) -> Option<Received> {
-        let mut packet = None;
-        if !self.skips_main && !self.is_main_empty {
-            packet = self.rx.receive(now);
-            self.is_main_empty = packet.is_none();
-        }
-        if packet.is_none() {
-            packet = self.bulk.as_mut().and_then(|bulk| bulk.receive(now));
-        }
+        let packet = self.next(now);
         match &packet {
             Some(packet) => self.in_a_row = self.in_a_row.saturating_add(packet.data.len()),
             None => (self.in_a_row, self.row_began) = (0, now),
         }
         packet
+    }
+
+    /// `None` only if both queues have told that they are empty: then the driver may sleep.
+    fn next(&mut self, now: Instant) -> Option<Received> {
+        if self.skips_main {
+            let packet = self.next_bulk(now);
+            self.skips_main = packet.is_some();
+            if packet.is_some() {
+                return packet;
+            }
+        }
+        if !self.is_main_empty {
+            let packet = self.rx.receive(now);
+            self.is_main_empty = packet.is_none();
+            if packet.is_some() {
+                return packet;
+            }
+        }
+        self.next_bulk(now)
+    }
+
+    fn next_bulk(&mut self, now: Instant) -> Option<Received> {
+        self.bulk.as_mut().and_then(|bulk| bulk.receive(now))
     }
 
     /// Whether the device had more each time that the driver came back, for long.
@@ -432,7 +448,9 @@ impl Driver {
         for step in 0..count {
             let queue = &mut self.queues[(self.turn + step) % count];
             let before = budget;
-            queue.begin_round();
+            if budget > 0 && bytes > 0 {
+                queue.begin_round();
+            }
             while budget > 0 && bytes > 0 {
                 let Some(packet) = queue.take(visit.now) else { break };
                 budget -= 1;

@@ -6,7 +6,7 @@ use crate::common::{WireConfig, World, inject};
 use bytes::Bytes;
 use neap_stack::device::Received;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::ConnectOptions;
+use neap_stack::stack::{ConnectOptions, Why};
 use neap_tcp::state::State;
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
@@ -105,4 +105,18 @@ fn the_bulk_queue_has_its_turn_beside_a_flood_of_other_packets() {
         slow.round();
     }
     assert!(received(&slow) > before + (1 << 20), "starved by a flood");
+}
+
+#[test]
+fn a_driver_does_not_sleep_while_one_of_both_queues_has_packets() {
+    let mut slow = Slow::new(0, true);
+    let flood = Bytes::from(vec![0; 64]);
+    for _ in 0..256 * 1200 {
+        inject(&slow.world.ab, slow.world.now, flood.clone());
+    }
+    while slow.world.b.poll(0, slow.world.now).1 == Why::MoreWork {
+        slow.world.now += Nanos::from_micros(1);
+    }
+    let left = slow.world.ab.lock().unwrap().packets.len();
+    assert_eq!(left, 0, "the driver sleeps in front of them");
 }
