@@ -99,8 +99,8 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "departures are spaced",
         PACER,
-        "self.next = self.next + gap - credit;",
-        "self.next = if $on { self.next } else { self.next + gap - credit };",
+        "self.next = self.next + gap - credit - repaid;",
+        "self.next = if $on { self.next } else { self.next + gap - credit - repaid };",
     ),
     mutation(
         "the first segments leave back to back",
