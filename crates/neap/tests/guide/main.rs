@@ -143,7 +143,8 @@ fn the_upload_leaves_little_unsent_and_little_below() {
         assert!(outcome.uploaded > 1_000_000, "{outcome:?}");
         // A buffer of up to 64 KiB that was begun below the mark of 32 KiB may be filled.
         assert!(outcome.most_unsent <= (32 << 10) + (64 << 10), "{outcome:?}");
-        // Two frames of 0.3 ms, not two of 64 KB: the qdisc shapes.
-        assert!(outcome.most_below <= 32 << 10, "{outcome:?}");
+        // Two frames of 0.3 ms, not two of 64 KB: the qdisc shapes. Those of the first round trips,
+        // when the rate is not known, are larger.
+        assert!(outcome.most_below <= 64 << 10, "{outcome:?}");
     });
 }
