@@ -27,6 +27,10 @@ use std::thread::Thread;
 
 /// How long applications may be away before the worker comes to look.
 const LEASE_MIN: Nanos = Nanos::from_micros(250);
+
+/// The longest pause of an application's looks at what has arrived. A look lasts longer than its
+/// work where the thread lost the processor meanwhile.
+const LOOK_PAUSE: Nanos = Nanos::from_millis(2);
 /// To this it grows while they come back each time.
 const LEASE_MAX: Nanos = Nanos::from_millis(1);
 /// The same for the task of a runtime, which does not come as long as another task computes.
@@ -43,6 +47,8 @@ pub(crate) struct Driver {
     lease: Lease,
     /// Length of the next lease, nanoseconds.
     lease_length: AtomicU64,
+    /// When an application may look in again, nanoseconds.
+    next_look: AtomicU64,
     /// When the task wants to be woken, nanoseconds.
     task_due: AtomicU64,
     sources: Mutex<Sources>,
@@ -87,6 +93,7 @@ impl Driver {
             lease: Lease::new(worker.descriptor(), sleeper::LEASE_END)?,
             worker,
             lease_length: AtomicU64::new(LEASE_MIN.0),
+            next_look: AtomicU64::new(0),
             task_due: AtomicU64::new(u64::MAX),
             sources: Mutex::new(sources),
             has_link_news: AtomicBool::new(false),
@@ -175,9 +182,19 @@ impl Driver {
     }
 
     /// Polls once if nobody else does: an application between two writes takes what has arrived.
+    ///
+    /// At most half of the application's time goes there, since a poll serves all sockets, and an
+    /// application of many would have no time left to write.
     pub(crate) fn look_in(&self, stack: &Stack) {
+        let now = clock::now();
+        if now.as_nanos() < self.next_look.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(lead) = self.try_lead(stack) {
-            lead.poll(clock::now(), false);
+            lead.poll(now, false);
+            let end = clock::now();
+            let pause = end.since(now).min(LOOK_PAUSE);
+            self.next_look.store((end + pause).as_nanos(), Ordering::Relaxed);
         }
     }
 

@@ -96,7 +96,7 @@ impl Settle for TcpState {
         self.begin(cx);
         for (arrival, segment) in debt.backlog {
             self.advance(cx, arrival);
-            self.on_segment(cx.now, segment);
+            self.on_segment(cx, segment);
         }
         self.advance(cx, debt.time);
         if let Some(icmp_error) = debt.icmp_error {
@@ -164,9 +164,11 @@ impl TcpState {
         }
     }
 
-    fn on_segment(&mut self, now: Instant, segment: Segment) {
-        self.volume.add(now, segment.payload.len());
-        self.connection.on_segment(now, segment);
+    fn on_segment(&mut self, cx: &Context<'_>, segment: Segment) {
+        let shard = cx.socket.cell.list().shard();
+        let is_behind = cx.host.shards[shard].is_behind();
+        self.volume.add(cx.now, segment.payload.len(), is_behind);
+        self.connection.on_segment(cx.now, segment);
     }
 
     /// Sends what is owed, tells the waiters, publishes the next deadline. To be called after every
@@ -434,7 +436,7 @@ impl TcpSocket {
         if let Some(mut owner) = self.state.try_own() {
             owner.begin(&mut cx);
             for segment in segments.drain(..) {
-                owner.on_segment(cx.now, segment);
+                owner.on_segment(&cx, segment);
             }
             owner.finish(&mut cx);
             self.release(owner, &mut cx);
