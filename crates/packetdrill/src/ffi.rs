@@ -4,6 +4,7 @@
 //! the system calls: see [`memory`]. `userdata` is what `packetdrill_interface_init` left.
 
 mod memory;
+pub(crate) mod namespace;
 
 use crate::flags::{FLAGS_VARIABLE, Flags};
 use crate::host::Host;
@@ -11,8 +12,8 @@ use core::ffi::{CStr, c_char, c_int, c_longlong, c_short, c_uint, c_ulong, c_voi
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{
-    epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
-    timeval, useconds_t,
+    epoll_event, iovec, loff_t, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t,
+    ssize_t, timeval, useconds_t,
 };
 use memory::{Address, Vector, bytes, bytes_mut, copy_in, give, is_bad, items_mut, value};
 use neap_posix::abi::*;
@@ -568,6 +569,53 @@ pub(crate) extern "C" fn preloaded_getsockopt(
     }
 }
 
+/// packetdrill calls `sendfile` by the C library's name. Where this library is also preloaded, that
+/// name is this function.
+#[unsafe(export_name = "sendfile")]
+pub(crate) extern "C" fn preloaded_sendfile(
+    output: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    let user = LOADED.load(Ordering::Acquire);
+    match !user.is_null() && host(user).owns(output) {
+        true => sendfile(user, output, input, offset, len),
+        // SAFETY: the caller's arguments for the same call of the system.
+        false => unsafe {
+            libc::syscall(libc::SYS_sendfile, output, input, offset, len) as ssize_t
+        },
+    }
+}
+
+/// Sends the front of a file of the system's, as much as one call moves.
+fn sendfile(
+    user: *mut c_void,
+    output: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    let mut data = vec![0; len.min(SCRATCH_MOST)];
+    let at = value(offset);
+    // SAFETY: a buffer of this function's own. -1 is a bad argument for `pread`, not for `lseek`.
+    let read = unsafe {
+        let begin = at.as_deref().copied().unwrap_or_else(|| libc::lseek(input, 0, libc::SEEK_CUR));
+        libc::pread(input, data.as_mut_ptr().cast(), data.len(), begin)
+    };
+    let Ok(read) = usize::try_from(read) else { return read };
+    let data = &data[..read];
+    let sent = answer(host(user).call(|posix, now, call| posix.write(now, call, output, data)));
+    if sent > 0 {
+        match at {
+            Some(at) => *at += sent as off_t,
+            // SAFETY: no pointers.
+            None => drop(unsafe { libc::lseek(input, sent as off_t, libc::SEEK_CUR) }),
+        }
+    }
+    sent
+}
+
 extern "C" fn setsockopt(
     user: *mut c_void,
     fd: c_int,
@@ -643,6 +691,7 @@ extern "C" fn netdev_receive(
 ) -> c_int {
     let (Some(count), Some(time)) = (value(count), value(time)) else { return -1 };
     let Some((at, packet)) = host(user).sniff() else {
+        eprintln!("neap: no packet was sent");
         *count = 0;
         return 0;
     };

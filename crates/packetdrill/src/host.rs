@@ -3,9 +3,15 @@
 //! Two threads of packetdrill call: the main thread, whose sleeps and receives let time pass, and
 //! one that makes blocking system calls. At every instant at which anything happens, whoever waits
 //! in a call looks at its socket before time goes on; so both see the same order in every run.
+//!
+//! A call that returns to the second thread has consequences in packetdrill that take real time:
+//! the descriptor of an `accept` becomes known, an event is found to be late. A sleep of the main
+//! thread lasts until they are over, however short it is in virtual time.
 
-use crate::flags::{Baseline, Flags, read_sysctl};
+use crate::ffi::namespace;
+use crate::flags::{Baseline, FlagError, Flags, OwnNamespace, Sysctls};
 use bytes::Bytes;
+use core::ffi::CStr;
 use core::net::IpAddr;
 use core::time::Duration;
 use neap_posix::{Call, Errno, Fd, Outcome, Posix};
@@ -17,12 +23,20 @@ use neap_stack::route::Prefix;
 use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::{fs, io, time};
+use thiserror::Error;
 
 /// The first descriptor that is neap's: beyond what a program opens that opens little, and below
 /// the usual limit of a process.
 pub(crate) const FIRST_FD: Fd = 512;
+
+/// The device that packetdrill makes for the kernel, and that scripts prepare: here it carries
+/// nothing.
+const DEVICE: &CStr = c"tun0";
 
 /// What a look at the clock takes: packetdrill spins on it before each event.
 const LOOK: Nanos = Nanos::from_micros(1);
@@ -33,6 +47,11 @@ const PATIENCE: Nanos = Nanos::from_secs(3600);
 const NOBODY_DRIVES: Duration = Duration::from_millis(300);
 /// Real time in which a thread that was woken must have looked.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A call of the main thread that has no timeout gives up after so long: the timers of a connection
+/// that nobody answers, keepalives included, have all ended by then.
+const LONGEST_CALL: Nanos = Nanos::from_secs(24 * 3600);
+/// What a call of the main thread returns that nothing can end any more.
+const DEADLOCK: Errno = Errno(libc::EDEADLK);
 
 /// A call that waits.
 #[derive(Debug)]
@@ -47,12 +66,41 @@ struct Inner {
     machine: Machine,
     flags: Flags,
     baseline: Baseline,
+    /// MTU of the namespace's device when the script began.
+    first_mtu: Option<u16>,
+    /// Whether the interfaces of the flags' addresses are there.
+    is_prepared: bool,
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
     /// Counts the instants at which waiters are to look.
     round: u64,
     /// When the last waiting call of a thread ended: the next look at the clock tells that time.
     ended: Vec<(ThreadId, Instant)>,
+    /// Threads that have looked at the clock after such a call, and act on its answer.
+    acting: Vec<PathBuf>,
+}
+
+/// Why there is no host.
+#[derive(Debug, Error)]
+pub(crate) enum HostError {
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// There is no namespace for a script.
+    #[error("{0}: {1}: run packetdrill as root, or with unshare -r")]
+    Namespace(&'static str, io::Error),
+}
+
+/// Moves this thread into a network namespace as scripts expect it: the loopback and [`DEVICE`] are
+/// up. The device is there as long as the file.
+fn enter_namespace() -> Result<File, HostError> {
+    let failed = |what| move |error| HostError::Namespace(what, error);
+    namespace::enter_new().map_err(failed("no network namespace of its own"))?;
+    namespace::bring_up(c"lo").map_err(failed("lo is down"))?;
+    let device = namespace::make_tun(DEVICE).map_err(failed("no tun0"))?;
+    namespace::bring_up(DEVICE).map_err(failed("tun0 is down"))?;
+    Ok(device)
 }
 
 /// One host in virtual time, for any thread.
@@ -60,6 +108,10 @@ struct Inner {
 pub(crate) struct Host {
     inner: Mutex<Inner>,
     changed: Condvar,
+    /// The thread that lets time pass and gives packets: the one that made the host.
+    driver: ThreadId,
+    /// Holds the device of a namespace of its own.
+    _device: Option<File>,
 }
 
 impl Inner {
@@ -82,8 +134,25 @@ impl Inner {
         self.poll();
     }
 
+    /// Makes the interfaces of the flags' addresses, once the script has prepared the device that
+    /// they stand for.
+    fn prepare(&mut self) -> Result<(), StackError> {
+        if core::mem::replace(&mut self.is_prepared, true) {
+            return Ok(());
+        }
+        let mtu = namespace::mtu_of(DEVICE).filter(|_| self.flags.mtu.is_none());
+        if let Some(mtu) = mtu.filter(|mtu| self.first_mtu.is_some_and(|first| first != *mtu)) {
+            self.machine.set_mtu(mtu);
+        }
+        for address in self.flags.local.clone() {
+            self.learn(address)?;
+        }
+        Ok(())
+    }
+
     /// Makes an address the host's own.
     fn learn(&mut self, address: IpAddr) -> Result<(), StackError> {
+        self.prepare()?;
         if self.machine.has_address(address)
             || address.is_unspecified()
             || address.is_multicast()
@@ -100,7 +169,7 @@ impl Inner {
             return;
         }
         let is_set = |value: &String| self.baseline.get(QDISC_SYSCTL) != Some(value);
-        let named = read_sysctl(QDISC_SYSCTL).filter(is_set);
+        let named = OwnNamespace.read(QDISC_SYSCTL).filter(is_set);
         let named = named.and_then(|name| name.trim().parse().ok());
         if let Some(qdisc) = named.filter(|qdisc| Some(qdisc) != self.machine.qdisc()) {
             self.machine.set_qdisc(qdisc);
@@ -117,24 +186,42 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// Where the system tells of this thread.
+fn own_task() -> Option<PathBuf> {
+    fs::read_link("/proc/thread-self").ok().map(|task| PathBuf::from("/proc").join(task))
+}
+
+/// Whether a thread sleeps in the system. One that is gone does.
+fn is_asleep(task: &Path) -> bool {
+    let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_none_or(|state| state == 'S')
+}
+
 impl Host {
     /// A host with the addresses and settings of the flags.
-    pub(crate) fn new(flags: Flags) -> Result<Self, StackError> {
-        let mut machine = Machine::new(StackConfig::default(), flags.mtu, FIRST_FD)?;
+    pub(crate) fn new(flags: Flags) -> Result<Self, HostError> {
+        let device = flags.is_from_defaults.then(enter_namespace).transpose()?;
+        let mtu = flags.mtu(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
+        let mut machine = Machine::new(StackConfig::default(), mtu, FIRST_FD)?;
         machine.set_qdisc(flags.qdisc.clone().unwrap_or_default());
-        let mut inner = Inner {
+        machine.cut_super_frames();
+        let inner = Inner {
             machine,
-            baseline: flags.baseline(read_sysctl),
+            first_mtu: namespace::mtu_of(DEVICE),
+            is_prepared: false,
+            baseline: flags.prepare(&OwnNamespace),
             waiters: BTreeMap::new(),
             next_waiter: 0,
             round: 0,
             ended: Vec::new(),
+            acting: Vec::new(),
             flags,
         };
-        for address in inner.flags.local.clone() {
-            inner.learn(address)?;
-        }
-        Ok(Self { inner: Mutex::new(inner), changed: Condvar::new() })
+        let driver = thread::current().id();
+        let inner = Mutex::new(inner);
+        Ok(Self { inner, changed: Condvar::new(), driver, _device: device })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -147,12 +234,18 @@ impl Host {
     }
 
     /// Makes a call, waiting in virtual time as long as it has to.
+    ///
+    /// # Errors
+    /// Those of the call, and [`DEADLOCK`] where the thread that lets time pass waits for what
+    /// cannot come.
     pub(crate) fn call<T>(
         &self,
         mut make: impl FnMut(&mut Posix, Instant, &mut Call) -> Result<Outcome<T>, Errno>,
     ) -> Result<T, Errno> {
         let mut inner = self.lock();
-        let (mut call, mut id) = (Call::new(), None);
+        let is_driver = thread::current().id() == self.driver;
+        let end = inner.machine.now() + LONGEST_CALL;
+        let (mut call, mut id, mut has_waited) = (Call::new(), None, false);
         let answer = loop {
             let now = inner.machine.now();
             match make(inner.machine.posix(), now, &mut call) {
@@ -166,6 +259,16 @@ impl Host {
                 Err(error) => break Err(error),
                 Ok(Outcome::Wait(until)) => until,
             };
+            has_waited = true;
+            if is_driver {
+                let next = inner.first_return().min(inner.machine.due()).min(until);
+                if next == Instant::FAR_FUTURE || (until > end && next > end) {
+                    eprintln!("neap: a call waits for what cannot come");
+                    break Err(DEADLOCK);
+                }
+                inner = self.step(inner, next);
+                continue;
+            }
             let seen = inner.round;
             let id = *id.get_or_insert_with(|| {
                 inner.next_waiter += 1;
@@ -183,11 +286,13 @@ impl Host {
             }
         };
         inner.poll();
-        if let Some(id) = id {
-            inner.waiters.remove(&id);
+        if has_waited {
             let ended = (thread::current().id(), inner.machine.now());
             inner.ended.retain(|(thread, _)| *thread != ended.0);
             inner.ended.push(ended);
+        }
+        if let Some(id) = id {
+            inner.waiters.remove(&id);
             self.changed.notify_all();
         } else {
             drop(self.let_waiters_look(inner));
@@ -208,11 +313,17 @@ impl Host {
         answer
     }
 
-    /// Reads the sysctls anew, for a socket that is about to be made.
+    /// Reads the sysctls anew, for a socket that is about to be made. Only the thread that made the
+    /// host is in the script's namespace.
     pub(crate) fn refresh_settings(&self) {
+        if thread::current().id() != self.driver {
+            return;
+        }
         let mut inner = self.lock();
+        // A device with one queue is never refused.
+        let _ = inner.prepare();
         inner.refresh_qdisc();
-        let config = inner.flags.config(&inner.baseline, read_sysctl);
+        let config = inner.flags.config(&inner.baseline, &OwnNamespace);
         // The name of the controller was checked when it was set.
         let _ = inner.machine.stack().set_config(config);
     }
@@ -243,12 +354,26 @@ impl Host {
         self.let_waiters_look(inner)
     }
 
-    /// Lets time pass.
+    /// Lets time pass, and waits for threads that act on the answer of a call.
+    ///
+    /// packetdrill gives its lock away for a sleep, and those threads need it.
     pub(crate) fn sleep(&self, span: Nanos) {
         let mut inner = self.lock();
         let end = inner.machine.now() + span;
         while inner.machine.now() < end {
             inner = self.step(inner, end);
+        }
+        let me = thread::current().id();
+        let is_told = |inner: &mut Inner| inner.ended.iter().any(|(thread, _)| *thread != me);
+        let waited = self.changed.wait_timeout_while(inner, HANDSHAKE, is_told);
+        let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let acting = core::mem::take(&mut inner.acting);
+        // A thread that acts may look at the clock again.
+        drop(inner);
+        let begin = time::Instant::now();
+        // It sleeps when it waits for its next call.
+        while acting.iter().any(|task| !is_asleep(task)) && begin.elapsed() < HANDSHAKE {
+            thread::yield_now();
         }
     }
 
@@ -257,7 +382,12 @@ impl Host {
         let mut inner = self.lock();
         let me = thread::current().id();
         if let Some(at) = inner.ended.iter().position(|(thread, _)| *thread == me) {
-            return inner.ended.swap_remove(at).1;
+            let (_, at) = inner.ended.swap_remove(at);
+            if me != self.driver {
+                inner.acting.extend(own_task());
+                self.changed.notify_all();
+            }
+            return at;
         }
         let end = inner.machine.now() + LOOK;
         self.step(inner, end).machine.now()
@@ -286,6 +416,12 @@ impl Host {
             }
             inner = self.step(inner, end);
         }
+    }
+
+    /// The value of a sysctl of the stack.
+    #[cfg(test)]
+    pub(crate) fn sysctl(&self, name: &str) -> Option<String> {
+        self.lock().machine.stack().config().get(name)
     }
 
     /// Whether a call waits.

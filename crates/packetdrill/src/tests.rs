@@ -1,18 +1,22 @@
 //! The table of functions as packetdrill uses it, and two threads in virtual time.
 
-use crate::ffi::{Interface, packetdrill_interface_init};
-use crate::flags::Flags;
+use crate::ffi::{Interface, namespace, packetdrill_interface_init};
+use crate::flags::{Flags, LOCAL_V4};
 use crate::host::Host;
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
 use neap_posix::abi::*;
 use neap_posix::{Errno, PollFd, sockaddr};
 use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
-use std::thread;
+use std::sync::mpsc;
+use std::{fs, thread};
 
 fn host() -> Host {
-    Host::new(Flags::parse("").expect("no flags")).expect("default settings")
+    let host = Host::new(Flags::parse("").expect("no flags")).expect("default settings");
+    host.learn(LOCAL_V4.parse().expect("an address"));
+    host
 }
 
 #[test]
@@ -68,11 +72,83 @@ fn a_wait_sees_what_another_thread_did_before_time_goes_on() {
 }
 
 #[test]
+fn a_sleep_lasts_until_a_call_that_returned_has_had_its_effect() {
+    let host = host();
+    let fd = host.at_once(|posix, _| posix.socket(AF_INET, SOCK_DGRAM, 0)).expect("one");
+    let (effect, (end, is_over)) = (AtomicU64::new(0), mpsc::channel::<()>());
+    let (host, effect) = (&host, &effect);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            let mut fds = [PollFd { fd, events: POLLIN as i16, revents: 0 }];
+            let found = host.call(|posix, now, call| posix.poll(now, call, &mut fds, 1000));
+            host.look_at_clock();
+            for step in 0..10_000_000 {
+                effect.store(step, Ordering::Relaxed);
+            }
+            effect.store(u64::MAX, Ordering::Release);
+            let _ = is_over.recv();
+            found
+        });
+        while !host.has_waiters() {
+            thread::yield_now();
+        }
+        host.sleep(Nanos::from_millis(1005));
+        assert_eq!(effect.load(Ordering::Acquire), u64::MAX);
+        drop(end);
+        assert_eq!(waiter.join().expect("no panic"), Ok(0));
+    });
+}
+
+#[test]
+fn who_lets_time_pass_cannot_wait_for_what_never_comes() {
+    let host = host();
+    let address = sockaddr::encode("192.168.0.2:80".parse().expect("an address"));
+    let tcp = || host.at_once(|posix, _| posix.socket(AF_INET, SOCK_STREAM, 0)).expect("one");
+    let (listener, client) = (tcp(), tcp());
+    host.at_once(|posix, now| posix.bind(now, listener, &address)).expect("own address");
+    host.at_once(|posix, now| posix.listen(now, listener, 1)).expect("free");
+    let accept = || host.call(|posix, now, call| posix.accept(now, call, listener, 0));
+    assert_eq!(accept().map(|accepted| accepted.fd), Err(Errno(libc::EDEADLK)));
+    // What can come is waited for, and the time at which it came is told.
+    let begin = host.look_at_clock();
+    let nobody = sockaddr::encode("192.0.2.1:80".parse().expect("an address"));
+    let connected = host.call(|posix, now, call| posix.connect(now, call, client, &nobody));
+    assert_eq!(connected, Err(Errno::ETIMEDOUT));
+    assert!(host.look_at_clock().since(begin) > Nanos::from_secs(60));
+}
+
+#[test]
 fn nobody_drives_and_a_timeout_still_comes() {
     let host = host();
     let set = host.at_once(|posix, _| posix.epoll_create1(0)).expect("one");
     let found = host.call(|posix, now, call| posix.epoll_wait(now, call, set, 1, 5000));
     assert_eq!(found, Ok(vec![]));
+}
+
+#[test]
+fn with_defaults_a_script_has_a_namespace_of_its_own_whose_settings_hold() {
+    let namespace = || fs::read_link("/proc/thread-self/ns/net").expect("/proc is there");
+    let outside = namespace();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let host = match Host::new(Flags::parse("defaults").expect("a flag")) {
+                Ok(host) => host,
+                Err(error) => return eprintln!("SKIP: {error}"),
+            };
+            assert_ne!(namespace(), outside);
+            assert_eq!(namespace::mtu_of(c"tun0"), Some(1500));
+            let set = |name: &str, value: &str| {
+                fs::write(format!("/proc/sys/net/ipv4/{name}"), value).expect("a sysctl");
+            };
+            set("tcp_timestamps", "0");
+            set("tcp_fin_timeout", "7");
+            host.refresh_settings();
+            assert_eq!(host.sysctl("net.ipv4.tcp_timestamps").as_deref(), Some("0"));
+            assert_eq!(host.sysctl("net.ipv4.tcp_fin_timeout").as_deref(), Some("7"));
+            assert_eq!(host.sysctl("net.ipv4.tcp_sack").as_deref(), Some("1"));
+        });
+    });
+    assert_eq!(namespace(), outside);
 }
 
 fn interface() -> Interface {

@@ -37,6 +37,7 @@ pub struct Machine {
     posix: Posix,
     wire: Wire,
     mtu: u16,
+    cuts_super_frames: bool,
     now: Instant,
     /// When the stack is to be visited next.
     due: Instant,
@@ -57,6 +58,7 @@ impl Machine {
             posix: Posix::new(Stack::new(config)?, first_fd),
             wire: Wire::default(),
             mtu,
+            cuts_super_frames: false,
             now: START,
             due: START,
             addresses: Vec::new(),
@@ -80,6 +82,17 @@ impl Machine {
         self.addresses.contains(&address)
     }
 
+    /// Sets the MTU of interfaces that are added from now on, in bytes.
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu;
+    }
+
+    /// Lets the interfaces that are added from now on send segment by segment, as a device without
+    /// segmentation offload does. Others send a super-frame as one packet.
+    pub fn cut_super_frames(&mut self) {
+        self.cuts_super_frames = true;
+    }
+
     /// Adds an address of the host, on an interface of its own. All interfaces are at the same
     /// wire.
     ///
@@ -89,7 +102,7 @@ impl Machine {
     /// # Errors
     /// [`StackError`], which a device with one queue does not cause.
     pub fn add_address(&mut self, address: Address) -> Result<(), StackError> {
-        let device = self.wire.device(self.mtu);
+        let device = self.wire.device(self.mtu, self.cuts_super_frames);
         let id = self.posix.stack().add_interface(self.now, device, &[address])?;
         if let Some(qdisc) = &self.qdisc {
             self.replace_qdisc(id, qdisc);

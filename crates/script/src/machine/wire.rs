@@ -56,12 +56,12 @@ impl Wire {
         self.queues().outbound.len()
     }
 
-    /// A device at this wire.
-    pub(super) fn device(&self, mtu: u16) -> Device {
+    /// A device at this wire, which takes super-frames or only single segments.
+    pub(super) fn device(&self, mtu: u16, cuts_super_frames: bool) -> Device {
         let capabilities = Capabilities {
             medium: Medium::Ip,
             mtu,
-            gso_max_size: MAX_PACKET_LEN,
+            gso_max_size: if cuts_super_frames { mtu.into() } else { MAX_PACKET_LEN },
             gso_max_segs: MAX_PACKET_LEN,
             checksum_tx: true,
             checksum_rx: false,
