@@ -2,7 +2,7 @@
 
 mod compare;
 mod experiments;
-mod files;
+pub(crate) mod files;
 mod list;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -2,7 +2,8 @@
 //!
 //! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
 //! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
-//! other end. No protocol logic is here: options in, calls of the other crates, tables out.
+//! other end. `neap link` is a link of the lab in real time. No protocol logic is here: options in,
+//! calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod lab;
+mod link;
 mod perf;
 
 #[derive(Parser)]
@@ -24,6 +26,7 @@ struct Cli {
 enum Command {
     /// Run published experiments, scenarios, scripts and random worlds in virtual time
     Lab(lab::Args),
+    Link(Box<link::Args>),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
 }
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
+        Some(Command::Link(args)) => link::main(&args),
         None => lab::main(&lab::Args::default()),
     }
 }

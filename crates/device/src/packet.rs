@@ -77,8 +77,9 @@ const RX_QUEUE_MAX: usize = 1 << 30;
 const RX_SLOT_DEFAULT: usize = 2048;
 const QUEUES_MAX: usize = 256;
 const IGNORE_OUTGOING: i32 = 23;
-/// `struct packet_mreq` with `PACKET_MR_ALLMULTI`.
+/// `struct packet_mreq` with `PACKET_MR_ALLMULTI` and `PACKET_MR_PROMISC`.
 const ALL_MULTICAST: u16 = 2;
+const PROMISCUOUS: u16 = 1;
 
 /// Settings of an interface that is attached through AF_PACKET.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +115,9 @@ pub struct PacketConfig {
     /// ports spreads the flows (`PACKET_FANOUT_CBPF`), and the stack serves a connection where its
     /// packets arrive.
     pub queues: usize,
+    /// Whether packets for other Ethernet addresses are received too, as a bridge needs it
+    /// (`PACKET_MR_PROMISC`). Those with a VLAN tag are dropped and counted.
+    pub promiscuous: bool,
 }
 
 impl PacketConfig {
@@ -128,6 +132,7 @@ impl PacketConfig {
             rx_queue_bytes: 8 << 20,
             gso_max_size: u32::from(u16::MAX),
             queues: 1,
+            promiscuous: false,
         }
     }
 
@@ -180,6 +185,7 @@ struct Rings {
     rx: SlotRing,
     /// Every completion gives an edge of `EPOLLOUT`.
     wakes: bool,
+    promiscuous: bool,
 }
 
 impl Packet {
@@ -311,7 +317,7 @@ impl Rings {
         let queue_bytes = enlarge_receive_queue(&socket, config.rx_queue_bytes);
         let rx = config.rx_geometry(queue_bytes, page);
         let keeps_large = config.rx_queue_bytes > 0;
-        set_up(&socket, index, &tx, &rx, keeps_large)
+        set_up(&socket, index, &tx, &rx, keeps_large, config.promiscuous)
             .map_err(|(call, errno)| Error::of(call, name, errno))?;
         let mapping = Mapping::new(&socket, rx.len() + tx.len())
             .map_err(|e| Error::of("mapping the rings", name, e))?;
@@ -322,12 +328,13 @@ impl Rings {
             tx: SlotRing::new(mapping.clone(), rx.len(), tx),
             rx: SlotRing::new(mapping, 0, rx),
             wakes,
+            promiscuous: config.promiscuous,
         })
     }
 
     fn into_queue_pair(self) -> QueuePair {
         let tx = PacketTx::new(self.socket.clone(), TxSlots::new(self.tx), self.wakes);
-        let rx = PacketRx::new(self.socket.clone(), self.rx);
+        let rx = PacketRx::new(self.socket.clone(), self.rx, self.promiscuous);
         QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk: None, descriptor: Some(self.socket) }
     }
 }
@@ -358,6 +365,7 @@ fn set_up(
     tx: &Geometry,
     rx: &Geometry,
     keeps_large: bool,
+    promiscuous: bool,
 ) -> Result<(), (&'static str, Errno)> {
     let int = |call, name, value: i32| {
         sys::set_option(socket, libc::SOL_PACKET, name, &value).map_err(|errno| (call, errno))
@@ -374,12 +382,8 @@ fn set_up(
     ring("PACKET_TX_RING", libc::PACKET_TX_RING, tx)?;
     sys::bind_packet(socket, index).map_err(|errno| ("bind", errno))?;
     // Neighbour discovery asks by multicast groups that the kernel has not joined for our address.
-    let groups = libc::packet_mreq {
-        mr_ifindex: index,
-        mr_type: ALL_MULTICAST,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
+    let mr_type = if promiscuous { PROMISCUOUS } else { ALL_MULTICAST };
+    let groups = libc::packet_mreq { mr_ifindex: index, mr_type, mr_alen: 0, mr_address: [0; 8] };
     sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &groups)
         .map_err(|errno| ("PACKET_ADD_MEMBERSHIP", errno))
 }

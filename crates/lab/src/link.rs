@@ -14,19 +14,22 @@ mod config;
 mod direction;
 pub(crate) mod forward;
 mod impairment;
+mod intake;
 mod offload;
 mod packet;
 mod path;
 mod queue;
+mod relay;
 mod service;
 mod stats;
 
 pub use config::{
-    Bottleneck, CoDel, Coalescing, Discipline, ENDS, GilbertElliott, LinkConfig, NicConfig,
-    PathConfig, Policer, Red, ScriptedLoss, Wifi,
+    Bottleneck, CoDel, Coalescing, Discipline, ENDS, GilbertElliott, LinkChange, LinkConfig,
+    NicConfig, PathConfig, Policer, Red, ScriptedLoss, Wifi,
 };
 use direction::Direction;
 pub(crate) use packet::{FourTuple, Packet, four_tuple};
+pub use relay::{Relay, RelayConfig, RelayStats};
 pub use service::{Trace, TraceError};
 pub use stats::{Captured, Departed, LinkStats};
 

@@ -32,6 +32,7 @@ mod bounds;
 mod build;
 mod figures;
 mod model;
+pub mod netem;
 mod run;
 mod source;
 mod sweep;
@@ -48,6 +49,7 @@ pub use sweep::{Choice, describe, plain};
 pub use table::{Table, TableGroup, TableRow, brief};
 pub use watch::{EventCounts, Outcome, Peaks};
 
+use crate::link::RelayConfig;
 use crate::report::Watch;
 use crate::rng::mix;
 use neap_stack::qdisc::kinds::QdiscKinds;
@@ -127,6 +129,15 @@ impl<'a> Experiment<'a> {
         let bytes = self.source.text.bytes();
         let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
         format!("{hash:016x}")
+    }
+
+    /// Returns a link of the scenario for two devices of the real world. `name` may be left out if
+    /// there is only one. Hosts, applications and the values of a sweep do not count.
+    ///
+    /// # Errors
+    /// There is no such link, or several if none is named.
+    pub fn relay(&self, name: Option<&str>) -> Result<RelayConfig, ScenarioError> {
+        self.source.relay(&self.scenario, name, self.files)
     }
 
     /// Runs one combination. `progress` is told the share that is done.

@@ -4,14 +4,14 @@ use neap_lab::library;
 use std::path::{Path, PathBuf};
 
 /// A scenario's text, what it is called, and where its files are.
-pub(super) struct ScenarioFile {
-    pub(super) name: String,
-    pub(super) text: String,
+pub(crate) struct ScenarioFile {
+    pub(crate) name: String,
+    pub(crate) text: String,
     folder: Option<PathBuf>,
 }
 
 /// Finds a scenario: a file, or one that neap brings along.
-pub(super) fn find(name: &str) -> Result<ScenarioFile, String> {
+pub(crate) fn find(name: &str) -> Result<ScenarioFile, String> {
     match std::fs::read_to_string(name) {
         Ok(text) => {
             let folder = Path::new(name).parent().map(Path::to_path_buf);
@@ -30,7 +30,7 @@ pub(super) fn find(name: &str) -> Result<ScenarioFile, String> {
 
 impl ScenarioFile {
     /// The text of a file that the scenario names.
-    pub(super) fn read(&self, file: &str) -> Result<String, String> {
+    pub(crate) fn read(&self, file: &str) -> Result<String, String> {
         match &self.folder {
             Some(folder) => std::fs::read_to_string(folder.join(file))
                 .map_err(|error| format!("{}: {error}", folder.join(file).display())),

@@ -31,6 +31,10 @@ pub(super) struct PacketRx {
     ring: SlotRing,
     next: usize,
     arena: Arena,
+    /// Packets for others are received too.
+    promiscuous: bool,
+    /// Packets with a VLAN tag that a promiscuous reader wanted.
+    tagged: u64,
     /// Packets larger than their slot of which the kernel kept no more.
     truncated: u64,
     /// Drops of the kernel for want of a slot; it forgets them when asked.
@@ -38,8 +42,9 @@ pub(super) struct PacketRx {
 }
 
 impl PacketRx {
-    pub(super) fn new(socket: Arc<OwnedFd>, ring: SlotRing) -> Self {
-        Self { socket, ring, next: 0, arena: Arena::default(), truncated: 0, lost: Cell::new(0) }
+    pub(super) fn new(socket: Arc<OwnedFd>, ring: SlotRing, promiscuous: bool) -> Self {
+        let (arena, lost) = (Arena::default(), Cell::new(0));
+        Self { socket, ring, next: 0, arena, promiscuous, tagged: 0, truncated: 0, lost }
     }
 
     /// The packet in the slot, or the one in the receive queue that the slot stands for, if it is
@@ -55,8 +60,10 @@ impl PacketRx {
             self.truncated += 1;
             return None;
         };
-        let is_ours = packet.kind <= libc::PACKET_MULTICAST && status & STATUS_VLAN == 0;
-        if !is_ours {
+        let is_tagged = status & STATUS_VLAN != 0;
+        self.tagged += u64::from(self.promiscuous && is_tagged);
+        let last = if self.promiscuous { libc::PACKET_OTHERHOST } else { libc::PACKET_MULTICAST };
+        if packet.kind > last || is_tagged {
             return None;
         }
         let checksum = match header.received_checksum(data.len()) {
@@ -128,6 +135,6 @@ impl RxQueue for PacketRx {
     fn drops(&self) -> u64 {
         let lost = sys::packet_drops(&self.socket).unwrap_or(0);
         self.lost.set(self.lost.get() + u64::from(lost));
-        self.lost.get() + self.truncated
+        self.lost.get() + self.truncated + self.tagged
     }
 }

@@ -317,6 +317,35 @@ fn a_super_frame_is_received_whole() {
 }
 
 #[test]
+fn packets_for_others_come_to_who_asks_for_them() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut own = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let config = PacketConfig { promiscuous: true, ..PacketConfig::new("pk1") };
+        let mut bridge = open(&config).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        // To another host, the same with a VLAN tag, to everybody.
+        let mut other = segment(&account, 1, 100);
+        other.headers.as_mut_slice()[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        let tag = [0x81, 0, 0, 5];
+        let mut tagged = Frame { link_len: 18, ..segment(&account, 2, 100) };
+        tagged.checksum = None;
+        let link = [&[2, 0, 0, 0, 0, 9], &tagged.headers.as_slice()[6..12], &tag].concat();
+        tagged.headers.prepend(4);
+        tagged.headers.as_mut_slice()[..16].copy_from_slice(&link);
+        for frame in [other, tagged, segment(&account, 3, 100)] {
+            sender.tx.submit(frame, Instant::ZERO).expect("room");
+        }
+        sender.tx.flush(Instant::ZERO);
+        let seqs = |queue: &mut QueuePair| received(queue).iter().map(seq_of).collect::<Vec<_>>();
+        assert_eq!(seqs(&mut bridge), [1, 3]);
+        assert_eq!((bridge.rx.drops(), own.rx.drops()), (1, 0));
+        assert_eq!(seqs(&mut own), [3]);
+    });
+}
+
+#[test]
 fn datagrams_of_the_kernel_arrive_once_over_all_queues() {
     in_namespace(|| {
         veth();

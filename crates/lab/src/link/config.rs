@@ -247,3 +247,20 @@ pub struct ScriptedLoss {
     /// Times in which every packet is lost, from the start of the world, end excluded; ascending.
     pub outages: Vec<(Nanos, Nanos)>,
 }
+
+/// Change of a link while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// Time of the change, from the start of the link.
+    pub at: Nanos,
+    /// Ends from which on it changes.
+    pub from: Vec<usize>,
+    /// New rate.
+    pub rate: Option<Rate>,
+    /// New propagation delay.
+    pub delay: Option<Nanos>,
+    /// New share of packets that are lost at random.
+    pub loss: Option<Ppm>,
+    /// Whether the link loses everything.
+    pub is_down: Option<bool>,
+}

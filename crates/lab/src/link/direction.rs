@@ -1,6 +1,6 @@
 //! One direction of a link: the ring of the sending NIC, the wire, the path, the receiving NIC.
 
-use super::config::{Coalescing, NicConfig, PathConfig};
+use super::config::{Coalescing, LinkChange, NicConfig, PathConfig};
 use super::offload;
 use super::packet::{Packet, on_wire};
 use super::path::Path;
@@ -159,6 +159,38 @@ impl Direction {
         self.carry(packet, now, on_wire, back);
     }
 
+    /// A packet of a device of the real world. The card that it has left is that of the path, if
+    /// there is a slower hop behind it.
+    pub(super) fn enter_from_outside(
+        &mut self,
+        now: Instant,
+        packet: Box<Packet>,
+        back: &mut Self,
+    ) {
+        let on_wire = on_wire(&packet.frame);
+        self.stats.packets += 1;
+        let hop = self.path.config.bottleneck.as_ref();
+        let has_card = hop.is_some_and(|hop| hop.rate < self.path.config.rate);
+        let at = if has_card { self.wire.push(now, on_wire).0 } else { now };
+        self.carry(packet, at, on_wire, back);
+    }
+
+    /// Changes the direction while it runs.
+    pub(super) fn apply(&mut self, change: &LinkChange) {
+        if let Some(rate) = change.rate {
+            self.set_rate(rate);
+        }
+        if let Some(delay) = change.delay {
+            self.path.config.delay = delay;
+        }
+        if let Some(loss) = change.loss {
+            self.path.config.loss = loss;
+        }
+        if let Some(is_down) = change.is_down {
+            self.path.is_down = is_down;
+        }
+    }
+
     /// What was counted as sent and has not left at `now`.
     fn unsent(&self, now: Instant) -> Unsent {
         let of_card = self.wire.unsent(now);
@@ -231,6 +263,19 @@ impl Direction {
         let packet = is_there.then(|| self.path.arrivals.pop_front()).flatten();
         self.stats.delivered += u64::from(packet.is_some());
         packet
+    }
+
+    /// As [`take_arrived`](Self::take_arrived), if the next packet is one that the caller wants.
+    pub(super) fn take_arrived_if(
+        &mut self,
+        now: Instant,
+        is_wanted: impl FnOnce(&Packet) -> bool,
+    ) -> Option<(Instant, Box<Packet>)> {
+        let (at, packet) = self.path.arrivals.front()?;
+        if *at > now || !is_wanted(packet) {
+            return None;
+        }
+        self.take_arrived(now)
     }
 
     pub(super) fn in_ring(&self, now: Instant) -> u64 {

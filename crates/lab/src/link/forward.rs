@@ -1,4 +1,4 @@
-//! What a router does to a packet: where it goes, hop limit, congestion marks, "packet too big".
+//! What a router does to a packet: where it goes, hop limit, "packet too big".
 
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -39,27 +39,11 @@ pub(crate) fn age(packet: &mut Frame) -> bool {
     true
 }
 
-/// Marks a packet CE if its sender said that it may be; whether it did.
-pub(super) fn mark(packet: &mut Frame) -> bool {
-    let headers = packet.headers.as_mut_slice();
-    match headers.first().map(|byte| byte >> 4) {
-        Some(4) if headers[1] & 3 != 0 => {
-            headers[1] |= 3;
-            headers[10..12].fill(0);
-            let sum = checksum::of(&headers[..ipv4::HEADER_LEN]);
-            headers[10..12].copy_from_slice(&sum.to_be_bytes());
-        }
-        Some(6) if headers[1] >> 4 & 3 != 0 => headers[1] |= 3 << 4,
-        _ => return false,
-    }
-    packet.ecn = Ecn::Ce;
-    true
-}
-
 /// The ICMP error that tells the sender of `packet` that the next hop takes only `mtu` bytes, as if
 /// the destination itself had sent it.
 pub(super) fn too_big(packet: &Frame, mtu: u16) -> Option<Frame> {
-    let whole = packet.to_bytes();
+    let link_len = usize::from(packet.link_len);
+    let whole = packet.to_bytes().slice(link_len..);
     let mut headers = Headers::default();
     let body;
     if whole.first()? >> 4 == 4 {
@@ -96,7 +80,12 @@ pub(super) fn too_big(packet: &Frame, mtu: u16) -> Option<Frame> {
         }
         .emit(&mut headers, len as u16);
     }
-    Some(Frame::new(headers, body))
+    let link = packet.headers.as_slice().get(..link_len)?;
+    if let Some((addresses, kind)) = link.split_first_chunk::<12>() {
+        let (to, from) = addresses.split_at(6);
+        headers.prepend(link_len).copy_from_slice(&[from, to, kind].concat());
+    }
+    Some(Frame { link_len: packet.link_len, ..Frame::new(headers, body) })
 }
 
 fn quote(whole: &Bytes, most: usize) -> Payload {

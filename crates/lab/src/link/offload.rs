@@ -1,17 +1,18 @@
-//! The receiving NIC: checksums, and joining segments that follow each other.
+//! The receiving NIC: checksums, damage, and joining segments that follow each other.
 
 use super::packet::{Packet, copy, four_tuple};
 use bytes::BytesMut;
+use core::net::IpAddr;
 use neap_stack::device::{Received, RxChecksum};
-use neap_stack::frame::Frame;
+use neap_stack::frame::{Frame, Gso, GsoKind};
 use neap_stack::gso;
-use neap_stack::wire::Protocol;
-use neap_stack::wire::checksum::{self, Pseudo};
+use neap_stack::wire::checksum::{self, PartialChecksum, Pseudo};
 use neap_stack::wire::tcp::{self, CHECKSUM_AT};
+use neap_stack::wire::{Protocol, ipv4, ipv6};
 use neap_tcp::segment::Flags;
 use std::collections::VecDeque;
 
-/// Largest packet that is joined, IP header included.
+/// Largest IP packet that is joined, in bytes.
 const MAX_JOINED: usize = 65_535;
 
 /// Flags after which nothing is joined.
@@ -30,8 +31,9 @@ pub(super) struct ReceiveOffload {
 }
 
 /// Segments of one flow that follow each other.
-struct SegmentRun<'a> {
-    first: &'a Frame,
+pub(super) struct SegmentRun {
+    /// Where the IP header begins in the headers.
+    ip: usize,
     /// Where the TCP header begins in the headers.
     tcp: usize,
     /// Bytes of payload of each segment but the last.
@@ -60,12 +62,12 @@ impl ReceiveOffload {
             while !run.is_over() {
                 let mut ahead = rest.clone();
                 let Some(next) = ahead.next() else { break };
-                if next.flipped.is_some() || !run.take(&next.frame) {
+                if next.flipped.is_some() || !run.take(frame, &next.frame) {
                     break;
                 }
                 rest = ahead;
             }
-            out.push_back(run.finish(following.map(|packet| &packet.frame)));
+            out.push_back(run.received(frame, following.map(|packet| &packet.frame)));
         }
     }
 
@@ -75,17 +77,30 @@ impl ReceiveOffload {
             return Received { data: frame.to_bytes(), gso_size: 0, checksum: RxChecksum::Good };
         }
         let mut finished = copy(frame);
-        gso::finish_checksum(&mut finished);
-        let mut data = finished.to_bytes();
-        if let Some(bit) = flipped {
-            let mut bytes = BytesMut::from(data);
-            if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
-                *byte ^= 1 << (bit % 8);
-            }
-            data = bytes.freeze();
+        match flipped {
+            Some(bit) => damage(&mut finished, bit),
+            None => gso::finish_checksum(&mut finished),
         }
-        Received { data, gso_size: 0, checksum: RxChecksum::Unknown }
+        Received { data: finished.to_bytes(), gso_size: 0, checksum: RxChecksum::Unknown }
     }
+}
+
+/// Flips a bit, counted from the end of the link header, of a packet whose checksum was right
+/// before. Copies the payload.
+pub(super) fn damage(frame: &mut Frame, bit: u64) {
+    gso::finish_checksum(frame);
+    let at = usize::from(frame.link_len) + (bit / 8) as usize;
+    let header_len = frame.headers.len();
+    let mask = 1 << (bit % 8);
+    if let Some(byte) = frame.headers.as_mut_slice().get_mut(at) {
+        *byte ^= mask;
+        return;
+    }
+    let mut payload = BytesMut::from(&*frame.payload.chunks().concat());
+    if let Some(byte) = payload.get_mut(at - header_len) {
+        *byte ^= mask;
+    }
+    frame.payload = payload.freeze().into();
 }
 
 /// Whether the TCP checksum of a packet is right when the NIC has finished it; others have none.
@@ -107,20 +122,25 @@ fn sequence(headers: &[u8], tcp: usize) -> u32 {
     u32::from_be_bytes([headers[at], headers[at + 1], headers[at + 2], headers[at + 3]])
 }
 
-impl<'a> SegmentRun<'a> {
+impl SegmentRun {
     /// Begins with a TCP segment that has payload and may be followed.
-    fn begin(first: &'a Frame) -> Option<Self> {
+    pub(super) fn begin(first: &Frame) -> Option<Self> {
         let headers = first.headers.as_slice();
-        let tcp = match headers.first()? >> 4 {
-            4 if headers.get(9) == Some(&6) => 20,
-            6 if headers.get(6) == Some(&6) => 40,
-            _ => return None,
-        };
+        let ip = usize::from(first.link_len);
+        let packet = headers.get(ip..)?;
+        let tcp = ip
+            + match packet.first()? {
+                0x45 if packet.get(9) == Some(&Protocol::TCP.0) => ipv4::HEADER_LEN,
+                version if version >> 4 == 6 && packet.get(6) == Some(&Protocol::TCP.0) => {
+                    ipv6::HEADER_LEN
+                }
+                _ => return None,
+            };
         let size = first.payload.len() as usize;
         let flags = headers.get(tcp + FLAGS_AT)?;
         let begins = flags & !Flags::CWR.bits() == Flags::ACK.bits();
         (size > 0 && begins && headers.len() >= tcp + tcp::HEADER_LEN).then_some(Self {
-            first,
+            ip,
             tcp,
             size,
             count: 1,
@@ -129,27 +149,32 @@ impl<'a> SegmentRun<'a> {
         })
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether nothing may follow.
+    pub(super) fn is_over(&self) -> bool {
         self.last != 0 || self.payload_len < self.count * self.size
     }
 
-    /// Whether `next` continues this; then it is part of it.
-    fn take(&mut self, next: &Frame) -> bool {
-        let (first, own) = (self.first.headers.as_slice(), next.headers.as_slice());
-        let (tcp, len) = (self.tcp, next.payload.len() as usize);
+    fn is_v4(&self) -> bool {
+        self.tcp - self.ip == ipv4::HEADER_LEN
+    }
+
+    /// Whether `next` continues what `first` begins; then it is part of it.
+    pub(super) fn take(&mut self, first: &Frame, next: &Frame) -> bool {
+        let (first, own) = (first.headers.as_slice(), next.headers.as_slice());
+        let (ip, tcp, len) = (self.ip, self.tcp, next.payload.len() as usize);
         let fits = len > 0
             && len <= self.size
             && first.len() == own.len()
-            && first.len() + self.payload_len + len <= MAX_JOINED;
+            && first.len() - ip + self.payload_len + len <= MAX_JOINED;
         if !fits {
             return false;
         }
         // All but lengths, identification, checksums, sequence number and flags must agree.
         let same = |range: core::ops::Range<usize>| first[range.clone()] == own[range];
-        let is_same_ip = if tcp == 20 {
-            same(0..2) && same(6..10) && same(12..20)
+        let is_same_ip = if self.is_v4() {
+            same(0..ip + 2) && same(ip + 6..ip + 10) && same(ip + 12..tcp)
         } else {
-            same(0..4) && same(6..40)
+            same(0..ip + 4) && same(ip + 6..tcp)
         };
         let flags = own[tcp + FLAGS_AT];
         let follows = is_same_ip
@@ -167,28 +192,70 @@ impl<'a> SegmentRun<'a> {
         follows
     }
 
-    /// The whole; `rest` begins with its second segment.
-    fn finish(self, rest: impl Iterator<Item = &'a Frame>) -> Received {
-        let Self { first, tcp, size, count, payload_len, last } = self;
-        let header_len = first.headers.len();
-        let mut data = BytesMut::with_capacity(header_len + payload_len);
-        data.extend_from_slice(first.headers.as_slice());
-        data[tcp + FLAGS_AT] |= last;
-        if tcp == 20 {
-            let total = (header_len + payload_len) as u16;
-            data[2..4].copy_from_slice(&total.to_be_bytes());
-            data[10..12].fill(0);
-            let sum = checksum::of(&data[..20]);
-            data[10..12].copy_from_slice(&sum.to_be_bytes());
+    /// Writes lengths, flags and the checksum of IP of the whole into the headers of its first
+    /// segment.
+    fn write_headers(&self, headers: &mut [u8]) {
+        let (ip, tcp) = (self.ip, self.tcp);
+        headers[tcp + FLAGS_AT] |= self.last;
+        let from_tcp = headers.len() - tcp + self.payload_len;
+        if self.is_v4() {
+            let total = (from_tcp + ipv4::HEADER_LEN) as u16;
+            let header = &mut headers[ip..tcp];
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header[10..12].fill(0);
+            let sum = checksum::of(header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            let len = (header_len - tcp + payload_len) as u16;
-            data[4..6].copy_from_slice(&len.to_be_bytes());
+            headers[ip + 4..ip + 6].copy_from_slice(&(from_tcp as u16).to_be_bytes());
         }
-        let frames = core::iter::once(first).chain(rest).take(count);
+    }
+
+    /// The whole, as a host receives it; `rest` begins with its second segment.
+    fn received<'a>(self, first: &'a Frame, rest: impl Iterator<Item = &'a Frame>) -> Received {
+        let header_len = first.headers.len();
+        let mut data = BytesMut::with_capacity(header_len + self.payload_len);
+        data.extend_from_slice(first.headers.as_slice());
+        self.write_headers(&mut data);
+        let frames = core::iter::once(first).chain(rest).take(self.count);
         for chunk in frames.flat_map(|frame| frame.payload.chunks()) {
             data.extend_from_slice(chunk);
         }
-        let gso_size = if count == 1 { 0 } else { size as u16 };
+        let gso_size = if self.count == 1 { 0 } else { self.size as u16 };
         Received { data: data.freeze(), gso_size, checksum: RxChecksum::Good }
     }
+
+    /// Makes the first segment the head of a super-frame, to which the payload of all segments is
+    /// appended already. Its checksum is left to the device.
+    pub(super) fn finish(self, whole: &mut Frame) {
+        if self.count == 1 {
+            return;
+        }
+        let (ip, tcp) = (self.ip, self.tcp);
+        let kind = if self.is_v4() { GsoKind::Tcp4 } else { GsoKind::Tcp6 };
+        let headers = whole.headers.as_mut_slice();
+        self.write_headers(headers);
+        let len = (headers.len() - tcp + self.payload_len) as u32;
+        if let Some(pseudo) = pseudo(&headers[ip..], Protocol::TCP) {
+            let sum = pseudo.with_len(len).fold();
+            headers[tcp + CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+        }
+        let (start, offset) = (tcp as u16, CHECKSUM_AT as u16);
+        whole.checksum = Some(PartialChecksum { start, offset });
+        whole.gso = Some(Gso { size: self.size as u16, kind });
+    }
+}
+
+/// The pseudo-header of an IP packet for a transport protocol.
+pub(super) fn pseudo(packet: &[u8], protocol: Protocol) -> Option<Pseudo> {
+    let (from, to): (IpAddr, IpAddr) = match packet.first()? >> 4 {
+        4 => {
+            let at = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
+            (at(12)?, at(16)?)
+        }
+        _ => {
+            let at = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+            (at(8)?, at(24)?)
+        }
+    };
+    Pseudo::of(from, to, protocol)
 }

@@ -15,7 +15,7 @@ const ETHERNET_WIRE: u64 = 24;
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) frame: Frame,
-    /// The bit that the wire flipped.
+    /// The bit that the wire flipped, counted from the end of the link header.
     pub(super) flipped: Option<u64>,
 }
 
@@ -30,9 +30,14 @@ impl Packet {
     }
 }
 
+/// Bytes of a packet without the link header that it may have: of its IP packet.
+pub(super) fn network_len(frame: &Frame) -> usize {
+    frame.len() - usize::from(frame.link_len)
+}
+
 /// Bytes of a packet on the wire.
 pub(super) fn on_wire(frame: &Frame) -> u64 {
-    (frame.len() as u64 + ETHERNET_HEADER).max(ETHERNET_MIN) + ETHERNET_WIRE
+    (network_len(frame) as u64 + ETHERNET_HEADER).max(ETHERNET_MIN) + ETHERNET_WIRE
 }
 
 /// A second packet with the same bytes. It has no credit.

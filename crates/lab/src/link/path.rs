@@ -55,7 +55,7 @@ impl Path {
         back: Nanos,
         stats: &mut LinkStats,
     ) -> Option<(Instant, Box<Packet>)> {
-        let len = packet.frame.len();
+        let len = packet::network_len(&packet.frame);
         if let Some(mtu) = self.config.mtu.filter(|&mtu| len > usize::from(mtu)) {
             stats.too_big += 1;
             let frame = forward::too_big(&packet.frame, mtu)?;
@@ -84,7 +84,7 @@ impl Path {
             return;
         }
         let (path, rngs) = (&self.config, &mut self.rngs);
-        if rngs.marks.chance(path.congestion_marks) && forward::mark(&mut packet.frame) {
+        if rngs.marks.chance(path.congestion_marks) && packet.frame.set_ce() {
             stats.marked += 1;
         }
         let mut arrival = at + path.delay + rngs.jitter.time(path.jitter);
@@ -103,7 +103,8 @@ impl Path {
         }
         if self.rngs.corruption.chance(self.config.corruption) {
             stats.corrupted += 1;
-            packet.flipped = Some(self.rngs.corruption.below(packet.frame.len() as u64 * 8));
+            let bits = packet::network_len(&packet.frame) as u64 * 8;
+            packet.flipped = Some(self.rngs.corruption.below(bits));
         }
         insert(&mut self.arrivals, arrival, packet);
     }

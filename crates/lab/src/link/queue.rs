@@ -5,7 +5,6 @@
 //! queue holds its packets and wants one event per departure.
 
 use super::config::{Bottleneck, CoDel, Discipline, PathConfig, Policer, Red, Wifi};
-use super::forward;
 use super::packet::Packet;
 use super::service::{Follower, Serializer, Service, Unsent};
 use super::stats::LinkStats;
@@ -273,7 +272,7 @@ impl AtArrival {
             Discipline::DropTail | Discipline::CoDel(_) => (false, false),
         };
         if is_hit {
-            let is_marked = may_mark && forward::mark(&mut packet.frame);
+            let is_marked = may_mark && packet.frame.set_ce();
             stats.marked += u64::from(is_marked);
             let is_red = matches!(self.discipline, Discipline::Red(_));
             if !is_marked && is_red {
@@ -484,7 +483,7 @@ impl CoDelState {
 
     /// Marks the packet, or gives it up; whether it is still there.
     fn hit(&self, next: &mut Queued, stats: &mut LinkStats) -> bool {
-        let is_marked = self.config.ecn && forward::mark(&mut next.packet.frame);
+        let is_marked = self.config.ecn && next.packet.frame.set_ce();
         stats.marked += u64::from(is_marked);
         stats.early_drops += u64::from(!is_marked);
         is_marked

@@ -8,14 +8,14 @@ use neap_tcp::segment::{Ecn, Flags, Segment};
 use neap_tcp::seq::SeqNumber;
 use std::net::Ipv4Addr;
 
-const SIZE: u32 = 1000;
+pub(super) const SIZE: u32 = 1000;
 /// A segment of `SIZE` with IP, TCP and Ethernet, at 1000 Mbit/s.
 const ONE: Nanos = Nanos((SIZE as u64 + 40 + 14 + 24) * 8);
 const DELAY: Nanos = Nanos::from_micros(100);
-const START: Instant = Instant::from_nanos(1_000_000);
+pub(super) const START: Instant = Instant::from_nanos(1_000_000);
 
 /// A TCP frame of `segments` pieces that begins at `seq`.
-fn frame(seq: u32, segments: u32, flags: Flags) -> Frame {
+pub(super) fn frame(seq: u32, segments: u32, flags: Flags) -> Frame {
     let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let payload: Vec<u8> = (0..segments * SIZE).map(|i| (seq + i) as u8).collect();
     let segment = Segment {

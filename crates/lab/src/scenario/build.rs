@@ -2,6 +2,7 @@
 
 mod hostile;
 mod link;
+mod relay;
 mod session;
 
 use super::Extensions;

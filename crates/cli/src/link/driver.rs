@@ -1,0 +1,256 @@
+//! The loop that moves packets between two devices and a link of the lab, in real time.
+//!
+//! One thread reads what the devices received, puts it into the link, and releases what has come
+//! through when it is due. Between that it sleeps until a device has something or the next packet
+//! is due, or it spins. Packets that are due within a short time after the last release wait for
+//! the end of that time, so that they leave as one super-frame.
+
+use super::ends::End;
+use super::lateness::Lateness;
+use crate::perf::interrupt::Interrupt;
+use neap::device::{Completion, Frame, LinkMonitor, LinkState, RxQueue, TxQueue};
+use neap::time::{Instant, Nanos};
+use neap_lab::link::{Relay, RelayStats};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::thread::set_current_timer_slack;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+/// Frames that are read from a device before the other one has its turn.
+const READS: usize = 16;
+/// Frames that are released to a device before the devices are read again.
+const RELEASES: usize = 32;
+/// Frames that a device gets before it is told to send them, where that is a call of its own.
+const FLUSH: usize = 8;
+/// The longest sleep, after which the user's wish to stop is looked at. It usually ends a sleep.
+const LONGEST_SLEEP: Nanos = Nanos::from_millis(100);
+/// When a frame that a device had no room for is offered again.
+const RETRY: Nanos = Nanos::from_micros(100);
+
+/// How eagerly packets are released.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The thread never sleeps.
+    pub(super) spins: bool,
+    /// Shortest time between two releases.
+    pub(super) batch: Nanos,
+    /// What is later counts as late.
+    pub(super) late: Nanos,
+}
+
+/// The time of the monotonic clock.
+pub(super) fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
+/// The device of an end.
+struct Port {
+    name: String,
+    tx: Box<dyn TxQueue>,
+    rx: Box<dyn RxQueue>,
+    descriptor: Arc<OwnedFd>,
+    monitor: Option<Box<dyn LinkMonitor>>,
+    completion: Completion,
+    /// A frame that the device had no room for, with the times at which its packets were due.
+    refused: Option<(Frame, Vec<Instant>)>,
+    /// When the packets were due that the device got and has not been told to send.
+    unflushed: Vec<Instant>,
+    /// Of the packets that left by this device.
+    lateness: Lateness,
+}
+
+impl Port {
+    fn new(end: End, late: Nanos) -> io::Result<Self> {
+        let name = end.to_string();
+        let missing = || io::Error::other(format!("{name}: the device has no descriptor"));
+        let mut device = end.device;
+        let queue = device.queues.pop().ok_or_else(missing)?;
+        Ok(Self {
+            tx: queue.tx,
+            rx: queue.rx,
+            descriptor: queue.descriptor.ok_or_else(missing)?,
+            monitor: device.monitor,
+            completion: device.capabilities.completion,
+            refused: None,
+            unflushed: Vec::new(),
+            lateness: Lateness::new(late),
+            name,
+        })
+    }
+
+    fn flush(&mut self) {
+        if self.unflushed.is_empty() {
+            return;
+        }
+        self.tx.flush(now());
+        let left = now();
+        for due in self.unflushed.drain(..) {
+            self.lateness.record(left.since(due));
+        }
+    }
+
+    /// Gives the device a frame; whether it took it.
+    fn send(&mut self, frame: Frame, dues: &mut Vec<Instant>) -> bool {
+        if let Err(frame) = self.tx.submit(frame, now()) {
+            self.refused = Some((frame, core::mem::take(dues)));
+            return false;
+        }
+        self.unflushed.append(dues);
+        if self.completion == Completion::OnSubmit || self.unflushed.len() >= FLUSH {
+            self.flush();
+        }
+        true
+    }
+}
+
+/// Counters of one direction.
+#[derive(Clone, Debug)]
+pub(super) struct DirectionStats {
+    pub(super) relay: RelayStats,
+    /// Packets that the device lost before they could be read.
+    pub(super) rx_dropped: u64,
+    /// Frames that the other device refused for good.
+    pub(super) tx_errors: u64,
+    pub(super) lateness: Lateness,
+}
+
+/// The loop.
+pub(super) struct Driver {
+    ports: [Port; 2],
+    relay: Relay,
+    pace: Pace,
+    start: Instant,
+    last_release: Instant,
+    dues: Vec<Instant>,
+}
+
+impl Driver {
+    pub(super) fn new(relay: Relay, ends: [End; 2], pace: Pace) -> io::Result<Self> {
+        let [a, b] = ends.map(|end| Port::new(end, pace.late));
+        // By default the system adds up to 50 us to each sleep.
+        set_current_timer_slack(NonZeroU64::new(1))?;
+        let start = now();
+        let last_release = start - pace.batch;
+        Ok(Self { ports: [a?, b?], relay, pace, start, last_release, dues: Vec::new() })
+    }
+
+    /// Runs until the time has come or the user interrupts.
+    ///
+    /// # Errors
+    /// An interface went away.
+    pub(super) fn run(&mut self, until: Option<Instant>, interrupt: &Interrupt) -> io::Result<()> {
+        let until = until.unwrap_or(Instant::FAR_FUTURE);
+        while !interrupt.is_set() && now() < until {
+            let mut has_more = false;
+            for end in 0..self.ports.len() {
+                has_more |= self.receive(end);
+            }
+            self.relay.advance(now());
+            if self.next_release() <= now() {
+                for from in 0..self.ports.len() {
+                    has_more |= self.release(from);
+                }
+                self.last_release = now();
+            }
+            for port in &mut self.ports {
+                let _ = port.tx.reap(now());
+            }
+            if !has_more {
+                self.wait(until)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counters of the packets that came in at an end.
+    pub(super) fn stats(&self, end: usize) -> DirectionStats {
+        DirectionStats {
+            relay: self.relay.stats(end, now()),
+            rx_dropped: self.ports[end].rx.drops(),
+            tx_errors: self.ports[1 - end].tx.errors(),
+            lateness: self.ports[1 - end].lateness.clone(),
+        }
+    }
+
+    /// Time since the start.
+    pub(super) fn elapsed(&self) -> Nanos {
+        now().since(self.start)
+    }
+
+    /// When packets are released next.
+    fn next_release(&self) -> Instant {
+        self.relay.next_event().max(self.last_release + self.pace.batch)
+    }
+
+    /// Reads what a device received; whether it may have more.
+    fn receive(&mut self, end: usize) -> bool {
+        for _ in 0..READS {
+            let Some(received) = self.ports[end].rx.receive(now()) else { return false };
+            let arrival = now();
+            self.relay.enter(end, arrival, received);
+            if self.next_release() <= arrival {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Gives a device what has come through the link from the other end; whether there may be more.
+    fn release(&mut self, from: usize) -> bool {
+        let port = &mut self.ports[1 - from];
+        if let Some((frame, mut dues)) = port.refused.take()
+            && !port.send(frame, &mut dues)
+        {
+            return false;
+        }
+        let mut has_more = true;
+        for _ in 0..RELEASES {
+            has_more = match self.relay.leave(from, now(), &mut self.dues) {
+                Some(frame) => port.send(frame, &mut self.dues),
+                None => false,
+            };
+            if !has_more {
+                break;
+            }
+        }
+        port.flush();
+        has_more
+    }
+
+    /// Waits for a device, for the next packet that is due, or for `until`.
+    fn wait(&mut self, until: Instant) -> io::Result<()> {
+        if self.pace.spins {
+            core::hint::spin_loop();
+            return Ok(());
+        }
+        let begin = now();
+        let is_refused = self.ports.iter().any(|port| port.refused.is_some());
+        let retry = if is_refused { begin + RETRY } else { Instant::FAR_FUTURE };
+        let due = self.next_release().min(retry).min(until).min(begin + LONGEST_SLEEP);
+        if due <= begin {
+            return Ok(());
+        }
+        let time = due.since(begin);
+        let timeout = Timespec {
+            tv_sec: (time.0 / 1_000_000_000) as i64,
+            tv_nsec: (time.0 % 1_000_000_000) as i64,
+        };
+        let [a, b] = self.ports.each_ref().map(|port| PollFd::new(&port.descriptor, PollFlags::IN));
+        let mut descriptors = [a, b];
+        // A signal ends it too.
+        let has_any = poll(&mut descriptors, Some(&timeout)).is_ok_and(|count| count > 0);
+        let trouble = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        let failed = descriptors.each_ref().map(|one| has_any && one.revents().intersects(trouble));
+        for (port, _) in self.ports.iter_mut().zip(failed).filter(|(_, failed)| *failed) {
+            let state = port.monitor.as_mut().map(|monitor| monitor.look().state);
+            if state == Some(LinkState::Gone) {
+                return Err(io::Error::other(format!("{} has gone away", port.name)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,308 @@
+//! Network namespaces as hosts, and the link between two of them.
+
+use std::any::type_name;
+use std::env;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+/// The longest that a test may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Tells a test that it is in its namespace.
+const INSIDE: &str = "NEAP_TEST_NAMESPACE";
+
+/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
+}
+
+/// Runs the calling test in a process of its own, in a network namespace that ends with it: the
+/// test binary starts itself again for that. `test` must be written in the test function itself,
+/// whose name is taken from it.
+pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
+    if env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
+        let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun && \
+                     unshare -n true";
+        let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
+        output.is_ok_and(|output| output.status.success())
+    }) else {
+        return skip("no right to make a network namespace with a TUN interface in it");
+    };
+    let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
+    let name = path.split("::{{closure}}").next().unwrap_or_default();
+    let mut child = Command::new("unshare")
+        .arg(flags)
+        .arg(env::current_exe().expect("the test knows its binary"))
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("unshare runs");
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (ended, end) = std::sync::mpsc::channel();
+    let out = thread::spawn(move || {
+        let text = read_all(stdout.expect("a pipe"));
+        let _ = ended.send(());
+        text
+    });
+    let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
+    let hangs = end.recv_timeout(PATIENCE).is_err();
+    if hangs {
+        child.kill().expect("a child can be killed");
+    }
+    let status = child.wait().expect("a child can be waited for");
+    let (out, err) = (out.join().expect("read"), err.join().expect("read"));
+    let passed = status.success() && out.contains("1 passed");
+    assert!(passed, "{name} {}: {status}\n{out}{err}", if hangs { "hangs" } else { "failed" });
+    for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
+        skip(line);
+    }
+}
+
+fn read_all(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Runs a command line in the namespace of this thread; it must succeed. Returns what it printed.
+pub(crate) fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().expect("a program")).args(words).output().expect(line);
+    let Output { status, stdout, stderr } = output;
+    let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(status.success(), "{line}: {stdout}{stderr}");
+    stdout
+}
+
+/// A host: a network namespace that lives as long as a process in it.
+pub(crate) struct Host(Child);
+
+impl Host {
+    /// `ipv6` is off where kernels must send nothing by themselves.
+    pub(crate) fn new(ipv6: bool) -> Self {
+        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+        // The shell speaks when it is there.
+        let mut child = Command::new("unshare")
+            .args(["-n", "sh", "-c", "echo; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare runs");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let host = Self(child);
+        let theirs = std::fs::read_link(host.path()).expect("a namespace");
+        assert_ne!(own, theirs);
+        if !ipv6 {
+            let of = "net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1";
+            host.inside(|| run(&format!("sysctl -qw {of}")));
+        }
+        host
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.pid())
+    }
+
+    /// Runs `what` on this host: its sockets, and the programs that it starts, stay there.
+    pub(crate) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        let path = self.path();
+        thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                let file = rustix::fs::open(path, flags, Mode::empty()).expect("the namespace");
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("the namespace lets us in");
+                what()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running `neap link`.
+pub(crate) struct Link(Option<Child>, Option<BufReader<ChildStderr>>);
+
+impl Link {
+    /// Starts it and waits until both ends are joined.
+    pub(crate) fn start(arguments: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_neap"))
+            .args(["link", "--json"])
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("neap starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        stderr.read_line(&mut line).expect("a line");
+        assert!(line.contains("are joined"), "{arguments}: {line}");
+        Self(Some(child), Some(stderr))
+    }
+
+    /// Ends it by a signal; returns what it counted.
+    pub(crate) fn end(mut self) -> Counts {
+        let child = self.0.take().expect("not ended yet");
+        run(&format!("kill -INT {}", child.id()));
+        let output = child.wait_with_output().expect("the output");
+        let errors = read_all(self.1.take().expect("not read yet"));
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let counts = Counts(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")));
+        counts.check();
+        counts
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a link counted.
+#[derive(Debug)]
+pub(crate) struct Counts(Value);
+
+impl Counts {
+    /// A counter of the direction that begins at an end.
+    pub(crate) fn of(&self, end: usize, name: &str) -> u64 {
+        self.0["directions"][end][name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.0))
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.0["seconds"].as_f64().expect("a number")
+    }
+
+    /// Each packet is counted where it ended.
+    fn check(&self) {
+        for end in [0, 1] {
+            let sum = |names: &[&str]| names.iter().map(|name| self.of(end, name)).sum::<u64>();
+            let come = sum(&["packets_in", "duplicated", "answered"]);
+            let gone = sum(&[
+                "packets_out",
+                "lost",
+                "dropped_by_queue",
+                "dropped_by_aqm",
+                "policed",
+                "too_big",
+                "overflow",
+                "in_flight",
+            ]);
+            assert_eq!(come, gone, "{}", self.0);
+            assert_eq!(sum(&["unreadable", "rx_dropped"]), 0, "{}", self.0);
+            let late = &self.0["directions"][end]["lateness"];
+            assert!(late["packets"].as_u64() <= Some(self.of(end, "packets_out")), "{}", self.0);
+        }
+    }
+}
+
+/// Two hosts and the link between them.
+pub(crate) struct Network {
+    pub(crate) a: Host,
+    pub(crate) b: Host,
+    /// The host of the link, if it has interfaces of its own.
+    _middle: Option<Host>,
+    pub(crate) link: Option<Link>,
+}
+
+/// Addresses of the two hosts.
+pub(crate) const A: [&str; 2] = ["10.1.0.1", "fd00:1::1"];
+pub(crate) const B: [&str; 2] = ["10.1.0.2", "fd00:1::2"];
+
+impl Network {
+    /// Hosts at TUNs.
+    pub(crate) fn tuns(words: &str) -> Self {
+        Self::at_tuns(words, true)
+    }
+
+    /// Hosts at TUNs without IPv6, so that nothing is sent that the test does not send.
+    pub(crate) fn quiet_tuns(words: &str) -> Self {
+        Self::at_tuns(words, false)
+    }
+
+    fn at_tuns(words: &str, ipv6: bool) -> Self {
+        let (a, b) = (Host::new(ipv6), Host::new(ipv6));
+        let address = |which: &str, addresses: [&str; 2]| {
+            let v6 = format!("--address-{which} {}/64", addresses[1]);
+            format!("--address-{which} {}/24 {}", addresses[0], if ipv6 { &v6 } else { "" })
+        };
+        let arguments = format!(
+            "tun0@{} tun0@{} {words} {} {}",
+            a.pid(),
+            b.pid(),
+            address("a", A),
+            address("b", B)
+        );
+        let link = Some(Link::start(&arguments));
+        Self { a, b, _middle: None, link }
+    }
+
+    /// Hosts at veth pairs, whose other ends are on a third host, where the link joins them. The
+    /// first host has no address if `has_kernel` is false.
+    pub(crate) fn veths(words: &str, has_kernel: bool) -> Self {
+        let (a, b, middle) = (Host::new(true), Host::new(true), Host::new(false));
+        for (host, own, peer, addresses) in [(&a, "a0", "la", A), (&b, "b0", "lb", B)] {
+            host.inside(|| {
+                run(&format!(
+                    "ip link add {own} type veth peer name {peer} netns {}",
+                    middle.pid()
+                ));
+                if has_kernel || own == "b0" {
+                    run(&format!("ip address add {}/24 dev {own}", addresses[0]));
+                    run(&format!("ip address add {}/64 dev {own} nodad", addresses[1]));
+                }
+                run(&format!("ip link set {own} up"));
+            });
+            middle.inside(|| run(&format!("ip link set {peer} up")));
+        }
+        let (at, ends) = (middle.pid(), ["la", "lb"]);
+        let link = Link::start(&format!("{}@{at} packet:{}@{at} {words}", ends[0], ends[1]));
+        Self { a, b, _middle: Some(middle), link: Some(link) }
+    }
+
+    /// Ends the link; returns what it counted.
+    pub(crate) fn end(&mut self) -> Counts {
+        self.link.take().expect("not ended yet").end()
+    }
+}
+
+/// Waits for something that nobody tells of.
+pub(crate) fn eventually<T>(what: impl Fn() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = what() {
+            return found;
+        }
+        assert!(begin.elapsed() < PATIENCE / 2, "it never comes");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
