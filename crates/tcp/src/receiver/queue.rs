@@ -24,6 +24,8 @@ pub(super) struct ByteQueue {
     /// Bytes behind the last slice, in a page with room for more.
     tail: BytesMut,
     len: u32,
+    /// A slice may lie in the buffer that it arrived in.
+    has_kept: bool,
 }
 
 impl ByteQueue {
@@ -67,8 +69,23 @@ impl ByteQueue {
                 self.seal();
                 self.len += chunk.len() as u32;
                 self.slices.push_back(chunk);
+                self.has_kept = true;
             }
         }
+    }
+
+    /// Copies the slices that were kept behind each other, so that they hold no buffer but the
+    /// queue's own (`tcp_collapse`). Returns the slices saved. A slice is copied so at most once.
+    pub(super) fn collapse(&mut self) -> u32 {
+        if !self.has_kept {
+            return 0;
+        }
+        let before = self.slices();
+        let former = core::mem::take(self);
+        for chunk in former.chunks() {
+            self.copy(chunk);
+        }
+        before.saturating_sub(self.slices()) as u32
     }
 
     fn copy(&mut self, mut bytes: &[u8]) {
@@ -105,6 +122,7 @@ impl ByteQueue {
         }
         self.seal();
         self.len += other.len;
+        self.has_kept |= other.has_kept;
         self.slices.append(&mut other.slices);
         self.tail = other.tail;
     }
@@ -113,6 +131,7 @@ impl ByteQueue {
     pub(super) fn prepend(&mut self, mut other: Self) {
         other.seal();
         self.len += other.len;
+        self.has_kept |= other.has_kept;
         while let Some(slice) = other.slices.pop_back() {
             self.slices.push_front(slice);
         }
@@ -229,6 +248,27 @@ mod tests {
         assert_ne!(copied.as_ptr(), small_at);
         assert_eq!(copied.len(), 20);
         assert!(queue.take_slice().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn collapsing_leaves_the_buffers_of_others_and_keeps_the_bytes() {
+        let mut queue = ByteQueue::default();
+        let mut expected = Vec::new();
+        for i in 0..10_u8 {
+            let data = vec![i; COPY_BREAK + 1 + usize::from(i)];
+            expected.extend_from_slice(&data);
+            queue.push(&mut Payload::from(Bytes::from(data)), COPY_BREAK);
+            queue.push(&mut payload(3, i), COPY_BREAK);
+            expected.extend_from_slice(&[i; 3]);
+        }
+        let (before, charge) = (queue.slices() as u32, queue.charge());
+        let saved = queue.collapse();
+        assert!(saved > before / 2, "{saved} of {before}");
+        assert_eq!(queue.charge(), charge - saved * OVERHEAD);
+        assert_eq!(queue.collapse(), 0);
+        let mut out = vec![0; expected.len() + 1];
+        assert_eq!(queue.read(&mut out), expected.len());
+        assert_eq!(out[..expected.len()], expected);
     }
 
     #[test]
