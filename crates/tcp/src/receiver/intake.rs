@@ -138,6 +138,7 @@ impl Receiver {
             let copy_break = if has_room { COPY_BREAK } else { usize::MAX };
             let (had_holes, end) = (self.has_holes(), at + u64::from(payload.len()));
             self.append(at, payload, copy_break);
+            self.queue.date_kept(now);
             if size.len > 0 {
                 self.on_data(now, segment.ecn, size, estimates);
             }

@@ -38,6 +38,9 @@ use window::{Queued, ReceiveWindow};
 
 /// Memory of an idle connection's empty queue is kept this long for the next segment.
 const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
+/// Data that was not read for so long is copied out of the buffers of the device. One byte in use
+/// keeps such a buffer, which is larger than what the connection is charged for.
+const LONGEST_KEPT: Nanos = Nanos::from_secs(1);
 /// Results of the handshake that the receiving half needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -500,10 +503,13 @@ impl Receiver {
 
     /// Returns when to call [`on_deadline`](Self::on_deadline), or [`Instant::FAR_FUTURE`].
     ///
-    /// The deadline is that of a delayed ACK, or of idle memory to give back.
+    /// The deadline is that of a delayed ACK, or of memory to give back.
     pub fn deadline(&self) -> Instant {
+        let last = self.ack.last_data();
         let idle = if self.queue.is_empty() && self.queue.holds_heap() {
-            self.ack.last_data() + IDLE_RELEASE
+            last + IDLE_RELEASE
+        } else if self.queue.has_kept() {
+            last + LONGEST_KEPT - self.queue.kept_for(last).min(LONGEST_KEPT)
         } else {
             Instant::FAR_FUTURE
         };
@@ -514,6 +520,11 @@ impl Receiver {
     pub fn on_deadline(&mut self, now: Instant, estimates: Estimates) {
         if self.ack.on_deadline(now, estimates.rto) {
             self.counters.add(Counter::DelayedACKs, 1);
+        }
+        if self.queue.has_kept() && self.queue.kept_for(now) >= LONGEST_KEPT {
+            let collapsed = self.queue.collapse();
+            self.counters.add(Counter::RcvCollapsed, collapsed.into());
+            self.settle_memory(now);
         }
         if self.queue.is_empty() && now.since(self.ack.last_data()) >= IDLE_RELEASE {
             self.queue.release();
@@ -574,6 +585,7 @@ impl Receiver {
         if copied == 0 {
             return;
         }
+        self.queue.date_kept(now);
         self.settle_memory(now);
         let queued = Queued {
             nxt: self.nxt - u32::from(self.is_finished()),

@@ -2,6 +2,7 @@
 //! ones are copied.
 
 use crate::segment::Payload;
+use crate::time::{Instant, Nanos};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 
@@ -24,9 +25,13 @@ pub(super) struct ByteQueue {
     /// Bytes behind the last slice, in a page with room for more.
     tail: BytesMut,
     len: u32,
-    /// A slice may lie in the buffer that it arrived in.
-    has_kept: bool,
+    /// Since when slices lie in the buffers that they arrived in.
+    kept: Kept,
 }
+
+/// Time since which slices are kept, in milliseconds; 0 if there are none, 1 if nobody said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept(u32);
 
 impl ByteQueue {
     /// Bytes queued.
@@ -69,15 +74,39 @@ impl ByteQueue {
                 self.seal();
                 self.len += chunk.len() as u32;
                 self.slices.push_back(chunk);
-                self.has_kept = true;
+                self.kept.0 = self.kept.0.max(1);
             }
         }
+    }
+
+    /// Says that slices which were kept since the last call came at `now`, and that nothing is kept
+    /// if nothing is queued.
+    pub(super) fn date_kept(&mut self, now: Instant) {
+        match self.kept {
+            _ if self.is_empty() => self.kept = Kept::default(),
+            Kept(1) => self.kept = Kept((now.as_millis() as u32).max(2)),
+            _ => {}
+        }
+    }
+
+    /// How long slices were kept at `now`, which is within 49 days of their arrival; zero if there
+    /// are none.
+    pub(super) fn kept_for(&self, now: Instant) -> Nanos {
+        match self.kept {
+            Kept(0 | 1) => Nanos::ZERO,
+            Kept(since) => Nanos::from_millis((now.as_millis() as u32).wrapping_sub(since).into()),
+        }
+    }
+
+    /// Whether slices are kept whose time of arrival was said.
+    pub(super) fn has_kept(&self) -> bool {
+        self.kept.0 > 1
     }
 
     /// Copies the slices that were kept behind each other, so that they hold no buffer but the
     /// queue's own (`tcp_collapse`). Returns the slices saved. A slice is copied so at most once.
     pub(super) fn collapse(&mut self) -> u32 {
-        if !self.has_kept {
+        if self.kept == Kept::default() {
             return 0;
         }
         let before = self.slices();
@@ -122,7 +151,7 @@ impl ByteQueue {
         }
         self.seal();
         self.len += other.len;
-        self.has_kept |= other.has_kept;
+        self.kept.0 = self.kept.0.max(other.kept.0.min(1));
         self.slices.append(&mut other.slices);
         self.tail = other.tail;
     }
@@ -131,7 +160,7 @@ impl ByteQueue {
     pub(super) fn prepend(&mut self, mut other: Self) {
         other.seal();
         self.len += other.len;
-        self.has_kept |= other.has_kept;
+        self.kept.0 = self.kept.0.max(other.kept.0.min(1));
         while let Some(slice) = other.slices.pop_back() {
             self.slices.push_front(slice);
         }

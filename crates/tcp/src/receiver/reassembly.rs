@@ -5,8 +5,6 @@ use crate::segment::Payload;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// Slices of out-of-order data up to this size are copied: they may stay for long.
-const COPY_BREAK_OFO: usize = 4 * COPY_BREAK;
 /// What one ACK can report.
 const RECENT: usize = 4;
 /// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK
@@ -130,7 +128,8 @@ impl Reassembly {
         self.bytes += part.len();
         let range = self.ranges.entry(key).or_default();
         self.charge -= range.charge();
-        range.push(part, COPY_BREAK_OFO);
+        // It may stay for long, so it keeps no buffer of the device.
+        range.push(part, usize::MAX);
         self.charge += range.charge();
     }
 
