@@ -71,6 +71,24 @@ pub struct Usage {
     /// Most rounds of turns that began while one connection waited for its own. In each round every
     /// connection that waits may send.
     pub longest_wait: u32,
+    /// Memory of all TCP connections for what they have received and not given to their readers,
+    /// and for what they have to send, in pages of 4 KiB. `net.ipv4.tcp_mem` bounds it.
+    pub memory_pages: u64,
+    /// That memory has come above the second bound of `tcp_mem`, and has not been at the first one
+    /// since.
+    pub is_under_pressure: bool,
+}
+
+impl core::fmt::Display for Usage {
+    /// Prints the lines of `/proc/net/sockstat` for TCP, and the number of UDP sockets.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let SocketCounts { connections, listeners, time_wait, orphans, waiting, .. } = self.tcp;
+        let (inuse, mem) = (connections + listeners, self.memory_pages);
+        writeln!(f, "sockets: used {}", inuse.saturating_sub(waiting) + self.udp)?;
+        // Connections are in the tables from their first segment on.
+        writeln!(f, "TCP: inuse {inuse} orphan {orphans} tw {time_wait} alloc {inuse} mem {mem}")?;
+        write!(f, "UDP: inuse {}", self.udp)
+    }
 }
 
 impl Stack {
@@ -335,6 +353,8 @@ impl Stack {
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
             longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),
+            memory_pages: self.host.memory_pages(),
+            is_under_pressure: self.host.memory().is_under_pressure(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
 
 mod common;
+#[path = "stack/memory.rs"]
+mod memory;
 #[path = "stack/network.rs"]
 mod network;
 #[path = "stack/receiving.rs"]

@@ -142,8 +142,37 @@ const ROWS: &[Row] = &[
             // The peer never closes.
             drop(client);
             world.run(Nanos::from_secs(20));
+            let waiting = world.a.usage().tcp.time_wait as u64;
             drop(server);
-            world.a.usage().tcp.connections as u64
+            waiting
+        },
+        expected: (1, 0),
+    },
+    Row {
+        name: "net.ipv4.tcp_max_orphans",
+        value: "2",
+        observe: |world, set| {
+            let _listener = listen(world, 80);
+            let clients: Vec<_> = (0..5).map(|_| connect(world, 80)).collect();
+            world.run(Nanos::from_millis(10));
+            set(world);
+            cut(&world.ab);
+            drop(clients);
+            world.run(Nanos::from_millis(10));
+            world.a.usage().tcp.orphans as u64
+        },
+        expected: (5, 2),
+    },
+    Row {
+        name: "net.ipv4.tcp_mem",
+        value: "1 2 3",
+        observe: |world, set| {
+            let (client, server) = open(world);
+            set(world);
+            while client.write(world.now, &[1; 10_000]).is_ok() {
+                world.run(Nanos::from_millis(1));
+            }
+            u64::from(server.unread(world.now) > 20_000)
         },
         expected: (1, 0),
     },

@@ -19,6 +19,18 @@ pub struct BufferSizes {
     pub max: u32,
 }
 
+/// Bounds of the memory of all connections together, in pages of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPages {
+    /// Within it buffers grow freely, and an existing pressure ends.
+    pub low: u32,
+    /// Above it pressure begins: buffers do not grow, and a connection that has more than its share
+    /// takes nothing.
+    pub pressure: u32,
+    /// Above it no connection takes anything.
+    pub high: u32,
+}
+
 /// The ports that the stack chooses from, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
@@ -159,7 +171,7 @@ pub struct Config {
     /// `net.ipv4.tcp_retries2`: timeouts after which an established connection is given up.
     pub tcp_retries2: u32,
     /// `net.ipv4.tcp_orphan_retries`: timeouts after which a connection that the application has
-    /// closed is given up; 0 means 8.
+    /// closed is given up; 0 means 8, or none if timeouts are as long as they get.
     pub tcp_orphan_retries: u32,
     /// `net.ipv4.tcp_fin_timeout`: seconds that a closed connection stays in FIN-WAIT-2.
     pub tcp_fin_timeout: u32,
@@ -233,6 +245,12 @@ pub struct Config {
     pub ip_default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
     pub ip_local_port_range: PortRange,
+    /// `net.ipv4.tcp_mem`: memory of all connections together. The default is what Linux computes
+    /// for a machine with 8 GiB: 384, 512 and 768 MiB.
+    pub tcp_mem: MemoryPages,
+    /// `net.ipv4.tcp_max_orphans`: connections that no application has any more and whose end the
+    /// peer has not acknowledged; more are reset.
+    pub tcp_max_orphans: u32,
     /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
     pub tcp_max_tw_buckets: u32,
     /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
@@ -326,6 +344,8 @@ impl Default for Config {
             tso_max_usecs: 300,
             ip_default_ttl: 64,
             ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
+            tcp_mem: MemoryPages { low: 98_304, pressure: 131_072, high: 196_608 },
+            tcp_max_orphans: 262_144,
             tcp_max_tw_buckets: 262_144,
             ipfrag_high_thresh: 4 << 20,
             ipfrag_time: 30,

@@ -1,7 +1,9 @@
 //! Counters of TCP events, by the names that `nstat` prints.
 
 use crate::lateness::Lateness;
+use crate::memory::{HostMemory, ShardMemory};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
@@ -111,7 +113,8 @@ counters! {
     AbortOnData = "TcpExtTCPAbortOnData",
     /// Connections reset because of unread data or linger 0 at close.
     AbortOnClose = "TcpExtTCPAbortOnClose",
-    /// Connections aborted because memory ran out.
+    /// Connections without an application that were reset because there were too many, or because
+    /// memory ran out.
     AbortOnMemory = "TcpExtTCPAbortOnMemory",
     /// Segments refused by PAWS on an established connection.
     PAWSEstab = "TcpExtPAWSEstab",
@@ -133,13 +136,24 @@ counters! {
     ListenDrops = "TcpExtListenDrops",
     /// Connections that ended in TIME_WAIT.
     TimeWaited = "TcpExtTW",
+    /// Times that the memory of all connections came above the second bound of `tcp_mem`.
+    MemoryPressures = "TcpExtTCPMemoryPressures",
+    /// Milliseconds that the host was under pressure, counted when the pressure ends.
+    MemoryPressuresChrono = "TcpExtTCPMemoryPressuresChrono",
+    /// Segments that found the receive buffer full, or the memory of the host used up, so that data
+    /// was collapsed or pruned.
+    PruneCalled = "TcpExtPruneCalled",
+    /// Segments that found no room even so.
+    RcvPruned = "TcpExtRcvPruned",
+    /// Slices of received data that were copied together to save memory.
+    RcvCollapsed = "TcpExtTCPRcvCollapsed",
     /// Segments queued out of order.
     OFOQueue = "TcpExtTCPOFOQueue",
     /// Segments dropped because the out-of-order queue was full.
     OFODrop = "TcpExtTCPOFODrop",
-    /// Out-of-order bytes given up to make room for in-order data.
+    /// Times that out-of-order data was given up to save memory.
     OfoPruned = "TcpExtOfoPruned",
-    /// Segments dropped beyond the receive buffer.
+    /// Segments in order that were dropped since the memory of the host was used up.
     RcvQDrop = "TcpExtTCPRcvQDrop",
     /// Segments dropped because they lay outside the window.
     OutOfWindow = "TcpExtTCPOutOfWindow",
@@ -191,16 +205,24 @@ pub struct Counters {
     values: [AtomicU64; Counter::ALL.len()],
     /// Lateness of frames that a connection held until they were due.
     pub lateness: Lateness,
+    /// Memory that the connections have taken.
+    pub memory: ShardMemory,
 }
 
 impl Default for Counters {
+    /// Returns counters of a host whose memory has no bounds.
     fn default() -> Self {
-        let values = core::array::from_fn(|_| AtomicU64::new(0));
-        Self { values, lateness: Lateness::default() }
+        Self::of_host(Arc::default())
     }
 }
 
 impl Counters {
+    /// Returns the counters of a shard of the host that has this memory.
+    pub fn of_host(memory: Arc<HostMemory>) -> Self {
+        let values = core::array::from_fn(|_| AtomicU64::new(0));
+        Self { values, lateness: Lateness::default(), memory: ShardMemory::new(memory) }
+    }
+
     /// Adds `n` to a counter.
     pub fn add(&self, counter: Counter, n: u64) {
         self.values[counter as usize].fetch_add(n, Relaxed);

@@ -15,7 +15,7 @@
 //! is due when. [`transmit`]: how large a frame is, how much may be below, when it departs.
 //!
 //! Before a connection there is a [`Request`](handshake::Request) or a SYN cookie, after it a
-//! [`TimeWait`](time_wait::TimeWait); both are small. [`config`] has every setting by the name of
+//! [`TimeWait`](time_wait::TimeWait) or an [`Orphan`](orphan::Orphan); all are small. [`config`] has every setting by the name of
 //! its sysctl, [`options`] those of a socket, [`info`] and [`counters`] the figures.
 //!
 //! Nothing here reads a clock, takes a lock, starts a thread or knows how a segment is encoded. A
@@ -37,7 +37,9 @@ pub mod handshake;
 pub mod info;
 pub mod isn;
 pub mod lateness;
+pub mod memory;
 pub mod options;
+pub mod orphan;
 pub mod profile;
 pub mod receiver;
 pub mod segment;

@@ -47,6 +47,8 @@ pub(crate) enum Transition {
     FinArrived,
     /// A reset, an abort or a timeout ended the connection.
     Abort,
+    /// The host keeps what remains of the connection by itself.
+    HandedOver,
 }
 
 impl State {
@@ -58,7 +60,7 @@ impl State {
     pub(crate) const fn after(self, transition: Transition) -> Self {
         use Transition as T;
         match (self, transition) {
-            (_, T::Abort) => Self::Closed,
+            (_, T::Abort | T::HandedOver) => Self::Closed,
             (Self::SynSent, T::SynAckArrived) | (Self::SynReceived, T::SynAcked) => {
                 Self::Established
             }

@@ -2,7 +2,7 @@
 //! with what a change acts on.
 
 use crate::config::{
-    BufferSizes, Config, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer,
+    BufferSizes, Config, HyStartRule, MemoryPages, PortRange, SmallQueueRule, TsoBonus, TsoDefer,
 };
 use core::fmt;
 use core::str::FromStr;
@@ -99,6 +99,9 @@ macro_rules! expected {
     (sizes) => {
         "three sizes in bytes, min default max, each from 1 to 2147483647"
     };
+    (pages) => {
+        "three numbers of pages, low pressure high, each from 1 to 2147483647 and in this order"
+    };
     (bonus) => {
         "off, linux or bounded"
     };
@@ -189,12 +192,16 @@ sysctls! {
         "Silence before the first keepalive probe. A timer that runs already ends first.";
     "net.ipv4.tcp_limit_output_bytes" tcp_limit_output_bytes: int 0..2147483647, "bytes", OpenConnections,
         "The most that one connection has below TCP.";
+    "net.ipv4.tcp_max_orphans" tcp_max_orphans: int 0..2147483647, "connections", Host,
+        "Connections without an application whose end nobody has acknowledged. More are reset.";
     "net.ipv4.tcp_max_reordering" tcp_max_reordering: int 1..2147483647, "segments", OpenConnections,
         "The largest degree of reordering that a connection learns.";
     "net.ipv4.tcp_max_syn_backlog" tcp_max_syn_backlog: int 0..2147483647, "connections", OpenListeners,
         "Half-open connections of one listener.";
     "net.ipv4.tcp_max_tw_buckets" tcp_max_tw_buckets: int 0..2147483647, "connections", Host,
         "Connections in TIME-WAIT. Beyond it the oldest gives way; 0 keeps none.";
+    "net.ipv4.tcp_mem" tcp_mem: pages, "pages of 4096 bytes", Host,
+        "Memory of all connections: where pressure ends, where it begins, the most.";
     "net.ipv4.tcp_min_snd_mss" tcp_min_snd_mss: int 48..65535, "bytes", NewConnections,
         "The least MSS that is believed of a peer.";
     "net.ipv4.tcp_min_tso_segs" tcp_min_tso_segs: int 1..255, "segments", OpenConnections,
@@ -287,7 +294,10 @@ sysctls! {
 
 /// From text; `None` if it is not what is expected.
 mod parse {
-    use super::{BufferSizes, FromStr, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer};
+    use super::{
+        BufferSizes, FromStr, HyStartRule, MemoryPages, PortRange, SmallQueueRule, TsoBonus,
+        TsoDefer,
+    };
 
     pub(super) fn int<T: TryFrom<u32>>(text: &str, low: u32, high: u32) -> Option<T> {
         let value = u32::from_str(text).ok().filter(|value| (low..=high).contains(value))?;
@@ -303,6 +313,11 @@ mod parse {
         let mut next = || values.next().flatten();
         let sizes = BufferSizes { min: next()?, default: next()?, max: next()? };
         values.next().is_none().then_some(sizes)
+    }
+
+    pub(super) fn pages(text: &str) -> Option<MemoryPages> {
+        let BufferSizes { min: low, default: pressure, max: high } = sizes(text)?;
+        (low <= pressure && pressure <= high).then_some(MemoryPages { low, pressure, high })
     }
 
     pub(super) fn bonus(text: &str) -> Option<TsoBonus> {
@@ -354,7 +369,9 @@ mod parse {
 
 /// To text, in the form that is parsed.
 mod show {
-    use super::{BufferSizes, HyStartRule, PortRange, SmallQueueRule, TsoBonus, TsoDefer};
+    use super::{
+        BufferSizes, HyStartRule, MemoryPages, PortRange, SmallQueueRule, TsoBonus, TsoDefer,
+    };
 
     pub(super) fn int(value: &impl ToString) -> String {
         value.to_string()
@@ -367,6 +384,11 @@ mod show {
     /// Separated by tabs, as `/proc/sys` shows them.
     pub(super) fn sizes(BufferSizes { min, default, max }: &BufferSizes) -> String {
         format!("{min}\t{default}\t{max}")
+    }
+
+    /// Separated by tabs, as `/proc/sys` shows them.
+    pub(super) fn pages(MemoryPages { low, pressure, high }: &MemoryPages) -> String {
+        format!("{low}\t{pressure}\t{high}")
     }
 
     pub(super) fn bonus(value: &TsoBonus) -> String {

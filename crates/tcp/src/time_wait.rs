@@ -1,10 +1,11 @@
-//! TIME-WAIT: what is left of a connection that both ends have closed.
+//! TIME-WAIT: what is left of a connection that both ends have closed. And FIN-WAIT-2 without an
+//! application: the peer has not closed yet.
 //!
 //! Sources: RFC 9293 section 3.10.7.4, RFC 1122 section 4.2.2.13, RFC 6191; Linux's
 //! `tcp_timewait_state_process`.
 
-use crate::handshake::{is_paws_reject, timestamp};
-use crate::segment::{Flags, Options, Segment, Timestamps};
+use crate::handshake::is_paws_reject;
+use crate::segment::{Flags, Segment};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
 
@@ -28,47 +29,61 @@ pub enum TimeWaitVerdict {
     },
     /// Forget the connection: the peer has reset it (as Linux with `tcp_rfc1337` off).
     Remove,
+    /// Forget the connection and send this reset: data came in FIN-WAIT-2, and nobody will read it.
+    Reset(Segment),
 }
 
-/// Connection in TIME-WAIT. It takes at most 64 bytes, and O(1) per segment.
+/// Where both ends of a connection are, and what their segments carry.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The next number that is expected of the peer.
+    pub rcv_nxt: SeqNumber,
+    /// The number behind all that this end has sent, its FIN included.
+    pub snd_nxt: SeqNumber,
+    /// The window field that this end sent last, as on the wire.
+    pub rcv_wnd: u16,
+    /// The shift of that field.
+    pub rcv_wscale: u8,
+    /// The timestamp to echo; `None` without timestamps.
+    pub ts_recent: Option<u32>,
+    /// Offset of this end's timestamps.
+    pub ts_offset: u32,
+    /// `net.ipv4.tcp_invalid_ratelimit`, in milliseconds.
+    pub ratelimit_ms: u32,
+    /// No answer leaves before this.
+    pub quiet_until: Instant,
+}
+
+/// Connection in TIME-WAIT, or in FIN-WAIT-2 without an application. It takes at most 64 bytes, and
+/// O(1) per segment.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWait {
-    rcv_nxt: SeqNumber,
-    snd_nxt: SeqNumber,
-    /// The last window field, as on the wire.
-    rcv_wnd: u16,
-    ts_recent: Option<u32>,
-    ts_offset: u32,
+    ends: Ends,
     since: Instant,
     deadline: Instant,
-    /// No acknowledgment before this (`tcp_invalid_ratelimit`).
-    quiet_until: Instant,
-    ratelimit_ms: u32,
+    /// The peer's FIN has not come.
+    waits_for_fin: bool,
 }
 
 impl TimeWait {
-    /// Takes over a connection that enters TIME-WAIT. `rcv_wnd` is the window field that it sent
-    /// last; `ratelimit_ms` is `tcp_invalid_ratelimit`.
-    pub fn new(
-        now: Instant,
-        rcv_nxt: SeqNumber,
-        snd_nxt: SeqNumber,
-        rcv_wnd: u16,
-        ts_recent: Option<u32>,
-        ts_offset: u32,
-        ratelimit_ms: u32,
-    ) -> Self {
-        Self {
-            rcv_nxt,
-            snd_nxt,
-            rcv_wnd,
-            ts_recent,
-            ts_offset,
-            since: now,
-            deadline: now + TIME_WAIT,
-            quiet_until: Instant::ZERO,
-            ratelimit_ms,
-        }
+    /// Takes over a connection that enters TIME-WAIT.
+    pub fn new(now: Instant, ends: Ends) -> Self {
+        Self { ends, since: now, deadline: now + TIME_WAIT, waits_for_fin: false }
+    }
+
+    /// Takes over a connection in FIN-WAIT-2, which waits for the peer's FIN until `deadline`
+    /// (`tcp_time_wait` with `TCP_FIN_WAIT2`).
+    pub fn fin_wait_2(now: Instant, deadline: Instant, ends: Ends) -> Self {
+        Self { ends, since: now, deadline, waits_for_fin: true }
+    }
+
+    /// Returns whether the peer's FIN has not come: the state is FIN-WAIT-2.
+    pub fn waits_for_fin(&self) -> bool {
+        self.waits_for_fin
+    }
+
+    pub(crate) fn ends(&self) -> &Ends {
+        &self.ends
     }
 
     /// Returns when the connection may be forgotten.
@@ -83,13 +98,17 @@ impl TimeWait {
 
     /// Judges a segment between these ends.
     pub fn on_segment(&mut self, now: Instant, segment: &Segment) -> TimeWaitVerdict {
-        let is_old = is_paws_reject(self.ts_recent, &segment.options);
+        let is_old = is_paws_reject(self.ends.ts_recent, &segment.options);
         let is_reset = segment.flags.contains(Flags::RST);
-        if !is_old && segment.seq == self.rcv_nxt && (is_reset || segment.seq_len() == 0) {
+        if self.waits_for_fin {
+            return self.in_fin_wait_2(now, segment, is_old && !is_reset);
+        }
+        let is_expected = segment.seq == self.ends.rcv_nxt;
+        if !is_old && is_expected && (is_reset || segment.seq_len() == 0) {
             return self.on_expected(now, segment, is_reset);
         }
         if !is_old && self.is_new_connection(segment) {
-            let iss = self.snd_nxt + u32::from(u16::MAX) + 2;
+            let iss = self.ends.snd_nxt + u32::from(u16::MAX) + 2;
             return TimeWaitVerdict::Reopen { iss };
         }
         if is_reset || !(is_old || segment.flags.contains(Flags::ACK)) {
@@ -101,15 +120,45 @@ impl TimeWait {
         self.acknowledge(now)
     }
 
+    /// FIN-WAIT-2. Resets and SYNs are judged as by a connection (RFC 5961).
+    fn in_fin_wait_2(&mut self, now: Instant, segment: &Segment, is_old: bool) -> TimeWaitVerdict {
+        let is_reset = segment.flags.contains(Flags::RST);
+        let ends = &mut self.ends;
+        if is_old || !ends.is_in_window(segment) {
+            return if is_reset { TimeWaitVerdict::Drop } else { self.acknowledge(now) };
+        }
+        if is_reset && segment.seq == ends.rcv_nxt {
+            return TimeWaitVerdict::Remove;
+        }
+        let is_future = segment.ack.after(ends.snd_nxt);
+        if is_reset || segment.flags.contains(Flags::SYN) || is_future {
+            return self.acknowledge(now);
+        }
+        if !segment.flags.contains(Flags::ACK) {
+            return TimeWaitVerdict::Drop;
+        }
+        if ends.is_new_data(segment) {
+            let (seq, flags) = (segment.ack, Flags::RST);
+            return TimeWaitVerdict::Reset(Segment { seq, flags, ..Segment::default() });
+        }
+        ends.note_timestamp(segment);
+        let has_fin = segment.flags.contains(Flags::FIN);
+        if has_fin && segment.end_seq() == ends.rcv_nxt + 1 {
+            ends.rcv_nxt += 1;
+            let ack = ends.segment(now, ends.snd_nxt);
+            *self = Self::new(now, self.ends);
+            return TimeWaitVerdict::Ack(ack);
+        }
+        if segment.seq_len() > 0 { self.acknowledge(now) } else { TimeWaitVerdict::Drop }
+    }
+
     /// A reset, or an ACK without anything new, at exactly the next number.
     fn on_expected(&mut self, now: Instant, segment: &Segment, is_reset: bool) -> TimeWaitVerdict {
         if is_reset {
             return TimeWaitVerdict::Remove;
         }
         self.deadline = now + TIME_WAIT;
-        if let (Some(recent), Some(ts)) = (&mut self.ts_recent, segment.options.timestamps) {
-            *recent = ts.value;
-        }
+        self.ends.note_timestamp(segment);
         TimeWaitVerdict::Drop
     }
 
@@ -117,36 +166,25 @@ impl TimeWait {
     /// received, or with a newer timestamp (RFC 6191).
     fn is_new_connection(&self, segment: &Segment) -> bool {
         let is_syn = segment.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
-        let is_newer = match (self.ts_recent, segment.options.timestamps) {
+        let is_newer = match (self.ends.ts_recent, segment.options.timestamps) {
             (Some(recent), Some(ts)) => SeqNumber(ts.value).after(SeqNumber(recent)),
             _ => false,
         };
-        is_syn && (segment.seq.after(self.rcv_nxt) || is_newer)
+        is_syn && (segment.seq.after(self.ends.rcv_nxt) || is_newer)
     }
 
     fn acknowledge(&mut self, now: Instant) -> TimeWaitVerdict {
-        if now < self.quiet_until {
+        if !self.ends.may_answer(now) {
             return TimeWaitVerdict::Drop;
         }
-        self.quiet_until = now + Nanos::from_millis(u64::from(self.ratelimit_ms));
-        let value = timestamp(now, self.ts_offset);
-        TimeWaitVerdict::Ack(Segment {
-            seq: self.snd_nxt,
-            ack: self.rcv_nxt,
-            flags: Flags::ACK,
-            window: self.rcv_wnd,
-            options: Options {
-                timestamps: self.ts_recent.map(|echo| Timestamps { value, echo }),
-                ..Options::default()
-            },
-            ..Segment::default()
-        })
+        TimeWaitVerdict::Ack(self.ends.segment(now, self.ends.snd_nxt))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::{Options, Timestamps};
     use bytes::Bytes;
 
     const RCV_NXT: SeqNumber = SeqNumber(10);
@@ -157,7 +195,17 @@ mod tests {
     }
 
     fn time_wait() -> TimeWait {
-        TimeWait::new(at(0), RCV_NXT, SND_NXT, 500, Some(100), 0, 500)
+        let ends = Ends {
+            rcv_nxt: RCV_NXT,
+            snd_nxt: SND_NXT,
+            rcv_wnd: 500,
+            rcv_wscale: 0,
+            ts_recent: Some(100),
+            ts_offset: 0,
+            ratelimit_ms: 500,
+            quiet_until: Instant::ZERO,
+        };
+        TimeWait::new(at(0), ends)
     }
 
     fn segment(flags: Flags, seq: SeqNumber, tsval: Option<u32>) -> Segment {
@@ -235,6 +283,6 @@ mod tests {
         let pure_ack = segment(Flags::ACK, RCV_NXT, Some(200));
         let mut remains = time_wait();
         assert!(matches!(remains.on_segment(at(5), &pure_ack), TimeWaitVerdict::Drop));
-        assert_eq!((remains.ts_recent, remains.deadline()), (Some(200), at(60_005)));
+        assert_eq!((remains.ends.ts_recent, remains.deadline()), (Some(200), at(60_005)));
     }
 }

@@ -351,8 +351,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
     exit_code(&result)
 }
 
-/// Prints the counters of TCP and IP, dropped packets by reason, lateness, and the figures of
-/// queues and qdiscs. Each counter is a line of a name and a number, in the format of `nstat`.
+/// Prints the counters of TCP and IP, dropped packets by reason, the lines of
+/// `/proc/net/sockstat`, lateness, and the figures of queues and qdiscs. Each counter is a line of a name and a number, in the format of `nstat`.
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let line = |name: &str, n: u64| {
@@ -369,6 +369,7 @@ fn nstat(stack: &Stack) {
     for (reason, n) in host.drops() {
         line(&format!("drop.{reason}"), n);
     }
+    eprintln!("{}", host.usage());
     let late = host.departures();
     if late.count() > 0 {
         line("departures", late.count());

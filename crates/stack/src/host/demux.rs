@@ -3,21 +3,21 @@
 //! Everything a peer can choose is hashed with SipHash-1-3 under the host's key, so no peer can
 //! make a chain long. Cost of a lookup: one hash (about 15 ns for IPv4), one mutex, one probe; a
 //! second probe for TIME_WAIT, a third by port for listeners. No allocation. An established
-//! connection takes 8 bytes and a control byte here, an entry in TIME_WAIT about 100 bytes.
+//! connection takes 8 bytes and a control byte here; what is left of one is in [`RemainsTable`].
 
 use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::Listener;
 use super::ports::{Ephemeral, PortUses};
+use super::remains::{Looked, RemainsTable};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
+use neap_tcp::memory::HostMemory;
+use neap_tcp::orphan::Remains;
 use neap_tcp::time::Instant;
-use neap_tcp::time_wait::TimeWait;
-use slab::Slab;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -26,20 +26,12 @@ use std::sync::Arc;
 pub(crate) enum Recipient {
     /// The connection with exactly these addresses.
     Connection(Arc<TcpSocket>),
-    /// A connection in TIME_WAIT; ask [`Demux::with_time_wait`].
-    TimeWait,
+    /// What is left of a connection; ask [`Demux::with_remains`].
+    Remains,
     /// A listener on the local address or on all addresses.
     Listener(Arc<Listener>),
     /// No socket.
     Nobody,
-}
-
-struct TimeWaitEntry {
-    tuple: FourTuple,
-    time_wait: TimeWait,
-    serial: u32,
-    /// Priority of the socket: answers stay in its band (`tw_priority`).
-    priority: u8,
 }
 
 /// All TCP sockets of a host by address.
@@ -58,20 +50,20 @@ struct Tables {
     connections: HashTable<Arc<TcpSocket>>,
     listeners: HashTable<Arc<Listener>>,
     bound: HashTable<Arc<Bound>>,
-    time_wait: HashTable<u32>,
-    time_wait_entries: Slab<TimeWaitEntry>,
-    /// Entries in the order of their deadlines, since all last equally long; one that was restarted
-    /// moves to the end when its turn comes. O(1) per entry, and the wheel stays out of it. A
-    /// serial number tells an entry from a later one in the same place.
-    expiry: VecDeque<(Instant, u32, u32)>,
-    next_serial: u32,
-    /// `net.ipv4.tcp_max_tw_buckets`.
-    max_time_wait: usize,
+    remains: RemainsTable,
     uses: PortUses,
     ephemeral: Ephemeral,
     /// No further sockets are taken, and what there is comes to its end.
     is_closing: bool,
     is_shut_down: bool,
+}
+
+/// All that a host has to end when it is shut down.
+pub(crate) struct Everything {
+    pub(crate) connections: Vec<Arc<TcpSocket>>,
+    pub(crate) listeners: Vec<Arc<Listener>>,
+    /// Flow, priority, and what is left of the connection, those in TIME_WAIT left out.
+    pub(crate) remains: Vec<(FourTuple, u8, Remains)>,
 }
 
 /// Numbers of TCP sockets of a host, by kind.
@@ -82,8 +74,11 @@ pub struct SocketCounts {
     pub connections: usize,
     /// Listeners.
     pub listeners: usize,
-    /// Connections in TIME_WAIT.
+    /// Connections in TIME_WAIT, and those in FIN-WAIT-2 without an application.
     pub time_wait: usize,
+    /// Connections that no application has any more and whose FIN the peer has not acknowledged.
+    /// Those of which little is left are no longer among the open ones.
+    pub orphans: usize,
     /// Half-open connections of all listeners together.
     pub requests: usize,
     /// Connections of all listeners together that wait to be accepted.
@@ -93,18 +88,14 @@ pub struct SocketCounts {
 impl Demux {
     /// Empty tables, without a port to choose and without room in TIME-WAIT; see
     /// [`set_limits`](Self::set_limits).
-    pub(crate) fn new(key: FlowKey, seed: u64) -> Self {
+    pub(crate) fn new(key: FlowKey, seed: u64, memory: Arc<HostMemory>) -> Self {
         Self {
             key,
             tables: Mutex::new(Tables {
                 connections: HashTable::new(),
                 listeners: HashTable::new(),
                 bound: HashTable::new(),
-                time_wait: HashTable::new(),
-                time_wait_entries: Slab::new(),
-                expiry: VecDeque::new(),
-                next_serial: 0,
-                max_time_wait: 0,
+                remains: RemainsTable::new(key, memory),
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
                 is_closing: false,
@@ -119,7 +110,7 @@ impl Demux {
     pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
         let mut tables = self.lock();
         tables.ephemeral.set_range(ports);
-        tables.max_time_wait = max_time_wait;
+        tables.remains.set_most_waiting(max_time_wait);
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -133,8 +124,8 @@ impl Demux {
         if let Some(socket) = tables.connections.find(hash, |socket| socket.tuple() == tuple) {
             return Recipient::Connection(socket.clone());
         }
-        if tables.find_time_wait(hash, tuple).is_some() {
-            return Recipient::TimeWait;
+        if tables.remains.find(hash, tuple).is_some() {
+            return Recipient::Remains;
         }
         match tables.find_listener(tuple.local_addr()) {
             Some(listener) => Recipient::Listener(listener.clone()),
@@ -169,18 +160,14 @@ impl Demux {
     pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
-        let Tables {
-            ephemeral, connections, listeners, bound, time_wait, time_wait_entries, ..
-        } = &mut *tables;
+        let Tables { ephemeral, connections, listeners, bound, remains, .. } = &mut *tables;
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
             let hash = self.key.hash(&candidate);
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && bound.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
-                && time_wait
-                    .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
-                    .is_none()
+                && remains.find(hash, &candidate).is_none()
         };
         ephemeral.choose(offset, is_free).ok_or(SocketError::AddressNotAvailable)
     }
@@ -190,65 +177,42 @@ impl Demux {
         self.lock().remove(self.key, socket)
     }
 
-    /// Replaces a connection by what is left of it. Beyond the bound the oldest entry goes.
-    pub(crate) fn enter_time_wait(&self, socket: &TcpSocket, time_wait: TimeWait, priority: u8) {
-        let key = self.key;
-        let tuple = *socket.tuple();
-        let hash = key.hash(&tuple);
+    /// Replaces a connection by what is left of it. Beyond the bound the oldest in TIME_WAIT goes.
+    pub(crate) fn enter_remains(&self, socket: &TcpSocket, remains: Remains, priority: u8) {
         let mut tables = self.lock();
-        if !tables.remove(key, socket) || tables.is_shut_down || tables.max_time_wait == 0 {
+        if !tables.remove(self.key, socket) || tables.is_shut_down {
             return;
         }
-        while tables.time_wait_entries.len() >= tables.max_time_wait {
-            let Some((_, slot, serial)) = tables.expiry.pop_front() else { break };
-            tables.remove_time_wait(key, slot, serial);
+        let (tuple, Tables { remains: table, uses, .. }) = (*socket.tuple(), &mut *tables);
+        if table.insert(tuple, remains, priority, &mut |gone| uses.remove(gone.local_port)) {
+            uses.add(tuple.local_port);
         }
-        tables.next_serial = tables.next_serial.wrapping_add(1);
-        let serial = tables.next_serial;
-        let due = time_wait.deadline();
-        let entry = TimeWaitEntry { tuple, time_wait, serial, priority };
-        let slot = tables.time_wait_entries.insert(entry) as u32;
-        tables.expiry.push_back((due, slot, serial));
-        tables.uses.add(tuple.local_port);
-        let Tables { time_wait, time_wait_entries, .. } = &mut *tables;
-        time_wait
-            .insert_unique(hash, slot, |&slot| key.hash(&time_wait_entries[slot as usize].tuple));
     }
 
-    /// Lets `f` look at the entry in TIME_WAIT of this flow; `f` must not call back. With
-    /// `(.., true)` the entry is removed. With what `f` found, the priority of the socket.
-    pub(crate) fn with_time_wait<R>(
+    /// Lets `f` look at what is left of this flow; `f` must not call back. With `(.., true)` it is
+    /// removed.
+    pub(crate) fn with_remains<R>(
         &self,
         tuple: &FourTuple,
-        f: impl FnOnce(&mut TimeWait) -> (R, bool),
-    ) -> Option<(R, u8)> {
+        f: impl FnOnce(&mut Remains) -> (R, bool),
+    ) -> Option<Looked<R>> {
         let hash = self.key.hash(tuple);
         let mut tables = self.lock();
-        let slot = tables.find_time_wait(hash, tuple)?;
-        let entry = &mut tables.time_wait_entries[slot as usize];
-        let (serial, priority) = (entry.serial, entry.priority);
-        let (answer, remove) = f(&mut entry.time_wait);
-        if remove {
-            tables.remove_time_wait(self.key, slot, serial);
-        }
-        Some((answer, priority))
+        let slot = tables.remains.find(hash, tuple)?;
+        let Tables { remains, uses, .. } = &mut *tables;
+        Some(remains.look(slot, f, &mut |gone| uses.remove(gone.local_port)))
     }
 
-    /// Removes the entries whose time is over; when to come back. O(1) per entry.
-    pub(crate) fn expire_time_wait(&self, now: Instant) -> Instant {
+    /// Lets `f` do what is due for what is left of connections; `f` must not call back. With `true`
+    /// the entry is removed. When to come back.
+    pub(crate) fn expire_remains(
+        &self,
+        now: Instant,
+        f: impl FnMut(&FourTuple, u8, &mut Remains) -> bool,
+    ) -> Instant {
         let mut tables = self.lock();
-        while let Some(&(queued_for, slot, serial)) = tables.expiry.front() {
-            if queued_for > now {
-                return queued_for;
-            }
-            tables.expiry.pop_front();
-            let entry = tables.time_wait_entries.get(slot as usize);
-            match entry.filter(|entry| entry.serial == serial).map(|e| e.time_wait.deadline()) {
-                Some(due) if due > now => tables.expiry.push_back((due, slot, serial)),
-                _ => tables.remove_time_wait(self.key, slot, serial),
-            }
-        }
-        Instant::FAR_FUTURE
+        let Tables { remains, uses, .. } = &mut *tables;
+        remains.expire(now, f, &mut |gone| uses.remove(gone.local_port))
     }
 
     /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter. `own` is
@@ -349,20 +313,21 @@ impl Demux {
         (tables.connections.iter().cloned().collect(), listeners)
     }
 
-    /// Connections now, those in TIME_WAIT not counted.
+    /// Connections now whose FIN was not acknowledged by both ends.
     pub(crate) fn open_connections(&self) -> usize {
-        self.lock().connections.len()
+        let tables = self.lock();
+        tables.connections.len() + tables.remains.orphans()
     }
 
     /// Refuses all further sockets, forgets TIME_WAIT, and hands out what is there.
-    pub(crate) fn shut_down(&self) -> (Vec<Arc<TcpSocket>>, Vec<Arc<Listener>>) {
+    pub(crate) fn shut_down(&self) -> Everything {
         let mut tables = self.lock();
         (tables.is_closing, tables.is_shut_down) = (true, true);
-        tables.time_wait.clear();
-        tables.time_wait_entries.clear();
-        tables.expiry.clear();
-        let listeners = tables.listeners.drain().collect();
-        (tables.connections.iter().cloned().collect(), listeners)
+        Everything {
+            connections: tables.connections.iter().cloned().collect(),
+            listeners: tables.listeners.drain().collect(),
+            remains: tables.remains.drain(),
+        }
     }
 
     /// Sockets by kind.
@@ -372,7 +337,8 @@ impl Demux {
         let counts = SocketCounts {
             connections: tables.connections.len(),
             listeners: listeners.len(),
-            time_wait: tables.time_wait_entries.len(),
+            time_wait: tables.remains.waiting(),
+            orphans: tables.remains.memory().orphans() as usize,
             ..SocketCounts::default()
         };
         drop(tables);
@@ -419,11 +385,6 @@ impl Tables {
         ephemeral.choose(salt, is_free).ok_or(SocketError::AddressInUse)
     }
 
-    fn find_time_wait(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
-        let is_it = |&slot: &u32| self.time_wait_entries[slot as usize].tuple == *tuple;
-        self.time_wait.find(hash, is_it).copied()
-    }
-
     /// The exact address is preferred to the wildcard.
     fn find_listener(&self, local: SocketAddr) -> Option<&Arc<Listener>> {
         let mut wildcard = None;
@@ -445,7 +406,7 @@ impl Tables {
         }
         let tuple = socket.tuple();
         let hash = key.hash(tuple);
-        let is_taken = self.find_time_wait(hash, tuple).is_some()
+        let is_taken = self.remains.find(hash, tuple).is_some()
             || self.connections.find(hash, |other| other.tuple() == tuple).is_some();
         if is_taken {
             return Err(SocketError::AddressInUse);
@@ -469,21 +430,6 @@ impl Tables {
             connections.shrink_to(connections.len() * 2, |one| key.hash(one.tuple()));
         }
         true
-    }
-
-    fn remove_time_wait(&mut self, key: FlowKey, slot: u32, serial: u32) {
-        let Some(entry) = self.time_wait_entries.get(slot as usize) else {
-            return;
-        };
-        if entry.serial != serial {
-            return;
-        }
-        let tuple = entry.tuple;
-        if let Ok(entry) = self.time_wait.find_entry(key.hash(&tuple), |&other| other == slot) {
-            entry.remove();
-        }
-        self.time_wait_entries.remove(slot as usize);
-        self.uses.remove(tuple.local_port);
     }
 }
 

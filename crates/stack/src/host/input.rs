@@ -7,6 +7,7 @@ use super::Host;
 use super::demux::Recipient;
 use super::gro::Gro;
 use super::listener::{Answer, Listener};
+use super::remains::Looked;
 use super::tcp::TcpSocket;
 use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
@@ -26,10 +27,10 @@ use bytes::{Buf, Bytes};
 use core::net::{IpAddr, Ipv4Addr};
 use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
+use neap_tcp::orphan::RemainsVerdict;
 use neap_tcp::segment::{Ecn, Flags, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::Instant;
-use neap_tcp::time_wait::TimeWaitVerdict;
 use std::sync::Arc;
 
 /// The receive path in one batch.
@@ -420,7 +421,7 @@ impl Host {
                 }
                 batch.push(socket, segment);
             }
-            Recipient::TimeWait => self.on_time_wait(visit, batch, tuple, segment),
+            Recipient::Remains => self.on_remains(visit, batch, tuple, segment),
             Recipient::Listener(listener) => {
                 visit.now = rx.map_or(visit.now, |rx| rx.arrival(visit.now));
                 self.on_listener(visit, batch, &listener, tuple, segment, None);
@@ -432,28 +433,79 @@ impl Host {
         }
     }
 
-    /// A segment of a connection in TIME_WAIT.
-    fn on_time_wait(&self, visit: Visit, batch: &mut Batch, tuple: &FourTuple, segment: Segment) {
-        let verdict = self.demux.with_time_wait(tuple, |time_wait| {
-            let verdict = time_wait.on_segment(visit.now, &segment);
-            let is_over =
-                matches!(verdict, TimeWaitVerdict::Reopen { .. } | TimeWaitVerdict::Remove);
-            (verdict, is_over)
+    /// A segment of a connection of which little is left.
+    fn on_remains(&self, visit: Visit, batch: &mut Batch, tuple: &FourTuple, segment: Segment) {
+        let looked = self.demux.with_remains(tuple, |remains| {
+            let was_waiting = remains.is_time_wait();
+            let verdict = remains.on_segment(visit.now, &segment);
+            let is_over = matches!(
+                verdict,
+                RemainsVerdict::Reopen { .. } | RemainsVerdict::Remove | RemainsVerdict::Reset(_)
+            );
+            ((verdict, !was_waiting && remains.is_time_wait()), is_over)
         });
-        let Some((verdict, priority)) = verdict else { return };
+        let Some(Looked { answer: (verdict, is_new), priority, due, is_gone }) = looked else {
+            return;
+        };
+        let counters = self.shards[visit.shard].counters();
+        counters.add(Counter::TimeWaited, u64::from(is_new));
+        self.net.housekeeping.schedule(due);
+        if is_gone {
+            self.on_connection_end();
+        }
+        let options = IpOptions { priority, ..IpOptions::default() };
         match verdict {
-            TimeWaitVerdict::Drop | TimeWaitVerdict::Remove => {}
-            TimeWaitVerdict::Ack(ack) => {
-                let options = IpOptions { priority, ..IpOptions::default() };
-                self.send_orphan(visit, tuple, options, ack);
+            RemainsVerdict::Drop | RemainsVerdict::Remove => {}
+            RemainsVerdict::Send(answer) => self.send_orphan(visit, tuple, options, answer),
+            RemainsVerdict::Reset(reset) => {
+                counters.add(Counter::AbortOnData, 1);
+                self.send_orphan(visit, tuple, options, reset);
             }
-            TimeWaitVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
+            RemainsVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
                 Some(listener) => {
                     self.on_listener(visit, batch, &listener, tuple, segment, Some(iss));
                 }
                 None => self.send_reset(visit, tuple, &segment),
             },
         }
+    }
+
+    /// Does what is due for connections of which little is left; when to come back. FINs are sent
+    /// again, and orphans that are too many are reset.
+    pub(crate) fn expire_remains(&self, visit: Visit) -> Instant {
+        let counters = self.shards[visit.shard].counters();
+        let mut answers = Vec::new();
+        let mut has_ended = false;
+        let next = self.demux.expire_remains(visit.now, |tuple, priority, remains| {
+            let options = IpOptions { priority, ..IpOptions::default() };
+            if remains.is_orphan() && self.memory().has_too_many_orphans(0) {
+                counters.add(Counter::AbortOnMemory, 1);
+                answers.push((*tuple, options, remains.reset(visit.now)));
+                has_ended = true;
+                return true;
+            }
+            match remains.on_deadline(visit.now) {
+                RemainsVerdict::Send(fin) => {
+                    counters.add(Counter::Timeouts, 1);
+                    counters.add(Counter::RetransSegs, 1);
+                    answers.push((*tuple, options, fin));
+                    false
+                }
+                RemainsVerdict::Remove => {
+                    counters.add(Counter::AbortOnTimeout, u64::from(remains.is_orphan()));
+                    has_ended = true;
+                    true
+                }
+                _ => false,
+            }
+        });
+        for (tuple, options, answer) in answers {
+            self.send_orphan(visit, &tuple, options, answer);
+        }
+        if has_ended {
+            self.on_connection_end();
+        }
+        next
     }
 
     /// A segment of no connection to a listener. `iss` is the initial sequence number to use if the
@@ -528,7 +580,7 @@ impl Host {
         self.send_orphan(visit, tuple, IpOptions::default(), answer);
     }
 
-    /// Sends a segment that no connection sends: SYN-ACK, reset, or an ACK from TIME_WAIT.
+    /// Sends a segment that no connection sends: SYN-ACK, reset, or what is left of one sends.
     pub(crate) fn send_orphan(
         &self,
         visit: Visit,

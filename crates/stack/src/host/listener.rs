@@ -41,6 +41,8 @@ pub(crate) struct ListenContext<'a> {
     pub(crate) cookies: &'a SynCookies,
     /// Largest IP packet towards the peer, bytes.
     pub(crate) mtu: u32,
+    /// The memory of all connections is used up: nobody else gets in.
+    pub(crate) is_exhausted: bool,
 }
 
 /// Action of the host after a listener has judged a segment. Nothing was sent yet.
@@ -245,7 +247,8 @@ impl Listener {
         if backlog.is_closed {
             return Answer::Reset;
         }
-        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept.load(Relaxed);
+        let is_full = backlog.accept.len() + backlog.arriving > self.max_accept.load(Relaxed)
+            || cx.is_exhausted;
         let answer = match backlog.find(hash, tuple) {
             Some(slot) => backlog.on_request_segment(cx, slot, segment, is_full),
             None => backlog.on_new_segment(cx, tuple, segment, iss, is_full),

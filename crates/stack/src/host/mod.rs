@@ -18,6 +18,7 @@ mod pages;
 mod ports;
 pub mod readiness;
 pub(crate) mod registry;
+mod remains;
 pub(crate) mod run_list;
 pub(crate) mod shard;
 pub(crate) mod socket_id;
@@ -28,17 +29,19 @@ pub(crate) mod udp;
 
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
+use crate::net::egress::IpOptions;
 use crate::net::rate_limit::RateLimit;
 use crate::net::reassembly;
 use crate::net::{Net, Seeds, Visit};
 use crate::sync::{Mutex, lock};
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use demux::Demux;
+use demux::{Demux, Everything};
 use error::SocketError;
 use neap_tcp::config::Config;
 use neap_tcp::handshake::SynCookies;
 use neap_tcp::isn::Secrets;
+use neap_tcp::memory::HostMemory;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::state::State;
 use neap_tcp::sysctl::SysctlError;
@@ -114,7 +117,10 @@ impl Host {
     pub(crate) fn new(config: StackConfig) -> Self {
         let seed = |purpose| fork(config.seed, purpose);
         let flow_key = FlowKey::new(seed(1), seed(2));
-        let shards: Box<[Shard]> = (0..config.shards).map(Shard::new).collect();
+        let shards: Box<[Shard]> = {
+            let memory = Arc::<HostMemory>::default();
+            (0..config.shards).map(|index| Shard::new(index, memory.clone())).collect()
+        };
         let seeds =
             Seeds { topology: seed(7), reassembly: seed(8), identification: seed(10) as u32 };
         let net = Net::new(seeds, flow_key, shards[0].list.bell().clone());
@@ -124,7 +130,7 @@ impl Host {
             secrets: Secrets::from_seed(seed(3)),
             cookies: SynCookies::from_seed(seed(4)),
             flow_key,
-            demux: Demux::new(flow_key, seed(5)),
+            demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),
             udp: UdpTable::new(seed(6)),
             registry: Registry::default(),
             events: Subscribers::default(),
@@ -140,6 +146,17 @@ impl Host {
         };
         host.set_config(config.config);
         host
+    }
+
+    /// The memory of all connections.
+    pub(crate) fn memory(&self) -> &HostMemory {
+        self.shards[0].counters().memory.host()
+    }
+
+    /// Pages of memory that connections have taken, those included that the host was not told of.
+    pub(crate) fn memory_pages(&self) -> u64 {
+        let untold = self.shards.iter().map(|shard| shard.counters().memory.untold());
+        self.memory().pages().saturating_add_signed(untold.sum())
     }
 
     /// The settings now. One mutex.
@@ -168,6 +185,7 @@ impl Host {
         let Config { ip_local_port_range: ports, tcp_max_tw_buckets, .. } = config;
         let Config { ipfrag_high_thresh, ipfrag_time, timer_slack_ns, .. } = config;
         self.net.set_default_ttl(config.ip_default_ttl);
+        self.memory().set_limits(&config, self.shards.len());
         self.demux.set_limits(ports.low..=ports.high, tcp_max_tw_buckets as usize);
         self.udp.set_ports(ports.low..=ports.high);
         self.net.set_reassembly(reassembly::Config {
@@ -202,7 +220,7 @@ impl Host {
         if !self.net.housekeeping.take_due(visit.now) {
             return;
         }
-        let next = self.demux.expire_time_wait(visit.now);
+        let next = self.expire_remains(visit);
         let (due, undeliverable) = self.net.expire(visit);
         self.on_undeliverable(visit, undeliverable);
         self.net.housekeeping.schedule(next.min(due));
@@ -253,7 +271,7 @@ impl Host {
         if self.is_shut_down.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (connections, listeners) = self.demux.shut_down();
+        let Everything { connections, listeners, remains } = self.demux.shut_down();
         // Connections come before listeners. A listener's threads wake up and may drop what they
         // accepted, and a connection that is dropped before its reset sends a FIN.
         for socket in connections {
@@ -261,6 +279,11 @@ impl Host {
         }
         for listener in listeners {
             self.close_listener(&listener, now);
+        }
+        let visit = Visit::new(now, 0);
+        for (tuple, priority, remains) in remains {
+            let options = IpOptions { priority, ..IpOptions::default() };
+            self.send_orphan(visit, &tuple, options, remains.reset(now));
         }
         self.udp.shut_down();
         self.events.end();

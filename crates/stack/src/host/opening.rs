@@ -270,6 +270,7 @@ impl Host {
             secrets: &self.secrets,
             cookies: &self.cookies,
             mtu,
+            is_exhausted: self.memory().is_exhausted(),
         }
     }
 

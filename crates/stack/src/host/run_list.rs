@@ -9,6 +9,7 @@ use crate::driving::doorbell::Doorbell;
 use crate::sync::{Mutex, lock};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::counters::Counters;
+use neap_tcp::memory::HostMemory;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
 use std::task::Wake;
@@ -53,10 +54,10 @@ pub(crate) struct RunList {
 }
 
 impl RunList {
-    pub(crate) fn new(shard: usize) -> Self {
+    pub(crate) fn new(shard: usize, memory: Arc<HostMemory>) -> Self {
         Self {
             shard,
-            counters: Arc::default(),
+            counters: Arc::new(Counters::of_host(memory)),
             queue: Mutex::default(),
             turns: Turns::default(),
             sent: AtomicU32::new(0),

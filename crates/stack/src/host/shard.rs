@@ -21,6 +21,7 @@ use crate::net::topology::Locals;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::wheel::Wheel;
 use neap_tcp::counters::{Counter, Counters};
+use neap_tcp::memory::HostMemory;
 use neap_tcp::sender::pages::Pages;
 use neap_tcp::time::{Instant, Nanos};
 use std::sync::Arc;
@@ -222,7 +223,7 @@ impl core::fmt::Debug for Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize, memory: Arc<HostMemory>) -> Self {
         let driver = Driver {
             wheel: Wheel::new(TICK),
             queues: Vec::new(),
@@ -240,7 +241,7 @@ impl Shard {
             last_due: u64::MAX,
             crowd_began: Instant::ZERO,
         };
-        let list = Arc::new(RunList::new(index));
+        let list = Arc::new(RunList::new(index, memory));
         let pages = Arc::new(PagePool::default());
         Self { list, pages, driver: Seat::new(driver), is_behind: AtomicBool::new(false) }
     }

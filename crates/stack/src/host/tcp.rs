@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use neap_tcp::connection::{Connection, Path, WriteError, WriteFlags};
 use neap_tcp::counters::Counter;
 use neap_tcp::info::TcpInfo;
+use neap_tcp::orphan::Remains;
 use neap_tcp::segment::Segment;
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::state::State;
@@ -177,8 +178,11 @@ impl TcpState {
         let blocked =
             self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
         cx.socket.cell.set_wants_turn(blocked == TxBlocked::Yield);
-        if !self.is_retired && self.connection.is_closed() {
-            self.retire(cx);
+        if !self.is_retired {
+            let remains = self.connection.take_remains(cx.now);
+            if remains.is_some() || self.connection.is_closed() {
+                self.retire(cx, remains);
+            }
         }
         cx.socket.backlog_limit.store(self.connection.backlog_limit(), Relaxed);
         let edges = self.connection.take_edges();
@@ -263,14 +267,15 @@ impl TcpState {
         Ok(done)
     }
 
-    /// Takes the socket out of the tables of its host.
-    fn retire(&mut self, cx: &Context<'_>) {
+    /// Takes the socket out of the tables of its host, which keep what remains of it.
+    fn retire(&mut self, cx: &Context<'_>, remains: Option<Remains>) {
         self.is_retired = true;
-        match self.connection.take_time_wait() {
-            Some(time_wait) => {
-                cx.host.net.housekeeping.schedule(time_wait.deadline());
+        let time_wait = || self.connection.take_time_wait().map(Remains::TimeWait);
+        match remains.or_else(time_wait) {
+            Some(remains) => {
+                cx.host.net.housekeeping.schedule(remains.deadline());
                 let priority = self.connection.options().priority;
-                cx.host.demux.enter_time_wait(cx.socket, time_wait, priority);
+                cx.host.demux.enter_remains(cx.socket, remains, priority);
             }
             None => {
                 cx.host.demux.remove(cx.socket);

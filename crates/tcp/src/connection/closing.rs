@@ -25,7 +25,8 @@ impl Connection {
     /// Closes the connection for the application (`close`): queued data and a FIN are still sent.
     ///
     /// Unread data or a linger time of zero make it a reset (RFC 9293 section 3.10.4, RFC 2525
-    /// section 2.17).
+    /// section 2.17). So do too many connections without an application, and one whose data the
+    /// host has no memory for (`tcp_check_oom`).
     pub fn close(&mut self, now: Instant) {
         self.is_orphan = true;
         let lost_data = self.receiver.unread() > 0;
@@ -40,8 +41,25 @@ impl Connection {
         }
         self.read_shut = true;
         self.shutdown_write();
+        if self.state.is_over() {
+            return;
+        }
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.counters.memory.host().add_orphan();
+        }
         if self.state == State::FinWait2 {
             self.arm_orphan(now);
+        } else {
+            self.check_resources(0);
+        }
+    }
+
+    /// Resets a connection without an application if there are too many, each counted 2^`shift`
+    /// times, or if memory has run out (`tcp_out_of_resources`).
+    pub(super) fn check_resources(&mut self, shift: u32) {
+        if self.counters.memory.gives_up_orphan(self.memory(), shift) {
+            self.counters.add(Counter::AbortOnMemory, 1);
+            self.abort();
         }
     }
 

@@ -150,6 +150,11 @@ impl Errors {
         self.soft = Some(error);
     }
 
+    /// Whether a router reported an error that has not passed.
+    pub(super) fn has_soft(&self) -> bool {
+        self.soft.is_some()
+    }
+
     /// The peer is there after all.
     pub(super) fn forget_soft(&mut self) {
         self.soft = None;

@@ -356,16 +356,7 @@ impl Connection {
     fn enter_time_wait(&mut self, now: Instant) {
         self.counters.add(Counter::TimeWaited, 1);
         self.deadlines.clear_all();
-        let ts_recent = self.opening.timestamps.then(|| self.receiver.ts_recent());
-        let time_wait = TimeWait::new(
-            now,
-            self.receiver.nxt(),
-            self.sender.nxt(),
-            self.receiver.next_window().field,
-            ts_recent,
-            self.opening.ts_offset,
-            self.config.tcp_invalid_ratelimit,
-        );
+        let time_wait = TimeWait::new(now, self.ends());
         self.rare().time_wait = Some(time_wait);
     }
 

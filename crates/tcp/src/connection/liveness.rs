@@ -47,6 +47,11 @@ impl Liveness {
         self.stalled_since
     }
 
+    /// Since when the peer does not answer; [`Instant::FAR_FUTURE`] while it does.
+    pub(super) fn stalled_since(&self) -> Instant {
+        self.stalled_since
+    }
+
     /// A closed window is probed.
     pub(super) fn count_window_probe(&mut self) {
         self.window_probes = self.window_probes.saturating_add(1);

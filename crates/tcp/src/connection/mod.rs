@@ -16,6 +16,7 @@ mod mss;
 mod opening;
 mod output;
 mod reading;
+mod remains;
 mod retransmit;
 mod send_space;
 mod settings;
@@ -29,8 +30,9 @@ use crate::config::Config;
 use crate::congestion::CongestionControl;
 use crate::counters::Counters;
 use crate::handshake;
+use crate::memory::Held;
 use crate::options::SocketOptions;
-use crate::receiver::{AckDue, Estimates, Receiver};
+use crate::receiver::{Estimates, Receiver};
 use crate::sender::Sender;
 use crate::sender::pages::Pages;
 use crate::seq::SeqNumber;
@@ -137,7 +139,7 @@ enum Fin {
 
 /// One TCP connection (Linux's `tcp_sock`), from SYN-SENT or ESTABLISHED to its end.
 ///
-/// Cost: 1200 bytes. An idle connection has no heap memory beyond its boxed controller.
+/// Cost: 1216 bytes. An idle connection has no heap memory beyond its boxed controller.
 #[derive(Debug)]
 pub struct Connection {
     config: Arc<Config>,
@@ -176,6 +178,8 @@ pub struct Connection {
     frame_segments: u8,
     /// Send buffer, bytes of memory (`sk_sndbuf`).
     sndbuf: u32,
+    /// Pages of the host's memory for the write queue.
+    held: Held,
     liveness: Liveness,
     /// No challenge ACK leaves before this.
     challenge_after: Instant,
@@ -184,6 +188,8 @@ pub struct Connection {
     read_shut: bool,
     /// The application is gone.
     is_orphan: bool,
+    /// The host counts it among its orphans.
+    is_counted: bool,
     /// Nothing for most of most lives.
     rare: Option<Box<Rare>>,
     /// Wire segments that arrived, that left, and that arrived with data.
@@ -193,7 +199,15 @@ pub struct Connection {
 }
 
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Connection>() <= 1200, "an idle connection would grow");
+const _: () = assert!(size_of::<Connection>() <= 1216, "an idle connection would grow");
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.end_orphan();
+        self.counters.release_memory(&mut self.held);
+        self.counters.memory.remove_connection();
+    }
+}
 
 /// State that few connections have, or only at their end.
 #[derive(Debug, Default)]
@@ -236,17 +250,20 @@ impl Connection {
             edges: Readiness::empty(),
             frame_segments: 1,
             sndbuf,
+            held: Held::default(),
             liveness: Liveness::new(now),
             challenge_after: Instant::ZERO,
             errors: Errors::default(),
             read_shut: false,
             is_orphan: false,
+            is_counted: false,
             rare: None,
             segs_in: 0,
             segs_out: 0,
             data_segs_in: 0,
         };
         connection.sender.set_max_pacing_rate(connection.options.max_pacing_rate);
+        connection.counters.memory.add_connection();
         connection
     }
 
@@ -273,6 +290,9 @@ impl Connection {
     /// Every change of state is a transition of the table.
     fn turn(&mut self, transition: Transition) {
         self.state = self.state.after(transition);
+        if self.state == State::Closed {
+            self.end_orphan();
+        }
     }
 
     /// Returns the state of the connection (RFC 9293 section 3.3.2).
@@ -284,15 +304,6 @@ impl Connection {
     /// be freed, once the application has dropped it.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed | State::TimeWait) && !self.owed.contains(Owed::RESET)
-    }
-
-    /// Returns what remains of a connection that both sides have closed. It is `Some` once, after
-    /// the last ACK was sent.
-    pub fn take_time_wait(&mut self) -> Option<TimeWait> {
-        if self.receiver.ack_due() == AckDue::Now {
-            return None;
-        }
-        self.rare.as_mut()?.time_wait.take()
     }
 
     /// Returns the current options.

@@ -86,6 +86,7 @@ impl Connection {
             _ => self.deadlines.clear(Deadline::Pacing),
         }
         self.sender.on_blocked(now, blocked);
+        self.settle_memory(now);
         self.check_space();
         let in_flight = self.sender.has_unacked();
         let starved = self.no_space && !self.sender.has_unsent();

@@ -15,11 +15,14 @@
 
 use super::{Connection, Readiness};
 use crate::config::BUFFER_OVERHEAD;
-use crate::time::{Nanos, Rate};
+use crate::time::{Instant, Nanos, Rate};
 
 /// Frames that a low-water mark given as time leaves room for at the least: one on its way down,
 /// one that the writer fills meanwhile.
 const LEAST_FRAMES: u32 = 2;
+
+/// The smallest send buffer, bytes (`SOCK_MIN_SNDBUF`).
+const LEAST_SNDBUF: u32 = 4_608;
 
 /// Largest frame without "BIG TCP".
 const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
@@ -62,7 +65,37 @@ impl Connection {
     pub(super) fn memory_is_free(&self, wake: bool) -> bool {
         let is_halved = wake && self.config.notsent_lowat_half;
         let unsent = u64::from(self.sender.unsent()) << u32::from(is_halved);
-        self.memory() < self.sndbuf && unsent < u64::from(self.notsent_limit())
+        let memory = self.memory();
+        memory < self.sndbuf
+            && unsent < u64::from(self.notsent_limit())
+            && (memory == 0 || self.is_admitted(memory))
+    }
+
+    /// Whether the host lets a connection take more memory that has so much to send. A connection
+    /// that has nothing is not asked, so that an ACK brings every refused writer back
+    /// (`tcp_rtx_and_write_queues_empty` in `tcp_stream_alloc_skb`).
+    fn is_admitted(&self, memory: u32) -> bool {
+        self.counters.memory.admits(memory, self.config.tcp_wmem.min)
+    }
+
+    /// Payload bytes that a write may add to a buffer: a little where the host has no memory to
+    /// give away (`tcp_wmem`'s least). The send buffer shrinks then to half of what waits
+    /// (`sk_stream_moderate_sndbuf`).
+    pub(super) fn bound_by_host(&mut self, goal: u32) -> u32 {
+        let memory = self.memory();
+        if self.is_admitted(memory) {
+            return goal;
+        }
+        if self.options.send_buffer.is_none() {
+            self.sndbuf = self.sndbuf.min(memory / 2).max(LEAST_SNDBUF);
+        }
+        goal.min(self.config.tcp_wmem.min.max(1))
+    }
+
+    /// Takes pages for what waits to be sent or acknowledged, or gives them back.
+    pub(super) fn settle_memory(&mut self, now: Instant) {
+        let memory = self.memory();
+        self.counters.settle_memory(now, &mut self.held, memory);
     }
 
     /// Memory of the write queue (`sk_wmem_queued`).
@@ -102,9 +135,9 @@ impl Connection {
         }
     }
 
-    /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows.
+    /// `tcp_sndbuf_expand`: room for `sndbuf_expand` windows, while the host has memory.
     pub(super) fn expand_sndbuf(&mut self) {
-        if self.options.send_buffer.is_some() {
+        if self.options.send_buffer.is_some() || !self.counters.memory.lets_buffers_grow() {
             return;
         }
         let per_segment = memory_per_segment(self.sender.mss());

@@ -29,7 +29,12 @@ impl Connection {
                 }
                 Deadline::Keepalive => self.on_keepalive(now),
                 Deadline::Orphan => self.on_orphan_timeout(),
-                Deadline::IdleMemory => self.sender.release_idle_memory(),
+                Deadline::IdleMemory => {
+                    self.sender.release_idle_memory();
+                    if self.memory() == 0 {
+                        self.counters.release_memory(&mut self.held);
+                    }
+                }
             }
             if self.state == State::Closed {
                 return;
@@ -89,6 +94,9 @@ impl Connection {
             return;
         }
         let since = self.liveness.stall(now);
+        if self.is_out_of_resources(now, since) {
+            return;
+        }
         if self.has_given_up(now, since) {
             self.give_up();
             return;
@@ -129,15 +137,37 @@ impl Connection {
     /// (`retransmits_timed_out`).
     fn has_given_up(&self, now: Instant, since: Instant) -> bool {
         let waited = now.since(since);
+        waited >= self.patience()
+    }
+
+    /// How long a silent peer is waited for.
+    pub(super) fn patience(&self) -> Nanos {
         if let Some(limit) = self.options.user_timeout {
-            return waited >= limit;
+            return limit;
         }
         let retries = match (self.is_orphan, self.config.tcp_orphan_retries) {
             (false, _) => self.config.tcp_retries2,
-            (true, 0) => 8,
+            (true, 0) if self.is_patient() => 8,
             (true, retries) => retries,
         };
-        waited >= self.sender.rtt().time_of_retries(retries)
+        self.sender.rtt().time_of_retries(retries)
+    }
+
+    /// Whether timeouts still become longer (`tcp_orphan_retries`).
+    fn is_patient(&self) -> bool {
+        self.sender.rtt().rto() < self.sender.rtt().rto_max()
+    }
+
+    /// Whether a connection without an application, whose peer has not answered `since`, was reset
+    /// for want of memory. Silence counts as more orphans.
+    fn is_out_of_resources(&mut self, now: Instant, since: Instant) -> bool {
+        if self.is_orphan {
+            let longest = self.sender.rtt().rto_max().saturating_mul(2);
+            let is_silent = now.since(since) > longest || !self.is_patient();
+            let shift = u32::from(is_silent) + u32::from(self.errors.has_soft());
+            self.check_resources(shift);
+        }
+        self.state == State::Closed
     }
 
     fn give_up(&mut self) {
@@ -171,6 +201,9 @@ impl Connection {
             return;
         }
         let since = self.liveness.stall(now);
+        if self.is_out_of_resources(now, since) {
+            return;
+        }
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         // Each answer begins the count anew.
         let is_over = if self.options.user_timeout.is_some() || self.is_orphan {

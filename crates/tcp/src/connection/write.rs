@@ -125,6 +125,7 @@ impl Connection {
     #[inline(always)]
     fn append(&mut self, data: &[u8]) -> usize {
         let goal = self.write_goal();
+        let goal = self.bound_by_host(goal);
         let mut done = 0;
         while done < data.len() {
             let mut room = self.sender.room_in_last(goal);
@@ -153,7 +154,8 @@ impl Connection {
     ) -> Result<usize, WriteError> {
         self.may_write()?;
         self.check_app_limited();
-        let goal = self.write_goal() as usize;
+        let goal = self.write_goal();
+        let goal = self.bound_by_host(goal) as usize;
         let mut done = 0;
         while !data.is_empty() && self.grant_buffer() {
             let part = data.split_to(goal.min(data.len()));

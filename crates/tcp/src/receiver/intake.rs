@@ -30,7 +30,7 @@ pub enum Disposition {
     Duplicate,
     /// The data lay outside the window and was dropped.
     OutOfWindow,
-    /// There was no memory for the data, and it was dropped.
+    /// There was no memory for the data, or it was not worth its memory, and it was dropped.
     Dropped,
 }
 
@@ -76,6 +76,7 @@ impl Receiver {
         let received = self.received;
         let was_finished = self.is_finished();
         let disposition = self.take(now, segment, seq, payload, fin, estimates);
+        self.settle_memory(now);
         self.check_ack(now, estimates);
         let readable = (self.received - received) as u32;
         Intake { disposition, readable, fin: self.is_finished() && !was_finished }
@@ -128,13 +129,37 @@ impl Receiver {
         };
         let at = self.received + u64::from(seq.bytes_since(self.nxt));
         if seq == self.nxt {
-            self.take_in_order(now, payload, fin, segment.ecn, size, estimates);
+            let has_room = self.make_room(now, at);
+            if !has_room && !bare && self.is_refused_by_host() {
+                self.counters.add(Counter::RcvQDrop, 1);
+                self.ack.schedule_now();
+                return Disposition::Dropped;
+            }
+            let copy_break = if has_room { COPY_BREAK } else { usize::MAX };
+            let (had_holes, end) = (self.has_holes(), at + u64::from(payload.len()));
+            self.append(at, payload, copy_break);
+            self.queue.date_kept(now);
+            if size.len > 0 {
+                self.on_data(now, segment.ecn, size, estimates);
+            }
+            self.after_data(end, fin, had_holes);
             Disposition::InOrder
         } else {
             self.on_ecn(segment.ecn);
             let segments = segment.segments();
-            self.take_out_of_order(at, payload, fin, size, segments)
+            self.take_out_of_order(now, at, payload, fin, size, segments)
         }
+    }
+
+    /// Whether the memory of the host is used up, so that data in order has to come again. A
+    /// connection whose reader has nothing left to read is not refused (`tcp_data_queue`).
+    fn is_refused_by_host(&self) -> bool {
+        !self.queue.is_empty() && !self.is_admitted(self.rmem_alloc())
+    }
+
+    /// Whether the host lets a connection take more that holds so many bytes for its reader.
+    fn is_admitted(&self, memory: u32) -> bool {
+        self.counters.memory.admits(memory, self.config.tcp_rmem.min)
     }
 
     fn refuse_out_of_window(&mut self) -> Disposition {
@@ -144,19 +169,9 @@ impl Receiver {
         Disposition::OutOfWindow
     }
 
-    fn take_in_order(
-        &mut self,
-        now: Instant,
-        mut payload: Payload,
-        fin: bool,
-        ecn: Ecn,
-        size: SegmentSize,
-        estimates: Estimates,
-    ) {
-        let had_holes = self.has_holes();
+    /// Data in order, and what waited for it. Slices of at most `copy_break` bytes are copied.
+    fn append(&mut self, at: u64, mut payload: Payload, copy_break: usize) {
         self.dup_acks = 0;
-        let copy_break = if self.make_room(self.received) { COPY_BREAK } else { usize::MAX };
-        let at = self.received;
         let end = at + u64::from(payload.len());
         if self.first_out_of_order().is_some_and(|first| first < end) {
             let inserted = self.reassembly.get_or_insert_default().insert(at, payload);
@@ -171,9 +186,10 @@ impl Receiver {
             self.advance(range.len());
             self.queue.append(range, copy_break);
         }
-        if size.len > 0 {
-            self.on_data(now, ecn, size, estimates);
-        }
+    }
+
+    /// A segment in order has ended at `end`.
+    fn after_data(&mut self, end: u64, fin: bool, had_holes: bool) {
         if fin && end >= self.received {
             // What lies behind a FIN is no data of this stream.
             self.fin = Some(self.seq_at(self.received));
@@ -238,6 +254,9 @@ impl Receiver {
     }
 
     fn grow_window(&mut self, len: u32) {
+        if self.counters.memory.is_under_pressure() {
+            return;
+        }
         let memory = self.rmem_alloc();
         if self.window.grow(&self.config, memory, len, self.ack.rcv_mss()) {
             self.ack.hint_quick(true);
@@ -247,6 +266,7 @@ impl Receiver {
     /// `tcp_data_queue_ofo`.
     fn take_out_of_order(
         &mut self,
+        now: Instant,
         at: u64,
         payload: Payload,
         fin: bool,
@@ -262,7 +282,7 @@ impl Receiver {
         if payload.is_empty() {
             return Disposition::OutOfOrder;
         }
-        if !self.make_room(at) {
+        if !self.make_room(now, at) || !self.is_worth_keeping(at, payload.len()) {
             self.counters.add(Counter::OFODrop, 1);
             return Disposition::Dropped;
         }
@@ -279,33 +299,66 @@ impl Receiver {
         if self.is.contains(Is::SACK) {
             self.grow_window(size.len);
         }
-        self.window.make_room_beyond(&self.config, self.beyond());
+        if !self.counters.memory.is_under_pressure() {
+            self.window.make_room_beyond(&self.config, self.beyond());
+        }
         Disposition::OutOfOrder
     }
 
-    /// Makes sure that memory is within the buffer before data at `at` is taken, giving up
-    /// out-of-order data behind it if need be (`tcp_prune_queue`). Whether it is.
-    fn make_room(&mut self, at: u64) -> bool {
-        let memory = self.rmem_alloc();
-        if self.window.fits(memory) {
+    /// Whether out-of-order data with `bytes` more at `at` would be worth the memory that it takes.
+    /// What lies behind `at` is given up for it if need be.
+    fn is_worth_keeping(&mut self, at: u64, bytes: u32) -> bool {
+        let Some(reassembly) = &mut self.reassembly else { return true };
+        if reassembly.is_worth(bytes) {
             return true;
         }
-        self.ack.hint_quick(false);
-        self.window.on_overrun(&self.config, memory);
-        let queued = self.queue.charge();
-        let window = &self.window;
-        // Some at a time, so that not every segment of a flood pays for a walk.
-        let goal = self.window.rcvbuf() - self.window.rcvbuf() / 8;
-        if window.fits(memory) {
-            return true;
-        }
-        let pruned = self.reassembly.as_mut().map_or(0, |reassembly| {
-            reassembly.prune(at, |held| queued.saturating_add(held) > goal)
-        });
-        if pruned > 0 {
+        if reassembly.prune_to_worth(at) > 0 {
             self.counters.add(Counter::OfoPruned, 1);
         }
-        self.window.fits(self.rmem_alloc())
+        reassembly.is_worth(bytes)
+    }
+
+    /// Makes sure that memory is within the buffer, and that the host grants more of it, before data
+    /// at `at` is taken. Slices are copied together and out-of-order data behind `at` is given up
+    /// if need be (`tcp_prune_queue`). Whether it is so then.
+    fn make_room(&mut self, now: Instant, at: u64) -> bool {
+        let memory = self.rmem_alloc();
+        let is_full = !self.window.fits(memory);
+        if !is_full && self.is_admitted(memory) {
+            return true;
+        }
+        self.counters.add(Counter::PruneCalled, 1);
+        if is_full {
+            self.ack.hint_quick(false);
+            let may_grow = self.counters.memory.lets_buffers_grow();
+            self.window.on_overrun(&self.config, memory, may_grow);
+        }
+        if self.counters.memory.is_under_pressure() {
+            self.window.hold_back();
+        }
+        if self.window.fits(memory) && self.is_admitted(memory) {
+            return true;
+        }
+        let collapsed = self.queue.collapse();
+        self.counters.add(Counter::RcvCollapsed, collapsed.into());
+        loop {
+            self.settle_memory(now);
+            let memory = self.rmem_alloc();
+            if self.window.fits(memory) && self.is_admitted(memory) {
+                return true;
+            }
+            // Some at a time, so that not every segment of a flood pays for a walk.
+            let goal = memory.min(self.window.rcvbuf()).saturating_sub(self.window.rcvbuf() / 8);
+            let queued = self.queue.charge();
+            let pruned = self.reassembly.as_mut().map_or(0, |reassembly| {
+                reassembly.prune(at, |held, _| queued.saturating_add(held) > goal)
+            });
+            if pruned == 0 {
+                self.counters.add(Counter::RcvPruned, 1);
+                return false;
+            }
+            self.counters.add(Counter::OfoPruned, 1);
+        }
     }
 
     /// `tcp_data_ecn_check`.

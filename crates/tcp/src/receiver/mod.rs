@@ -24,6 +24,7 @@ pub use window::AdvertisedWindow;
 
 use crate::config::Config;
 use crate::counters::{Counter, Counters};
+use crate::memory::Held;
 use crate::segment::{Flags, SackBlock, SackBlocks, Segment};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
@@ -37,6 +38,9 @@ use window::{Queued, ReceiveWindow};
 
 /// Memory of an idle connection's empty queue is kept this long for the next segment.
 const IDLE_RELEASE: Nanos = Nanos::from_secs(1);
+/// Data that was not read for so long is copied out of the buffers of the device. One byte in use
+/// keeps such a buffer, which is larger than what the connection is charged for.
+const LONGEST_KEPT: Nanos = Nanos::from_secs(1);
 /// Results of the handshake that the receiving half needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -90,8 +94,9 @@ bitflags::bitflags! {
 /// Receiving half of a connection.
 ///
 /// Cost: a segment is O(1) in order and O(log n) out of order with n holes. Memory is bounded by
-/// the receive buffer: out-of-order data is given up first; data in order and inside the advertised
-/// window is always taken.
+/// the receive buffer: out-of-order data is given up first, also if it is not worth its memory;
+/// data in order and inside the advertised window is taken while the host has memory, see
+/// [`memory`](crate::memory). What was acknowledged is never given up.
 #[derive(Debug)]
 pub struct Receiver {
     config: Arc<Config>,
@@ -113,9 +118,17 @@ pub struct Receiver {
     /// When an out-of-window segment without data was last answered.
     last_oow_ack: Instant,
     ofo_segments: u32,
+    /// Pages of the host's memory for what is queued.
+    held: Held,
     /// Duplicate ACKs owed to a sender that counts them (without SACK).
     dup_acks: u8,
     is: Is,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.counters.release_memory(&mut self.held);
+    }
 }
 
 impl Receiver {
@@ -151,6 +164,7 @@ impl Receiver {
             dsack: SmallVec::new(),
             last_oow_ack: Instant::ZERO,
             ofo_segments: 0,
+            held: Held::default(),
             dup_acks: 0,
             is,
         }
@@ -169,6 +183,11 @@ impl Receiver {
     /// Returns the window that was last advertised, in bytes from [`wup`](Self::wup).
     pub fn wnd(&self) -> u32 {
         self.window.wnd()
+    }
+
+    /// Returns the shift of the windows that this end sends.
+    pub fn wscale(&self) -> u8 {
+        self.window.wscale()
     }
 
     /// Returns RCV.NXT as it was last acknowledged.
@@ -249,7 +268,7 @@ impl Receiver {
         self.received
     }
 
-    /// Returns the bytes that wait for others in front of them. Costs O(n) of the ranges.
+    /// Returns the bytes that wait for others in front of them.
     pub fn ofo_bytes(&self) -> u32 {
         self.reassembly.as_ref().map_or(0, |reassembly| reassembly.bytes())
     }
@@ -404,9 +423,14 @@ impl Receiver {
 
     /// Returns the window for the next segment that acknowledges [`nxt`](Self::nxt).
     pub fn next_window(&mut self) -> AdvertisedWindow {
-        let (selected, tight) = self.window.select(self.rmem_alloc(), self.ack.rcv_mss());
+        let memory = self.rmem_alloc();
+        let (mut selected, tight) = self.window.select(memory, self.ack.rcv_mss());
         if tight {
             self.ack.hint_quick(false);
+            if self.counters.memory.is_under_pressure() {
+                self.window.hold_back();
+                selected = self.window.select(memory, self.ack.rcv_mss()).0;
+            }
         }
         self.window.next(self.nxt, selected)
     }
@@ -479,10 +503,13 @@ impl Receiver {
 
     /// Returns when to call [`on_deadline`](Self::on_deadline), or [`Instant::FAR_FUTURE`].
     ///
-    /// The deadline is that of a delayed ACK, or of idle memory to give back.
+    /// The deadline is that of a delayed ACK, or of memory to give back.
     pub fn deadline(&self) -> Instant {
+        let last = self.ack.last_data();
         let idle = if self.queue.is_empty() && self.queue.holds_heap() {
-            self.ack.last_data() + IDLE_RELEASE
+            last + IDLE_RELEASE
+        } else if self.queue.has_kept() {
+            last + LONGEST_KEPT - self.queue.kept_for(last).min(LONGEST_KEPT)
         } else {
             Instant::FAR_FUTURE
         };
@@ -494,8 +521,16 @@ impl Receiver {
         if self.ack.on_deadline(now, estimates.rto) {
             self.counters.add(Counter::DelayedACKs, 1);
         }
+        if self.queue.has_kept() && self.queue.kept_for(now) >= LONGEST_KEPT {
+            let collapsed = self.queue.collapse();
+            self.counters.add(Counter::RcvCollapsed, collapsed.into());
+            self.settle_memory(now);
+        }
         if self.queue.is_empty() && now.since(self.ack.last_data()) >= IDLE_RELEASE {
             self.queue.release();
+            if !self.has_holes() {
+                self.counters.release_memory(&mut self.held);
+            }
         }
     }
 
@@ -539,17 +574,26 @@ impl Receiver {
         self.window.hold(held);
     }
 
+    /// Takes pages for what is queued, or gives them back.
+    fn settle_memory(&mut self, now: Instant) {
+        let memory = self.rmem_alloc();
+        self.counters.settle_memory(now, &mut self.held, memory);
+    }
+
     /// `tcp_rcv_space_adjust`.
     fn after_read(&mut self, now: Instant, copied: usize) {
         if copied == 0 {
             return;
         }
+        self.queue.date_kept(now);
+        self.settle_memory(now);
         let queued = Queued {
             nxt: self.nxt - u32::from(self.is_finished()),
             unread: self.queue.len(),
             beyond: self.beyond(),
         };
-        self.window.adjust(now, &self.config, queued);
+        let may_grow = !self.counters.memory.is_under_pressure();
+        self.window.adjust(now, &self.config, queued, may_grow);
         self.acknowledge_read();
     }
 

@@ -2,6 +2,7 @@
 //! ones are copied.
 
 use crate::segment::Payload;
+use crate::time::{Instant, Nanos};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 
@@ -24,7 +25,13 @@ pub(super) struct ByteQueue {
     /// Bytes behind the last slice, in a page with room for more.
     tail: BytesMut,
     len: u32,
+    /// Since when slices lie in the buffers that they arrived in.
+    kept: Kept,
 }
+
+/// Time since which slices are kept, in milliseconds; 0 if there are none, 1 if nobody said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept(u32);
 
 impl ByteQueue {
     /// Bytes queued.
@@ -67,8 +74,47 @@ impl ByteQueue {
                 self.seal();
                 self.len += chunk.len() as u32;
                 self.slices.push_back(chunk);
+                self.kept.0 = self.kept.0.max(1);
             }
         }
+    }
+
+    /// Says that slices which were kept since the last call came at `now`, and that nothing is kept
+    /// if nothing is queued.
+    pub(super) fn date_kept(&mut self, now: Instant) {
+        match self.kept {
+            _ if self.is_empty() => self.kept = Kept::default(),
+            Kept(1) => self.kept = Kept((now.as_millis() as u32).max(2)),
+            _ => {}
+        }
+    }
+
+    /// How long slices were kept at `now`, which is within 49 days of their arrival; zero if there
+    /// are none.
+    pub(super) fn kept_for(&self, now: Instant) -> Nanos {
+        match self.kept {
+            Kept(0 | 1) => Nanos::ZERO,
+            Kept(since) => Nanos::from_millis((now.as_millis() as u32).wrapping_sub(since).into()),
+        }
+    }
+
+    /// Whether slices are kept whose time of arrival was said.
+    pub(super) fn has_kept(&self) -> bool {
+        self.kept.0 > 1
+    }
+
+    /// Copies the slices that were kept behind each other, so that they hold no buffer but the
+    /// queue's own (`tcp_collapse`). Returns the slices saved. A slice is copied so at most once.
+    pub(super) fn collapse(&mut self) -> u32 {
+        if self.kept == Kept::default() {
+            return 0;
+        }
+        let before = self.slices();
+        let former = core::mem::take(self);
+        for chunk in former.chunks() {
+            self.copy(chunk);
+        }
+        before.saturating_sub(self.slices()) as u32
     }
 
     fn copy(&mut self, mut bytes: &[u8]) {
@@ -105,6 +151,7 @@ impl ByteQueue {
         }
         self.seal();
         self.len += other.len;
+        self.kept.0 = self.kept.0.max(other.kept.0.min(1));
         self.slices.append(&mut other.slices);
         self.tail = other.tail;
     }
@@ -113,6 +160,7 @@ impl ByteQueue {
     pub(super) fn prepend(&mut self, mut other: Self) {
         other.seal();
         self.len += other.len;
+        self.kept.0 = self.kept.0.max(other.kept.0.min(1));
         while let Some(slice) = other.slices.pop_back() {
             self.slices.push_front(slice);
         }
@@ -229,6 +277,27 @@ mod tests {
         assert_ne!(copied.as_ptr(), small_at);
         assert_eq!(copied.len(), 20);
         assert!(queue.take_slice().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn collapsing_leaves_the_buffers_of_others_and_keeps_the_bytes() {
+        let mut queue = ByteQueue::default();
+        let mut expected = Vec::new();
+        for i in 0..10_u8 {
+            let data = vec![i; COPY_BREAK + 1 + usize::from(i)];
+            expected.extend_from_slice(&data);
+            queue.push(&mut Payload::from(Bytes::from(data)), COPY_BREAK);
+            queue.push(&mut payload(3, i), COPY_BREAK);
+            expected.extend_from_slice(&[i; 3]);
+        }
+        let (before, charge) = (queue.slices() as u32, queue.charge());
+        let saved = queue.collapse();
+        assert!(saved > before / 2, "{saved} of {before}");
+        assert_eq!(queue.charge(), charge - saved * OVERHEAD);
+        assert_eq!(queue.collapse(), 0);
+        let mut out = vec![0; expected.len() + 1];
+        assert_eq!(queue.read(&mut out), expected.len());
+        assert_eq!(out[..expected.len()], expected);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Queue of data that arrived before the bytes in front of it.
 
-use super::queue::{ByteQueue, COPY_BREAK};
+use super::queue::{ByteQueue, COPY_BREAK, OVERHEAD};
 use crate::segment::Payload;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// Slices of out-of-order data up to this size are copied: they may stay for long.
-const COPY_BREAK_OFO: usize = 4 * COPY_BREAK;
 /// What one ACK can report.
 const RECENT: usize = 4;
 /// Ranges whose order of arrival is remembered. One visit may bring more ranges than one ACK
 /// reports; those that no ACK ever reported would look lost to the sender.
 const REMEMBERED: usize = 64;
+
+/// Memory that out-of-order data may cost beside its bytes, whatever they are worth. A peer that
+/// leaves more holes has to send as many bytes as they cost: a lossy path does, and single bytes do
+/// not.
+const LEAST_OVERHEAD: u32 = 64 << 10;
 
 /// A range of stream positions, `start..end`.
 pub(super) type Extent = core::ops::Range<u64>;
@@ -29,6 +32,7 @@ pub(super) struct Reassembly {
     /// The first so many of `recent` grew since they were last reported.
     unreported: u16,
     charge: u32,
+    bytes: u32,
 }
 
 /// What became of a payload.
@@ -46,9 +50,9 @@ impl Reassembly {
         self.ranges.is_empty()
     }
 
-    /// Bytes of payload here. Costs O(n) of the ranges.
+    /// Bytes of payload here.
     pub(super) fn bytes(&self) -> u32 {
-        self.ranges.values().map(ByteQueue::len).sum()
+        self.bytes
     }
 
     /// Memory held, as [`ByteQueue::charge`].
@@ -105,10 +109,27 @@ impl Reassembly {
         inserted
     }
 
+    /// Whether the data here, and `more` bytes in a slice of their own, are worth the memory that
+    /// they take: they are half of it but for a constant.
+    pub(super) fn is_worth(&self, more: u32) -> bool {
+        let cost = self.charge.saturating_add(more).saturating_add(OVERHEAD);
+        let bytes = self.bytes.saturating_add(more);
+        cost <= bytes.saturating_mul(2).saturating_add(LEAST_OVERHEAD)
+    }
+
+    /// Drops slices from the end, but none before `keep`, until what is left is worth its memory
+    /// with an eighth to spare. Returns the bytes dropped.
+    pub(super) fn prune_to_worth(&mut self, keep: u64) -> u32 {
+        let most = LEAST_OVERHEAD - LEAST_OVERHEAD / 8;
+        self.prune(keep, |charge, bytes| charge > bytes.saturating_mul(2).saturating_add(most))
+    }
+
     fn extend(&mut self, key: u64, part: &mut Payload) {
+        self.bytes += part.len();
         let range = self.ranges.entry(key).or_default();
         self.charge -= range.charge();
-        range.push(part, COPY_BREAK_OFO);
+        // It may stay for long, so it keeps no buffer of the device.
+        range.push(part, usize::MAX);
         self.charge += range.charge();
     }
 
@@ -178,6 +199,7 @@ impl Reassembly {
             }
             let mut range = entry.remove();
             self.charge -= range.charge();
+            self.bytes -= range.len();
             self.forget(|recent| recent == start);
             if self.ranges.is_empty() {
                 // An emptied map keeps a node.
@@ -194,10 +216,10 @@ impl Reassembly {
 
     /// Drops slices from the highest position down while `excess` says that more must go and they
     /// lie wholly behind `keep` (Linux's `tcp_prune_ofo_queue`). `excess` gets the memory still
-    /// held here. Returns the bytes dropped.
-    pub(super) fn prune(&mut self, keep: u64, mut excess: impl FnMut(u32) -> bool) -> u32 {
+    /// held here, and the bytes. Returns the bytes dropped.
+    pub(super) fn prune(&mut self, keep: u64, mut excess: impl FnMut(u32, u32) -> bool) -> u32 {
         let mut pruned = 0;
-        while excess(self.charge) {
+        while excess(self.charge, self.bytes) {
             let Some(mut entry) = self.ranges.last_entry() else {
                 break;
             };
@@ -209,6 +231,7 @@ impl Reassembly {
             }
             self.charge -= range.charge();
             range.pop_slice();
+            self.bytes -= slice;
             pruned += slice;
             if range.is_empty() {
                 entry.remove();
@@ -255,7 +278,6 @@ fn split_to(payload: &mut Payload, bytes: u32) -> Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::receiver::queue::OVERHEAD;
     use bytes::Bytes;
     use proptest::prelude::*;
 
@@ -341,11 +363,30 @@ mod tests {
             ofo.insert(10 + 2 * i, bytes(1, 0));
         }
         assert_eq!(ofo.charge(), 100 * (1 + OVERHEAD));
-        let pruned = ofo.prune(0, |held| held > 50 * (1 + OVERHEAD));
+        let pruned = ofo.prune(0, |held, _| held > 50 * (1 + OVERHEAD));
         assert_eq!((pruned, ofo.ranges.len(), ofo.end()), (50, 50, Some(109)));
-        assert_eq!(ofo.prune(107, |_| true), 1);
-        assert_eq!(ofo.prune(0, |_| true), 49);
-        assert!(ofo.is_empty() && ofo.charge() == 0);
+        assert_eq!(ofo.prune(107, |_, _| true), 1);
+        assert_eq!(ofo.prune(0, |_, _| true), 49);
+        assert!(ofo.is_empty() && (ofo.charge(), ofo.bytes()) == (0, 0));
+    }
+
+    #[test]
+    fn holes_are_paid_for_by_bytes() {
+        let mut ofo = Reassembly::default();
+        let mut at = 10;
+        while ofo.is_worth(1) {
+            ofo.insert(at, bytes(1, 0));
+            at += 2;
+        }
+        assert!(ofo.charge() <= LEAST_OVERHEAD + 2 * ofo.bytes() && ofo.bytes() > 200);
+        assert!(ofo.is_worth(300), "what is worth more than its overhead may come");
+        let before = ofo.bytes();
+        assert!(ofo.prune_to_worth(0) > before / 9);
+        assert!(ofo.is_worth(1) && ofo.first() == Some(10));
+        for n in 0..2000 {
+            assert!(ofo.is_worth(600));
+            ofo.insert(100_000 + n * 1000, bytes(600, 0));
+        }
     }
 
     proptest! {
@@ -370,6 +411,8 @@ mod tests {
                 prop_assert_eq!(inserted.duplicate.is_some(), (new as usize) < len);
                 let sum: u32 = ofo.ranges.values().map(ByteQueue::charge).sum();
                 prop_assert_eq!(ofo.charge(), sum);
+                let held: u32 = ofo.ranges.values().map(ByteQueue::len).sum();
+                prop_assert_eq!(ofo.bytes(), held);
             }
             let mut next = 0;
             while let Some(first) = ofo.first() {

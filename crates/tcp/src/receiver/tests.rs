@@ -1,5 +1,6 @@
 use super::*;
-use crate::config::BufferSizes;
+use crate::config::{BufferSizes, MemoryPages};
+use crate::memory::HostMemory;
 use crate::segment::Timestamps;
 use crate::segment::{Ecn, Payload};
 
@@ -33,7 +34,10 @@ fn fixed() -> Terms {
 
 impl Host {
     fn with(setup: &Terms) -> Self {
-        let counters = Arc::new(Counters::default());
+        Self::of(setup, Arc::new(Counters::default()))
+    }
+
+    fn of(setup: &Terms, counters: Arc<Counters>) -> Self {
         let now = Instant::from_nanos(1 << 40);
         let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
         let estimates = Estimates {
@@ -542,11 +546,11 @@ fn unacceptable_segments_are_answered_at_a_limited_rate() {
 
 #[test]
 fn out_of_order_data_yields_to_data_in_order() {
-    let rcvbuf = 200_000;
+    let rcvbuf = 100_000;
     let mut host = Host::with(&Terms { wnd: 65_535, rcvbuf: Some(rcvbuf), ..setup() });
-    for i in 0..20_000 {
-        host.data(2 + 2 * i, 1);
-        assert!(host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 1, "{}", host.rx.rmem_alloc());
+    for i in 0..215 {
+        host.data(2 + 301 * i, 300);
+        assert!(host.rx.rmem_alloc() <= rcvbuf + OVERHEAD + 300, "{}", host.rx.rmem_alloc());
     }
     assert!(host.counters.get(Counter::OFODrop) > 0);
     let edge = host.rx.adv();
@@ -562,6 +566,94 @@ fn out_of_order_data_yields_to_data_in_order() {
     let got = host.read(1 << 20);
     assert!(got.len() as u32 >= offset);
     assert!(got.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+}
+
+#[test]
+fn single_bytes_between_holes_do_not_fill_the_buffer_with_overhead() {
+    // The window is 3 MB wide and the buffer may grow to 6 MB.
+    let mut host = Host::with(&Terms { wnd: 3_000_000, wscale: 10, ..setup() });
+    for i in 0..30_000 {
+        host.data(2 + 2 * i, 1);
+        let (held, bytes) = (host.rx.rmem_alloc(), host.rx.ofo_bytes());
+        assert!(held <= 65_536 + 2 * bytes, "{held} for {bytes}");
+    }
+    assert!(host.counters.get(Counter::OFODrop) > 0);
+    // From the other end, what is there gives way: the lowest holes are filled first.
+    let mut host = Host::with(&Terms { wnd: 3_000_000, wscale: 10, ..setup() });
+    for i in (0..30_000).rev() {
+        assert_eq!(host.data(2 + 2 * i, 1), Disposition::OutOfOrder);
+        let (held, bytes) = (host.rx.rmem_alloc(), host.rx.ofo_bytes());
+        assert!(held <= 65_536 + 2 * bytes, "{held} for {bytes}");
+    }
+    assert!(host.counters.get(Counter::OfoPruned) > 0);
+    // Segments of a usual size are kept however many holes there are.
+    let mut host = Host::with(&Terms { wnd: 3_000_000, wscale: 10, ..setup() });
+    for i in 0..1_400 {
+        assert_eq!(host.data(2 * MSS * i + MSS, MSS), Disposition::OutOfOrder);
+    }
+    assert_eq!(host.counters.get(Counter::OfoPruned), 0);
+}
+
+/// Counters of a host whose `tcp_mem` is 16, 32 and 64 pages.
+fn small_memory() -> Arc<Counters> {
+    let memory = Arc::new(HostMemory::default());
+    let tcp_mem = MemoryPages { low: 16, pressure: 32, high: 64 };
+    memory.set_limits(&Config { tcp_mem, ..Config::default() }, 1);
+    Arc::new(Counters::of_host(memory))
+}
+
+#[test]
+fn without_memory_of_the_host_nothing_out_of_order_is_kept_and_one_segment_in_order() {
+    let counters = small_memory();
+    counters.memory.add_connection();
+    let mut host = Host::of(&setup(), counters.clone());
+    let wide = Terms { wnd: 400_000, ..setup() };
+    let mut others = [(); 2].map(|()| (Host::of(&wide, counters.clone()), 0));
+    for turn in (0..2).cycle() {
+        let (other, offset) = &mut others[turn];
+        assert_eq!(other.data(*offset, MSS), Disposition::InOrder, "{offset}");
+        *offset += MSS;
+        if counters.memory.host().is_exhausted() {
+            break;
+        }
+    }
+    assert_eq!(host.data(2 * MSS, MSS), Disposition::Dropped);
+    assert_eq!(counters.get(Counter::OFODrop), 1);
+    assert_eq!(host.data(0, MSS), Disposition::InOrder, "its reader has nothing to read");
+    assert_eq!(host.data(MSS, MSS), Disposition::Dropped);
+    assert_eq!(counters.get(Counter::RcvQDrop), 1);
+    assert_eq!(host.rx.ack_due(), AckDue::Now);
+    assert_eq!(host.rx.nxt(), host.at(MSS), "what is acknowledged is there");
+    // What was acknowledged is read, and then there is room again.
+    for (other, offset) in &mut others {
+        assert_eq!(other.data(*offset, MSS), Disposition::Dropped);
+    }
+    for (other, offset) in &mut others {
+        assert_eq!(other.read(1 << 20).len() as u32, *offset);
+        assert_eq!(other.data(*offset, MSS), Disposition::InOrder);
+    }
+    assert_eq!(host.data(MSS, MSS), Disposition::InOrder);
+    assert_eq!(counters.get(Counter::MemoryPressures), 1);
+    drop((host, others));
+    assert_eq!(counters.memory.host().pages(), 0);
+}
+
+#[test]
+fn under_pressure_what_is_out_of_order_gives_way_and_buffers_do_not_grow() {
+    let counters = small_memory();
+    let mut host = Host::of(&Terms { wnd: 400_000, ..setup() }, counters.clone());
+    let mut kept = 0;
+    while !counters.memory.host().is_under_pressure() {
+        kept += 1;
+        assert_eq!(host.data(2 * MSS * kept, MSS), Disposition::OutOfOrder);
+    }
+    let before = host.rx.rcvbuf();
+    (0..64).for_each(|_| counters.memory.add_connection());
+    // Each may have a page now: what comes in order takes the place of what is out of order.
+    assert_eq!(host.data(0, MSS), Disposition::InOrder);
+    assert!(host.rx.rmem_alloc() < 32 * 4096 && counters.get(Counter::OfoPruned) > 0);
+    assert!(counters.get(Counter::PruneCalled) > 0);
+    assert_eq!(host.rx.rcvbuf(), before);
 }
 
 #[test]

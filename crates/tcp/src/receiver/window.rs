@@ -133,6 +133,10 @@ impl ReceiveWindow {
         self.wnd
     }
 
+    pub(super) fn wscale(&self) -> u8 {
+        self.wscale
+    }
+
     pub(super) fn wup(&self) -> SeqNumber {
         self.wup
     }
@@ -255,14 +259,20 @@ impl ReceiveWindow {
     }
 
     /// Memory ran over the buffer: lets the buffer grow to what is held, or stops offering more
-    /// (`tcp_clamp_window`).
-    pub(super) fn on_overrun(&mut self, config: &Config, memory: u32) {
-        if self.rcvbuf < config.tcp_rmem.max && !self.locked {
+    /// (`tcp_clamp_window`). `may_grow` says whether the host has memory for that.
+    pub(super) fn on_overrun(&mut self, config: &Config, memory: u32, may_grow: bool) {
+        if self.rcvbuf < config.tcp_rmem.max && !self.locked && may_grow {
             self.rcvbuf = self.rcvbuf.max(memory.min(config.tcp_rmem.max));
         }
         if memory > self.rcvbuf {
             self.ssthresh = self.clamp.min(2 * self.advmss);
         }
+    }
+
+    /// The memory of the host is short: little is offered until segments let the window grow again
+    /// (`tcp_adjust_rcv_ssthresh`).
+    pub(super) fn hold_back(&mut self) {
+        self.ssthresh = self.ssthresh.min(4 * self.advmss);
     }
 
     /// The window that the buffer justifies (`__tcp_select_window`); may be less than what was
@@ -361,7 +371,8 @@ impl ReceiveWindow {
 
     /// The application took data: the buffer follows twice what it takes in a round trip, and
     /// doubles ahead of a sender in slow start (dynamic right-sizing, `tcp_rcv_space_adjust`).
-    pub(super) fn adjust(&mut self, now: Instant, config: &Config, queued: Queued) {
+    /// With `may_grow` off it is measured only.
+    pub(super) fn adjust(&mut self, now: Instant, config: &Config, queued: Queued, may_grow: bool) {
         if self.rtt8_us == 0 {
             return;
         }
@@ -371,7 +382,8 @@ impl ReceiveWindow {
         }
         let read_to = queued.nxt - queued.unread;
         let copied = read_to.bytes_since(self.space_seq).saturating_sub(queued.unread);
-        if self.held && u64::from(self.rtt8_us / 8) < HELD_RTT.as_micros() {
+        let is_held = self.held && u64::from(self.rtt8_us / 8) < HELD_RTT.as_micros();
+        if is_held || !may_grow {
             // Growth begins again with a doubling, as if half of it had been taken until then.
             self.space = self.space.max(copied / 2);
         } else if copied > self.space {

@@ -1,9 +1,11 @@
 //! Queue of bytes written and not yet sent: buffers of up to 64 KiB, cut when they are sent.
 //!
 //! Small writes are copied into a page and stay one growing buffer; a frame takes a slice of the
-//! page (`split().freeze()`), so the copy from the application is the only one. Pages go back to
-//! the pool when the last frame that refers to them is acknowledged and off the wire: no allocation
-//! in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
+//! page (`split().freeze()`), so the copy from the application is the only one. A page is not much
+//! larger than what a connection has unsent and unacknowledged, so that one that waits for its peer
+//! holds no more than it is charged for. Full pages come from a pool, and go back when the last
+//! frame that refers to them is acknowledged and off the wire: a flow that has much in flight
+//! allocates nothing in steady state. Cost: O(1) per write, per frame and per ACK, plus the copy.
 
 use super::pages::{PAGE, Pages};
 use crate::config::BUFFER_OVERHEAD;
@@ -15,6 +17,8 @@ use std::sync::Arc;
 
 /// Page of a socket that writes little.
 const SMALL_PAGE: usize = 512;
+/// Smallest page of any other. The memory of a connection is counted in such pages.
+const LEAST_PAGE: usize = 4096;
 
 /// What the last write said of what follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub struct SendQueue {
     ready_len: u32,
     /// Bytes in the last buffer, as the accounting of buffers sees it.
     last_len: u32,
+    /// Bytes taken and not acknowledged, when that was last told.
+    in_flight: u32,
     pages: Arc<dyn Pages>,
 }
 
@@ -83,6 +89,7 @@ impl SendQueue {
             more: More::Unknown,
             ready_len: 0,
             last_len: 0,
+            in_flight: 0,
             pages,
         }
     }
@@ -179,6 +186,11 @@ impl SendQueue {
         while records.front().is_some_and(|end| end.at_or_before(nxt)) {
             records.pop_front();
         }
+    }
+
+    /// Says how many bytes are taken and not acknowledged. The next page follows that.
+    pub fn note_in_flight(&mut self, bytes: u32) {
+        self.in_flight = bytes;
     }
 
     /// Copies `data` to the end of the queue.
@@ -285,13 +297,24 @@ impl SendQueue {
         if !self.is_page && self.tail.try_reclaim(SMALL_PAGE) {
             return;
         }
-        let is_small = wanted <= SMALL_PAGE / 2 && !self.is_page && self.is_empty();
-        let page = if is_small { BytesMut::with_capacity(SMALL_PAGE) } else { self.pages.take() };
+        let size = self.page_size(wanted);
+        let is_full = size >= PAGE;
+        let page = if is_full { self.pages.take() } else { BytesMut::with_capacity(size) };
         let former = std::mem::replace(&mut self.tail, page);
         if self.is_page {
             self.aside.get_or_insert_default().retired.push_back(former);
         }
-        self.is_page = !is_small;
+        self.is_page = is_full;
+    }
+
+    /// Bytes of a new page for `wanted` bytes: half as much again as waits with them, rounded up.
+    fn page_size(&self, wanted: usize) -> usize {
+        let waiting = (self.len() + self.in_flight) as usize;
+        if waiting == 0 && wanted <= SMALL_PAGE / 2 {
+            return SMALL_PAGE;
+        }
+        let most = waiting.saturating_add(wanted).min(PAGE);
+        (most + most / 2).next_power_of_two().clamp(LEAST_PAGE, PAGE)
     }
 }
 
@@ -381,6 +404,27 @@ mod tests {
         queue.reclaim();
         queue.release_idle_memory();
         assert_eq!(pages.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_page_is_not_much_larger_than_what_waits() {
+        for (written, in_flight, expected) in [
+            (100, 0, SMALL_PAGE),
+            (100, 1000, LEAST_PAGE),
+            (1000, 0, LEAST_PAGE),
+            (5000, 0, 8192),
+            (1000, 10_000, 32_768),
+            (30_000, 0, PAGE),
+            (1000, 40_000, PAGE),
+        ] {
+            let pages = Arc::new(Counting::default());
+            let mut queue = SendQueue::new(pages.clone());
+            queue.note_in_flight(in_flight);
+            queue.push(&pattern(written));
+            assert_eq!(queue.tail.capacity(), expected, "{written} and {in_flight}");
+            let pooled = usize::from(expected == PAGE);
+            assert_eq!(pages.0.load(Ordering::Relaxed), pooled);
+        }
     }
 
     #[test]

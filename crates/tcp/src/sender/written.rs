@@ -31,6 +31,7 @@ impl Sender {
 
     /// Copies `data` to the end of the queue.
     pub fn append(&mut self, data: &[u8]) {
+        self.queue.note_in_flight(self.unacked());
         self.queue.push(data);
     }
 

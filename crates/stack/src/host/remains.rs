@@ -1,0 +1,270 @@
+//! What is left of connections: TIME-WAIT, FIN-WAIT-2 without an application, and orphans whose FIN
+//! nobody acknowledges.
+//!
+//! Cost: about 130 bytes for each, and 50 more while a timer of the wheel is set for it. A look is
+//! one probe, a timer is O(1). The number in TIME-WAIT and FIN-WAIT-2 is bounded by
+//! `tcp_max_tw_buckets`, that of orphans by `tcp_max_orphans`: a connection is reset in its stead
+//! before it gets here.
+
+use crate::flow::{FlowKey, FourTuple};
+use crate::wheel::Wheel;
+use hashbrown::HashTable;
+use neap_tcp::memory::HostMemory;
+use neap_tcp::orphan::Remains;
+use neap_tcp::time::{Instant, Nanos};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Timers of one call; the rest has another turn, so that no driver is held for long.
+const BATCH: usize = 256;
+
+/// Granularity of the timers of orphans.
+const TICK: Nanos = Nanos::from_millis(1);
+
+#[derive(Debug)]
+struct Entry {
+    tuple: FourTuple,
+    remains: Remains,
+    serial: u32,
+    /// Priority of the socket: answers stay in its band (`tw_priority`).
+    priority: u8,
+}
+
+/// Remains of connections by flow.
+pub(crate) struct RemainsTable {
+    key: FlowKey,
+    by_flow: HashTable<u32>,
+    entries: Slab<Entry>,
+    /// Those in TIME-WAIT in the order of their deadlines, since all last equally long; one that
+    /// was restarted moves to the end when its turn comes. A serial number tells an entry from a
+    /// later one in the same place.
+    expiry: VecDeque<(Instant, u32, u32)>,
+    /// Timers of the others, by place and serial number.
+    timers: Option<Box<Wheel>>,
+    /// Timers that have expired and were not looked at.
+    due: Vec<u64>,
+    next_serial: u32,
+    orphans: usize,
+    /// `net.ipv4.tcp_max_tw_buckets`.
+    most_waiting: usize,
+    /// Counts orphans.
+    memory: Arc<HostMemory>,
+}
+
+/// Result of a look at one entry.
+pub(crate) struct Looked<R> {
+    pub(crate) answer: R,
+    /// Priority of the socket.
+    pub(crate) priority: u8,
+    /// When its next timer is due.
+    pub(crate) due: Instant,
+    /// The entry is gone.
+    pub(crate) is_gone: bool,
+}
+
+impl RemainsTable {
+    /// A table without room in TIME-WAIT; see [`set_most_waiting`](Self::set_most_waiting).
+    pub(crate) fn new(key: FlowKey, memory: Arc<HostMemory>) -> Self {
+        Self {
+            key,
+            by_flow: HashTable::new(),
+            entries: Slab::new(),
+            expiry: VecDeque::new(),
+            timers: None,
+            due: Vec::new(),
+            next_serial: 0,
+            orphans: 0,
+            most_waiting: 0,
+            memory,
+        }
+    }
+
+    /// Keeps at most so many in TIME-WAIT and FIN-WAIT-2 when the next one comes.
+    pub(crate) fn set_most_waiting(&mut self, most: usize) {
+        self.most_waiting = most;
+    }
+
+    /// Connections in TIME-WAIT and FIN-WAIT-2.
+    pub(crate) fn waiting(&self) -> usize {
+        self.entries.len() - self.orphans
+    }
+
+    /// Connections whose FIN is not acknowledged.
+    pub(crate) fn orphans(&self) -> usize {
+        self.orphans
+    }
+
+    /// The memory of the host, which counts all orphans.
+    pub(crate) fn memory(&self) -> &HostMemory {
+        &self.memory
+    }
+
+    /// The place of what remains of this flow.
+    pub(crate) fn find(&self, hash: u64, tuple: &FourTuple) -> Option<u32> {
+        let is_it = |&slot: &u32| self.entries[slot as usize].tuple == *tuple;
+        self.by_flow.find(hash, is_it).copied()
+    }
+
+    /// Adds what remains of a flow that is not here. Beyond the bound the oldest entry in TIME-WAIT
+    /// goes, and `gone` gets its flow. Whether it was added.
+    pub(crate) fn insert(
+        &mut self,
+        tuple: FourTuple,
+        remains: Remains,
+        priority: u8,
+        gone: &mut impl FnMut(&FourTuple),
+    ) -> bool {
+        if !remains.is_orphan() && !self.make_room(1, gone) {
+            return false;
+        }
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let entry = Entry { tuple, remains, serial: self.next_serial, priority };
+        let slot = self.entries.insert(entry) as u32;
+        if remains.is_orphan() {
+            self.count_orphan();
+        }
+        let Self { by_flow, entries, key, .. } = self;
+        by_flow
+            .insert_unique(key.hash(&tuple), slot, |&slot| key.hash(&entries[slot as usize].tuple));
+        self.file(slot);
+        true
+    }
+
+    /// Lets `f` look at the entry in a place. With `(.., true)` the entry is removed, and `gone`
+    /// gets its flow, as those of entries that have to give way.
+    pub(crate) fn look<R>(
+        &mut self,
+        slot: u32,
+        f: impl FnOnce(&mut Remains) -> (R, bool),
+        gone: &mut impl FnMut(&FourTuple),
+    ) -> Looked<R> {
+        let entry = &mut self.entries[slot as usize];
+        let (before, priority) = (entry.remains, entry.priority);
+        let (answer, is_gone) = f(&mut entry.remains);
+        let after = entry.remains;
+        if is_gone {
+            self.remove(slot, gone);
+            return Looked { answer, priority, due: Instant::FAR_FUTURE, is_gone };
+        }
+        if before.is_orphan() && !after.is_orphan() {
+            self.orphans -= 1;
+            self.memory.remove_orphan();
+        }
+        // Only a timer of another kind is filed: a later one is found when the filed one expires.
+        if before.is_orphan() != after.is_orphan() || before.is_time_wait() != after.is_time_wait()
+        {
+            self.file(slot);
+            self.make_room(0, gone);
+        }
+        Looked { answer, priority, due: after.deadline(), is_gone }
+    }
+
+    /// Lets `f` do what is due for each entry whose time has come; with `true` it is removed, and
+    /// `gone` gets its flow. Returns when to come back, which is `now` if more is due. O(1) per
+    /// entry.
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        mut f: impl FnMut(&FourTuple, u8, &mut Remains) -> bool,
+        gone: &mut impl FnMut(&FourTuple),
+    ) -> Instant {
+        while let Some(&(queued_for, slot, serial)) = self.expiry.front() {
+            if queued_for > now {
+                break;
+            }
+            self.expiry.pop_front();
+            match self.entry(slot, serial).map(|entry| entry.remains.deadline()) {
+                Some(due) if due > now => self.expiry.push_back((due, slot, serial)),
+                Some(_) => self.remove(slot, gone),
+                None => {}
+            }
+        }
+        let Self { timers, due, .. } = self;
+        if let Some(timers) = timers {
+            timers.expire(now, &mut |id| due.push(id));
+        }
+        for _ in 0..BATCH {
+            let Some(id) = self.due.pop() else { break };
+            let (slot, serial) = (id as u32, (id >> 32) as u32);
+            let Some(entry) = self.entries.get_mut(slot as usize) else { continue };
+            if entry.serial != serial || entry.remains.is_time_wait() {
+                continue;
+            }
+            if f(&entry.tuple, entry.priority, &mut entry.remains) {
+                self.remove(slot, gone);
+            } else {
+                self.file(slot);
+            }
+        }
+        if !self.due.is_empty() {
+            return now;
+        }
+        let first = self.expiry.front().map_or(Instant::FAR_FUTURE, |&(due, ..)| due);
+        first.min(self.timers.as_ref().map_or(Instant::FAR_FUTURE, |timers| timers.next()))
+    }
+
+    /// Takes out everything. Returns what is not in TIME-WAIT.
+    pub(crate) fn drain(&mut self) -> Vec<(FourTuple, u8, Remains)> {
+        (0..self.orphans).for_each(|_| self.memory.remove_orphan());
+        self.orphans = 0;
+        self.by_flow.clear();
+        self.expiry.clear();
+        self.timers = None;
+        self.due.clear();
+        let entries = self.entries.drain().filter(|entry| !entry.remains.is_time_wait());
+        entries.map(|entry| (entry.tuple, entry.priority, entry.remains)).collect()
+    }
+
+    fn entry(&self, slot: u32, serial: u32) -> Option<&Entry> {
+        self.entries.get(slot as usize).filter(|entry| entry.serial == serial)
+    }
+
+    fn count_orphan(&mut self) {
+        self.orphans += 1;
+        self.memory.add_orphan();
+    }
+
+    /// Whether `more` can wait within the bound, after the oldest in TIME-WAIT have gone.
+    fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple)) -> bool {
+        while self.waiting() + more > self.most_waiting {
+            let Some((_, slot, serial)) = self.expiry.pop_front() else { return false };
+            if self.entry(slot, serial).is_some() {
+                self.remove(slot, gone);
+            }
+        }
+        true
+    }
+
+    /// Sets the timer of an entry.
+    fn file(&mut self, slot: u32) {
+        let Entry { remains, serial, .. } = &self.entries[slot as usize];
+        let (due, serial) = (remains.deadline(), *serial);
+        if remains.is_time_wait() {
+            self.expiry.push_back((due, slot, serial));
+        } else {
+            let timers = self.timers.get_or_insert_with(|| Box::new(Wheel::new(TICK)));
+            timers.insert(due, timer_id(slot, serial));
+        }
+    }
+
+    fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple)) {
+        let entry = self.entries.remove(slot as usize);
+        if entry.remains.is_orphan() {
+            self.orphans -= 1;
+            self.memory.remove_orphan();
+        }
+        if let Some(timers) = &mut self.timers {
+            timers.remove(timer_id(slot, entry.serial));
+        }
+        let hash = self.key.hash(&entry.tuple);
+        if let Ok(found) = self.by_flow.find_entry(hash, |&other| other == slot) {
+            found.remove();
+        }
+        gone(&entry.tuple);
+    }
+}
+
+fn timer_id(slot: u32, serial: u32) -> u64 {
+    u64::from(serial) << 32 | u64::from(slot)
+}

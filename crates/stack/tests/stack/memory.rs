@@ -1,0 +1,253 @@
+//! Memory of a host: `tcp_mem`, orphans, and what is left of connections.
+
+use super::{SECOND, address, connect};
+use crate::common::{self, Filter, Shared, WireConfig, World};
+use neap_stack::socket::tcp::TcpHandle;
+use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
+use neap_tcp::config::{Config, MemoryPages};
+use neap_tcp::connection::{ConnectionError, ReadError};
+use neap_tcp::counters::Counter;
+use neap_tcp::state::State;
+use neap_tcp::time::Nanos;
+
+fn ms(millis: u64) -> Nanos {
+    Nanos::from_millis(millis)
+}
+
+/// Lets nothing pass from now on, or everything.
+fn cut(direction: &Shared, is_cut: bool) {
+    let nothing: Filter = Box::new(|_| false);
+    direction.lock().unwrap().filter = is_cut.then_some(nothing);
+}
+
+/// So many connections from a to b, both ends.
+fn open(world: &mut World, count: usize) -> Vec<(TcpHandle, TcpHandle)> {
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let mut open = Vec::new();
+    while open.len() < count {
+        let to = listener.local_addr();
+        let clients: Vec<_> = (0..(count - open.len()).min(100))
+            .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
+            .collect();
+        world.run(ms(10));
+        for client in clients {
+            open.push((client, listener.accept().unwrap().0));
+        }
+    }
+    open
+}
+
+#[test]
+fn a_fin_that_nobody_acknowledges_costs_a_host_little_and_ends() {
+    let mut world = World::new(&WireConfig::default());
+    let pairs = open(&mut world, 500);
+    let (clients, servers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    clients.iter().for_each(|client| client.close(world.now));
+    world.run(ms(10));
+    // The clients are gone, and the FINs of the servers with them.
+    cut(&world.ab, true);
+    drop(servers);
+    world.run(ms(10));
+    let usage = world.b.usage();
+    assert_eq!((usage.tcp.orphans, usage.tcp.connections), (500, 500));
+    world.run(SECOND);
+    let usage = world.b.usage();
+    assert_eq!((usage.tcp.orphans, usage.tcp.connections, usage.names), (500, 0, 0));
+    assert_eq!(world.b.open_connections(), 500, "their end is not acknowledged");
+    let fins = world.b.tcp_counter(Counter::RetransSegs);
+    world.run(Nanos::from_secs(10));
+    assert!(world.b.tcp_counter(Counter::RetransSegs) >= fins + 3 * 500);
+    world.run(Nanos::from_secs(100));
+    assert_eq!((world.b.usage().tcp.orphans, world.b.open_connections()), (0, 0));
+    assert_eq!(world.b.tcp_counter(Counter::AbortOnTimeout), 500);
+}
+
+#[test]
+fn a_late_ack_of_the_fin_ends_what_is_left_of_a_connection() {
+    let mut world = World::new(&WireConfig::default());
+    let (client, server) = connect(&mut world, "10.0.0.2:80");
+    client.close(world.now);
+    world.run(ms(10));
+    cut(&world.ab, true);
+    server.close(world.now);
+    world.run(SECOND);
+    assert_eq!((world.b.usage().tcp.orphans, world.b.usage().tcp.connections), (1, 0));
+    cut(&world.ab, false);
+    world.run(Nanos::from_secs(2));
+    assert_eq!(world.b.usage().tcp.orphans, 0);
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+}
+
+#[test]
+fn too_many_orphans_are_reset_and_the_first_ones_stay() {
+    let config = Config { tcp_max_orphans: 20, ..Config::default() };
+    let config = StackConfig { config, ..common::config(2) };
+    let mut world = World::with(&WireConfig::default(), common::config(1), config);
+    let pairs = open(&mut world, 50);
+    let (clients, servers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    cut(&world.ab, true);
+    for server in &servers {
+        server.close(world.now);
+        assert!(world.b.usage().tcp.orphans <= 20);
+    }
+    world.run(SECOND);
+    assert_eq!(world.b.usage().tcp.orphans, 20);
+    assert_eq!(world.b.tcp_counter(Counter::AbortOnMemory), 30);
+    let is_reset = |client: &&TcpHandle| {
+        client.read(world.now, &mut [0]) == Err(ReadError::Failed(ConnectionError::Reset))
+    };
+    assert_eq!(clients.iter().filter(is_reset).count(), 30);
+    // A lower bound ends those that are left at their next timeout.
+    world.b.set_sysctl("net.ipv4.tcp_max_orphans", "5").unwrap();
+    world.run(Nanos::from_secs(4));
+    assert_eq!(world.b.usage().tcp.orphans, 5);
+    assert_eq!(world.b.tcp_counter(Counter::AbortOnMemory), 45);
+}
+
+#[test]
+fn fin_wait_2_without_an_application_is_small_answers_and_ends() {
+    let mut world = World::new(&WireConfig::default());
+    let mut pairs = open(&mut world, 3);
+    let (last, first) = (pairs.pop().unwrap(), pairs.remove(0));
+    for (client, _) in [&first, &last] {
+        client.close(world.now);
+    }
+    world.run(ms(10));
+    let usage = world.a.usage().tcp;
+    assert_eq!((usage.connections, usage.time_wait, usage.orphans), (1, 2, 0));
+    assert_eq!(first.0.state(world.now), State::Closed);
+    // Data that nobody will read is reset, as by the connection.
+    first.1.write(world.now, b"late").unwrap();
+    world.run(ms(10));
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+    assert_eq!(world.a.tcp_counter(Counter::AbortOnData), 1);
+    let told = first.1.read(world.now, &mut [0]);
+    assert!(matches!(told, Err(ReadError::Failed(_))) || told == Ok(0), "{told:?}");
+    // The peer's FIN is acknowledged, and its quiet time begins.
+    world.run(Nanos::from_secs(50));
+    last.1.close(world.now);
+    world.run(ms(10));
+    assert_eq!(world.b.usage().tcp.connections, 1);
+    world.run(Nanos::from_secs(50));
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+    world.run(Nanos::from_secs(11));
+    assert_eq!(world.a.usage().tcp.time_wait, 0);
+}
+
+#[test]
+fn connections_that_nobody_reads_stay_within_tcp_mem_and_lose_no_byte() {
+    let tcp_mem = MemoryPages { low: 256, pressure: 384, high: 512 };
+    let config =
+        StackConfig { config: Config { tcp_mem, ..Config::default() }, ..common::config(2) };
+    let mut world = World::with(&WireConfig::default(), common::config(1), config);
+    let pairs = open(&mut world, 100);
+    let mut written = vec![0_usize; pairs.len()];
+    let data: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
+    for _ in 0..200 {
+        for ((client, _), written) in pairs.iter().zip(&mut written) {
+            if *written < data.len() {
+                *written += client.write(world.now, &data[*written..]).unwrap_or(0);
+            }
+        }
+        world.run(ms(1));
+        let pages = world.b.usage().memory_pages;
+        assert!(pages <= 600, "{pages}");
+    }
+    assert!(world.b.usage().is_under_pressure);
+    assert_eq!(world.b.tcp_counter(Counter::MemoryPressures), 1);
+    assert!(world.b.tcp_counter(Counter::RcvQDrop) > 0);
+    let text = world.b.usage().to_string();
+    assert!(text.contains("TCP: inuse 100 orphan 0 tw 0 alloc 100 mem "), "{text}");
+    // Everything arrives once it is read.
+    let mut read = vec![0; pairs.len()];
+    let mut buffer = vec![0; 1 << 16];
+    let is_over = world.run_until(Nanos::from_secs(300), |world| {
+        for (((client, server), written), read) in pairs.iter().zip(&mut written).zip(&mut read) {
+            while *written < data.len() {
+                match client.write(world.now, &data[*written..]) {
+                    Ok(more) => *written += more,
+                    Err(_) => break,
+                }
+            }
+            while let Ok(count @ 1..) = server.read(world.now, &mut buffer) {
+                assert_eq!(buffer[..count], data[*read..*read + count]);
+                *read += count;
+            }
+        }
+        read.iter().all(|&read| read == data.len())
+    });
+    assert!(is_over, "{read:?}");
+    assert!(!world.b.usage().is_under_pressure);
+    assert!(world.b.tcp_counter(Counter::MemoryPressuresChrono) >= 190);
+    drop(pairs);
+    world.run(Nanos::from_secs(70));
+    assert_eq!(world.b.usage().memory_pages, 0);
+}
+
+#[test]
+fn writers_to_closed_windows_stay_within_tcp_mem_and_go_on_later() {
+    let tcp_mem = MemoryPages { low: 256, pressure: 384, high: 512 };
+    let config =
+        StackConfig { config: Config { tcp_mem, ..Config::default() }, ..common::config(1) };
+    let mut world = World::with(&WireConfig::default(), config, common::config(2));
+    let pairs = open(&mut world, 100);
+    let mut written = vec![0_usize; pairs.len()];
+    let total = 1 << 20;
+    let push = |world: &World, written: &mut Vec<usize>| {
+        for ((client, _), written) in pairs.iter().zip(written) {
+            while *written < total {
+                match client.write(world.now, &[7; 8192]) {
+                    Ok(more) => *written += more,
+                    Err(_) => break,
+                }
+            }
+        }
+    };
+    for _ in 0..300 {
+        push(&world, &mut written);
+        world.run(ms(1));
+        // Each may have its least beyond that.
+        let pages = world.a.usage().memory_pages;
+        assert!(pages <= 512 + 2 * 100, "{pages}");
+    }
+    assert!(world.a.usage().is_under_pressure);
+    let mut buffer = vec![0; 1 << 16];
+    let mut read = 0;
+    let is_over = world.run_until(Nanos::from_secs(300), |world| {
+        push(world, &mut written);
+        for (_, server) in &pairs {
+            while let Ok(count @ 1..) = server.read(world.now, &mut buffer) {
+                read += count;
+            }
+        }
+        read >= 100 * total
+    });
+    assert!(is_over, "{read}");
+    world.run(Nanos::from_secs(2));
+    assert_eq!(world.a.usage().memory_pages, 0, "idle connections hold nothing");
+}
+
+#[test]
+fn nobody_gets_in_while_memory_is_used_up() {
+    let tcp_mem = MemoryPages { low: 16, pressure: 24, high: 32 };
+    let config =
+        StackConfig { config: Config { tcp_mem, ..Config::default() }, ..common::config(2) };
+    let mut world = World::with(&WireConfig::default(), common::config(1), config);
+    let pairs = open(&mut world, 40);
+    for (client, _) in &pairs {
+        client.write(world.now, &[1; 4000]).unwrap();
+    }
+    world.run(ms(10));
+    assert!(world.b.usage().memory_pages > 32, "each has its first segment");
+    let listener = world.b.listen(address("10.0.0.2:90"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let late = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(ms(10));
+    assert_eq!((world.b.usage().tcp.requests, late.state(world.now)), (0, State::SynSent));
+    assert!(world.b.tcp_counter(Counter::ListenDrops) > 0);
+    for (_, server) in &pairs {
+        while let Ok(1..) = server.read(world.now, &mut [0; 5000]) {}
+    }
+    world.run(Nanos::from_secs(2));
+    assert_eq!(late.state(world.now), State::Established);
+}
