@@ -163,7 +163,7 @@ pub(super) fn connection(info: &TcpInfo) -> [u8; SIZE] {
     out.u64(200, info.bytes_sent);
     out.u64(208, info.bytes_retrans);
     out.u32(216, info.dsack_dups);
-    out.u32(220, u32::from(info.reord_seen));
+    out.u32(220, info.reord_seen);
     out.u32(224, info.rcv_ooopack);
     out.u32(228, info.snd_wnd);
     out.u32(232, info.rcv_wnd);

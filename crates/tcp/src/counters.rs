@@ -99,6 +99,8 @@ counters! {
     SACKReneging = "TcpExtTCPSACKReneging",
     /// Reordering seen by SACK.
     SACKReorder = "TcpExtTCPSACKReorder",
+    /// Reordering seen by timestamps: a hole was filled by the original segment.
+    TSReorder = "TcpExtTCPTSReorder",
     /// Reordering seen by duplicate ACKs, without SACK.
     RenoReorder = "TcpExtTCPRenoReorder",
     /// ACKs that were delayed and then sent by the timer.

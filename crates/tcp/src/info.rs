@@ -106,8 +106,8 @@ pub struct TcpInfo {
     pub delivered_ce: u32,
     /// Segments that the peer reported as duplicates (DSACK).
     pub dsack_dups: u32,
-    /// Whether reordering was seen.
-    pub reord_seen: bool,
+    /// How often reordering was seen.
+    pub reord_seen: u32,
     /// Payload bytes written and not sent (`SIOCOUTQNSD`).
     pub notsent_bytes: u32,
     /// Payload bytes sent and not acknowledged.
@@ -277,9 +277,7 @@ impl TcpInfo {
         some(f, "sacked", self.sacked)?;
         some(f, "dsack_dups", self.dsack_dups)?;
         some(f, "reordering", self.reordering)?;
-        if self.reord_seen {
-            f.write_str(" reord_seen")?;
-        }
+        some(f, "reord_seen", self.reord_seen)?;
         some(f, "rcv_ooopack", self.rcv_ooopack)?;
         some(f, "rto_count", self.timeouts.total)
     }

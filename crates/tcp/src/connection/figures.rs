@@ -61,7 +61,7 @@ impl Connection {
             delivered: sender.rate().delivered() + u64::from(self.state.is_synchronized()),
             delivered_ce: sender.rate().delivered_ce(),
             dsack_dups: totals.dsack_dups,
-            reord_seen: recovery.has_seen_reordering(),
+            reord_seen: recovery.reorderings(),
             notsent_bytes: sender.unsent(),
             unacked_bytes: sender.unacked(),
             unread_bytes: receiver.unread(),

@@ -1,7 +1,7 @@
 //! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
 
 use super::deadlines::Deadline;
-use super::timers::IDLE_RELEASE;
+use super::timers::{IDLE_RELEASE, SOON};
 use super::{Connection, ConnectionError, Fin, Owed, Path, Readiness};
 use crate::congestion::CaState;
 use crate::counters::Counter;
@@ -15,8 +15,6 @@ use crate::time_wait::TimeWait;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u32 = 1;
-/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
-const SOON: Nanos = Nanos::from_millis(8);
 
 impl Connection {
     /// Takes a segment of this connection. Answers to it leave at the next
@@ -253,6 +251,7 @@ impl Connection {
             clock: self.timestamp(now),
             ece: segment.flags.contains(Flags::ECE),
             has_data: segment.seq_len() > 0,
+            fin_waits: self.fin == Fin::Queued,
         };
         let largest = self.sender.max_wnd();
         let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {

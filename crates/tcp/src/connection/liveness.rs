@@ -6,8 +6,8 @@ use crate::time::{Instant, Nanos};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Liveness {
     last_heard: Instant,
-    /// First timeout of the row, for the user timeout; [`Instant::FAR_FUTURE`] while the peer
-    /// answers.
+    /// First timeout of the row, or first probe of a closed window (`icsk_probes_tstamp`), for the
+    /// user timeout; [`Instant::FAR_FUTURE`] while neither goes on. Only one of them can.
     stalled_since: Instant,
     /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
     probes_out: u16,
@@ -38,16 +38,21 @@ impl Liveness {
 
     /// The window of the peer is open, or nothing waits for it.
     pub(super) fn end_window_probes(&mut self) {
-        self.window_probes = 0;
+        if self.window_probes > 0 {
+            self.window_probes = 0;
+            self.stalled_since = Instant::FAR_FUTURE;
+        }
     }
 
-    /// A timeout found no answer to what was out at `since`. Returns since when that is so.
+    /// A timeout found no answer to what was out at `since`, or a closed window is to be probed.
+    /// Returns since when that is so.
     pub(super) fn stall(&mut self, since: Instant) -> Instant {
         self.stalled_since = self.stalled_since.min(since);
         self.stalled_since
     }
 
-    /// Since when the peer does not answer; [`Instant::FAR_FUTURE`] while it does.
+    /// Since when timeouts or probes of a closed window find no answer; [`Instant::FAR_FUTURE`]
+    /// while there are none.
     pub(super) fn stalled_since(&self) -> Instant {
         self.stalled_since
     }

@@ -129,6 +129,16 @@ impl Owed {
     }
 }
 
+/// Room in the send buffer, as the last write found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// The write was taken, and a writer that goes by readiness stops here.
+    Little,
+    /// The write was cut short or refused.
+    Refused,
+}
+
 /// Our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
@@ -164,14 +174,16 @@ pub struct Connection {
     chronograph: Chronograph,
     /// End of the last short segment sent (Minshall).
     small_end: SeqNumber,
+    /// The sender is prepared for the next frame, the first of a flight.
+    is_started: bool,
     /// A frame waited to grow until the congestion window has room.
     blocked_by_cwnd: bool,
     /// What is queued goes out whatever Nagle says (`TCP_NAGLE_PUSH`).
     push_override: bool,
     /// The last event was a write: autocorking may apply.
     wrote: bool,
-    /// A writer was refused and waits for room (`SOCK_NOSPACE`).
-    no_space: bool,
+    /// What the last write found, until room comes back.
+    room: Room,
     /// Edges since they were last taken, whether or not the level was there before.
     edges: Readiness,
     /// Segments of a frame by the last sizing: the floor of a low-water mark in time.
@@ -243,10 +255,11 @@ impl Connection {
             was_waived: false,
             chronograph: Chronograph::default(),
             small_end: setup.isn,
+            is_started: false,
             blocked_by_cwnd: false,
             push_override: false,
             wrote: false,
-            no_space: false,
+            room: Room::Enough,
             edges: Readiness::empty(),
             frame_segments: 1,
             sndbuf,
@@ -285,6 +298,11 @@ impl Connection {
             tsval: self.timestamp(now),
             lowat: self.options.receive_lowat,
         }
+    }
+
+    /// Whether data or a FIN waits that was never sent (`tcp_send_head`).
+    fn has_waiting(&self) -> bool {
+        self.sender.has_unsent() || self.fin == Fin::Queued
     }
 
     /// Every change of state is a transition of the table.

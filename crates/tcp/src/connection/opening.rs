@@ -122,6 +122,7 @@ impl Connection {
     /// The handshake is complete.
     pub(super) fn established(&mut self, now: Instant, window: u32, seq: SeqNumber) {
         self.opening.sent_at = now;
+        self.liveness.on_progress();
         if let Some(rare) = &mut self.rare {
             rare.timeouts.end_row(now);
         }

@@ -6,7 +6,7 @@
 //! indirect call, one scoreboard entry.
 
 use super::deadlines::Deadline;
-use super::{Connection, Fin, Owed};
+use super::{Connection, Fin, Owed, Room};
 use crate::congestion::CaState;
 use crate::counters::Counter;
 use crate::receiver::{AckDue, AdvertisedWindow};
@@ -89,7 +89,7 @@ impl Connection {
         self.settle_memory(now);
         self.check_space();
         let in_flight = self.sender.has_unacked();
-        let starved = self.no_space && !self.sender.has_unsent();
+        let starved = self.room == Room::Refused && !self.sender.has_unsent();
         self.chronograph.turn(now, blocked, in_flight, starved);
         blocked
     }
@@ -117,6 +117,11 @@ impl Connection {
     }
 
     fn transmit_open(&mut self, now: Instant, egress: &mut dyn Egress) -> TxBlocked {
+        if !self.is_started && self.has_waiting() && !self.sender.has_unacked() {
+            // Window and rate have to be those after the idle time before a frame is sized.
+            self.is_started = true;
+            self.sender.start_after_idle(now, &self.config);
+        }
         let options = self.options_of(now, true);
         let header = 20 + options.wire_len() as u32;
         let mss = self.current_mss(header);
@@ -199,7 +204,8 @@ impl Connection {
         let limited = self.blocked_by_cwnd || self.sender.cwnd_left() == 0;
         self.blocked_by_cwnd = false;
         if sent_any || limited {
-            self.sender.validate_cwnd(pass.now, limited, self.no_space, &self.config);
+            let no_space = self.room != Room::Enough;
+            self.sender.validate_cwnd(pass.now, limited, no_space, &self.config);
         }
         if sent_any && push == Push::All {
             self.arm_loss_probe(pass.now);
@@ -243,8 +249,7 @@ impl Connection {
         let window = self.sender.window_left();
         // No frame goes beyond the end of a record.
         let record = self.sender.first_record();
-        let first = record.len.min(pass.mss) + u32::from(unsent == 0);
-        if window < first {
+        if window < self.first_segment(pass) {
             return Err(TxBlocked::Rwnd);
         }
         let is_last = record.len == unsent;
@@ -277,6 +282,12 @@ impl Connection {
             return Err(TxBlocked::Yield);
         }
         Ok(bytes)
+    }
+
+    /// Sequence numbers of the first segment that waits: data, or a FIN alone.
+    fn first_segment(&self, pass: &Pass<'_>) -> u32 {
+        let alone = u32::from(!self.sender.has_unsent());
+        self.sender.first_record().len.min(pass.mss) + alone
     }
 
     /// Internal pacing: nobody below holds frames, so the connection waits.
@@ -417,9 +428,6 @@ impl Connection {
 
     /// Takes `bytes` from the queue, sends them and, if the way down took them, commits.
     fn send_frame(&mut self, pass: &mut Pass<'_>, bytes: u32) -> Result<(), TxBlocked> {
-        if !self.sender.has_unacked() {
-            self.sender.restart_after_idle(pass.now, &self.config);
-        }
         let record = self.sender.first_record();
         let ends_record = record.is_ended && record.len == bytes;
         let payload = self.sender.take(bytes);
@@ -489,6 +497,7 @@ impl Connection {
         segments: u32,
         window: AdvertisedWindow,
     ) {
+        self.is_started = false;
         // `blocked` is still that of the call before.
         let planned = self.sender.pacer().next_departure();
         if matches!(self.blocked, TxBlocked::Pacing(at) if at <= pass.now) {
@@ -591,7 +600,8 @@ impl Connection {
         }
     }
 
-    /// Tail loss probe (`tcp_send_loss_probe`): new data if there is any, else the last segment.
+    /// Tail loss probe (`tcp_send_loss_probe`): new data or a FIN if one waits and the peer's window
+    /// has room, else the last segment.
     fn send_loss_probe(&mut self, pass: &mut Pass<'_>) {
         self.owed.remove(Owed::LOSS_PROBE);
         if !self.sender.has_unacked() || self.sender.recovery().probe_is_out() {
@@ -600,7 +610,7 @@ impl Connection {
         }
         // New data that pacing or the small-queue limit holds back goes out by itself: it is no
         // reason to send old data again.
-        let is_new = self.sender.has_unsent() && self.sender.window_left() > 0;
+        let is_new = self.has_waiting() && self.sender.window_left() >= self.first_segment(pass);
         let sent = if is_new {
             let before = self.sender.nxt();
             let _ = self.send_new(pass, Push::Probe);
@@ -646,13 +656,12 @@ impl Connection {
 
     /// Nothing is in flight and something waits: only the probe timer will bring us back.
     fn arm_probe_timer(&mut self, now: Instant, blocked: TxBlocked) {
-        let waits = self.sender.has_unsent() || self.fin == Fin::Queued;
-        let alone = !self.sender.has_unacked() && waits && blocked != TxBlocked::NoData;
+        let alone =
+            !self.sender.has_unacked() && self.has_waiting() && blocked != TxBlocked::NoData;
         if !alone {
             self.deadlines.clear(Deadline::Probe);
         } else if !self.deadlines.is_armed(Deadline::Probe) {
-            let at = self.sender.window_probe_at(now, self.liveness.window_probes());
-            self.deadlines.set_retransmit(Deadline::Probe, at);
+            self.arm_window_probe(now);
         }
     }
 }

@@ -13,7 +13,7 @@
 //! same as before it. Cost: a few comparisons per visit of the socket; a multiplication and a
 //! division where the mark is a time.
 
-use super::{Connection, Readiness};
+use super::{Connection, Readiness, Room};
 use crate::config::BUFFER_OVERHEAD;
 use crate::time::{Instant, Nanos, Rate};
 
@@ -123,14 +123,14 @@ impl Connection {
     /// Room may have come back: grow the buffer if the window asks for it, and end the writer's
     /// wait (`tcp_check_space`).
     pub(super) fn check_space(&mut self) {
-        if !self.no_space {
+        if self.room == Room::Enough {
             return;
         }
         if self.sender.cwnd_left() > 0 {
             self.expand_sndbuf();
         }
         if self.is_writable() {
-            self.no_space = false;
+            self.room = Room::Enough;
             self.edges |= Readiness::WRITABLE;
         }
     }

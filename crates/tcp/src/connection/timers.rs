@@ -1,11 +1,18 @@
 //! Timers of a connection: retransmission, probes, keepalives, and the end of orphans.
 
 use super::deadlines::Deadline;
-use super::{Connection, ConnectionError, Fin, Owed};
+use super::{Connection, ConnectionError, Owed};
 use crate::counters::Counter;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
 
+/// Timeout from which the time of a number of retries is counted (`TCP_RTO_MIN`).
+/// `tcp_rto_min_us` does not shorten it: a connection that repeats faster is not given up earlier.
+const LEAST_TIMEOUT: Nanos = Nanos::from_millis(200);
+/// The least time until a timeout whose end has passed (a jiffy).
+const SOONEST: Nanos = Nanos::from_millis(1);
+/// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
+pub(super) const SOON: Nanos = Nanos::from_millis(8);
 /// First timeout of a SYN (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
@@ -51,18 +58,41 @@ impl Connection {
 
     /// Arms the retransmission timeout from now (`tcp_rearm_rto`).
     pub(super) fn arm_retransmit(&mut self, now: Instant) {
-        match self.sender.timeout_at(now) {
-            Some(at) => self.deadlines.set_retransmit(Deadline::Retransmit, at),
-            None => self.deadlines.clear_retransmit(),
-        }
+        self.set_retransmit(now, self.sender.timeout_at(now));
     }
 
     /// Arms the timeout after another timer that took its place and has sent nothing.
     pub(super) fn resume_retransmit(&mut self, now: Instant) {
-        match self.sender.resumed_timeout_at(now) {
-            Some(at) => self.deadlines.set_retransmit(Deadline::Retransmit, at),
+        self.set_retransmit(now, self.sender.resumed_timeout_at(now));
+    }
+
+    fn set_retransmit(&mut self, now: Instant, at: Option<Instant>) {
+        match at {
+            Some(at) => {
+                let last = self.end_of_patience(now, SOONEST);
+                self.deadlines.set_retransmit(Deadline::Retransmit, at.min(last));
+            }
             None => self.deadlines.clear_retransmit(),
         }
+    }
+
+    /// When the user timeout ends for a peer that does not answer, but `least` from now
+    /// (`tcp_clamp_rto_to_user_timeout`); [`Instant::FAR_FUTURE`] without one, and while the peer
+    /// answers.
+    fn end_of_patience(&self, now: Instant, least: Nanos) -> Instant {
+        let since = self.liveness.stalled_since();
+        match self.options.user_timeout {
+            Some(limit) if since != Instant::FAR_FUTURE => (since + limit).max(now + least),
+            _ => Instant::FAR_FUTURE,
+        }
+    }
+
+    /// Arms the probe of a closed window, no later than the user timeout ends
+    /// (`tcp_clamp_probe0_to_user_timeout`).
+    pub(super) fn arm_window_probe(&mut self, now: Instant) {
+        let at = self.sender.window_probe_at(now, self.liveness.window_probes());
+        let last = self.end_of_patience(now, SOON);
+        self.deadlines.set_retransmit(Deadline::Probe, at.min(last));
     }
 
     /// Arms the tail loss probe in place of the timeout (`tcp_schedule_loss_probe`). The timeout is
@@ -81,8 +111,7 @@ impl Connection {
         let linear = self.linear_syn_timeouts();
         let doublings = u32::from(self.opening.retransmits).saturating_sub(linear).min(32);
         let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
-        let at = now + wait.min(self.sender.rtt().rto_max());
-        self.deadlines.set_retransmit(Deadline::Retransmit, at);
+        self.set_retransmit(now, Some(now + wait.min(self.sender.rtt().rto_max())));
     }
 
     fn on_retransmit_timeout(&mut self, now: Instant) {
@@ -112,14 +141,17 @@ impl Connection {
     }
 
     fn on_syn_timeout(&mut self, now: Instant) {
-        let limit = if self.state == State::SynSent {
-            self.config.tcp_syn_retries + self.linear_syn_timeouts()
-        } else {
-            self.config.tcp_synack_retries
+        let retries = match self.state {
+            State::SynSent => self.config.tcp_syn_retries,
+            _ => self.config.tcp_synack_retries,
         };
         let since = self.liveness.stall(self.opening.sent_at);
-        let user = self.options.user_timeout.is_some_and(|limit| now.since(since) >= limit);
-        if u32::from(self.opening.retransmits) >= limit || user {
+        let limit = self.options.user_timeout;
+        let limit = limit.unwrap_or(self.sender.rtt().time_of_retries(SYN_TIMEOUT, retries));
+        let sent_again = u32::from(self.opening.retransmits);
+        // The SYN is sent again at least once, whatever the user timeout is.
+        let is_late = sent_again > 0 && now.since(since) >= limit;
+        if sent_again >= retries + self.linear_syn_timeouts() || is_late {
             self.counters.add(Counter::AbortOnTimeout, 1);
             self.fail(self.errors.why_timed_out());
             return;
@@ -136,8 +168,7 @@ impl Connection {
     /// `tcp_retries2` (orphans: `tcp_orphan_retries`) doublings of 200 ms take
     /// (`retransmits_timed_out`).
     fn has_given_up(&self, now: Instant, since: Instant) -> bool {
-        let waited = now.since(since);
-        waited >= self.patience()
+        now.since(since) >= self.patience()
     }
 
     /// How long a silent peer is waited for.
@@ -150,7 +181,7 @@ impl Connection {
             (true, 0) if self.is_patient() => 8,
             (true, retries) => retries,
         };
-        self.sender.rtt().time_of_retries(retries)
+        self.sender.rtt().time_of_retries(LEAST_TIMEOUT, retries)
     }
 
     /// Whether timeouts still become longer (`tcp_orphan_retries`).
@@ -195,8 +226,7 @@ impl Connection {
 
     /// Zero-window probe (RFC 9293 section 3.8.6.1; `tcp_probe_timer`).
     fn on_probe_timeout(&mut self, now: Instant) {
-        let waits = self.sender.has_unsent() || self.fin == Fin::Queued;
-        if self.sender.has_unacked() || !waits {
+        if self.sender.has_unacked() || !self.has_waiting() {
             self.liveness.end_window_probes();
             return;
         }
@@ -206,12 +236,9 @@ impl Connection {
         }
         // A peer that answers with a closed window may do so for ever, unless the user objects.
         // Each answer begins the count anew.
-        let is_over = if self.options.user_timeout.is_some() || self.is_orphan {
-            self.has_given_up(now, since)
-        } else {
-            self.liveness.probes_out() >= self.config.tcp_retries2
-        };
-        if is_over {
+        let has_objection = self.options.user_timeout.is_some() || self.is_orphan;
+        let is_silent = !self.is_orphan && self.liveness.probes_out() >= self.config.tcp_retries2;
+        if is_silent || has_objection && self.has_given_up(now, since) {
             self.give_up();
             return;
         }
@@ -238,7 +265,7 @@ impl Connection {
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
         let quiet = self.liveness.silence(now);
-        let busy = self.sender.has_unacked() || self.sender.has_unsent();
+        let busy = self.sender.has_unacked() || self.has_waiting();
         if busy || quiet < idle {
             let again = if busy { now + idle } else { self.liveness.last_heard() + idle };
             self.deadlines.set(Deadline::Keepalive, again);

@@ -3,7 +3,7 @@
 //!
 //! Cost: the copy, and a handful of comparisons per buffer of up to 64 KiB.
 
-use super::{Connection, Fin, WriteError};
+use super::{Connection, Fin, Room, WriteError};
 use crate::sender::send_queue::More;
 use crate::state::State;
 use crate::time::{Instant, Nanos};
@@ -54,7 +54,7 @@ impl Connection {
             return Err(WriteError::Failed(error));
         }
         if matches!(self.state, State::SynSent | State::SynReceived) && self.fin == Fin::None {
-            self.no_space = true;
+            self.room = Room::Refused;
             return Err(WriteError::WouldBlock);
         }
         if !self.state.may_write() || self.fin != Fin::None {
@@ -183,7 +183,11 @@ impl Connection {
     ) -> Result<usize, WriteError> {
         // A writer that goes by readiness stops here and is never refused; poll sets SOCK_NOSPACE
         // for it in Linux. Without that its buffer would not grow.
-        self.no_space |= short || !self.is_writable();
+        if short {
+            self.room = Room::Refused;
+        } else if self.room != Room::Enough || !self.is_writable() {
+            self.room = Room::Little;
+        }
         if done == 0 && short {
             self.sender.end_hold();
             return Err(WriteError::WouldBlock);

@@ -56,12 +56,19 @@ pub struct Ack<'a> {
     pub ece: bool,
     /// Whether the segment carried data, SYN or FIN, so that it is no duplicate ACK.
     pub has_data: bool,
+    /// Whether a FIN of this end waits to be sent.
+    pub fin_waits: bool,
 }
 
 /// What an ACK did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckFacts {
     pub una_advanced: bool,
+    /// Oldest unacknowledged sequence number before the ACK.
+    pub prior_una: SeqNumber,
+    /// End of the highest SACKed segment before the ACK, or `prior_una` without one.
+    pub prior_highest: SeqNumber,
+    pub fin_waits: bool,
     pub newly_acked: u32,
     pub newly_sacked: u32,
     /// Newly acknowledged segments that had not been SACKed.
@@ -265,6 +272,7 @@ impl Sender {
     ) {
         self.controller = controller;
         self.start_controller(now, config);
+        self.adopt_pacing_rate();
     }
 
     fn start_controller(&mut self, now: Instant, config: &Config) {
@@ -436,6 +444,9 @@ impl Sender {
         }
         let mut facts = AckFacts {
             una_advanced: ack.ack.after(self.una),
+            prior_una: self.una,
+            prior_highest: self.highest_delivered(),
+            fin_waits: ack.fin_waits,
             ece: ack.ece && self.ecn,
             ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
             max_reordering: config.tcp_max_reordering,
@@ -453,12 +464,11 @@ impl Sender {
         self.last_ack_at = now;
         let window_changed = self.update_window(ack);
         let mut rtts = Rtts::default();
-        self.process_sacks(now, ack, config, counters, &mut facts, &mut rtts);
+        self.process_sacks(now, ack, counters, &mut facts, &mut rtts);
         if facts.una_advanced {
             self.totals.bytes_acked += u64::from(ack.ack.bytes_since(self.una));
             self.una = ack.ack;
-            facts.newly_acked =
-                self.process_cumulative(now, config, counters, &mut facts, &mut rtts);
+            facts.newly_acked = self.process_cumulative(now, counters, &mut facts, &mut rtts);
             self.recovery.end_row_of_timeouts();
         }
         if prior.packets_out == 0 {
@@ -564,18 +574,22 @@ impl Sender {
         self.react(now, facts, counters)
     }
 
+    /// End of the highest SACKed segment; the oldest unacknowledged number without one
+    /// (`tcp_highest_sack_seq`).
+    pub(super) fn highest_delivered(&self) -> SeqNumber {
+        self.board.highest_sack().unwrap_or(self.una)
+    }
+
     fn process_cumulative(
         &mut self,
         now: Instant,
-        config: &Config,
         counters: &Counters,
         facts: &mut AckFacts,
         rtts: &mut Rtts,
     ) -> u32 {
         let mut board = std::mem::take(&mut self.board);
-        let highest_sack = board.highest_sack();
         let high_seq = self.recovery.high_seq();
-        let mut reordered = None;
+        let mut lowest = facts.prior_highest;
         let mut unsacked = 0;
         let acked = board.acknowledge(self.una, |part| {
             unsacked += part.segments;
@@ -584,21 +598,20 @@ impl Sender {
             } else {
                 facts.original_delivered |= part.end.at_or_before(high_seq);
                 rtts.on_cumulative(now, part.sent.sent_at);
-                if highest_sack.is_some_and(|highest| highest.after(part.end)) {
-                    reordered.get_or_insert(part.sent.seq);
+                if part.segments > 0 {
+                    lowest = lowest.earlier(part.start);
                 }
             }
             self.credit_delivery(now, part, &mut rtts.newest);
         });
         self.board = board;
-        if !self.sack && self.board.remove_reno_sacked(acked) {
-            self.saw_reno_reordering(acked, facts.max_reordering, counters);
-        }
         facts.unsacked_acked = unsacked;
-        if let (Some(low), Some(high)) = (reordered, highest_sack)
-            && self.sack
-        {
-            self.saw_reordering(high.bytes_since(low), config.tcp_max_reordering, counters);
+        if self.sack {
+            if lowest.before(facts.prior_highest) {
+                self.saw_reordering(lowest, Counter::SACKReorder, facts, counters);
+            }
+        } else if self.board.remove_reno_sacked(acked) {
+            self.saw_reno_reordering(acked, facts.max_reordering, counters);
         }
         acked
     }
@@ -616,7 +629,6 @@ impl Sender {
         &mut self,
         now: Instant,
         ack: &Ack<'_>,
-        config: &Config,
         counters: &Counters,
         facts: &mut AckFacts,
         rtts: &mut Rtts,
@@ -625,6 +637,8 @@ impl Sender {
             return;
         }
         let high_seq = self.recovery.high_seq();
+        // The blocks of one ACK are in no order, so only what was SACKed before it is overtaken.
+        let mut lowest = facts.prior_highest;
         let mut board = std::mem::take(&mut self.board);
         for (index, &block) in ack.sack.iter().enumerate() {
             if index == 0 && is_dsack(block, ack.ack, ack.sack.get(1)) {
@@ -641,24 +655,20 @@ impl Sender {
                 }
                 continue;
             }
-            let highest = board.highest_sack();
-            let mut reordered = None;
             board.sack(block.left, block.right, |part| {
                 facts.newly_sacked += part.segments;
                 if !part.sent.ever_retransmitted {
                     facts.original_delivered |= part.end.at_or_before(high_seq);
                     rtts.on_sacked(now, part.sent.sent_at);
-                    if highest.is_some_and(|highest| highest.after(part.end)) {
-                        reordered.get_or_insert(part.sent.seq);
-                    }
+                    lowest = lowest.earlier(part.start);
                 }
                 self.credit_delivery(now, part, &mut rtts.newest);
             });
-            if let (Some(low), Some(high)) = (reordered, highest) {
-                self.saw_reordering(high.bytes_since(low), config.tcp_max_reordering, counters);
-            }
         }
         self.board = board;
+        if lowest.before(facts.prior_highest) && self.recovery.may_see_reordering() {
+            self.saw_reordering(lowest, Counter::SACKReorder, facts, counters);
+        }
     }
 
     fn process_dsack(
@@ -766,8 +776,7 @@ impl Sender {
 
     /// The pacing rate (`tcp_update_pacing_rate`), unless the controller has one.
     fn update_pacing_rate(&mut self, ss_ratio: u32, ca_ratio: u32) {
-        if let Some(rate) = self.controller.pacing_rate() {
-            self.pacer.set_rate(rate);
+        if self.adopt_pacing_rate() {
             return;
         }
         let ratio = if self.window.cwnd < self.window.ssthresh / 2 { ss_ratio } else { ca_ratio };
@@ -779,6 +788,15 @@ impl Sender {
             }
         };
         self.pacer.set_rate(rate);
+    }
+
+    /// Takes the pacing rate of the controller. Returns whether it has one.
+    fn adopt_pacing_rate(&mut self) -> bool {
+        let rate = self.controller.pacing_rate();
+        if let Some(rate) = rate {
+            self.pacer.set_rate(rate);
+        }
+        rate.is_some()
     }
 
     /// Returns the rate at which the flow moves data; unlimited before the first sample.
@@ -847,9 +865,12 @@ impl Sender {
         }
     }
 
-    /// Shrinks the window of a flow that was idle and sends again, once per RTO of silence
-    /// (`tcp_cwnd_restart`).
-    pub fn restart_after_idle(&mut self, now: Instant, config: &Config) {
+    /// Prepares a flow that has nothing in flight for its next frame, before that is sized.
+    ///
+    /// The controller hears that sending begins again, and its rate acts at once. The window shrinks
+    /// once per RTO of silence (`tcp_cwnd_restart`). The caller does this once, however often the
+    /// frame is refused.
+    pub fn start_after_idle(&mut self, now: Instant, config: &Config) {
         let last_sent = self.last_sent;
         if last_sent == Instant::ZERO || !self.board.is_empty() {
             return;
@@ -857,6 +878,7 @@ impl Sender {
         let is_app_limited = self.rate.is_app_limited();
         let event = CongestionEvent::TxStart { last_sent, is_app_limited };
         self.controller.on_event(event, now, &mut self.window);
+        self.adopt_pacing_rate();
         let rto = self.rtt.rto();
         let mut idle = now.since(last_sent);
         if !config.tcp_slow_start_after_idle || self.controller.owns_window() || idle <= rto {

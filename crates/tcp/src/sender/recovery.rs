@@ -23,8 +23,8 @@ struct Rack {
     /// Recoveries for which `steps` persists.
     persist: u8,
     last_delivered: u64,
-    /// Reordering was seen at least once.
-    reordering_seen: bool,
+    /// How often reordering was seen (`reord_seen`).
+    reorderings: u32,
 }
 
 /// State of loss recovery.
@@ -92,9 +92,15 @@ impl Recovery {
         self.reordering
     }
 
-    /// Returns whether reordering was seen.
-    pub fn has_seen_reordering(&self) -> bool {
-        self.rack.reordering_seen
+    /// Returns how often reordering was seen (`tcpi_reord_seen`).
+    pub fn reorderings(&self) -> u32 {
+        self.rack.reorderings
+    }
+
+    /// Returns whether SACK blocks tell of reordering. After a timeout that nothing can undo they
+    /// do not, since everything counts as lost then.
+    pub(super) fn may_see_reordering(&self) -> bool {
+        self.state != CaState::Loss || self.undo_marker.is_some()
     }
 
     /// Returns the timeouts since the last acknowledgment (`icsk_retransmits`).
@@ -201,7 +207,7 @@ impl Sender {
     fn reordering_window(&self) -> Nanos {
         let recovery = &self.recovery;
         let rack = &recovery.rack;
-        if !rack.reordering_seen {
+        if rack.reorderings == 0 {
             let sacked = self.board.counts().sacked_out;
             if recovery.state >= CaState::Recovery || sacked >= recovery.reordering {
                 return Nanos::ZERO;
@@ -371,7 +377,8 @@ impl Sender {
                 }
             } else if ack.una_advanced && !recovered {
                 self.recovery.high_seq = self.nxt;
-                if !self.queue.is_empty() && self.window_left() > 0 {
+                let waits = !self.queue.is_empty() || ack.fin_waits;
+                if waits && self.window_left() > 0 {
                     return AfterAck::NewDataFirst;
                 }
                 self.recovery.frto = false;
@@ -624,7 +631,7 @@ impl Sender {
         if self.recovery.undo_marker.is_none() || !self.is_delayed_original(ack) {
             return false;
         }
-        self.recovery.rack.reordering_seen = true;
+        self.saw_reordering(ack.prior_una, Counter::TSReorder, ack, counters);
         // While a retransmission is out, its fate decides; hold the state.
         if self.board.counts().retrans_out > 0 {
             return true;
@@ -675,7 +682,7 @@ impl Sender {
     /// would not have prevented it; nor would it have where nothing is reordered.
     pub(super) fn count_dsack(&mut self, end: SeqNumber, segments: u32) -> bool {
         let of_probe = self.recovery.tlp.is_some_and(|probe| probe.high_seq == end);
-        self.recovery.rack.dsack_seen |= self.recovery.rack.reordering_seen && !of_probe;
+        self.recovery.rack.dsack_seen |= self.recovery.rack.reorderings > 0 && !of_probe;
         if self.recovery.undo_marker.is_some_and(|marker| end.after(marker))
             && let Some(left) = &mut self.recovery.undo_retrans
         {
@@ -684,14 +691,26 @@ impl Sender {
         of_probe
     }
 
-    /// A segment that was never retransmitted arrived below one that had been SACKed: the network
-    /// reorders by `distance` bytes.
-    pub(super) fn saw_reordering(&mut self, distance: u32, max: u32, counters: &Counters) {
-        counters.add(Counter::SACKReorder, 1);
-        let segments = distance.div_ceil(self.mss.max(1));
+    /// A segment at `low` that was never retransmitted arrived after one behind it: the network
+    /// reorders by the distance to the highest SACKed one (`tcp_check_sack_reordering`).
+    pub(super) fn saw_reordering(
+        &mut self,
+        low: SeqNumber,
+        counter: Counter,
+        ack: &AckFacts,
+        counters: &Counters,
+    ) {
+        let high = self.highest_delivered();
+        if !low.before(high) {
+            return;
+        }
+        counters.add(counter, 1);
+        let segments = high.bytes_since(low).div_ceil(self.mss.max(1));
         let recovery = &mut self.recovery;
-        recovery.reordering = recovery.reordering.max(segments).min(max.max(3));
-        recovery.rack.reordering_seen = true;
+        if segments > recovery.reordering {
+            recovery.reordering = segments.min(ack.max_reordering);
+        }
+        recovery.rack.reorderings = recovery.rack.reorderings.saturating_add(1);
     }
 
     /// More duplicate ACKs came than segments that are out can have caused: they were reordered by
@@ -700,7 +719,8 @@ impl Sender {
         counters.add(Counter::RenoReorder, 1);
         let degree = (self.board.counts().packets_out + acked).min(max);
         self.recovery.reordering = self.recovery.reordering.max(degree);
-        self.recovery.rack.reordering_seen = true;
+        let rack = &mut self.recovery.rack;
+        rack.reorderings = rack.reorderings.saturating_add(1);
     }
 
     /// An ACK while a tail loss probe is out (`tcp_process_tlp_ack`).

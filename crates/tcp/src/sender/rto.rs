@@ -8,8 +8,6 @@ use crate::windowed_min::WindowedMin;
 
 /// Retransmission timeout before the first sample (RFC 6298 section 2.1).
 pub const INITIAL_RTO: Nanos = Nanos::from_secs(1);
-/// Timeout from which the time of a number of retries is counted (`TCP_RTO_MIN`).
-const MODEL_RTO: Nanos = Nanos::from_millis(200);
 /// Timeout after a handshake whose SYN was retransmitted and gave no sample (section 5.7).
 const FALLBACK_RTO: Nanos = Nanos::from_secs(3);
 /// How long a minimum counts (`net.ipv4.tcp_min_rtt_wlen`).
@@ -169,11 +167,10 @@ impl RttEstimator {
         Nanos::from_millis(u64::from(self.rto_max_ms))
     }
 
-    /// Returns the time from a timeout of 200 ms (`TCP_RTO_MIN`) until `retries` further ones are
-    /// over (`retransmits_timed_out`). `tcp_rto_min_us` does not shorten it: a connection that
-    /// repeats faster is not given up earlier.
-    pub fn time_of_retries(&self, retries: u32) -> Nanos {
-        let (first, most) = (MODEL_RTO, self.rto_max());
+    /// Returns the time that a timeout of `first` and `retries` further ones take, each twice as
+    /// long as the one before, up to `rto_max` (`tcp_model_timeout`).
+    pub fn time_of_retries(&self, first: Nanos, retries: u32) -> Nanos {
+        let most = self.rto_max();
         let doublings = (most.0 / first.0).max(1).ilog2();
         if retries <= doublings {
             first.saturating_mul((1 << (retries + 1)) - 1)
@@ -189,7 +186,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MIN: Nanos = MODEL_RTO;
+    const MIN: Nanos = Nanos::from_millis(200);
     const MAX: Nanos = Nanos::from_secs(120);
 
     fn estimator() -> RttEstimator {

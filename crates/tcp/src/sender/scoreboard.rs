@@ -194,6 +194,8 @@ impl Counts {
 pub struct Delivered<'a> {
     /// The frame.
     pub sent: &'a mut Sent,
+    /// First sequence number of the first delivered segment of the frame.
+    pub start: SeqNumber,
     /// Sequence number behind the last delivered segment of the frame.
     pub end: SeqNumber,
     /// Number of segments; 0 if only a part of one was acknowledged.
@@ -276,7 +278,9 @@ impl Scoreboard {
             if new != 0 || (covered == 0 && front.sacked & 1 == 0) {
                 let behind_last = u64::BITS - new.leading_zeros();
                 let end = if new == 0 { ack } else { front.start_of(behind_last) };
+                let first = if new == 0 { 0 } else { new.trailing_zeros() };
                 delivered(Delivered {
+                    start: front.start_of(first),
                     end: end.earlier(ack).earlier(front.end()),
                     segments: new.count_ones(),
                     sent: front,
@@ -317,7 +321,8 @@ impl Scoreboard {
             }
             let last = 63 - new.leading_zeros();
             let end = sent.start_of(last + 1).earlier(sent.end());
-            delivered(Delivered { sent, end, segments: new.count_ones() });
+            let start = sent.start_of(new.trailing_zeros());
+            delivered(Delivered { sent, start, end, segments: new.count_ones() });
             let counts = &mut self.counts;
             counts.sacked_out += new.count_ones();
             counts.lost_out -= (sent.lost & new).count_ones();

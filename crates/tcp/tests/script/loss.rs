@@ -111,7 +111,7 @@ fn reordering_within_the_window_is_no_loss() {
     peer.ack(2000);
     peer.advance_ms(1);
     assert_eq!(peer.info().ca_state, CaState::Open);
-    assert!(peer.info().reord_seen);
+    assert!(peer.info().reord_seen > 0);
     assert_eq!(peer.info().total_retrans, 0);
 }
 

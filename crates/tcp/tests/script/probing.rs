@@ -155,6 +155,53 @@ fn the_user_timeout_ends_retransmission() {
 }
 
 #[test]
+fn the_user_timeout_ends_retransmission_when_it_is_over() {
+    let user_timeout = Some(Nanos::from_secs(3));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    let start = peer.now;
+    peer.write(100);
+    while peer.connection.state() != State::Closed {
+        peer.advance_ms(1);
+        assert!(peer.ms_since(start) < 4_000);
+    }
+    // It counts from the first timeout.
+    assert!(peer.ms_since(start) >= 3_000);
+}
+
+#[test]
+fn the_time_of_a_closed_window_does_not_count_for_what_is_sent_afterwards() {
+    let user_timeout = Some(Nanos::from_secs(10));
+    let mut peer = closed_window(SocketOptions { user_timeout, ..SocketOptions::default() });
+    peer.advance_ms(9_000);
+    peer.take();
+    peer.window = 64_000;
+    peer.ack(1000);
+    assert_eq!(peer.sent_bytes(), 5000);
+    peer.advance_ms(8_000);
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.advance_ms(4_000);
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
+fn the_time_of_the_open_does_not_count_for_what_is_sent_afterwards() {
+    let user_timeout = Some(Nanos::from_secs(10));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = Peer::opening(Config::default(), options, Hello::default());
+    peer.transmit();
+    peer.advance_ms(1100);
+    let synack = peer.syn(Flags::SYN | Flags::ACK);
+    peer.inject(synack);
+    peer.advance_ms(8_000);
+    peer.write(100);
+    peer.advance_ms(8_000);
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.advance_ms(10_000);
+    assert_eq!(peer.connection.state(), State::Closed);
+}
+
+#[test]
 fn tcp_retries2_bounds_the_timeouts() {
     let config = Config { tcp_retries2: 3, ..Config::default() };
     let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
