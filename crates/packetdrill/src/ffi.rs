@@ -4,7 +4,9 @@
 //! the system calls: see [`memory`]. `userdata` is what `packetdrill_interface_init` left.
 
 mod memory;
-pub(crate) mod namespace;
+mod namespace;
+
+pub(crate) use namespace::OwnNamespace;
 
 use crate::flags::{FLAGS_VARIABLE, Flags};
 use crate::host::Host;
@@ -112,7 +114,9 @@ pub(crate) unsafe extern "C" fn packetdrill_interface_init(
         text.push_str(&unsafe { CStr::from_ptr(flags) }.to_string_lossy());
     }
     let host = Flags::parse(&text).map_err(|error| error.to_string());
-    let host = host.and_then(|flags| Host::new(flags).map_err(|error| error.to_string()));
+    let host = host.and_then(|flags| {
+        Host::new(flags, Box::<OwnNamespace>::default()).map_err(|error| error.to_string())
+    });
     let host = host.unwrap_or_else(|error| {
         eprintln!("neap: {error}");
         std::process::exit(1)

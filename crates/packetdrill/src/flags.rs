@@ -186,11 +186,11 @@ fn is_of_qdisc(word: &str) -> bool {
     word != "defaults" && !word.contains('=')
 }
 
-/// The network namespace of this thread.
+/// The sysctls of this thread's network namespace.
 #[derive(Debug)]
-pub(crate) struct OwnNamespace;
+pub(crate) struct Proc;
 
-impl Sysctls for OwnNamespace {
+impl Sysctls for Proc {
     fn read(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(format!("{PROC}{}", name.replace('.', "/"))).ok()
     }

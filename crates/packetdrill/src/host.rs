@@ -8,10 +8,9 @@
 //! the descriptor of an `accept` becomes known, an event is found to be late. A sleep of the main
 //! thread lasts until they are over, however short it is in virtual time.
 
-use crate::ffi::namespace;
-use crate::flags::{Baseline, FlagError, Flags, OwnNamespace, Sysctls};
+use crate::flags::{Baseline, FlagError, Flags, Proc, Sysctls};
+use crate::namespace::{Namespace, NoNamespace, RootQdisc};
 use bytes::Bytes;
-use core::ffi::CStr;
 use core::net::IpAddr;
 use core::time::Duration;
 use neap_posix::{Call, Errno, Fd, Outcome, Posix};
@@ -19,24 +18,20 @@ use neap_script::host::SentPacket;
 use neap_script::machine::{Machine, START};
 use neap_script::settings::QDISC_SYSCTL;
 use neap_stack::interface::Address;
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::route::Prefix;
 use neap_stack::stack::{StackConfig, StackError};
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
-use std::{fs, io, time};
+use std::{fs, time};
 use thiserror::Error;
 
 /// The first descriptor that is neap's: beyond what a program opens that opens little, and below
 /// the usual limit of a process.
 pub(crate) const FIRST_FD: Fd = 512;
-
-/// The device that packetdrill makes for the kernel, and that scripts prepare: here it carries
-/// nothing.
-const DEVICE: &CStr = c"tun0";
 
 /// What a look at the clock takes: packetdrill spins on it before each event.
 const LOOK: Nanos = Nanos::from_micros(1);
@@ -70,6 +65,9 @@ struct Inner {
     first_mtu: Option<u16>,
     /// Whether the interfaces of the flags' addresses are there.
     is_prepared: bool,
+    namespace: Box<dyn Namespace>,
+    /// The qdisc of the namespace's device when it was last looked at.
+    device_qdisc: Option<RootQdisc>,
     waiters: BTreeMap<u64, Waiter>,
     next_waiter: u64,
     /// Counts the instants at which waiters are to look.
@@ -87,20 +85,8 @@ pub(crate) enum HostError {
     Flag(#[from] FlagError),
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// There is no namespace for a script.
-    #[error("{0}: {1}: run packetdrill as root, or with unshare -r")]
-    Namespace(&'static str, io::Error),
-}
-
-/// Moves this thread into a network namespace as scripts expect it: the loopback and [`DEVICE`] are
-/// up. The device is there as long as the file.
-fn enter_namespace() -> Result<File, HostError> {
-    let failed = |what| move |error| HostError::Namespace(what, error);
-    namespace::enter_new().map_err(failed("no network namespace of its own"))?;
-    namespace::bring_up(c"lo").map_err(failed("lo is down"))?;
-    let device = namespace::make_tun(DEVICE).map_err(failed("no tun0"))?;
-    namespace::bring_up(DEVICE).map_err(failed("tun0 is down"))?;
-    Ok(device)
+    #[error(transparent)]
+    Namespace(#[from] NoNamespace),
 }
 
 /// One host in virtual time, for any thread.
@@ -110,8 +96,6 @@ pub(crate) struct Host {
     changed: Condvar,
     /// The thread that lets time pass and gives packets: the one that made the host.
     driver: ThreadId,
-    /// Holds the device of a namespace of its own.
-    _device: Option<File>,
 }
 
 impl Inner {
@@ -140,7 +124,7 @@ impl Inner {
         if core::mem::replace(&mut self.is_prepared, true) {
             return Ok(());
         }
-        let mtu = namespace::mtu_of(DEVICE).filter(|_| self.flags.mtu.is_none());
+        let mtu = self.namespace.mtu().filter(|_| self.flags.mtu.is_none());
         if let Some(mtu) = mtu.filter(|mtu| self.first_mtu.is_some_and(|first| first != *mtu)) {
             self.machine.set_mtu(mtu);
         }
@@ -163,13 +147,28 @@ impl Inner {
         self.machine.add_address(Address { ip: address, prefix: Prefix::of_host(address) })
     }
 
+    /// Gives every interface the qdisc that a script gave its device, unless neap does not have it.
+    fn follow_device(&mut self) {
+        if self.flags.qdisc.is_some() || !self.flags.is_from_defaults {
+            return;
+        }
+        let qdisc = self.namespace.qdisc();
+        if qdisc == self.device_qdisc {
+            return;
+        }
+        if let Some(qdisc) = qdisc.as_ref().and_then(config_of) {
+            self.machine.set_qdisc(qdisc);
+        }
+        self.device_qdisc = qdisc;
+    }
+
     /// Gives every interface the qdisc that the namespace names, unless neap does not have it.
     fn refresh_qdisc(&mut self) {
         if self.flags.qdisc.is_some() {
             return;
         }
         let is_set = |value: &String| self.baseline.get(QDISC_SYSCTL) != Some(value);
-        let named = OwnNamespace.read(QDISC_SYSCTL).filter(is_set);
+        let named = Proc.read(QDISC_SYSCTL).filter(is_set);
         let named = named.and_then(|name| name.trim().parse().ok());
         if let Some(qdisc) = named.filter(|qdisc| Some(qdisc) != self.machine.qdisc()) {
             self.machine.set_qdisc(qdisc);
@@ -183,6 +182,14 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
         4 => Some(IpAddr::from(*packet.get(16..20)?.first_chunk::<4>()?)),
         6 => Some(IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?)),
         _ => None,
+    }
+}
+
+/// neap's qdisc for one of the system's: the same limit for a FIFO, else the defaults.
+fn config_of(qdisc: &RootQdisc) -> Option<QdiscConfig> {
+    match (qdisc.kind.as_str(), qdisc.limit) {
+        ("pfifo", Some(limit)) => Some(QdiscConfig::PfifoFast { limit }),
+        (kind, _) => kind.parse().ok(),
     }
 }
 
@@ -201,17 +208,21 @@ fn is_asleep(task: &Path) -> bool {
 
 impl Host {
     /// A host with the addresses and settings of the flags.
-    pub(crate) fn new(flags: Flags) -> Result<Self, HostError> {
-        let device = flags.is_from_defaults.then(enter_namespace).transpose()?;
+    pub(crate) fn new(flags: Flags, mut namespace: Box<dyn Namespace>) -> Result<Self, HostError> {
+        if flags.is_from_defaults {
+            namespace.enter()?;
+        }
         let mtu = flags.mtu(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
         let mut machine = Machine::new(StackConfig::default(), mtu, FIRST_FD)?;
         machine.set_qdisc(flags.qdisc.clone().unwrap_or_default());
         machine.cut_super_frames();
         let inner = Inner {
             machine,
-            first_mtu: namespace::mtu_of(DEVICE),
+            first_mtu: namespace.mtu(),
             is_prepared: false,
-            baseline: flags.prepare(&OwnNamespace),
+            device_qdisc: namespace.qdisc(),
+            namespace,
+            baseline: flags.prepare(&Proc),
             waiters: BTreeMap::new(),
             next_waiter: 0,
             round: 0,
@@ -220,12 +231,20 @@ impl Host {
             flags,
         };
         let driver = thread::current().id();
-        let inner = Mutex::new(inner);
-        Ok(Self { inner, changed: Condvar::new(), driver, _device: device })
+        Ok(Self { inner: Mutex::new(inner), changed: Condvar::new(), driver })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host for a step of the script, with the device as a command may have left it.
+    fn enter(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        if thread::current().id() == self.driver {
+            inner.follow_device();
+        }
+        inner
     }
 
     /// Whether neap has this descriptor open.
@@ -242,7 +261,7 @@ impl Host {
         &self,
         mut make: impl FnMut(&mut Posix, Instant, &mut Call) -> Result<Outcome<T>, Errno>,
     ) -> Result<T, Errno> {
-        let mut inner = self.lock();
+        let mut inner = self.enter();
         let is_driver = thread::current().id() == self.driver;
         let end = inner.machine.now() + LONGEST_CALL;
         let (mut call, mut id, mut has_waited) = (Call::new(), None, false);
@@ -305,7 +324,7 @@ impl Host {
         &self,
         make: impl FnOnce(&mut Posix, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let mut inner = self.lock();
+        let mut inner = self.enter();
         let now = inner.machine.now();
         let answer = make(inner.machine.posix(), now);
         inner.poll();
@@ -323,7 +342,7 @@ impl Host {
         // A device with one queue is never refused.
         let _ = inner.prepare();
         inner.refresh_qdisc();
-        let config = inner.flags.config(&inner.baseline, &OwnNamespace);
+        let config = inner.flags.config(&inner.baseline, &Proc);
         // The name of the controller was checked when it was set.
         let _ = inner.machine.stack().set_config(config);
     }
@@ -358,7 +377,7 @@ impl Host {
     ///
     /// packetdrill gives its lock away for a sleep, and those threads need it.
     pub(crate) fn sleep(&self, span: Nanos) {
-        let mut inner = self.lock();
+        let mut inner = self.enter();
         let end = inner.machine.now() + span;
         while inner.machine.now() < end {
             inner = self.step(inner, end);
@@ -395,7 +414,7 @@ impl Host {
 
     /// A packet of the script arrives; false if too many wait.
     pub(crate) fn inject(&self, packet: &[u8]) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.enter();
         let known = destination(packet).map_or(Ok(()), |address| inner.learn(address));
         let taken = known.is_ok() && inner.machine.inject(Bytes::copy_from_slice(packet));
         inner.poll();
@@ -405,7 +424,7 @@ impl Host {
 
     /// The next packet that the host sends, and when; `None` if none comes for an hour.
     pub(crate) fn sniff(&self) -> Option<(Instant, Bytes)> {
-        let mut inner = self.lock();
+        let mut inner = self.enter();
         let end = inner.machine.now() + PATIENCE;
         loop {
             if let Some(SentPacket { at, packet }) = inner.machine.take_sent() {
@@ -422,6 +441,12 @@ impl Host {
     #[cfg(test)]
     pub(crate) fn sysctl(&self, name: &str) -> Option<String> {
         self.lock().machine.stack().config().get(name)
+    }
+
+    /// The qdisc of every interface.
+    #[cfg(test)]
+    pub(crate) fn qdisc(&self) -> Option<QdiscConfig> {
+        self.lock().machine.qdisc().cloned()
     }
 
     /// Whether a call waits.

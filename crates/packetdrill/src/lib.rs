@@ -30,5 +30,6 @@
 mod ffi;
 mod flags;
 mod host;
+mod namespace;
 #[cfg(test)]
 mod tests;

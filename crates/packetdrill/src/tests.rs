@@ -1,20 +1,27 @@
 //! The table of functions as packetdrill uses it, and two threads in virtual time.
 
-use crate::ffi::{Interface, namespace, packetdrill_interface_init};
+use crate::ffi::{Interface, OwnNamespace, packetdrill_interface_init};
 use crate::flags::{Flags, LOCAL_V4};
-use crate::host::Host;
+use crate::host::{Host, HostError};
+use crate::namespace::{Namespace, parse_qdisc};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_posix::abi::*;
 use neap_posix::{Errno, PollFd, sockaddr};
+use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
+use std::process::Command;
 use std::sync::mpsc;
 use std::{fs, thread};
 
+fn host_with(flags: &str) -> Result<Host, HostError> {
+    Host::new(Flags::parse(flags).expect("flags"), Box::<OwnNamespace>::default())
+}
+
 fn host() -> Host {
-    let host = Host::new(Flags::parse("").expect("no flags")).expect("default settings");
+    let host = host_with("").expect("default settings");
     host.learn(LOCAL_V4.parse().expect("an address"));
     host
 }
@@ -131,12 +138,12 @@ fn with_defaults_a_script_has_a_namespace_of_its_own_whose_settings_hold() {
     let outside = namespace();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let host = match Host::new(Flags::parse("defaults").expect("a flag")) {
+            let host = match host_with("defaults") {
                 Ok(host) => host,
                 Err(error) => return eprintln!("SKIP: {error}"),
             };
             assert_ne!(namespace(), outside);
-            assert_eq!(namespace::mtu_of(c"tun0"), Some(1500));
+            assert_eq!(OwnNamespace::default().mtu(), Some(1500));
             let set = |name: &str, value: &str| {
                 fs::write(format!("/proc/sys/net/ipv4/{name}"), value).expect("a sysctl");
             };
@@ -146,9 +153,41 @@ fn with_defaults_a_script_has_a_namespace_of_its_own_whose_settings_hold() {
             assert_eq!(host.sysctl("net.ipv4.tcp_timestamps").as_deref(), Some("0"));
             assert_eq!(host.sysctl("net.ipv4.tcp_fin_timeout").as_deref(), Some("7"));
             assert_eq!(host.sysctl("net.ipv4.tcp_sack").as_deref(), Some("1"));
+            let tc = Command::new("tc")
+                .args("qdisc add dev tun0 root pfifo limit 7".split(' '))
+                .status();
+            match tc {
+                Ok(status) if status.success() => {
+                    host.look_at_clock();
+                    host.sleep(Nanos::ZERO);
+                    assert_eq!(host.qdisc(), Some(QdiscConfig::PfifoFast { limit: 7 }));
+                }
+                _ => eprintln!("SKIP: tc sets no qdisc here"),
+            }
         });
     });
     assert_eq!(namespace(), outside);
+}
+
+#[test]
+fn a_message_about_a_qdisc_that_is_cut_is_none() {
+    let attribute = |kind: u16, value: &[u8]| {
+        let mut bytes = [(value.len() as u16 + 4).to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let mut message = vec![0; 36];
+    message[4..6].copy_from_slice(&libc::RTM_NEWQDISC.to_ne_bytes());
+    message.extend(attribute(1, b"pfifo\0"));
+    message.extend(attribute(2, &9u32.to_ne_bytes()));
+    let qdisc = parse_qdisc(&message).expect("whole");
+    assert_eq!((qdisc.kind.as_str(), qdisc.limit), ("pfifo", Some(9)));
+    for len in 0..message.len() {
+        let parsed = parse_qdisc(&message[..len]);
+        let is_part = parsed.is_none_or(|part| part.kind == "pfifo" && part.limit.is_none());
+        assert!(is_part, "{len}");
+    }
 }
 
 fn interface() -> Interface {

@@ -228,10 +228,12 @@ impl Receiver {
         range
     }
 
+    /// `tcp_fin`: nothing is left to report.
     fn finish(&mut self) {
         self.is |= Is::FINISHED;
         self.nxt += 1;
         self.reassembly = None;
+        self.dsack.clear();
         self.ack.schedule_now();
     }
 
