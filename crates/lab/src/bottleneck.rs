@@ -9,7 +9,7 @@ use crate::world::{HostId, World, WorldConfig};
 use core::net::SocketAddr;
 use neap_stack::interface::Address;
 use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
-use neap_tcp::config::{BufferSizes, Config};
+use neap_tcp::config::{BufferSizes, Config, MemoryPages};
 use neap_tcp::info::TcpInfo;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -230,7 +230,8 @@ fn host_config(path: &BottleneckPath) -> Config {
     let needed = 8 * path.rate.bytes_in(path.rtt) + (16 << 20);
     let max = u32::try_from(needed).unwrap_or(u32::MAX).min(i32::MAX as u32);
     let buffers = BufferSizes { min: 4096, default: 1 << 20, max };
-    Config { tcp_wmem: buffers, tcp_rmem: buffers, tcp_ecn: 1, ..Config::default() }
+    let tcp_mem = MemoryPages::of_machine(1 << 40);
+    Config { tcp_wmem: buffers, tcp_rmem: buffers, tcp_mem, tcp_ecn: 1, ..Config::default() }
 }
 
 /// Cell of a grid: one flow over one path.

@@ -71,9 +71,19 @@ attacks! {
     DiesInCloseWait = "dies-in-close-wait",
     /// The peer closes and vanishes before it acknowledges the last FIN.
     DiesInLastAck = "dies-in-last-ack",
+    /// Every second byte of a window comes, each in a segment of its own.
+    Holes = "holes",
+    /// New peers come all the time, and each does as those of `dies-in-last-ack`.
+    OrphanChurn = "orphan-churn",
 }
 
 impl Attack {
+    /// The attacks of random worlds. It grows no more: with other lists the seeds would have other
+    /// worlds. Attacks that are about the limits of a whole host are of no use in a small world.
+    pub(crate) fn of_random_worlds() -> &'static [Self] {
+        &Self::ALL[..=Self::DiesInLastAck as usize]
+    }
+
     /// The host that is attacked connects to the attacker.
     pub(crate) const fn is_called(self) -> bool {
         matches!(

@@ -189,7 +189,8 @@ pub fn check_empty(world: &World, host: HostId) -> Result<(), String> {
     let usage = stack.usage();
     // A server to which no client came still listens.
     let names = usage.names - usage.tcp.listeners;
-    if usage.tcp.connections + usage.tcp.time_wait + names != 0 {
+    let memory = usage.memory_pages as usize;
+    if usage.tcp.connections + usage.tcp.time_wait + usage.tcp.orphans + names + memory != 0 {
         let flows: Vec<_> = stack.flows(now).iter().map(|f| describe(host, f, "left")).collect();
         return Err(format!("host {}: sockets left: {usage:?} {flows:?}", host.0));
     }

@@ -13,6 +13,7 @@ use neap_stack::interface::Address;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, Stack, StackConfig};
+use neap_tcp::config::{Config, MemoryPages};
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::{Instant, Nanos, Rate};
 use std::cell::RefCell;
@@ -85,7 +86,12 @@ impl Bulk {
     /// `flows` connections that are open and send. Each begins `apart` after the one before.
     fn new(path: Path, gso: bool, flows: usize, apart: Nanos) -> Self {
         let mut world = World::new(WorldConfig::default());
-        let mut host = || world.add_host(StackConfig::default()).expect("a host");
+        let tcp_mem = MemoryPages::of_machine(1 << 40);
+        let config = StackConfig {
+            config: Config { tcp_mem, ..Config::default() },
+            ..StackConfig::default()
+        };
+        let mut host = || world.add_host(config.clone()).expect("a host");
         let (sender, receiver) = (host(), host());
         let gso_max_size = if gso { 16 << 10 } else { 1500 };
         let (nic, clean) = match path {

@@ -4,6 +4,7 @@ use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::BuildError;
 use crate::interfaces::InterfaceConfig;
+use crate::machine;
 use crate::resolver::{Resolve, Resolver};
 use crate::scheduling::Scheduling;
 use crate::workers::Stack;
@@ -45,7 +46,7 @@ pub struct Builder {
     sysctls: Vec<(String, String)>,
     qdisc: Option<String>,
     interfaces: Vec<InterfaceConfig>,
-    config: Config,
+    config: Option<Config>,
     controllers: Controllers,
     qdiscs: QdiscKinds,
     seed: Option<u64>,
@@ -231,9 +232,12 @@ impl Builder {
 
     /// Takes the settings of TCP from `config` instead of the defaults. [`sysctl`](Self::sysctl)
     /// changes single ones.
+    ///
+    /// The defaults are those of [`Config`], but `net.ipv4.tcp_mem` follows the memory of this
+    /// machine, or of the control group of the process if that is less.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+        self.config = Some(config);
         self
     }
 
@@ -339,7 +343,7 @@ impl Builder {
         for scheduling in &self.scheduling {
             scheduling.checked()?;
         }
-        let mut config = self.config;
+        let mut config = self.config.unwrap_or_else(machine::config);
         config.controllers.extend(&self.controllers)?;
         for (name, value) in &self.sysctls {
             config.set(name, value)?;

@@ -107,6 +107,7 @@ mod host;
 pub mod info;
 mod interfaces;
 mod lease;
+mod machine;
 pub mod net;
 mod poller;
 pub mod posix;

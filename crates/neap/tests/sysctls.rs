@@ -31,7 +31,9 @@ congestion controllers, those of your own included, is in
 `net.ipv4.tcp_available_congestion_control`, which can only be read.
 
 A name or a value that does not exist is an error that says what is expected. The first value of
-`tcp_rmem` and `tcp_wmem` is what Linux guarantees under memory pressure; neap has no such state.
+`tcp_rmem` and `tcp_wmem` is what a connection may use while the host is under memory pressure,
+which `tcp_mem` defines. The default of `tcp_mem` here is that of a machine with 8 GiB, which the
+lab has; a stack on a device takes that of its machine, as Linux does.
 
 `Config::profile` and `neap perf --profile` set all of them to the rules of a year: `linux-2012`
 (small queues as they came), `linux-2014` (frames sized when they leave), `linux-2017` (internal

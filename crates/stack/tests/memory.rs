@@ -21,7 +21,7 @@ use neap_tcp::segment::{Flags, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::{Instant, Nanos};
 use std::alloc::System;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -63,7 +63,7 @@ const BLOCK: usize = 256 << 10;
 struct Wire {
     incoming: VecDeque<Received>,
     /// The number behind what the host has sent, by the attacker's port.
-    heard: HashMap<u16, SeqNumber>,
+    heard: Vec<Option<SeqNumber>>,
     block: BytesMut,
 }
 
@@ -82,8 +82,8 @@ impl TxQueue for Tx {
         let packet = ipv4::parse(&data).expect("the host's packets are sound");
         let (ports, segment) = tcp::parse(packet.slice(&data), None).expect("TCP");
         let heard = &mut lock(&self.0).heard;
-        let end = heard.entry(ports.destination).or_insert(segment.end_seq());
-        *end = end.later(segment.end_seq());
+        let end = &mut heard[usize::from(ports.destination)];
+        *end = Some(end.map_or(segment.end_seq(), |end| end.later(segment.end_seq())));
         Ok(())
     }
     fn flush(&mut self, _now: Instant) {}
@@ -155,7 +155,7 @@ impl Attack {
         let options = ListenOptions { backlog: 65_535, ..ListenOptions::default() };
         let listener = stack.listen((HOST, 80).into(), options).expect("a free port");
         let now = Instant::from_nanos(1_000_000_000);
-        lock(&wire).heard.reserve(70_000);
+        lock(&wire).heard = vec![None; 1 << 16];
         let mut attack = Self { stack, listener, wire, now, handles: Vec::new(), base: 0 };
         attack.handles.reserve(70_000);
         // What the host makes once for all.
@@ -202,7 +202,7 @@ impl Attack {
     }
 
     fn ack(&self, port: u16) -> SeqNumber {
-        lock(&self.wire).heard.get(&port).copied().unwrap_or(SeqNumber(0))
+        lock(&self.wire).heard[usize::from(port)].unwrap_or(SeqNumber(0))
     }
 
     /// Sends data with this ACK of everything.

@@ -10,8 +10,8 @@ pub const BUFFER_OVERHEAD: u32 = 896;
 /// `tcp_wmem`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// Size in bytes that Linux guarantees under memory pressure. neap has no memory pressure and
-    /// does not use it.
+    /// Size in bytes that a connection may use while the host is under memory pressure; see
+    /// [`memory`](crate::memory).
     pub min: u32,
     /// Size in bytes of a new connection's buffer.
     pub default: u32,
@@ -30,6 +30,21 @@ pub struct MemoryPages {
     /// Above it no connection takes anything.
     pub high: u32,
 }
+
+impl MemoryPages {
+    /// Returns the bounds that Linux computes for a machine with so many bytes of memory: 4.7, 6.25
+    /// and 9.4 % of it (`tcp_init_mem`).
+    pub const fn of_machine(bytes: u64) -> Self {
+        let pressure = bytes / 4096 / 16;
+        let pressure = if pressure > MOST_PAGES { MOST_PAGES } else { pressure };
+        let pressure = if pressure < 128 { 128 } else { pressure as u32 };
+        let low = pressure / 4 * 3;
+        Self { low, pressure, high: low * 2 }
+    }
+}
+
+/// The second bound at the most, so that the third is a sysctl's value.
+const MOST_PAGES: u64 = 1 << 30;
 
 /// The ports that the stack chooses from, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,8 +260,8 @@ pub struct Config {
     pub ip_default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`: where ports are chosen from, of TCP and UDP.
     pub ip_local_port_range: PortRange,
-    /// `net.ipv4.tcp_mem`: memory of all connections together. The default is what Linux computes
-    /// for a machine with 8 GiB: 384, 512 and 768 MiB.
+    /// `net.ipv4.tcp_mem`: memory of all connections together. The default is that of a machine
+    /// with 8 GiB: 384, 512 and 768 MiB. See [`MemoryPages::of_machine`].
     pub tcp_mem: MemoryPages,
     /// `net.ipv4.tcp_max_orphans`: connections that no application has any more and whose end the
     /// peer has not acknowledged; more are reset.
@@ -344,7 +359,7 @@ impl Default for Config {
             tso_max_usecs: 300,
             ip_default_ttl: 64,
             ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
-            tcp_mem: MemoryPages { low: 98_304, pressure: 131_072, high: 196_608 },
+            tcp_mem: MemoryPages::of_machine(8 << 30),
             tcp_max_orphans: 262_144,
             tcp_max_tw_buckets: 262_144,
             ipfrag_high_thresh: 4 << 20,

@@ -1,7 +1,8 @@
 //! Counters of TCP events, by the names that `nstat` prints.
 
 use crate::lateness::Lateness;
-use crate::memory::{HostMemory, ShardMemory};
+use crate::memory::{Held, HostMemory, Pressure, ShardMemory};
+use crate::time::Instant;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -228,6 +229,22 @@ impl Counters {
     /// Adds `n` to a counter.
     pub fn add(&self, counter: Counter, n: u64) {
         self.values[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// Makes the pages of a queue those of `bytes`, and counts pressure that begins or ends.
+    pub(crate) fn settle_memory(&self, now: Instant, held: &mut Held, bytes: u32) {
+        match self.memory.settle(now, held, bytes) {
+            Pressure::Unchanged => {}
+            Pressure::Began => self.add(Counter::MemoryPressures, 1),
+            Pressure::Ended(lasted) => {
+                self.add(Counter::MemoryPressuresChrono, lasted.as_millis().max(1));
+            }
+        }
+    }
+
+    /// Gives the pages of a queue back.
+    pub(crate) fn release_memory(&self, held: &mut Held) {
+        self.memory.release(held);
     }
 
     /// Returns the current value of a counter.

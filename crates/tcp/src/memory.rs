@@ -13,8 +13,7 @@
 //! is a load of a word that is written when the answer changes.
 
 use crate::config::{Config, MemoryPages};
-use crate::counters::{Counter, Counters};
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -36,9 +35,20 @@ const LEAST_SNDBUF: u32 = 4608;
 
 /// Pages of memory that one queue of a connection has taken.
 ///
-/// Whoever has it gives the pages back through [`Counters::release_memory`].
+/// Whoever has it gives the pages back to the shard that it took them from.
 #[derive(Debug, Default)]
 pub(crate) struct Held(u32);
+
+/// Change of the pressure on a host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pressure {
+    /// It began.
+    Began,
+    /// It ended after so long.
+    Ended(Nanos),
+    /// It did neither.
+    Unchanged,
+}
 
 /// Memory and orphans of all connections of a host, and their bounds.
 #[derive(Debug)]
@@ -128,6 +138,20 @@ impl HostMemory {
         self.pressed_since.load(Relaxed) != 0 && self.pages() > self.high.load(Relaxed)
     }
 
+    /// Notes when the pressure begins and when it ends (`sk_enter_memory_pressure`,
+    /// `sk_leave_memory_pressure`). One caller is told of each.
+    fn watch(&self, now: Instant) -> Pressure {
+        let (pages, since) = (self.pages(), self.pressed_since.load(Relaxed));
+        let change = |to| self.pressed_since.compare_exchange(since, to, Relaxed, Relaxed).is_ok();
+        if since == 0 && pages > self.pressure.load(Relaxed) && change(now.as_nanos().max(1)) {
+            return Pressure::Began;
+        }
+        if since != 0 && pages <= self.low.load(Relaxed) && change(0) {
+            return Pressure::Ended(now.since(Instant::from_nanos(since)));
+        }
+        Pressure::Unchanged
+    }
+
     /// Returns whether buffers may grow: the host is within the first bound.
     fn has_plenty(&self) -> bool {
         self.pages() < self.low.load(Relaxed)
@@ -164,6 +188,24 @@ impl ShardMemory {
         if untold.unsigned_abs() >= self.host.chunk.load(Relaxed) {
             let told = self.untold.swap(0, Relaxed);
             self.host.allocated.fetch_add(told, Relaxed);
+        }
+    }
+
+    /// Makes the pages of a queue those of `bytes`. Returns what became of the pressure.
+    pub(crate) fn settle(&self, now: Instant, held: &mut Held, bytes: u32) -> Pressure {
+        let need = bytes.div_ceil(PAGE);
+        if need <= held.0 && held.0 - need <= AHEAD {
+            return Pressure::Unchanged;
+        }
+        self.take(i64::from(need) - i64::from(held.0));
+        held.0 = need;
+        self.host.watch(now)
+    }
+
+    /// Gives the pages of a queue back.
+    pub(crate) fn release(&self, held: &mut Held) {
+        if held.0 > 0 {
+            self.take(-i64::from(core::mem::take(&mut held.0)));
         }
     }
 
@@ -211,48 +253,10 @@ impl ShardMemory {
     }
 }
 
-impl Counters {
-    /// Makes the pages of a queue those of `bytes`.
-    pub(crate) fn settle_memory(&self, now: Instant, held: &mut Held, bytes: u32) {
-        let need = bytes.div_ceil(PAGE);
-        if need <= held.0 && held.0 - need <= AHEAD {
-            return;
-        }
-        self.memory.take(i64::from(need) - i64::from(held.0));
-        held.0 = need;
-        self.watch_memory(now);
-    }
-
-    /// Gives the pages of a queue back.
-    pub(crate) fn release_memory(&self, held: &mut Held) {
-        if held.0 > 0 {
-            self.memory.take(-i64::from(core::mem::take(&mut held.0)));
-        }
-    }
-
-    /// Notes when the pressure begins and when it ends (`sk_enter_memory_pressure`,
-    /// `sk_leave_memory_pressure`).
-    pub fn watch_memory(&self, now: Instant) {
-        let host = self.memory.host();
-        let (pages, since) = (host.pages(), host.pressed_since.load(Relaxed));
-        if since == 0 && pages > host.pressure.load(Relaxed) {
-            let begin = now.as_nanos().max(1);
-            if host.pressed_since.compare_exchange(0, begin, Relaxed, Relaxed).is_ok() {
-                self.add(Counter::MemoryPressures, 1);
-            }
-        } else if since != 0 && pages <= host.low.load(Relaxed) {
-            // Whoever ends it counts its time.
-            if host.pressed_since.compare_exchange(since, 0, Relaxed, Relaxed).is_ok() {
-                let lasted = now.since(Instant::from_nanos(since));
-                self.add(Counter::MemoryPressuresChrono, lasted.as_millis().max(1));
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::{Counter, Counters};
     use proptest::prelude::*;
 
     fn at(ms: u64) -> Instant {

@@ -7,8 +7,8 @@
 //! Sources: RFC 9293 section 3.10.7.4, RFC 5961, Linux's `tcp_rcv_state_process` and
 //! `tcp_retransmit_timer`. Cost: at most 80 bytes, O(1) per segment and timeout.
 
-use crate::handshake::{is_paws_reject, timestamp};
-use crate::segment::{Flags, Options, Segment, Timestamps};
+use crate::handshake::is_paws_reject;
+use crate::segment::{Flags, Segment};
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
@@ -176,19 +176,19 @@ impl Orphan {
         let is_reset = segment.flags.contains(Flags::RST);
         let is_old = !is_reset && is_paws_reject(ends.ts_recent, &segment.options);
         if is_old || !ends.is_in_window(segment) {
-            return if is_reset { RemainsVerdict::Drop } else { ends.answer(now) };
+            return if is_reset { RemainsVerdict::Drop } else { answer(ends, now) };
         }
         if is_reset && segment.seq == ends.rcv_nxt {
             return RemainsVerdict::Remove;
         }
         if is_reset || segment.flags.contains(Flags::SYN) {
-            return ends.answer(now);
+            return answer(ends, now);
         }
         if !segment.flags.contains(Flags::ACK) {
             return RemainsVerdict::Drop;
         }
         if segment.ack.after(ends.snd_nxt) {
-            return ends.answer(now);
+            return answer(ends, now);
         }
         ends.note_timestamp(segment);
         let has_fin = segment.flags.contains(Flags::FIN);
@@ -209,70 +209,23 @@ impl Orphan {
             self.state = self.state.after(Transition::FinArrived);
             return RemainsVerdict::Send(self.ends.segment(now, self.ends.snd_nxt));
         }
-        if segment.seq_len() > 0 { self.ends.answer(now) } else { RemainsVerdict::Drop }
+        if segment.seq_len() > 0 { answer(&mut self.ends, now) } else { RemainsVerdict::Drop }
     }
 }
 
-impl Ends {
-    /// Whether the segment brings bytes that did not come before, beside a FIN.
-    pub(crate) fn is_new_data(&self, segment: &Segment) -> bool {
-        let end = segment.seq + segment.payload.len();
-        !segment.payload.is_empty() && end.after(self.rcv_nxt)
-    }
-
-    /// Whether the segment touches the window.
-    pub(crate) fn is_in_window(&self, segment: &Segment) -> bool {
-        let edge = self.rcv_nxt + (u32::from(self.rcv_wnd) << self.rcv_wscale);
-        !segment.end_seq().before(self.rcv_nxt) && !segment.seq.after(edge)
-    }
-
-    /// Takes over the timestamp to echo (RFC 7323 section 4.3).
-    pub(crate) fn note_timestamp(&mut self, segment: &Segment) {
-        if segment.seq.at_or_before(self.rcv_nxt)
-            && let (Some(recent), Some(ts)) = (&mut self.ts_recent, segment.options.timestamps)
-        {
-            *recent = ts.value;
-        }
-    }
-
-    /// A segment without data at `seq`, as it leaves at `now`.
-    pub(crate) fn segment(&self, now: Instant, seq: SeqNumber) -> Segment {
-        let value = timestamp(now, self.ts_offset);
-        Segment {
-            seq,
-            ack: self.rcv_nxt,
-            flags: Flags::ACK,
-            window: self.rcv_wnd,
-            options: Options {
-                timestamps: self.ts_recent.map(|echo| Timestamps { value, echo }),
-                ..Options::default()
-            },
-            ..Segment::default()
-        }
-    }
-
-    /// Tells the peer where this end is, at most once per `tcp_invalid_ratelimit`.
-    fn answer(&mut self, now: Instant) -> RemainsVerdict {
-        if self.may_answer(now) {
-            RemainsVerdict::Send(self.segment(now, self.snd_nxt))
-        } else {
-            RemainsVerdict::Drop
-        }
-    }
-
-    /// Whether the rate limit lets an answer leave, which then counts.
-    pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
-        let may = now >= self.quiet_until;
-        if may {
-            self.quiet_until = now + Nanos::from_millis(self.ratelimit_ms.into());
-        }
-        may
+/// Tells the peer where this end is, at most once per `tcp_invalid_ratelimit`.
+fn answer(ends: &mut Ends, now: Instant) -> RemainsVerdict {
+    if ends.may_answer(now) {
+        RemainsVerdict::Send(ends.segment(now, ends.snd_nxt))
+    } else {
+        RemainsVerdict::Drop
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::{Options, Timestamps};
     use crate::time_wait::TIME_WAIT;
     use bytes::Bytes;
 

@@ -4,8 +4,8 @@
 //! Sources: RFC 9293 section 3.10.7.4, RFC 1122 section 4.2.2.13, RFC 6191; Linux's
 //! `tcp_timewait_state_process`.
 
-use crate::handshake::is_paws_reject;
-use crate::segment::{Flags, Segment};
+use crate::handshake::{is_paws_reject, timestamp};
+use crate::segment::{Flags, Options, Segment, Timestamps};
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
 
@@ -52,6 +52,54 @@ pub struct Ends {
     pub ratelimit_ms: u32,
     /// No answer leaves before this.
     pub quiet_until: Instant,
+}
+
+impl Ends {
+    /// Whether the segment brings bytes that did not come before, beside a FIN.
+    pub(crate) fn is_new_data(&self, segment: &Segment) -> bool {
+        let end = segment.seq + segment.payload.len();
+        !segment.payload.is_empty() && end.after(self.rcv_nxt)
+    }
+
+    /// Whether the segment touches the window.
+    pub(crate) fn is_in_window(&self, segment: &Segment) -> bool {
+        let edge = self.rcv_nxt + (u32::from(self.rcv_wnd) << self.rcv_wscale);
+        !segment.end_seq().before(self.rcv_nxt) && !segment.seq.after(edge)
+    }
+
+    /// Takes over the timestamp to echo (RFC 7323 section 4.3).
+    pub(crate) fn note_timestamp(&mut self, segment: &Segment) {
+        if segment.seq.at_or_before(self.rcv_nxt)
+            && let (Some(recent), Some(ts)) = (&mut self.ts_recent, segment.options.timestamps)
+        {
+            *recent = ts.value;
+        }
+    }
+
+    /// A segment without data at `seq`, as it leaves at `now`.
+    pub(crate) fn segment(&self, now: Instant, seq: SeqNumber) -> Segment {
+        let value = timestamp(now, self.ts_offset);
+        Segment {
+            seq,
+            ack: self.rcv_nxt,
+            flags: Flags::ACK,
+            window: self.rcv_wnd,
+            options: Options {
+                timestamps: self.ts_recent.map(|echo| Timestamps { value, echo }),
+                ..Options::default()
+            },
+            ..Segment::default()
+        }
+    }
+
+    /// Whether the rate limit lets an answer leave, which then counts.
+    pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
+        let may = now >= self.quiet_until;
+        if may {
+            self.quiet_until = now + Nanos::from_millis(self.ratelimit_ms.into());
+        }
+        may
+    }
 }
 
 /// Connection in TIME-WAIT, or in FIN-WAIT-2 without an application. It takes at most 64 bytes, and
@@ -184,7 +232,6 @@ impl TimeWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::{Options, Timestamps};
     use bytes::Bytes;
 
     const RCV_NXT: SeqNumber = SeqNumber(10);

@@ -19,6 +19,13 @@ const MSS: u16 = 1460;
 /// How often what got lost is sent again.
 const PATIENCE: Nanos = Nanos::from_millis(500);
 
+/// Port of the first connection, and of the first one that comes later.
+const FIRST_PORT: u16 = 20_000;
+const FIRST_NEW_PORT: u16 = 22_000;
+
+/// Ports of later connections; then the first of them comes again.
+const NEWCOMERS: u16 = 40_000;
+
 /// The parts into which an ACK is divided.
 const PARTS: u32 = 32;
 
@@ -54,6 +61,8 @@ pub(crate) struct Attacker {
     /// By their own address and the victim's.
     connections: BTreeMap<(SocketAddr, SocketAddr), AttackConnection>,
     is_begun: bool,
+    /// Connections that came after the first ones.
+    newcomers: u16,
     /// The MSS of its SYN where the attack is a tiny MSS.
     mss: u16,
     next: Instant,
@@ -70,6 +79,7 @@ impl Attacker {
             rng,
             connections: BTreeMap::new(),
             is_begun: false,
+            newcomers: 0,
             next: Instant::ZERO,
             again: Instant::ZERO,
         };
@@ -81,11 +91,16 @@ impl Attacker {
         let opens =
             !plan.attack.is_called() && !matches!(plan.attack, Attack::Blind | Attack::SynFlood);
         for index in 0..if opens { plan.count } else { 0 } {
-            let own = SocketAddr::new(plan.own, 20_000 + index as u16);
-            let connection = AttackConnection::new(own, plan.victim, &mut self.rng);
-            send(&connection, connection.syn(now, self.mss(plan), false), out);
-            self.connections.insert((own, plan.victim), connection);
+            self.open(now, plan, FIRST_PORT + index as u16, out);
         }
+    }
+
+    /// Calls the victim from a port.
+    fn open(&mut self, now: Instant, plan: &AttackPlan, port: u16, out: &mut Outbox) {
+        let own = SocketAddr::new(plan.own, port);
+        let connection = AttackConnection::new(own, plan.victim, &mut self.rng);
+        send(&connection, connection.syn(now, self.mss(plan), false), out);
+        self.connections.insert((own, plan.victim), connection);
     }
 
     fn mss(&self, plan: &AttackPlan) -> u16 {
@@ -160,6 +175,13 @@ impl Attacker {
                     if let Some((from, to)) = target {
                         forge(now, from, to, &mut self.rng, out);
                     }
+                }
+            }
+            Attack::OrphanChurn => {
+                self.connections.retain(|_, connection| connection.phase != Phase::Silent);
+                for _ in 0..plan.burst {
+                    self.newcomers = (self.newcomers + 1) % NEWCOMERS;
+                    self.open(now, plan, FIRST_NEW_PORT + self.newcomers, out);
                 }
             }
             _ => {
@@ -296,8 +318,10 @@ fn dies(
             true
         }
         // All its requests are answered, so that nothing is left to the victim but to close.
-        Attack::DiesInLastAck if connection.has_fin => true,
-        Attack::DiesInLastAck if !connection.fin_sent && connection.sent() == 0 => {
+        Attack::DiesInLastAck | Attack::OrphanChurn if connection.has_fin => true,
+        Attack::DiesInLastAck | Attack::OrphanChurn
+            if !connection.fin_sent && connection.sent() == 0 =>
+        {
             finish(connection, out);
             false
         }
@@ -408,6 +432,12 @@ fn harass(
     }
     match plan.attack {
         Attack::Reneging => connection.held.clear(),
+        Attack::Holes => {
+            for _ in 0..plan.burst {
+                let segment = connection.next_hole(now);
+                send(connection, segment, out);
+            }
+        }
         Attack::OptimisticAck if connection.has_heard => {
             connection.got += rng.below(3000) as u32;
             connection.high = connection.high.later(connection.got);

@@ -52,6 +52,8 @@ pub(super) struct AttackConnection {
     pub(super) fin_sent: bool,
     /// Data of the victim has come.
     pub(super) has_heard: bool,
+    /// Single bytes sent with a hole before each.
+    pub(super) holes: u32,
 }
 
 impl AttackConnection {
@@ -74,6 +76,7 @@ impl AttackConnection {
             echo: None,
             fin_sent: false,
             has_heard: false,
+            holes: 0,
         }
     }
 
@@ -138,6 +141,14 @@ impl AttackConnection {
         let segment = self.data(now, self.nxt, len);
         self.nxt += len;
         Some(segment)
+    }
+
+    /// The next single byte behind a hole, from the start again at the edge of the window.
+    pub(super) fn next_hole(&mut self, now: Instant) -> Segment {
+        let offset = 1 + 2 * self.holes;
+        let offset = if offset < self.room { offset } else { 1 };
+        self.holes = offset / 2 + 1;
+        self.data(now, self.nxt + offset, 1)
     }
 
     /// Once more what is not acknowledged: one segment of it.

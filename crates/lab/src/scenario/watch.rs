@@ -37,6 +37,10 @@ pub struct Peaks {
     pub half_open: u64,
     /// Connections in TIME_WAIT.
     pub time_wait: u64,
+    /// Connections without an application whose FIN nobody has acknowledged.
+    pub orphans: u64,
+    /// Memory that the host accounts for, in pages of 4 KiB.
+    pub memory_pages: u64,
 }
 
 impl Peaks {
@@ -50,12 +54,15 @@ impl Peaks {
             received += r;
             sending += w;
         }
-        let tcp = stack.usage().tcp;
+        let usage = stack.usage();
+        let tcp = usage.tcp;
         self.received = self.received.max(received);
         self.sending = self.sending.max(sending);
         self.connections = self.connections.max(tcp.connections as u64);
         self.half_open = self.half_open.max((tcp.requests + tcp.waiting) as u64);
         self.time_wait = self.time_wait.max(tcp.time_wait as u64);
+        self.orphans = self.orphans.max(tcp.orphans as u64);
+        self.memory_pages = self.memory_pages.max(usage.memory_pages);
     }
 }
 

@@ -340,7 +340,7 @@ impl Drawer {
     fn enemies(&mut self) {
         let count = self.rng.range(1, 3);
         for index in 0..count {
-            let mut attack = self.rng.pick(Attack::ALL);
+            let mut attack = self.rng.pick(Attack::of_random_worlds());
             if attack == Attack::Blind && !self.table.contains_key("session") {
                 attack = Attack::SegmentFlood;
             }

@@ -62,7 +62,7 @@ const fn bytes(attack: Attack) -> u32 {
         | Attack::SegmentFlood
         | Attack::OldTimestamps
         | Attack::FutureTimestamps => 200_000,
-        Attack::DiesInLastAck => 0,
+        Attack::DiesInLastAck | Attack::Holes | Attack::OrphanChurn => 0,
         _ => 1000,
     }
 }
