@@ -235,6 +235,16 @@ pub struct Config {
     pub ip_local_port_range: PortRange,
     /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
     pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.icmp_msgs_burst`: ICMP errors of the host that may leave at once after a pause.
+    pub icmp_msgs_burst: u32,
+    /// `net.ipv4.icmp_msgs_per_sec`: ICMP errors of the host per second, of both families.
+    pub icmp_msgs_per_sec: u32,
+    /// `net.ipv4.icmp_ratelimit`: milliseconds between two ICMP errors to one IPv4 address; 0 is no
+    /// limit.
+    pub icmp_ratelimit: u32,
+    /// `net.ipv6.icmp.ratelimit`: milliseconds between two ICMP errors to one IPv6 address; 0 is no
+    /// limit.
+    pub icmp6_ratelimit: u32,
     /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
     pub ipfrag_high_thresh: u32,
     /// `net.ipv4.ipfrag_time`: seconds that a datagram may stay incomplete.
@@ -327,6 +337,10 @@ impl Default for Config {
             ip_default_ttl: 64,
             ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
             tcp_max_tw_buckets: 262_144,
+            icmp_msgs_burst: 50,
+            icmp_msgs_per_sec: 1000,
+            icmp_ratelimit: 1000,
+            icmp6_ratelimit: 100,
             ipfrag_high_thresh: 4 << 20,
             ipfrag_time: 30,
             controllers: Controllers::default(),
