@@ -177,8 +177,6 @@ pub struct Connection {
     /// Send buffer, bytes of memory (`sk_sndbuf`).
     sndbuf: u32,
     liveness: Liveness,
-    /// No challenge ACK leaves before this.
-    challenge_after: Instant,
     errors: Errors,
     /// The application reads no more (`SHUT_RD`).
     read_shut: bool,
@@ -237,7 +235,6 @@ impl Connection {
             frame_segments: 1,
             sndbuf,
             liveness: Liveness::new(now),
-            challenge_after: Instant::ZERO,
             errors: Errors::default(),
             read_shut: false,
             is_orphan: false,
