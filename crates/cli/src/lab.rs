@@ -4,6 +4,7 @@ mod compare;
 mod experiments;
 pub(crate) mod files;
 mod list;
+mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod report;
@@ -11,6 +12,8 @@ mod run;
 mod script;
 mod swarm;
 mod sweep;
+
+use output::OutputError;
 
 use clap::{Args as ClapArgs, Subcommand};
 use std::error::Error;
@@ -35,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the headers of all packets of neap's runs of the first two experiments for Wireshark,
-    /// one file each, their names added
+    /// one after the other; an interface is one end of a link
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
 }
@@ -70,7 +73,7 @@ pub(crate) fn main(args: &Args) -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             eprintln!("neap lab: {error}");
-            ExitCode::FAILURE
+            if error.is::<OutputError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -198,3 +198,106 @@ fn a_comparison_measures_or_says_what_is_missing() {
         assert!(measured["rtt_ms"].as_f64().expect("a number") > 0.0, "{one}");
     }
 }
+
+const TWO_LINKS: &str = r#"about = "a transfer over two links"
+duration = "300ms"
+[host.a]
+[host.b]
+[router.r]
+[link.near]
+ends = ["a", "r"]
+rate = "10mbit"
+[link.far]
+ends = ["r", "b"]
+rate = "10mbit"
+[app.file]
+kind = "transfer"
+from = "a"
+to = "b"
+bytes = "20k"
+"#;
+
+/// What is in the folder beside the scenario.
+fn left(folder: &Folder) -> Vec<String> {
+    let entries = fs::read_dir(&folder.0).expect("the folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.retain(|name| name != "slow.toml");
+    names.sort();
+    names
+}
+
+#[test]
+fn packets_of_all_links_are_in_the_file_that_was_named() {
+    let folder = Folder::new("links");
+    fs::write(folder.0.join("slow.toml"), TWO_LINKS).expect("room on the disk");
+    let output = folder.neap(&["run", "slow.toml", "--pcapng", "all.out"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(left(&folder), ["all.out"]);
+    let packets = packets(&folder.read("all.out"));
+    let ends: std::collections::BTreeSet<u32> = packets.iter().map(|(end, _)| *end).collect();
+    assert_eq!(ends.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_path_that_cannot_be_written_is_told_before_anything_runs() {
+    let folder = Folder::new("paths");
+    fs::create_dir(folder.0.join("dir")).expect("room on the disk");
+    let wrong: [(&[&str], &str); 9] = [
+        (&["run", "slow.toml", "--html", "no/x.html"], "cannot write no/x.html: No such file"),
+        (&["run", "slow.toml", "--pcapng", "no/x"], "cannot write no/x: No such file"),
+        (&["run", "slow.toml", "--html", "dir"], "cannot write dir: Is a directory"),
+        (&["run", "slow.toml", "--html", "x", "--pcapng", "x"], "cannot write x: two options"),
+        (&["--html", "no/x.html"], "cannot write no/x.html: No such file"),
+        (&["--pcapng", "no/x"], "cannot write no/x: No such file"),
+        (&["sweep", "slow.toml", "--out", "no/x"], "cannot write no/x: No such file"),
+        (&["sweep", "slow.toml", "--out", "dir"], "cannot write dir: Is a directory"),
+        (&["swarm", "--seeds", "1", "--save", "slow.toml"], "cannot write slow.toml: "),
+    ];
+    for (arguments, expected) in wrong {
+        let output = folder.neap(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected) && said.lines().count() == 1, "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?} has run");
+    }
+}
+
+#[test]
+fn a_full_device_is_an_error_and_nothing_else_is_written() {
+    let folder = Folder::new("full");
+    fs::write(folder.0.join("slow.toml"), TWO_LINKS).expect("room on the disk");
+    let before = fs::read_dir("/dev").expect("/dev").count();
+    for option in ["--html", "--pcapng"] {
+        let output = folder.neap(&["run", "slow.toml", option, "/dev/full"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option}: {said}");
+        assert!(said.contains("cannot write /dev/full: No space left"), "{said}");
+    }
+    fs::write(folder.0.join("slow.toml"), SCENARIO).expect("room on the disk");
+    let output = folder.neap(&["sweep", "slow.toml", "--out", "/dev/full"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot write /dev/full: No space left"), "{said}");
+    assert_eq!(fs::read_dir("/dev").expect("/dev").count(), before);
+    assert!(left(&folder).is_empty());
+}
+
+#[test]
+fn the_results_of_a_sweep_go_where_they_shall() {
+    let folder = Folder::new("out");
+    let output = folder.neap(&["sweep", "slow.toml", "--out", "results.v1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(left(&folder), ["results.v1"]);
+    assert_eq!(text(&folder.read("results.v1")).lines().count(), 4);
+}
+
+#[test]
+fn a_run_that_fails_leaves_an_earlier_page_as_it_was() {
+    let folder = Folder::new("earlier");
+    fs::write(folder.0.join("page.html"), "earlier").expect("room on the disk");
+    fs::write(folder.0.join("wrong.toml"), "about = 1").expect("room on the disk");
+    let output = folder.neap(&["run", "wrong.toml", "--html", "page.html"]);
+    assert!(!output.status.success());
+    assert_eq!(text(&folder.read("page.html")), "earlier");
+}

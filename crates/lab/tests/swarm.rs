@@ -274,6 +274,49 @@ rate = "13334bps"
 [router.r0]
 "#;
 
+/// The SYN of a blind attacker, with timestamps, holds the half-open connection of a client that
+/// has none.
+const HELD_BY_AN_ATTACKER: &str = r#"
+duration = "25s"
+oracles = "survival"
+seed = 9009635
+[host.a]
+[host.b.sysctl]
+"net.ipv4.tcp_timestamps" = 0
+[hostile.enemy0]
+attack = "tiny-segments"
+stop = "15s"
+target = "b"
+[hostile.enemy1]
+attack = "blind"
+interval = "27778650ns"
+session = "s0"
+stop = "11s"
+target = "a"
+[link.l0]
+delay = "13564441ns"
+ends = ["a", "r0"]
+rate = "6111931bps"
+[link.l1]
+ends = ["r0", "r1"]
+rate = "3667158bps"
+[link.l2]
+ends = ["r1", "b"]
+rate = "8149242bps"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "4074621bps"
+[link.to-enemy1]
+ends = ["enemy1", "a"]
+rate = "4074621bps"
+[router.r0]
+[router.r1]
+[session.s0]
+from = "b"
+start = "440799861ns"
+to = "a"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
     let worlds = [
@@ -285,6 +328,7 @@ fn worlds_that_were_broken_are_sound() {
         PACED_PROBE,
         SLOW_QUEUE,
         TWO_ANSWERS,
+        HELD_BY_AN_ATTACKER,
     ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");

@@ -38,8 +38,46 @@ const SPACE: &str = "tcp/src/connection/send_space.rs";
 const TIMEOUTS: &str = "tcp/src/sender/timeouts.rs";
 const TIMERS: &str = "tcp/src/connection/timers.rs";
 const OUTPUT: &str = "tcp/src/connection/output.rs";
+const INPUT: &str = "tcp/src/connection/input.rs";
+const TIME_WAIT: &str = "tcp/src/time_wait.rs";
 
 const MUTATIONS: &[Mutation] = &[
+    mutation(
+        "the timestamp of a bad ACK is not taken",
+        INPUT,
+        "        self.sender.end_hold();\n",
+        "        self.sender.end_hold();\n        if let Some(ts) = segment.options.timestamps && $on {
+            self.receiver.update_ts_recent(now, segment.seq, ts.value);
+        }\n",
+    ),
+    mutation(
+        "a bad ACK is no sign of life",
+        INPUT,
+        "if self.receiver.may_answer_invalid(now) {",
+        "if $on {\n self.liveness.on_heard(now);\n }\n if self.receiver.may_answer_invalid(now) {",
+    ),
+    mutation(
+        "answers to bad ACKs are limited",
+        INPUT,
+        "            Err(AckError::Future | AckError::TooOld) => {\n",
+        "            Err(_) if $on => {\n self.receiver.owe_ack();\n return false;\n }
+            Err(AckError::Future | AckError::TooOld) => {\n",
+    ),
+    mutation(
+        "an ACK from before the first byte is too old",
+        SENDER,
+        "let reach = u64::from(self.max_wnd).min(self.totals.bytes_acked);",
+        "let reach = if $on { u64::from(self.max_wnd) } else {
+            u64::from(self.max_wnd).min(self.totals.bytes_acked)
+        };",
+    ),
+    mutation(
+        "TIME-WAIT answers a SYN whose number is too low",
+        TIME_WAIT,
+        "if is_old || segment.flags.contains(Flags::ACK) {",
+        "if $on && segment.flags.contains(Flags::SYN) {\n return TimeWaitVerdict::Drop;\n }
+        if is_old || segment.flags.contains(Flags::ACK) {",
+    ),
     mutation(
         "a frame has no more segments than its quota",
         AUTOSIZE,

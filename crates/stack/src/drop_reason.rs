@@ -84,7 +84,7 @@ drop_reasons! {
     LoopbackFull = "loopback_full",
     /// The link was down, or its device was taken away while the packet waited.
     LinkDown = "dev_ready",
-    /// The rate limit of answers withheld an answer.
+    /// A rate limit of ICMP errors withheld one.
     RateLimited = "rate_limited",
     /// The stack was shut down.
     ShutDown = "shut_down",

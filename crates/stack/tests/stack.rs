@@ -7,6 +7,8 @@ mod memory;
 mod network;
 #[path = "stack/receiving.rs"]
 mod receiving;
+#[path = "stack/strangers.rs"]
+mod strangers;
 
 use bytes::Bytes;
 use common::{WireConfig, World, config};
@@ -394,19 +396,6 @@ fn ten_thousand_connections_come_and_go() {
         assert_eq!((usage.tcp.connections, usage.tcp.time_wait), (0, 0));
     }
     assert_eq!((world.a.usage().names, world.b.usage().names), (0, 1));
-}
-
-#[test]
-fn nobody_listens_means_refused() {
-    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
-        let mut world = World::new(&WireConfig::default());
-        let client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
-        world.run(SECOND);
-        assert!(client.readiness().bits().contains(Ready::ERROR));
-        assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
-        assert_eq!(world.a.usage().tcp.connections, 0);
-        assert_eq!(world.b.tcp_counter(Counter::OutRsts), 1);
-    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod common;
 use bytes::Bytes;
 use common::{Filter, WireConfig, World};
 use core::net::SocketAddr;
+use neap_stack::socket::SocketError;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
@@ -250,6 +251,46 @@ const ROWS: &[Row] = &[
         expected: (64, 7),
     },
     Row {
+        name: "net.ipv4.icmp_msgs_burst",
+        value: "0",
+        observe: |world, set| {
+            set(world);
+            refusals(world, "10.0.0.2:9")
+        },
+        expected: (6, 0),
+    },
+    Row {
+        name: "net.ipv4.icmp_msgs_per_sec",
+        value: "0",
+        // Without a limit for the destination, in four seconds a burst of about 50, or as many
+        // again and again.
+        observe: |world, set| {
+            world.b.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
+            set(world);
+            let sent: u64 = (0..40).map(|_| refusals(world, "10.0.0.2:9")).sum();
+            u64::from(sent > 200)
+        },
+        expected: (1, 0),
+    },
+    Row {
+        name: "net.ipv4.icmp_ratelimit",
+        value: "0",
+        observe: |world, set| {
+            set(world);
+            refusals(world, "10.0.0.2:9")
+        },
+        expected: (6, 10),
+    },
+    Row {
+        name: "net.ipv6.icmp.ratelimit",
+        value: "0",
+        observe: |world, set| {
+            set(world);
+            refusals(world, "[fd00::2]:9")
+        },
+        expected: (6, 10),
+    },
+    Row {
         name: "net.ipv4.ipfrag_high_thresh",
         value: "1000",
         observe: |world, set| {
@@ -297,6 +338,21 @@ fn open(world: &mut World) -> (TcpHandle, TcpHandle) {
     let client = connect(world, 80);
     world.run(Nanos::from_millis(10));
     (client, listener.accept().unwrap().0)
+}
+
+/// How many of ten datagrams to a closed port a hears of, and 100 ms pass.
+fn refusals(world: &mut World, to: &str) -> u64 {
+    let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let sender = world.a.bind_udp(any.parse().unwrap(), UdpOptions::default()).unwrap();
+    sender.connect(Some(to.parse().unwrap())).unwrap();
+    let mut refused = 0;
+    for _ in 0..10 {
+        sender.send_to(world.now, Bytes::from_static(b"?"), None).unwrap();
+        world.run(Nanos::from_millis(3));
+        refused += u64::from(matches!(sender.recv_from(), Err(SocketError::Refused)));
+    }
+    world.run(Nanos::from_millis(70));
+    refused
 }
 
 /// Nothing arrives by this direction from now on.

@@ -268,6 +268,16 @@ pub struct Config {
     pub tcp_max_orphans: u32,
     /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
     pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.icmp_msgs_burst`: ICMP errors of the host that may leave at once after a pause.
+    pub icmp_msgs_burst: u32,
+    /// `net.ipv4.icmp_msgs_per_sec`: ICMP errors of the host per second, of both families.
+    pub icmp_msgs_per_sec: u32,
+    /// `net.ipv4.icmp_ratelimit`: milliseconds between two ICMP errors to one IPv4 address; 0 is no
+    /// limit.
+    pub icmp_ratelimit: u32,
+    /// `net.ipv6.icmp.ratelimit`: milliseconds between two ICMP errors to one IPv6 address; 0 is no
+    /// limit.
+    pub icmp6_ratelimit: u32,
     /// `net.ipv4.ipfrag_high_thresh`: memory of incomplete datagrams of both families, bytes.
     pub ipfrag_high_thresh: u32,
     /// `net.ipv4.ipfrag_time`: seconds that a datagram may stay incomplete.
@@ -362,6 +372,10 @@ impl Default for Config {
             tcp_mem: MemoryPages::of_machine(8 << 30),
             tcp_max_orphans: 262_144,
             tcp_max_tw_buckets: 262_144,
+            icmp_msgs_burst: 50,
+            icmp_msgs_per_sec: 1000,
+            icmp_ratelimit: 1000,
+            icmp6_ratelimit: 100,
             ipfrag_high_thresh: 4 << 20,
             ipfrag_time: 30,
             controllers: Controllers::default(),

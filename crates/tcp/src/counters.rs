@@ -121,12 +121,22 @@ counters! {
     AbortOnMemory = "TcpExtTCPAbortOnMemory",
     /// Segments refused by PAWS on an established connection.
     PAWSEstab = "TcpExtPAWSEstab",
+    /// Pure ACKs with a timestamp from the past that lie before the window. They need no answer.
+    PAWSOldAck = "TcpExtPAWSOldAck",
+    /// SYN-ACKs and resets that echo a timestamp which the SYN cannot have carried.
+    PAWSActive = "TcpExtPAWSActive",
+    /// Segments dropped because they have none of ACK, RST and SYN.
+    NoControlFlag = "NeapTCPNoControlFlag",
     /// SYN segments answered with a challenge ACK.
     SYNChallenge = "TcpExtTCPSYNChallenge",
     /// Challenge ACKs sent.
     ChallengeACK = "TcpExtTCPChallengeACK",
     /// Challenge ACKs that the rate limit held back.
     ACKSkipped = "TcpExtTCPACKSkippedChallenge",
+    /// Answers to segments with a timestamp from the past that the rate limit held back.
+    ACKSkippedPAWS = "TcpExtTCPACKSkippedPAWS",
+    /// Answers to segments outside the window that the rate limit held back.
+    ACKSkippedSeq = "TcpExtTCPACKSkippedSeq",
     /// SYN cookies sent.
     SyncookiesSent = "TcpExtSyncookiesSent",
     /// SYN cookies that came back right.

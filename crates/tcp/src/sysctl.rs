@@ -156,6 +156,12 @@ sysctls! {
         "The most that may wait to be accepted, whatever `listen` asked for.";
     "net.core.wmem_max" wmem_max: int 4608..2147483647, "bytes", LaterOptions,
         "The most that `SO_SNDBUF` may ask for.";
+    "net.ipv4.icmp_msgs_burst" icmp_msgs_burst: int 0..2147483647, "messages", Host,
+        "ICMP errors of the host that may leave at once after a pause.";
+    "net.ipv4.icmp_msgs_per_sec" icmp_msgs_per_sec: int 0..2147483647, "messages", Host,
+        "ICMP errors of the host per second, of both families.";
+    "net.ipv4.icmp_ratelimit" icmp_ratelimit: int 0..2147483647, "milliseconds", Host,
+        "The time between two ICMP errors to one IPv4 address, after a burst of 6; 0 is no limit.";
     "net.ipv4.ip_default_ttl" ip_default_ttl: int 1..255, "hops", Host,
         "The TTL of IPv4 packets, unless the socket's `IP_TTL` says another.";
     "net.ipv4.ip_local_port_range" ip_local_port_range: ports, "ports", Host,
@@ -248,6 +254,8 @@ sysctls! {
         "Window scaling is offered (RFC 7323).";
     "net.ipv4.tcp_wmem" tcp_wmem: sizes, "bytes", OpenConnections,
         "The send buffer: least, at the start, most. The start is for new connections.";
+    "net.ipv6.icmp.ratelimit" icmp6_ratelimit: int 0..2147483647, "milliseconds", Host,
+        "The time between two ICMP errors to one IPv6 address, after a burst of 6; 0 is no limit.";
     "neap.tcp_internal_pacing" internal_pacing: switch, "", OpenConnections,
         "Connections pace themselves where no qdisc does it.";
     "neap.tcp_pacing_credit" pacing_credit: switch, "", OpenConnections,

@@ -159,13 +159,21 @@ impl TimeWait {
             let iss = self.ends.snd_nxt + u32::from(u16::MAX) + 2;
             return TimeWaitVerdict::Reopen { iss };
         }
-        if is_reset || !(is_old || segment.flags.contains(Flags::ACK)) {
+        if is_reset {
             return TimeWaitVerdict::Drop;
         }
         // The peer did not see our last ACK and sends its FIN again: wait anew (RFC 9293). Old
-        // duplicates also end here, and their answer tells the peer where we are.
-        self.deadline = now + TIME_WAIT;
-        self.acknowledge(now)
+        // duplicates also end here, and their answer tells the peer where we are. A SYN whose
+        // number is too low gets that answer too: its sender, in SYN-SENT, resets this connection
+        // and then opens the new one.
+        if is_old || segment.flags.contains(Flags::ACK) {
+            self.deadline = now + TIME_WAIT;
+        }
+        let may_loop = segment.seq_len() == 0 || segment.flags.contains(Flags::SYN);
+        if may_loop {
+            return self.acknowledge(now);
+        }
+        TimeWaitVerdict::Ack(self.ends.segment(now, self.ends.snd_nxt))
     }
 
     /// FIN-WAIT-2. Resets and SYNs are judged as by a connection (RFC 5961).
@@ -221,6 +229,7 @@ impl TimeWait {
         is_syn && (segment.seq.after(self.ends.rcv_nxt) || is_newer)
     }
 
+    /// Answers within the rate limit (`tcp_oow_rate_limited`).
     fn acknowledge(&mut self, now: Instant) -> TimeWaitVerdict {
         if !self.ends.may_answer(now) {
             return TimeWaitVerdict::Drop;
@@ -282,8 +291,7 @@ mod tests {
         assert_eq!((ack.seq, ack.ack, ack.window, ack.flags), (SND_NXT, RCV_NXT, 500, Flags::ACK));
         assert_eq!(ack.options.timestamps, Some(Timestamps { value: 1000, echo: 100 }));
         assert_eq!(remains.deadline(), at(61_000));
-        assert!(matches!(remains.on_segment(at(1001), &fin), TimeWaitVerdict::Drop), "limited");
-        assert!(matches!(remains.on_segment(at(1500), &fin), TimeWaitVerdict::Ack(_)));
+        assert!(matches!(remains.on_segment(at(1001), &fin), TimeWaitVerdict::Ack(_)));
     }
 
     #[test]
@@ -310,13 +318,17 @@ mod tests {
     fn an_old_syn_does_not_reopen() {
         let old = segment(Flags::SYN, RCV_NXT + 1, Some(99));
         assert!(matches!(time_wait().on_segment(at(1), &old), TimeWaitVerdict::Ack(_)), "PAWS");
-        for (flags, seq) in [
-            (Flags::SYN, RCV_NXT),
-            (Flags::SYN, RCV_NXT - 1),
-            (Flags::SYN | Flags::RST, RCV_NXT + 1),
-        ] {
-            let verdict = time_wait().on_segment(at(1), &segment(flags, seq, Some(100)));
-            assert!(matches!(verdict, TimeWaitVerdict::Drop));
+        let reset = segment(Flags::SYN | Flags::RST, RCV_NXT + 1, Some(100));
+        assert!(matches!(time_wait().on_segment(at(1), &reset), TimeWaitVerdict::Drop));
+        for seq in [RCV_NXT, RCV_NXT - 1] {
+            let mut remains = time_wait();
+            let syn = segment(Flags::SYN, seq, Some(100));
+            let verdict = remains.on_segment(at(1), &syn);
+            let TimeWaitVerdict::Ack(ack) = verdict else { panic!("{verdict:?}") };
+            assert_eq!((ack.seq, ack.ack), (SND_NXT, RCV_NXT), "its sender will reset");
+            assert!(matches!(remains.on_segment(at(500), &syn), TimeWaitVerdict::Drop), "limited");
+            assert!(matches!(remains.on_segment(at(501), &syn), TimeWaitVerdict::Ack(_)));
+            assert_eq!(remains.deadline(), at(60_000), "it may be a good one that came too early");
         }
     }
 

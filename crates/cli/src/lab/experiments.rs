@@ -1,5 +1,6 @@
 //! The four published experiments: all their runs on all cores, and a table for each.
 
+use super::output::OutputFile;
 use super::report::{self, Packets, Section};
 use neap_lab::library::{self, Builtin};
 use neap_lab::report::{Observed, Watch};
@@ -8,7 +9,6 @@ use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -71,7 +71,9 @@ pub(super) fn main(args: &super::Args, out: &mut impl Write) -> Result<bool, Box
         let experiment = Experiment::parse(builtin.name, builtin.text, &files)?;
         all.push(Planned { builtin: *builtin, experiment });
     }
-    let done = run_all(&all, args)?;
+    let [html, pcapng] = OutputFile::open_all([args.html.as_ref(), args.pcapng.as_ref()])?;
+    let packets = pcapng.map(Packets::create).transpose()?;
+    let done = run_all(&all, args, packets)?;
     let mut report = Report { experiments: Vec::new(), holds: true, hash: String::new() };
     let mut digest = 0;
     for (planned, runs) in all.iter().zip(&done) {
@@ -86,9 +88,8 @@ pub(super) fn main(args: &super::Args, out: &mut impl Write) -> Result<bool, Box
         report.experiments.push(shown);
     }
     report.hash = format!("{digest:016x}");
-    if let Some(path) = &args.html {
-        let page = page(&all, &done, &report.experiments);
-        std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(file) = html {
+        file.write(&page(&all, &done, &report.experiments))?;
     }
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &report)?;
@@ -121,31 +122,57 @@ fn show(planned: &Planned<'_>, runs: &[Run]) -> Result<Shown, Box<dyn Error>> {
     })
 }
 
+/// One run: the index of its experiment, its place among the choices, and its choice.
+type Job<'a> = (usize, usize, &'a Choice);
+
 /// By experiment, in the order of its choices.
-fn run_all(all: &[Planned<'_>], args: &super::Args) -> Result<Vec<Vec<Run>>, Box<dyn Error>> {
+fn run_all(
+    all: &[Planned<'_>],
+    args: &super::Args,
+    packets: Option<Packets>,
+) -> Result<Vec<Vec<Run>>, Box<dyn Error>> {
     // The last experiments are the longest: begun first, they leave no core idle at the end.
     let jobs = all.iter().enumerate().rev().flat_map(|(index, planned)| {
         let choices = planned.experiment.choices().iter().enumerate();
         choices.map(move |(place, choice)| (index, place, choice))
     });
-    let jobs: Vec<(usize, usize, &Choice)> = jobs.collect();
+    // Those whose packets are written share a file: one thread runs them, one after the other.
+    let is_watched = |&(index, _, choice): &Job<'_>| {
+        packets.is_some() && is_captured(all[index].builtin.name, choice)
+    };
+    let (mut watched, others): (Vec<Job<'_>>, Vec<Job<'_>>) = jobs.partition(is_watched);
+    watched.sort_by_key(|&(index, place, _)| (index, place));
     let (next, done, failure) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(None));
+    let (watched, packets) = (Mutex::new(watched), Mutex::new(packets));
+    let attempt = |(index, place, choice): Job<'_>, packets: Option<&mut Packets>| match run(
+        &all[index],
+        choice,
+        args,
+        packets,
+    ) {
+        Ok(run) => lock(&done).push((index, place, run)),
+        Err(error) => {
+            *lock(&failure) = Some(error.to_string());
+            next.store(others.len(), Ordering::Relaxed);
+        }
+    };
     let work = || {
-        while let Some(&(index, place, choice)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match run(&all[index], choice, args) {
-                Ok(run) => lock(&done).push((index, place, run)),
-                Err(error) => {
-                    *lock(&failure) = Some(error.to_string());
-                    next.store(jobs.len(), Ordering::Relaxed);
-                }
-            }
+        let mine = std::mem::take(&mut *lock(&watched));
+        if !mine.is_empty() {
+            let mut packets = lock(&packets);
+            mine.into_iter().for_each(|job| attempt(job, packets.as_mut()));
+        }
+        while let Some(&job) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
+            attempt(job, None);
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| (0..cores.min(jobs.len())).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
     if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error.into());
     }
+    let packets = packets.into_inner().unwrap_or_else(PoisonError::into_inner);
+    packets.map_or(Ok(()), Packets::finish)?;
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|&(index, place, _)| (index, place));
     let mut by_experiment: Vec<Vec<Run>> = all.iter().map(|_| Vec::new()).collect();
@@ -153,21 +180,24 @@ fn run_all(all: &[Planned<'_>], args: &super::Args) -> Result<Vec<Vec<Run>>, Box
     Ok(by_experiment)
 }
 
-fn run(planned: &Planned<'_>, choice: &Choice, args: &super::Args) -> Result<Run, Box<dyn Error>> {
+fn run(
+    planned: &Planned<'_>,
+    choice: &Choice,
+    args: &super::Args,
+    mut packets: Option<&mut Packets>,
+) -> Result<Run, Box<dyn Error>> {
     let experiment = &planned.experiment;
-    let path = args.pcapng.as_deref().filter(|_| is_captured(planned.builtin.name, choice));
-    let path = path.map(|path| named(path, planned.builtin.name));
-    let mut packets = path.map(|path| Packets::create(&path, experiment)).transpose()?;
-    let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
+    if let Some(packets) = &mut packets {
+        packets.begin_run(&format!("{}: ", planned.builtin.name), experiment);
+    }
+    let mut write = packets.map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
         record: args.html.is_some() && is_drawn(choice),
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
     let mut seeded = choice.clone();
     seeded.push(("seed".to_owned(), (args.seed as i64).into()));
-    let run = experiment.run_watched(&seeded, &|_| {}, watch).map_err(|e| e.to_string())?;
-    packets.map_or(Ok(()), Packets::finish)?;
-    Ok(run)
+    Ok(experiment.run_watched(&seeded, &|_| {}, watch).map_err(|e| e.to_string())?)
 }
 
 fn is_captured(name: &str, choice: &Choice) -> bool {
@@ -179,14 +209,6 @@ fn is_captured(name: &str, choice: &Choice) -> bool {
 fn is_drawn(choice: &Choice) -> bool {
     let said = describe(choice);
     !ALIKE.iter().any(|alike| said.contains(alike))
-}
-
-/// The file of one experiment.
-fn named(path: &Path, name: &str) -> PathBuf {
-    let mut file = path.file_stem().unwrap_or_default().to_os_string();
-    file.push(format!("-{name}."));
-    file.push(path.extension().unwrap_or("pcapng".as_ref()));
-    path.with_file_name(file)
 }
 
 fn page(all: &[Planned<'_>], done: &[Vec<Run>], shown: &[Shown]) -> String {

@@ -1,6 +1,7 @@
 //! What a run leaves for people: a page with plots (`--html`), and packets for Wireshark
 //! (`--pcapng`).
 
+use super::output::{OutputError, OutputFile};
 use neap_lab::link::ENDS;
 use neap_lab::report::{Case, Observed, Page, Recording};
 use neap_lab::scenario::{Experiment, Figures, Run, Verdict};
@@ -9,12 +10,11 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
-use pcap_file::{DataLink, Endianness};
+use pcap_file::{DataLink, Endianness, PcapError};
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One experiment on the page of plain `neap lab`.
@@ -77,77 +77,86 @@ fn rows(figures: &Figures) -> Vec<Vec<String>> {
     shown.map(row).collect()
 }
 
-type Writer = PcapNgWriter<BufWriter<File>>;
-
-/// A file of packets per link.
+/// A file of packets. Each run has an interface for each end of each of its links.
 pub(super) struct Packets {
-    writers: BTreeMap<String, Writer>,
-    failure: Option<Box<dyn Error>>,
-}
-
-/// The file of a link: what was asked for if it is the only link, else with the link's name.
-fn path_of(path: &Path, link: &str, is_only: bool) -> PathBuf {
-    if is_only {
-        return path.to_path_buf();
-    }
-    let mut name = path.file_stem().unwrap_or_default().to_os_string();
-    name.push(format!("-{link}."));
-    name.push(path.extension().unwrap_or("pcapng".as_ref()));
-    path.with_file_name(name)
+    path: PathBuf,
+    writer: PcapNgWriter<BufWriter<File>>,
+    /// Interfaces that the file has.
+    interfaces: u32,
+    /// First interface of each link of the run that is captured.
+    links: BTreeMap<String, u32>,
+    failure: Option<PcapError>,
 }
 
 impl Packets {
-    /// Makes the files; each has one interface per end of its link.
-    pub(super) fn create(path: &Path, experiment: &Experiment<'_>) -> Result<Self, Box<dyn Error>> {
-        let links = &experiment.scenario().link;
-        let mut writers = BTreeMap::new();
-        for (name, link) in links {
-            let path = path_of(path, name, links.len() == 1);
-            let file = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let mut writer =
-                PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little)?;
+    /// Begins the file.
+    pub(super) fn create(output: OutputFile) -> Result<Self, OutputError> {
+        let (path, file) = output.begin()?;
+        let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little);
+        let writer = writer.map_err(|error| OutputError::new(&path, reason(error)))?;
+        Ok(Self { path, writer, interfaces: 0, links: BTreeMap::new(), failure: None })
+    }
+
+    /// The packets that follow are those of a run of `experiment`. The names of its interfaces
+    /// begin with `run`.
+    pub(super) fn begin_run(&mut self, run: &str, experiment: &Experiment<'_>) {
+        self.links.clear();
+        for (name, link) in &experiment.scenario().link {
+            self.links.insert(name.clone(), self.interfaces);
             for end in link.get_ref().ends.iter() {
-                let name = format!("{name} from {}", end.get_ref());
+                let name = format!("{run}{name} from {}", end.get_ref());
                 let options = vec![
                     InterfaceDescriptionOption::IfName(name.into()),
                     // Times are nanoseconds.
                     InterfaceDescriptionOption::IfTsResol(9),
                 ];
                 let linktype = DataLink::RAW;
-                writer.write_pcapng_block(InterfaceDescriptionBlock {
-                    linktype,
-                    snaplen: 0,
-                    options,
-                })?;
+                let block = InterfaceDescriptionBlock { linktype, snaplen: 0, options };
+                let written = self.writer.write_pcapng_block(block);
+                self.note(written);
+                self.interfaces += 1;
             }
-            writers.insert(name.clone(), writer);
         }
-        Ok(Self { writers, failure: None })
     }
 
     /// Writes one packet: its headers and, as a comment, the state of its flow.
     pub(super) fn write(&mut self, packet: &Observed<'_>) {
-        let Some(writer) = self.writers.get_mut(packet.link) else { return };
+        let Some(first) = self.links.get(packet.link) else { return };
         let comment = (!packet.comment.is_empty())
             .then(|| EnhancedPacketOption::Comment(packet.comment.into()));
         debug_assert!(packet.end < ENDS);
         let block = EnhancedPacketBlock {
-            interface_id: packet.end as u32,
+            interface_id: first + packet.end as u32,
             timestamp: Duration::from_nanos(packet.at.as_nanos()),
             original_len: packet.len,
             data: packet.headers.into(),
             options: comment.into_iter().collect(),
         };
-        if let Err(error) = writer.write_pcapng_block(block) {
-            self.failure.get_or_insert(Box::new(error));
+        let written = self.writer.write_pcapng_block(block);
+        self.note(written);
+    }
+
+    /// Keeps the first error.
+    fn note(&mut self, written: Result<usize, PcapError>) {
+        if let Err(error) = written {
+            self.failure.get_or_insert(error);
         }
     }
 
     /// The first error, if there was one.
-    pub(super) fn finish(self) -> Result<(), Box<dyn Error>> {
-        for writer in self.writers.into_values() {
-            writer.into_inner().into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        }
-        self.failure.map_or(Ok(()), Err)
+    pub(super) fn finish(self) -> Result<(), OutputError> {
+        let Self { path, writer, failure, .. } = self;
+        let written = match failure {
+            Some(error) => Err(reason(error)),
+            None => writer.into_inner().flush(),
+        };
+        written.map_err(|why| OutputError::new(&path, why))
+    }
+}
+
+fn reason(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
     }
 }

@@ -1,6 +1,7 @@
 //! `neap lab run`: one scenario, its figures and what they say.
 
 use super::files::find;
+use super::output::OutputFile;
 use super::report::{self, Packets};
 use clap::Args as ClapArgs;
 use neap_lab::report::{Observed, Watch};
@@ -28,7 +29,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the headers of all packets with a comment on cwnd, bytes below the socket and what
-    /// blocked the flow, for Wireshark; with several links one file each, their names added
+    /// blocked the flow, for Wireshark; an interface is one end of a link
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
 }
@@ -56,13 +57,13 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let found = find(&args.scenario)?;
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
+    let [html, pcapng] = OutputFile::open_all([args.html.as_ref(), args.pcapng.as_ref()])?;
     let choice = Vec::new();
-    let run = run(args, &experiment, &choice)?;
+    let run = run(html.is_some(), pcapng, &experiment, &choice)?;
     let verdicts = experiment.judge(&[(choice, run.figures.clone())])?;
     let holds = verdicts.iter().all(|verdict| verdict.holds);
-    if let Some(path) = &args.html {
-        let page = report::page(&experiment, &found.name, &run, &verdicts);
-        std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(file) = html {
+        file.write(&report::page(&experiment, &found.name, &run, &verdicts))?;
     }
     let scenario = experiment.scenario();
     if args.json {
@@ -96,12 +97,19 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
 }
 
 /// Runs it, and writes packets while it runs.
-fn run(args: &Args, experiment: &Experiment<'_>, choice: &Choice) -> Result<Run, Box<dyn Error>> {
-    let mut packets =
-        args.pcapng.as_ref().map(|path| Packets::create(path, experiment)).transpose()?;
+fn run(
+    record: bool,
+    pcapng: Option<OutputFile>,
+    experiment: &Experiment<'_>,
+    choice: &Choice,
+) -> Result<Run, Box<dyn Error>> {
+    let mut packets = pcapng.map(Packets::create).transpose()?;
+    if let Some(packets) = &mut packets {
+        packets.begin_run("", experiment);
+    }
     let mut write = packets.as_mut().map(|packets| |packet: &Observed<'_>| packets.write(packet));
     let watch = Watch {
-        record: args.html.is_some(),
+        record,
         packets: write.as_mut().map(|write| write as &mut dyn FnMut(&Observed<'_>)),
     };
     let run = experiment.run_watched(choice, &|_| {}, watch).map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! `neap lab swarm`: random worlds under every oracle, on all cores.
 
+use super::output::OutputError;
 use clap::Args as ClapArgs;
 use neap_lab::hostile::Attack;
 use neap_lab::swarm::{self, AttackMemory, Broken};
@@ -76,6 +77,9 @@ pub(super) fn main(args: &Args, out: &mut (impl Write + Send)) -> Result<bool, B
     }
     if args.hostile {
         return hostile(out);
+    }
+    if let Some(directory) = &args.save {
+        std::fs::create_dir_all(directory).map_err(|why| OutputError::new(directory, why))?;
     }
     // A panic is a result here, and said with its seed.
     std::panic::set_hook(Box::new(|_| {}));
@@ -194,7 +198,6 @@ impl Swarm<'_> {
             return self.say(&format!("shrunk: {}\n{text}", small.fault));
         };
         let path = directory.join(format!("seed-{seed}.toml"));
-        std::fs::create_dir_all(directory)?;
         std::fs::write(&path, text)?;
         self.say(&format!("shrunk: {}\n    neap lab run {}", small.fault, path.display()))
     }

@@ -3,6 +3,7 @@
 //! where it was.
 
 use super::files::find;
+use super::output::{OutputError, OutputFile};
 use super::run::print_verdicts;
 use clap::Args as ClapArgs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -24,10 +25,13 @@ const STEPS: u64 = 1000;
 pub(super) struct Args {
     /// A scenario file, or the name of one that neap brings along (neap lab list)
     scenario: String,
-    /// Where the results go: FILE.jsonl, and FILE.parquet where neap was built with --features
-    /// parquet; the scenario's own name if not given
+    /// Where the results go, as lines of JSON; NAME.jsonl of the scenario's own name if not given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Where the results go as a Parquet file too; NAME.parquet if neither this nor --out is given
+    #[cfg(feature = "parquet")]
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     /// Runs at the same time; all cores if not given
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -54,11 +58,17 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     let found = find(&args.scenario)?;
     let files = |name: &str| found.read(name);
     let experiment = Experiment::parse(&found.name, &found.text, &files)?;
-    let base = match &args.out {
-        Some(path) => path.clone(),
-        None => PathBuf::from(Path::new(&args.scenario).file_stem().unwrap_or_default()),
-    };
-    let path = base.with_extension("jsonl");
+    let own = PathBuf::from(Path::new(&args.scenario).file_stem().unwrap_or_default());
+    let path = args.out.clone().unwrap_or_else(|| own.with_extension("jsonl"));
+    #[cfg(feature = "parquet")]
+    let table = args.parquet.clone().or_else(|| {
+        let is_unnamed = args.out.is_none();
+        is_unnamed.then(|| own.with_extension("parquet"))
+    });
+    #[cfg(feature = "parquet")]
+    let [_, table] = OutputFile::open_all([Some(&path), table.as_ref()])?;
+    #[cfg(not(feature = "parquet"))]
+    OutputFile::open_all([Some(&path)])?;
     let mut lines = read(&path, &experiment.fingerprint())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.unwrap_or(cores).max(1);
@@ -81,10 +91,10 @@ pub(super) fn main(args: &Args, out: &mut impl Write) -> Result<bool, Box<dyn Er
     print_verdicts(out, &verdicts)?;
     write!(out, "\n{} runs in {}", runs.len(), path.display())?;
     #[cfg(feature = "parquet")]
-    {
-        let table = base.with_extension("parquet");
-        write_table(&table, &lines).map_err(|error| format!("{}: {error}", table.display()))?;
-        write!(out, " and {}", table.display())?;
+    if let Some(table) = table {
+        let (path, file) = table.begin()?;
+        write_table(file, &lines).map_err(|error| format!("{}: {error}", path.display()))?;
+        write!(out, " and {}", path.display())?;
     }
     writeln!(out)?;
     Ok(verdicts.iter().all(|verdict| verdict.holds))
@@ -107,10 +117,11 @@ fn expected<'a>(experiment: &'a Experiment<'_>, figures: &Figures) -> Vec<(&'a s
 /// What an earlier sweep of the same text has left. A line that was cut off is dropped, as are
 /// those of other texts.
 fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        other => other.map_err(|error| format!("{}: {error}", path.display()))?,
-    };
+    // A device or a pipe keeps nothing.
+    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(path).map_err(|why| OutputError::new(path, why))?;
     let (mut lines, mut kept) = (Vec::new(), String::new());
     for whole in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let Ok(line) = serde_json::from_str::<Line>(whole) else { continue };
@@ -120,9 +131,10 @@ fn read(path: &Path, fingerprint: &str) -> Result<Vec<Line>, Box<dyn Error>> {
         }
     }
     if kept != text {
-        let beside = path.with_extension("jsonl.new");
-        std::fs::write(&beside, kept)?;
-        std::fs::rename(&beside, path)?;
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        std::fs::write(&beside, kept).map_err(|why| OutputError::new(beside.as_ref(), why))?;
+        std::fs::rename(&beside, path).map_err(|why| OutputError::new(path, why))?;
     }
     Ok(lines)
 }
@@ -137,19 +149,23 @@ fn run_missing(
     let is_missing = |choice: &&Choice| !done.iter().any(|line| line.choice() == **choice);
     let missing: Vec<&Choice> = experiment.choices().iter().filter(is_missing).collect();
     let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = Mutex::new(file.map_err(|error| format!("{}: {error}", path.display()))?);
+    let file = Mutex::new(file.map_err(|why| OutputError::new(path, why))?);
     let bar = ProgressBar::new(missing.len() as u64 * STEPS);
     let style = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left: {msg}")?;
     bar.set_style(style);
-    let (next, lines, failure) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(None));
+    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let failure: Mutex<Option<Box<dyn Error + Send + Sync>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..jobs.min(missing.len()) {
             scope.spawn(|| {
                 while let Some(choice) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match run_one(experiment, choice, &bar, &file) {
+                    match run_one(experiment, choice, &bar, path, &file) {
                         Ok(line) => lock(&lines).push(line),
                         Err(error) => {
-                            *lock(&failure) = Some(format!("{}: {error}", describe(choice)));
+                            *lock(&failure) = Some(match error.downcast::<OutputError>() {
+                                Ok(error) => error,
+                                Err(error) => format!("{}: {error}", describe(choice)).into(),
+                            });
                             next.store(missing.len(), Ordering::Relaxed);
                         }
                     }
@@ -159,7 +175,7 @@ fn run_missing(
     });
     bar.finish_and_clear();
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error),
         None => Ok(lines.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
 }
@@ -172,6 +188,7 @@ fn run_one(
     experiment: &Experiment<'_>,
     choice: &Choice,
     bar: &ProgressBar,
+    path: &Path,
     file: &Mutex<File>,
 ) -> Result<Line, Box<dyn Error + Send + Sync>> {
     bar.set_message(describe(choice));
@@ -189,13 +206,13 @@ fn run_one(
         figures: run.figures,
     };
     let text = serde_json::to_string(&line)? + "\n";
-    lock(file).write_all(text.as_bytes())?;
+    lock(file).write_all(text.as_bytes()).map_err(|why| OutputError::new(path, why))?;
     Ok(line)
 }
 
 /// A column per parameter and per figure.
 #[cfg(feature = "parquet")]
-fn write_table(path: &Path, lines: &[Line]) -> Result<(), Box<dyn Error>> {
+fn write_table(file: File, lines: &[Line]) -> Result<(), Box<dyn Error>> {
     use super::parquet::{self, Column};
     use neap_lab::scenario::plain;
     use std::collections::BTreeSet;
@@ -214,6 +231,6 @@ fn write_table(path: &Path, lines: &[Line]) -> Result<(), Box<dyn Error>> {
         let value = |line: &&Line| line.figures.get(name).copied();
         columns.push((name.clone(), Column::Numbers(ordered.iter().map(value).collect())));
     }
-    parquet::write(File::create(path)?, &columns)?;
+    parquet::write(file, &columns)?;
     Ok(())
 }

@@ -349,6 +349,55 @@ fn the_pages_name_files_that_there_are() {
     assert_none(&complaints);
 }
 
+/// Tests that a cell of a table names: `file.rs: `name`, `name`; ...`. Those without a file are in
+/// `order.rs`.
+fn tests_of_the_order(page: &str) -> Vec<(String, String)> {
+    let mut tests = Vec::new();
+    for row in page.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |")) {
+        let cell = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        for part in cell.split("; ").filter(|part| part.contains('`')) {
+            let (file, names) =
+                part.split_once(": ").unwrap_or(("tcp/tests/script/order.rs", part));
+            let names = names.split('`').skip(1).step_by(2);
+            tests.extend(names.map(|name| (format!("crates/{file}"), name.to_owned())));
+        }
+    }
+    tests
+}
+
+#[test]
+fn the_page_of_the_order_of_input_names_every_test_of_it_and_its_scripts() {
+    let page = read(&root().join("docs/input-order.md"));
+    let named = tests_of_the_order(&page);
+    let mut complaints = Vec::new();
+    for (file, name) in &named {
+        if !read(&root().join(file)).contains(&format!("\nfn {name}()"))
+            && !read(&root().join(file)).contains(&format!("    fn {name}()"))
+        {
+            complaints.push(format!("{file} has no test {name}"));
+        }
+    }
+    let order = "crates/tcp/tests/script/order.rs";
+    for test in read(&root().join(order)).split("#[test]\nfn ").skip(1) {
+        let name = test.split('(').next().unwrap_or_default();
+        if !named.iter().any(|(file, own)| file == order && own == name) {
+            complaints.push(format!("{name} has no row in docs/input-order.md"));
+        }
+    }
+    let scripts: Vec<&str> = page.split([' ', ';', ',']).filter(|w| w.ends_with(".pkt")).collect();
+    for script in &scripts {
+        if !root().join(script).is_file() {
+            complaints.push(format!("there is no {script}"));
+        }
+    }
+    for script in files("scripts/order", ".pkt").iter().map(|path| shown(path)) {
+        if !scripts.contains(&script.as_str()) {
+            complaints.push(format!("{script} has no row in docs/input-order.md"));
+        }
+    }
+    assert_none(&complaints);
+}
+
 /// Types are the words in backquotes that begin with a capital and have small letters.
 #[test]
 fn the_page_of_the_architecture_names_types_that_there_are() {

@@ -240,11 +240,15 @@ fn judge(
     let is_fin = flags.contains(Flags::FIN);
     holds(!is_fin || own.fin.is_none_or(|fin| fin == end), "another FIN")?;
     holds(len == 0 || !is_beyond(end, peer.edge), "beyond the window")?;
-    if !peer.is_vague {
+    // Of an end that has answered SYNs in different ways nobody here knows what was agreed: that of
+    // an attacker may hold the half-open connection while the peer's own comes by.
+    let is_agreed = !own.is_vague && !peer.is_vague;
+    if is_agreed {
         judge_size(theirs, segment, len, v4)?;
     }
     judge_ack(own, peer, segment)?;
-    judge_options(hello, theirs, segment)
+    judge_options(segment)?;
+    if is_agreed { judge_agreement(hello, theirs, &segment.options) } else { Ok(()) }
 }
 
 fn judge_size(theirs: &Hello, segment: &Segment, len: u32, v4: bool) -> Result<(), &'static str> {
@@ -268,15 +272,19 @@ fn judge_ack(own: &Side, peer: &Side, segment: &Segment) -> Result<(), &'static 
     holds(least.is_none_or(|least| edge.at_or_after(least)), SHRINKS)
 }
 
-fn judge_options(own: &Hello, theirs: &Hello, segment: &Segment) -> Result<(), &'static str> {
+fn judge_agreement(own: &Hello, theirs: &Hello, options: &Options) -> Result<(), &'static str> {
     let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
-    let Options { mss, window_scale, sack_permitted, timestamps, sack } = &segment.options;
+    let may_stamp = own.options.timestamps.is_some() && theirs.options.timestamps.is_some();
+    holds(may_stamp == options.timestamps.is_some(), "timestamps are not as agreed")?;
+    let may_sack = own.options.sack_permitted && theirs.options.sack_permitted;
+    holds(may_sack || options.sack.is_empty(), "SACK was not agreed")
+}
+
+fn judge_options(segment: &Segment) -> Result<(), &'static str> {
+    let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
+    let Options { mss, window_scale, sack_permitted, sack, .. } = &segment.options;
     let is_plain = mss.is_none() && window_scale.is_none() && !sack_permitted;
     holds(is_plain, "options of a SYN without SYN")?;
-    let may_stamp = own.options.timestamps.is_some() && theirs.options.timestamps.is_some();
-    holds(may_stamp == timestamps.is_some(), "timestamps are not as agreed")?;
-    let may_sack = own.options.sack_permitted && theirs.options.sack_permitted;
-    holds(may_sack || sack.is_empty(), "SACK was not agreed")?;
     for (index, block) in sack.iter().enumerate() {
         holds(block.left.before(block.right), "an empty SACK block")?;
         // The first may be a DSACK.

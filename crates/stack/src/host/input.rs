@@ -562,14 +562,13 @@ impl Host {
         Some(socket)
     }
 
-    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1). At most 1000
-    /// resets leave per second, so that no stranger makes a host reflect more.
+    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
+    ///
+    /// As in Linux no limit holds resets back: one is no larger than what it answers, nothing
+    /// answers it, and a limit that strangers use up would hide the refusals that others wait for.
     fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
         if segment.flags.contains(Flags::RST) {
             return;
-        }
-        if !self.reset_limit.allows(visit.now) {
-            return self.count_drop(DropReason::RateLimited);
         }
         let answer = if segment.flags.contains(Flags::ACK) {
             Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() }

@@ -30,7 +30,7 @@ pub(crate) mod udp;
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
 use crate::net::egress::IpOptions;
-use crate::net::rate_limit::RateLimit;
+use crate::net::rate_limit::Rates;
 use crate::net::reassembly;
 use crate::net::{Net, Seeds, Visit};
 use crate::sync::{Mutex, lock};
@@ -82,7 +82,6 @@ pub(crate) struct Host {
     pub(crate) registry: Registry,
     pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
-    reset_limit: RateLimit,
     /// Seeds the secrets of parts that are made later: neighbours, qdiscs.
     part_seed: AtomicU64,
     next_shard: AtomicUsize,
@@ -121,8 +120,12 @@ impl Host {
             let memory = Arc::<HostMemory>::default();
             (0..config.shards).map(|index| Shard::new(index, memory.clone())).collect()
         };
-        let seeds =
-            Seeds { topology: seed(7), reassembly: seed(8), identification: seed(10) as u32 };
+        let seeds = Seeds {
+            topology: seed(7),
+            reassembly: seed(8),
+            identification: seed(10) as u32,
+            icmp_limit: seed(12),
+        };
         let net = Net::new(seeds, flow_key, shards[0].list.bell().clone());
         let host = Self {
             net,
@@ -135,7 +138,6 @@ impl Host {
             registry: Registry::default(),
             events: Subscribers::default(),
             shards,
-            reset_limit: RateLimit::default(),
             part_seed: AtomicU64::new(seed(11)),
             next_shard: AtomicUsize::new(0),
             default_options: Arc::default(),
@@ -191,6 +193,12 @@ impl Host {
         self.net.set_reassembly(reassembly::Config {
             high_thresh: ipfrag_high_thresh as usize,
             time: Nanos::from_secs(ipfrag_time.into()),
+        });
+        self.net.icmp_limit.set_rates(Rates {
+            v4_pause: Nanos::from_millis(config.icmp_ratelimit.into()),
+            v6_pause: Nanos::from_millis(config.icmp6_ratelimit.into()),
+            per_second: config.icmp_msgs_per_sec,
+            burst: config.icmp_msgs_burst,
         });
         for shard in &self.shards {
             shard.list.set_slack(Nanos(timer_slack_ns.into()));

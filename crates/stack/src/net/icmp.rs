@@ -274,8 +274,9 @@ impl Net {
     }
 
     /// Tells the sender of `packet` (from its IP header on) that no socket has its port
-    /// (`is_port`), or that its protocol is unknown here. At most 1000 messages leave per second,
-    /// none about an ICMP error and none about a packet to a group.
+    /// (`is_port`), or that its protocol is unknown here. The rate of messages is limited, for each
+    /// sender and for the host, but not what the host says to itself. No message is sent about an
+    /// ICMP error and about a packet to a group.
     pub(crate) fn send_unreachable(
         &self,
         visit: Visit,
@@ -284,7 +285,8 @@ impl Net {
         packet: &Bytes,
         is_port: bool,
     ) {
-        if !self.icmp_limit.allows(visit.now) {
+        let is_own = self.topology.locals().contains(source);
+        if !is_own && !self.icmp_limit.allows(visit.now, source) {
             self.counters.drops.count(DropReason::RateLimited);
             return;
         }

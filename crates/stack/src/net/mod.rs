@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use housekeeping::Housekeeping;
 use neap_tcp::time::Instant;
 use neap_tcp::transmit::egress::Verdict;
-use rate_limit::RateLimit;
+use rate_limit::IcmpLimit;
 use reassembly::{Part, Reassembler, Refusal, Whole};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub(crate) struct Seeds {
     pub(crate) reassembly: u64,
     /// The first identification of a datagram.
     pub(crate) identification: u32,
+    /// The key of the limit of ICMP errors.
+    pub(crate) icmp_limit: u64,
 }
 
 /// Everything of one host below its sockets.
@@ -78,7 +80,7 @@ pub(crate) struct Net {
     flow_key: FlowKey,
     reassembler: Mutex<Reassembler>,
     loopback: Mutex<VecDeque<Frame>>,
-    icmp_limit: RateLimit,
+    pub(crate) icmp_limit: IcmpLimit,
     identification: AtomicU32,
     /// `net.ipv4.ip_default_ttl`
     default_ttl: AtomicU8,
@@ -99,7 +101,7 @@ impl Net {
                 seeds.reassembly,
             )),
             loopback: Mutex::default(),
-            icmp_limit: RateLimit::default(),
+            icmp_limit: IcmpLimit::new(seeds.icmp_limit),
             identification: AtomicU32::new(seeds.identification),
             default_ttl: AtomicU8::new(egress::HOP_LIMIT),
             bell,
@@ -220,7 +222,7 @@ mod tests {
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
     fn net() -> Net {
-        let seeds = Seeds { topology: 1, reassembly: 2, identification: 4 };
+        let seeds = Seeds { topology: 1, reassembly: 2, identification: 4, icmp_limit: 5 };
         Net::new(seeds, FlowKey::new(5, 6), Arc::default())
     }
 

@@ -10,7 +10,7 @@ use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
 use crate::sender::{Ack, AckError};
 use crate::state::{State, Transition};
-use crate::time::{Instant, Nanos};
+use crate::time::Instant;
 use crate::time_wait::TimeWait;
 
 /// Ticks by which a timestamp may lag because of reordering (`TCP_PAWS_WINDOW`).
@@ -52,17 +52,21 @@ impl Connection {
             }
             return;
         }
-        if segment.flags.contains(Flags::RST) {
+        let is_reset = segment.flags.contains(Flags::RST);
+        if has_ack && self.has_impossible_echo(now, segment) {
+            self.counters.add(Counter::PAWSActive, 1);
+            if !is_reset {
+                self.rare().stray_reset = Some(segment.ack);
+            }
+            return;
+        }
+        if is_reset {
             if has_ack {
                 self.fail(ConnectionError::Refused);
             }
             return;
         }
         if !segment.flags.contains(Flags::SYN) {
-            return;
-        }
-        if has_ack && self.has_impossible_echo(now, segment) {
-            self.rare().stray_reset = Some(segment.ack);
             return;
         }
         self.meet_peer(now, segment);
@@ -87,12 +91,15 @@ impl Connection {
         }
     }
 
-    /// A timestamp echo that we cannot have sent.
+    /// Whether a SYN-ACK or reset echoes a timestamp from before the first SYN or from the future.
     fn has_impossible_echo(&self, now: Instant, segment: &Segment) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|ts| ts.echo != 0) else {
             return false;
         };
-        self.config.tcp_timestamps && (self.timestamp(now).wrapping_sub(timestamps.echo) as i32) < 0
+        // Nothing was heard since the connection was made, which is before its first SYN left.
+        let first = self.timestamp(self.liveness.last_heard());
+        let possible = self.timestamp(now).wrapping_sub(first);
+        self.config.tcp_timestamps && timestamps.echo.wrapping_sub(first) > possible
     }
 
     /// All states with a peer (RFC 9293 section 3.10.7.4).
@@ -108,42 +115,32 @@ impl Connection {
         if was_opening {
             self.open_passively(now, segment);
         }
-        self.liveness.on_heard(now);
-        if let Some(timestamps) = segment.options.timestamps {
-            self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
+        if self.process_ack(now, segment) {
+            self.process_data(now, segment);
         }
-        if !self.process_ack(now, segment) {
-            return;
-        }
-        self.process_data(now, segment);
     }
 
-    /// Checks one to five of Linux's `tcp_validate_incoming`. Returns whether to go on.
+    /// The checks before the ACK, in the order of Linux's `tcp_validate_incoming`. Returns whether
+    /// to go on.
     fn is_valid(&mut self, now: Instant, segment: &Segment) -> bool {
-        let is_reset = segment.flags.contains(Flags::RST);
-        if !is_reset && self.paws_refuses(now, segment) {
+        if !segment.flags.intersects(Flags::ACK | Flags::RST | Flags::SYN) {
+            self.counters.add(Counter::NoControlFlag, 1);
             return false;
         }
+        let is_reset = segment.flags.contains(Flags::RST);
         let has_syn = segment.flags.contains(Flags::SYN);
-        match self.receiver.acceptable(segment.seq, segment.end_seq()) {
-            Acceptable::Yes => {}
-            Acceptable::Old | Acceptable::Beyond => {
-                if has_syn && !is_reset && !self.is_simultaneous_synack(segment) {
-                    self.challenge_syn(now);
-                    return false;
-                }
-                if !self.is_simultaneous_synack(segment) {
-                    if is_reset && self.is_at_fin(segment) {
-                        self.on_reset(now, segment);
-                        return false;
-                    }
-                    self.counters.add(Counter::OutOfWindow, 1);
-                    if !is_reset {
-                        self.receiver.on_unacceptable(now, segment);
-                    }
-                    return false;
-                }
+        if !is_reset && let Some(refusal) = self.paws_refusal(now, segment) {
+            self.counters.add(refusal, 1);
+            if has_syn {
+                self.challenge_syn(now);
+            } else if refusal == Counter::PAWSEstab {
+                self.receiver.on_unacceptable(now, segment, Counter::ACKSkippedPAWS);
             }
+            return false;
+        }
+        if self.receiver.acceptable(segment.seq, segment.end_seq()) != Acceptable::Yes {
+            self.on_outside(now, segment);
+            return false;
         }
         if is_reset {
             self.on_reset(now, segment);
@@ -153,16 +150,32 @@ impl Connection {
             self.challenge_syn(now);
             return false;
         }
-        segment.flags.contains(Flags::ACK)
+        true
+    }
+
+    /// A segment outside the receive window.
+    fn on_outside(&mut self, now: Instant, segment: &Segment) {
+        let is_reset = segment.flags.contains(Flags::RST);
+        if is_reset && self.is_at_fin(segment) {
+            return self.on_reset(now, segment);
+        }
+        self.counters.add(Counter::OutOfWindow, 1);
+        if is_reset {
+            return;
+        }
+        if segment.flags.contains(Flags::SYN) {
+            self.challenge_syn(now);
+        } else {
+            self.receiver.on_unacceptable(now, segment, Counter::ACKSkippedSeq);
+        }
     }
 
     /// PAWS (RFC 7323 section 5.2), with Linux's tolerance for one tick of disorder and for pure
     /// ACKs that the network reordered and that say nothing new (`tcp_disordered_ack_check`).
-    fn paws_refuses(&mut self, now: Instant, segment: &Segment) -> bool {
-        let Some(timestamps) = segment.options.timestamps.filter(|_| self.opening.timestamps)
-        else {
-            return false;
-        };
+    /// Returns the counter of the refusal; old pure ACKs, which are common and need no answer, have
+    /// one of their own.
+    fn paws_refusal(&self, now: Instant, segment: &Segment) -> Option<Counter> {
+        let timestamps = segment.options.timestamps.filter(|_| self.opening.timestamps)?;
         let pure_ack = segment.seq_len() == 0 && segment.flags.contains(Flags::ACK);
         let window = scaled_window(segment, Some(self.opening.snd_wscale));
         let repeats = pure_ack
@@ -172,21 +185,19 @@ impl Connection {
         let slack =
             if repeats { TsRecent::replay_window(self.sender.rtt().rto()) } else { PAWS_WINDOW };
         if !self.receiver.paws_refuses(now, timestamps.value, slack) {
-            return false;
+            return None;
         }
-        self.counters.add(Counter::PAWSEstab, 1);
-        // Old ACKs are common and need no answer.
-        if !(pure_ack && segment.seq.before(self.receiver.nxt())) {
-            self.receiver.on_unacceptable(now, segment);
-        }
-        true
+        let is_old_ack = pure_ack && segment.seq.before(self.receiver.nxt());
+        Some(if is_old_ack { Counter::PAWSOldAck } else { Counter::PAWSEstab })
     }
 
-    /// The second half of a simultaneous open repeats the peer's SYN, with an ACK.
+    /// The second half of a simultaneous open repeats the peer's SYN, with an ACK of this end's.
     fn is_simultaneous_synack(&self, segment: &Segment) -> bool {
         self.state == State::SynReceived
             && segment.flags.contains(Flags::SYN | Flags::ACK)
+            && segment.seq_len() == 1
             && segment.seq + 1 == self.receiver.nxt()
+            && segment.ack == self.sender.nxt()
     }
 
     /// Some stacks reset at the sequence number of their FIN (`tcp_reset_check`).
@@ -213,16 +224,15 @@ impl Connection {
         self.challenge(now);
     }
 
-    /// Owes a challenge ACK, at most one per `tcp_invalid_ratelimit` (RFC 5961 section 7).
+    /// Owes a challenge ACK, if the rate limit of the connection allows one (RFC 5961 section 7;
+    /// `tcp_send_challenge_ack`).
     fn challenge(&mut self, now: Instant) {
-        if now < self.challenge_after {
+        if self.receiver.may_answer_invalid(now) {
+            self.counters.add(Counter::ChallengeACK, 1);
+            self.receiver.owe_ack();
+        } else {
             self.counters.add(Counter::ACKSkipped, 1);
-            return;
         }
-        let pause = u64::from(self.config.tcp_invalid_ratelimit);
-        self.challenge_after = now + Nanos::from_millis(pause);
-        self.counters.add(Counter::ChallengeACK, 1);
-        self.receiver.owe_ack();
     }
 
     /// Our SYN of a simultaneous open was acknowledged.
@@ -256,17 +266,22 @@ impl Connection {
         let largest = self.sender.max_wnd();
         let outcome = match self.sender.on_ack(now, &ack, &self.config, &self.counters) {
             Ok(outcome) => outcome,
-            Err(AckError::Future) => {
-                self.receiver.owe_ack();
-                return false;
-            }
-            Err(AckError::TooOld) => {
+            // RFC 5961 section 5.2.
+            Err(AckError::Future | AckError::TooOld) => {
                 self.challenge(now);
                 return false;
             }
         };
-        // The peer is there after all (`tcp_ack`).
-        self.errors.forget_soft();
+        // Only what is behind the check of the ACK may say anything about the peer.
+        if let Some(timestamps) = segment.options.timestamps
+            && (!outcome.is_old || segment.seq_len() > 0)
+        {
+            self.receiver.update_ts_recent(now, segment.seq, timestamps.value);
+        }
+        if !outcome.is_old {
+            self.errors.forget_soft();
+            self.liveness.on_heard(now);
+        }
         if self.sender.wnd() > 0 {
             self.liveness.end_window_probes();
             self.deadlines.clear(Deadline::Probe);
@@ -320,13 +335,11 @@ impl Connection {
     /// Data and FIN of an acceptable segment.
     fn process_data(&mut self, now: Instant, segment: &mut Segment) {
         if !self.state.may_receive() {
-            // After the peer's FIN only duplicates can come; they are answered.
-            if segment.seq_len() > 0 && self.state.is_synchronized() {
-                self.receiver.on_unacceptable(now, segment);
-            }
+            self.on_data_after_fin(now, segment);
             return;
         }
-        let is_new = !segment.payload.is_empty() && segment.end_seq().after(self.receiver.nxt());
+        let fin = u32::from(segment.flags.contains(Flags::FIN));
+        let is_new = segment.seq_len() > 0 && (segment.end_seq() - fin).after(self.receiver.nxt());
         let is_deaf = self.read_shut && self.fin != Fin::None;
         if is_new && (self.is_orphan || is_deaf) {
             // Nobody will read it (RFC 1122 section 4.2.2.13).
@@ -342,6 +355,19 @@ impl Connection {
         }
         if intake.fin {
             self.on_fin(now);
+        }
+    }
+
+    /// Data or a FIN behind the peer's FIN: what was received before is answered as a duplicate,
+    /// and what would be new is ignored (RFC 9293 section 3.10.7.4, seventh).
+    fn on_data_after_fin(&mut self, now: Instant, segment: &Segment) {
+        if segment.seq_len() == 0 || !self.state.is_synchronized() {
+            return;
+        }
+        if segment.seq.before(self.receiver.nxt()) {
+            self.receiver.on_unacceptable(now, segment, Counter::ACKSkippedSeq);
+        } else {
+            self.counters.add(Counter::OutOfWindow, 1);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Whether the peer is there: when it was last heard, and the probes that it did not answer.
 
-use crate::time::{Instant, Nanos};
+use crate::time::Instant;
 
 /// What is known of the peer's silence.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Liveness {
         }
     }
 
-    /// An acceptable segment arrived.
+    /// An ACK arrived that is not older than others (`rcv_tstamp` in `tcp_ack`).
     pub(super) fn on_heard(&mut self, now: Instant) {
         self.last_heard = now;
         self.probes_out = 0;
@@ -78,13 +78,8 @@ impl Liveness {
         self.window_probes
     }
 
-    /// When a segment last arrived.
+    /// When the peer was last heard; before the handshake, when the connection was made.
     pub(super) fn last_heard(&self) -> Instant {
         self.last_heard
-    }
-
-    /// For how long nothing arrived.
-    pub(super) fn silence(&self, now: Instant) -> Nanos {
-        now.since(self.last_heard)
     }
 }

@@ -193,8 +193,6 @@ pub struct Connection {
     /// Pages of the host's memory for the write queue.
     held: Held,
     liveness: Liveness,
-    /// No challenge ACK leaves before this.
-    challenge_after: Instant,
     errors: Errors,
     /// The application reads no more (`SHUT_RD`).
     read_shut: bool,
@@ -265,7 +263,6 @@ impl Connection {
             sndbuf,
             held: Held::default(),
             liveness: Liveness::new(now),
-            challenge_after: Instant::ZERO,
             errors: Errors::default(),
             read_shut: false,
             is_orphan: false,

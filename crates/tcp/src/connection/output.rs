@@ -70,6 +70,7 @@ impl Connection {
             State::Closed => TxBlocked::NotOpen,
             State::SynSent | State::SynReceived => {
                 self.send_syn(now, egress);
+                self.send_opening_ack(now, egress);
                 TxBlocked::NotOpen
             }
             _ => self.transmit_open(now, egress),
@@ -639,6 +640,27 @@ impl Connection {
             self.counters.add(Counter::OutSegs, 1);
         }
         self.opening.sent_at = now;
+    }
+
+    /// The answer to an invalid segment in SYN-RECEIVED.
+    fn send_opening_ack(&mut self, now: Instant, egress: &mut dyn Egress) {
+        if self.state != State::SynReceived || self.receiver.ack_due() != AckDue::Now {
+            return;
+        }
+        let window = self.receiver.next_window();
+        let segment = Segment {
+            seq: self.sender.nxt(),
+            ack: self.receiver.nxt(),
+            flags: Flags::ACK,
+            window: window.field,
+            options: self.options_of(now, true),
+            ..Segment::default()
+        };
+        if egress.enqueue(segment, now, None) != Verdict::Dropped {
+            self.segs_out += 1;
+            self.counters.add(Counter::OutSegs, 1);
+            self.receiver.on_ack_sent(window);
+        }
     }
 
     fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {

@@ -246,6 +246,11 @@ impl Connection {
         self.owed |= Owed::ZERO_WINDOW_PROBE;
     }
 
+    /// When an ACK or data in order last came (`keepalive_time_elapsed`).
+    fn last_heard(&self) -> Instant {
+        self.liveness.last_heard().max(self.receiver.last_data())
+    }
+
     /// Arms the keepalive timer, if asked for.
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
         if !self.options.keepalive || !self.state.is_synchronized() {
@@ -254,7 +259,7 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = self.liveness.silence(now);
+        let quiet = now.since(self.last_heard());
         self.deadlines.set(Deadline::Keepalive, now + idle.saturating_sub(quiet));
     }
 
@@ -264,10 +269,10 @@ impl Connection {
         }
         let idle = self.options.keepalive_idle;
         let idle = idle.unwrap_or(Nanos::from_secs(u64::from(self.config.tcp_keepalive_time)));
-        let quiet = self.liveness.silence(now);
+        let quiet = now.since(self.last_heard());
         let busy = self.sender.has_unacked() || self.has_waiting();
         if busy || quiet < idle {
-            let again = if busy { now + idle } else { self.liveness.last_heard() + idle };
+            let again = if busy { now + idle } else { self.last_heard() + idle };
             self.deadlines.set(Deadline::Keepalive, again);
             return;
         }

@@ -21,9 +21,10 @@ pub fn timestamp(now: Instant, ts_offset: u32) -> u32 {
     (now.as_millis() as u32).wrapping_add(ts_offset)
 }
 
-/// Whether a segment's `TSval` is older than `ts_recent` (RFC 7323 section 5.2).
+/// Whether a segment's `TSval` is older than `ts_recent` (RFC 7323 section 5.2). A `ts_recent` of 0
+/// proves nothing: some stacks send it in their SYN and other numbers later (`tcp_paws_check`).
 pub(crate) fn is_paws_reject(ts_recent: Option<u32>, options: &Options) -> bool {
-    match (ts_recent, options.timestamps) {
+    match (ts_recent.filter(|&recent| recent != 0), options.timestamps) {
         (Some(recent), Some(ts)) => SeqNumber(ts.value).before(SeqNumber(recent)),
         _ => false,
     }
@@ -323,12 +324,6 @@ impl Request {
         if is_old || self.has_impossible_echo(now, segment) || !self.is_in_window(segment) {
             return self.challenge(now, config);
         }
-        if !segment.seq.after(self.rcv_nxt())
-            && let (Some(recent), Some(ts)) =
-                (&mut self.negotiated.ts_recent, segment.options.timestamps)
-        {
-            *recent = ts.value;
-        }
         // A SYN at its own place is the first one once more, here with an ACK; any other in the
         // window may be an attack or a peer that restarted, and the challenge tells which.
         if segment.flags.contains(Flags::SYN) && segment.seq != self.irs {
@@ -336,6 +331,12 @@ impl Request {
         }
         if !segment.flags.contains(Flags::ACK) {
             return RequestVerdict::Drop;
+        }
+        if !segment.seq.after(self.rcv_nxt())
+            && let (Some(recent), Some(ts)) =
+                (&mut self.negotiated.ts_recent, segment.options.timestamps)
+        {
+            *recent = ts.value;
         }
         RequestVerdict::Accepted(self.accepted(now, segment))
     }
@@ -652,6 +653,53 @@ mod tests {
                 RequestVerdict::Drop
             ));
         }
+    }
+
+    #[test]
+    fn only_the_segment_that_opens_may_set_the_timestamp() {
+        let ahead = Some(Timestamps { value: 1 << 30, echo: 1 });
+        let with = |segment| Segment {
+            options: Options { timestamps: ahead, ..Options::default() },
+            ..segment
+        };
+        let others = [
+            Segment { flags: Flags::PSH, ..ack() },
+            Segment { ack: ISS + 2, ..ack() },
+            Segment { seq: IRS + 10, flags: Flags::SYN, ..Segment::default() },
+            Segment { seq: IRS + 2, flags: Flags::RST, ..Segment::default() },
+        ];
+        for other in others {
+            let mut request = request();
+            let verdict = request.on_segment(at(1), &with(other), &Config::default());
+            assert!(!matches!(verdict, RequestVerdict::Accepted(_) | RequestVerdict::Closed));
+            let timestamps = Some(Timestamps { value: 1001, echo: 1 });
+            let genuine = Options { timestamps, ..Options::default() };
+            let genuine = Segment { options: genuine, ..ack() };
+            let verdict = request.on_segment(at(2), &genuine, &Config::default());
+            let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
+            assert_eq!(accepted.negotiated.ts_recent, Some(1001));
+        }
+    }
+
+    #[test]
+    fn a_reset_at_the_next_number_closes_whatever_it_acknowledges() {
+        for ack in [ISS, ISS + 1, ISS + 500] {
+            let flags = Flags::RST | Flags::ACK;
+            let reset = Segment { seq: IRS + 1, ack, flags, ..Segment::default() };
+            let verdict = request().on_segment(at(1), &reset, &Config::default());
+            assert!(matches!(verdict, RequestVerdict::Closed));
+        }
+    }
+
+    #[test]
+    fn a_zero_timestamp_of_the_syn_proves_nothing() {
+        let mut syn = syn();
+        syn.options.timestamps = Some(Timestamps { value: 0, echo: 0 });
+        let mut request = Request::new(at(0), &syn, ISS, 0, &offer());
+        let timestamps = Some(Timestamps { value: 1 << 31, echo: 1 });
+        let segment = Segment { options: Options { timestamps, ..Options::default() }, ..ack() };
+        let verdict = request.on_segment(at(1), &segment, &Config::default());
+        assert!(matches!(verdict, RequestVerdict::Accepted(_)));
     }
 
     #[test]

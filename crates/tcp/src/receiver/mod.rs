@@ -115,7 +115,7 @@ pub struct Receiver {
     fin: Option<SeqNumber>,
     /// Duplicates to report, oldest first; one goes with each ACK.
     dsack: SmallVec<[SackBlock; 2]>,
-    /// When an out-of-window segment without data was last answered.
+    /// When an invalid segment was last answered, data segments left out (`last_oow_ack_time`).
     last_oow_ack: Instant,
     ofo_segments: u32,
     /// Pages of the host's memory for what is queued.
@@ -325,16 +325,13 @@ impl Receiver {
     /// Answers a segment that was refused for its sequence number or timestamp: an ACK is due, with
     /// DSACK for old data (Linux's `tcp_send_dupack`).
     ///
-    /// Segments without data are answered once per `tcp_invalid_ratelimit`, so that two confused
-    /// ends do not loop.
-    pub fn on_unacceptable(&mut self, now: Instant, segment: &Segment) {
-        if segment.payload.is_empty() || segment.flags.contains(Flags::SYN) {
-            let limit = Nanos::from_millis(u64::from(self.config.tcp_invalid_ratelimit));
-            if self.last_oow_ack != Instant::ZERO && now.since(self.last_oow_ack) < limit {
-                self.counters.add(Counter::ACKSkipped, 1);
-                return;
-            }
-            self.last_oow_ack = now;
+    /// The rate of answers to segments without data or FIN is limited, so that two confused ends do
+    /// not loop (`tcp_oow_rate_limited`). `skipped` counts those that the limit holds back.
+    pub fn on_unacceptable(&mut self, now: Instant, segment: &Segment, skipped: Counter) {
+        let may_loop = segment.seq_len() == 0 || segment.flags.contains(Flags::SYN);
+        if may_loop && !self.may_answer_invalid(now) {
+            self.counters.add(skipped, 1);
+            return;
         }
         let end = segment.end_seq();
         if end != segment.seq && segment.seq.before(self.nxt) {
@@ -342,6 +339,18 @@ impl Receiver {
             self.add_dsack(segment.seq, end.earlier(self.nxt));
         }
         self.ack.schedule_now();
+    }
+
+    /// Returns whether an invalid segment may be answered at `now`, and notes that it is: one per
+    /// `tcp_invalid_ratelimit`, challenge ACKs and duplicate ACKs together
+    /// (`__tcp_oow_rate_limited`).
+    pub fn may_answer_invalid(&mut self, now: Instant) -> bool {
+        let limit = Nanos::from_millis(u64::from(self.config.tcp_invalid_ratelimit));
+        if self.last_oow_ack != Instant::ZERO && now.since(self.last_oow_ack) < limit {
+            return false;
+        }
+        self.last_oow_ack = now;
+        true
     }
 
     /// Returns the MSS that this end advertised, less the options of every segment (`tp->advmss`).

@@ -312,7 +312,7 @@ proptest! {
                     if kind < 190 {
                         rx.on_segment(now, &mut segment, estimates);
                     } else {
-                        rx.on_unacceptable(now, &segment);
+                        rx.on_unacceptable(now, &segment, Counter::ACKSkippedSeq);
                     }
                 }
                 200..220 => {

@@ -532,14 +532,14 @@ fn unacceptable_segments_are_answered_at_a_limited_rate() {
     assert_eq!(host.rx.acceptable(beyond, beyond), Acceptable::Beyond);
     let probe = host.segment(0, 0, Flags::empty());
     for expected in [1, 0] {
-        host.rx.on_unacceptable(host.now, &probe);
+        host.rx.on_unacceptable(host.now, &probe, Counter::ACKSkippedSeq);
         assert_eq!(host.acks(), expected);
     }
     host.wait(500);
-    host.rx.on_unacceptable(host.now, &probe);
+    host.rx.on_unacceptable(host.now, &probe, Counter::ACKSkippedSeq);
     assert_eq!(host.acks(), 1);
     let old = host.segment(0, 50, Flags::empty());
-    host.rx.on_unacceptable(host.now, &old);
+    host.rx.on_unacceptable(host.now, &old, Counter::ACKSkippedSeq);
     assert_eq!(host.blocks(), [(0, 50)]);
     assert_eq!(host.acks(), 1);
 }

@@ -87,13 +87,13 @@ pub(crate) struct AckFacts {
     pub max_reordering: u32,
 }
 
-/// Reason why an ACK was not taken.
+/// Reason why an ACK was not taken. It may be a blind guess, and a challenge ACK answers it (RFC
+/// 5961 section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckError {
-    /// The ACK covers data that was never sent. An ACK answers it (RFC 9293 section 3.10.7.4).
+    /// The ACK covers data that was never sent.
     Future,
-    /// The ACK is older than any window and may be a blind guess. A challenge ACK answers it (RFC
-    /// 5961 section 5).
+    /// The ACK is older than any window, or than the first byte.
     TooOld,
 }
 
@@ -102,6 +102,8 @@ pub enum AckError {
 pub struct AckOutcome {
     /// Whether the ACK acknowledged something new.
     pub advanced: bool,
+    /// Whether a later ACK came before it. Its SACK blocks alone say something.
+    pub is_old: bool,
     /// Whether the retransmission timer has to be set anew.
     pub rearm: bool,
     /// Whether F-RTO wants new data before retransmissions.
@@ -439,15 +441,18 @@ impl Sender {
         if ack.ack.after(self.nxt) {
             return Err(AckError::Future);
         }
-        if ack.ack.before(self.una - self.max_wnd.max(1)) {
+        // What was never sent cannot have been acknowledged before.
+        let reach = u64::from(self.max_wnd).min(self.totals.bytes_acked);
+        if ack.ack.before(self.una - reach as u32) {
             return Err(AckError::TooOld);
         }
+        let is_old = ack.ack.before(self.una);
         let mut facts = AckFacts {
             una_advanced: ack.ack.after(self.una),
             prior_una: self.una,
             prior_highest: self.highest_delivered(),
             fin_waits: ack.fin_waits,
-            ece: ack.ece && self.ecn,
+            ece: ack.ece && self.ecn && !is_old,
             ts_echo: ack.timestamps.map(|timestamps| timestamps.echo),
             max_reordering: config.tcp_max_reordering,
             ..AckFacts::default()
@@ -461,7 +466,9 @@ impl Sender {
             mss: self.mss,
             ..AckSample::default()
         };
-        self.last_ack_at = now;
+        if !is_old {
+            self.last_ack_at = now;
+        }
         let window_changed = self.update_window(ack);
         let mut rtts = Rtts::default();
         self.process_sacks(now, ack, counters, &mut facts, &mut rtts);
@@ -476,7 +483,8 @@ impl Sender {
                 // Everything had arrived, some of it twice: an undo may be due.
                 self.react(now, &facts, counters);
             }
-            return Ok(AckOutcome { advanced: facts.una_advanced, ..AckOutcome::default() });
+            let advanced = facts.una_advanced;
+            return Ok(AckOutcome { advanced, is_old, ..AckOutcome::default() });
         }
         facts.is_duplicate = ack.ack == self.una
             && !facts.una_advanced
@@ -514,6 +522,7 @@ impl Sender {
         }
         Ok(AckOutcome {
             advanced: facts.una_advanced,
+            is_old,
             rearm: facts.una_advanced || facts.newly_sacked > 0,
             new_data_first: after == AfterAck::NewDataFirst,
             reorder_wait: (self.reorder_wait != Nanos::MAX).then_some(self.reorder_wait),

@@ -7,6 +7,7 @@ mod acknowledging;
 mod closing;
 mod loss;
 mod opening;
+mod order;
 mod pacing;
 mod probing;
 mod reading;

@@ -1,0 +1,163 @@
+//! What a host answers to strangers, and that strangers do not use up what others are told.
+
+use super::{SECOND, address, connect};
+use crate::common::{self, WireConfig, World};
+use bytes::Bytes;
+use neap_stack::drop_reason::DropReason;
+use neap_stack::socket::SocketError;
+use neap_stack::socket::readiness::Ready;
+use neap_stack::stack::{ConnectOptions, UdpOptions};
+use neap_stack::stats::IpCounter;
+use neap_stack::wire::checksum;
+use neap_tcp::connection::ConnectionError;
+use neap_tcp::counters::Counter;
+use neap_tcp::time::Nanos;
+
+const MILLISECOND: Nanos = Nanos::from_millis(1);
+
+/// A packet from `10.0.<net>.<host>` to 10.0.0.2, its checksums right.
+fn packet(net: u8, host: u8, protocol: u8, transport: &[u8], sum_at: usize) -> Bytes {
+    let len = (20 + transport.len()) as u16;
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, net, host];
+    packet.extend([10, 0, 0, 2]);
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    let sum = checksum::of(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut pseudo = packet[12..20].to_vec();
+    pseudo.extend([0, protocol]);
+    pseudo.extend((transport.len() as u16).to_be_bytes());
+    pseudo.extend(transport);
+    let sum = checksum::of(&pseudo);
+    packet.extend(transport);
+    packet[20 + sum_at..22 + sum_at].copy_from_slice(&sum.to_be_bytes());
+    packet.into()
+}
+
+/// An ACK to port 9, where nobody listens.
+fn stray_ack(net: u8, host: u8) -> Bytes {
+    let mut tcp = [0; 20];
+    tcp[..4].copy_from_slice(&[0x30, 0x39, 0, 9]);
+    (tcp[12], tcp[13]) = (5 << 4, 0x10);
+    packet(net, host, 6, &tcp, 16)
+}
+
+/// A datagram to port 9.
+fn stray_datagram(net: u8, host: u8) -> Bytes {
+    packet(net, host, 17, &[0x30, 0x39, 0, 9, 0, 8, 0, 0], 6)
+}
+
+/// 20,000 packets a second to b, each from another address, or all from one.
+fn flood(world: &mut World, span: Nanos, stray: fn(u8, u8) -> Bytes, are_many: bool) {
+    for round in 0..span.as_millis() {
+        for one in 0..20 {
+            let host = if are_many { (round * 20 + one) as u8 } else { 9 };
+            common::inject(&world.ab, world.now, stray(7, host));
+        }
+        world.run(MILLISECOND);
+    }
+}
+
+#[test]
+fn nobody_listens_means_refused() {
+    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let mut world = World::new(&WireConfig::default());
+        let client = world.a.connect(world.now, address(to), ConnectOptions::default()).unwrap();
+        world.run(SECOND);
+        assert!(client.readiness().bits().contains(Ready::ERROR));
+        assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
+        assert_eq!(world.a.usage().tcp.connections, 0);
+        assert_eq!(world.b.tcp_counter(Counter::OutRsts), 1);
+    }
+}
+
+#[test]
+fn a_flood_to_a_closed_port_delays_no_refusal() {
+    for are_many in [false, true] {
+        let mut world = World::new(&WireConfig::default());
+        flood(&mut world, Nanos::from_millis(100), stray_ack, are_many);
+        let begun = world.now;
+        let to = address("10.0.0.2:81");
+        let client = world.a.connect(world.now, to, ConnectOptions::default()).unwrap();
+        let mut error = None;
+        while error.is_none() && world.now.since(begun) < Nanos::from_secs(1) {
+            flood(&mut world, MILLISECOND, stray_ack, are_many);
+            error = client.take_error(world.now);
+        }
+        assert_eq!(error, Some(ConnectionError::Refused));
+        assert!(world.now.since(begun) <= Nanos::from_millis(4), "two ways of a millisecond");
+        assert_eq!(world.b.drops().get(DropReason::RateLimited), 0);
+    }
+}
+
+#[test]
+fn all_of_five_hundred_connects_at_once_are_refused() {
+    let mut world = World::new(&WireConfig { ring: 1000, ..WireConfig::default() });
+    let clients: Vec<_> = (0..500)
+        .map(|_| {
+            let to = address("10.0.0.2:81");
+            world.a.connect(world.now, to, ConnectOptions::default()).unwrap()
+        })
+        .collect();
+    world.run(Nanos::from_millis(100));
+    for client in clients {
+        assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
+    }
+    assert_eq!(world.b.tcp_counter(Counter::OutRsts), 500);
+}
+
+#[test]
+fn one_stranger_does_not_use_up_the_errors_for_others() {
+    let mut world = World::new(&WireConfig::default());
+    let to = address("10.0.0.2:99");
+    flood(&mut world, Nanos::from_millis(200), stray_datagram, false);
+    let sent = world.b.ip_counters().get(IpCounter::IcmpOutDestUnreachs);
+    assert_eq!(sent, 6, "a burst for the one who asks");
+    assert_eq!(world.b.drops().get(DropReason::RateLimited), 4000 - sent);
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    client.connect(Some(to)).unwrap();
+    client.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
+    flood(&mut world, Nanos::from_millis(10), stray_datagram, false);
+    assert_eq!(client.recv_from().unwrap_err(), SocketError::Refused);
+}
+
+#[test]
+fn strangers_from_many_addresses_meet_the_limit_of_the_host() {
+    let mut world = World::new(&WireConfig::default());
+    flood(&mut world, Nanos::from_millis(1000), stray_datagram, true);
+    let sent = world.b.ip_counters().get(IpCounter::IcmpOutDestUnreachs);
+    assert!((800..=1200).contains(&sent), "{sent}");
+}
+
+#[test]
+fn errors_that_a_host_sends_to_itself_are_not_limited() {
+    let mut world = World::new(&WireConfig::default());
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    client.connect(Some(address("10.0.0.1:99"))).unwrap();
+    for _ in 0..100 {
+        client.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
+        world.run(MILLISECOND);
+        assert_eq!(client.recv_from().unwrap_err(), SocketError::Refused);
+    }
+}
+
+#[test]
+fn a_connection_is_challenged_however_many_challenges_others_had() {
+    let mut world = World::new(&WireConfig { checksum: false, ..WireConfig::default() });
+    let first_syn = |world: &World| {
+        let direction = world.ab.lock().unwrap();
+        let is_syn = |packet: &&Bytes| packet.len() > 33 && packet[33] == 2;
+        direction.sent.iter().rfind(is_syn).unwrap().clone()
+    };
+    let _one = connect(&mut world, "10.0.0.2:80");
+    let to_one = first_syn(&world);
+    let _other = connect(&mut world, "10.0.0.2:81");
+    let to_other = first_syn(&world);
+    for _ in 0..1000 {
+        common::inject(&world.ab, world.now, to_one.clone());
+    }
+    world.run(MILLISECOND);
+    assert_eq!(world.b.tcp_counter(Counter::ChallengeACK), 1);
+    common::inject(&world.ab, world.now, to_other);
+    world.run(MILLISECOND);
+    assert_eq!(world.b.tcp_counter(Counter::ChallengeACK), 2);
+}
