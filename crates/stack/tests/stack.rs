@@ -3,6 +3,8 @@
 mod common;
 #[path = "stack/network.rs"]
 mod network;
+#[path = "stack/opening.rs"]
+mod opening;
 #[path = "stack/receiving.rs"]
 mod receiving;
 

@@ -8,7 +8,7 @@
 use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::Listener;
-use super::ports::{Ephemeral, PortUses};
+use super::ports::{Ephemeral, Exhausted, PortUses};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -69,6 +69,7 @@ struct Tables {
     max_time_wait: usize,
     uses: PortUses,
     ephemeral: Ephemeral,
+    exhausted: Exhausted,
     /// No further sockets are taken, and what there is comes to its end.
     is_closing: bool,
     is_shut_down: bool,
@@ -107,6 +108,7 @@ impl Demux {
                 max_time_wait: 0,
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
+                exhausted: Exhausted::default(),
                 is_closing: false,
                 is_shut_down: false,
             }),
@@ -119,6 +121,7 @@ impl Demux {
     pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
         let mut tables = self.lock();
         tables.ephemeral.set_range(ports);
+        tables.exhausted.clear();
         tables.max_time_wait = max_time_wait;
     }
 
@@ -170,7 +173,14 @@ impl Demux {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
         let Tables {
-            ephemeral, connections, listeners, bound, time_wait, time_wait_entries, ..
+            ephemeral,
+            exhausted,
+            connections,
+            listeners,
+            bound,
+            time_wait,
+            time_wait_entries,
+            ..
         } = &mut *tables;
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
@@ -182,7 +192,15 @@ impl Demux {
                     .find(hash, |&slot| time_wait_entries[slot as usize].tuple == candidate)
                     .is_none()
         };
-        ephemeral.choose(offset, is_free).ok_or(SocketError::AddressNotAvailable)
+        let known = exhausted.choose(tuple, |port| ephemeral.contains(port) && is_free(port));
+        let found = known.unwrap_or_else(|| {
+            let found = ephemeral.choose(offset, is_free);
+            if found.is_none() {
+                exhausted.add(tuple);
+            }
+            found
+        });
+        found.ok_or(SocketError::AddressNotAvailable)
     }
 
     /// Takes a connection out. Whether it was there.
@@ -310,6 +328,7 @@ impl Demux {
         let mut tables = self.lock();
         if let Ok(entry) = tables.bound.find_entry(hash, is_it) {
             entry.remove();
+            tables.exhausted.clear();
         }
     }
 
@@ -328,6 +347,7 @@ impl Demux {
         let is_it = |one: &Arc<Listener>| core::ptr::eq(&raw const **one, listener);
         if let Ok(entry) = tables.listeners.find_entry(hash, is_it) {
             entry.remove();
+            tables.exhausted.clear();
         }
     }
 
@@ -463,6 +483,7 @@ impl Tables {
         };
         entry.remove();
         self.uses.remove(socket.tuple().local_port);
+        self.exhausted.on_freed(socket.tuple());
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
@@ -484,6 +505,7 @@ impl Tables {
         }
         self.time_wait_entries.remove(slot as usize);
         self.uses.remove(tuple.local_port);
+        self.exhausted.on_freed(&tuple);
     }
 }
 

@@ -28,7 +28,6 @@ use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
 use neap_tcp::segment::{Ecn, Flags, Segment};
 use neap_tcp::seq::SeqNumber;
-use neap_tcp::time::Instant;
 use neap_tcp::time_wait::TimeWaitVerdict;
 use std::sync::Arc;
 
@@ -362,6 +361,8 @@ pub(crate) struct Batch {
     touched: Vec<Arc<TcpSocket>>,
     /// Those of each touched connection; kept, empty, from batch to batch.
     segments: Vec<Vec<Segment>>,
+    /// Those behind the end of their connections; kept, empty, too.
+    late: Vec<(FourTuple, Segment)>,
 }
 
 impl Batch {
@@ -378,9 +379,24 @@ impl Batch {
     }
 
     /// Gives the connections their segments.
-    pub(crate) fn deliver(&mut self, host: &Host, now: Instant) {
-        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
-            socket.receive(host, now, segments);
+    ///
+    /// A peer may end a connection and open another between the same ends in one batch, by a reset
+    /// and a SYN for instance. What comes behind the end of a connection is for whoever is found
+    /// then, as if it had come in a batch of its own.
+    pub(crate) fn deliver(&mut self, host: &Host, visit: Visit) {
+        loop {
+            let Self { touched, segments, late } = self;
+            for (socket, segments) in touched.drain(..).zip(segments) {
+                socket.receive(host, visit.now, segments, late);
+            }
+            if late.is_empty() {
+                return;
+            }
+            let mut late = core::mem::take(&mut self.late);
+            for (tuple, segment) in late.drain(..) {
+                host.dispatch(visit, None, self, &tuple, segment);
+            }
+            self.late = late;
         }
     }
 }
@@ -404,7 +420,7 @@ impl Host {
     /// it, so a listener is told when it was there: by `rx`, or else at the time of the visit.
     pub(crate) fn on_segment(
         &self,
-        mut visit: Visit,
+        visit: Visit,
         rx: Option<&dyn RxQueue>,
         batch: &mut Batch,
         tuple: &FourTuple,
@@ -413,6 +429,18 @@ impl Host {
         self.count_tcp_packet(tuple.local.is_ipv4());
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::InSegs, u64::from(segment.segments()));
+        self.dispatch(visit, rx, batch, tuple, segment);
+    }
+
+    /// As [`on_segment`](Self::on_segment), for a segment that is counted already.
+    fn dispatch(
+        &self,
+        mut visit: Visit,
+        rx: Option<&dyn RxQueue>,
+        batch: &mut Batch,
+        tuple: &FourTuple,
+        segment: Segment,
+    ) {
         match self.demux.lookup(tuple) {
             Recipient::Connection(socket) => {
                 if socket.cell.list().shard() != visit.shard {
@@ -511,12 +539,14 @@ impl Host {
     }
 
     /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1). At most 1000
-    /// resets leave per second, so that no stranger makes a host reflect more.
+    /// resets leave per second, so that no stranger makes a host reflect more. Those to the host
+    /// itself are not limited: without them half-open connections would outlive their clients.
     fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
         if segment.flags.contains(Flags::RST) {
             return;
         }
-        if !self.reset_limit.allows(visit.now) {
+        if !self.reset_limit.allows(visit.now) && !self.net.topology.locals().contains(tuple.remote)
+        {
             return self.count_drop(DropReason::RateLimited);
         }
         let answer = if segment.flags.contains(Flags::ACK) {
