@@ -21,6 +21,7 @@ use neap::device::TunConfig;
 use neap::device::{
     Capabilities, Completed, Completion, Device, Medium, QueuePair, Received, RxQueue, TxQueue,
 };
+use neap::info::DropReason;
 use neap::time::{Instant, Nanos};
 use neap::{Stack, TcpListener, TcpStream, WriteFlags};
 
@@ -356,6 +357,83 @@ fn connections_come_and_go_on_many_threads() {
         }
     });
     expect_nothing_left(&stack, 1);
+}
+
+/// Ports are few, so most connections have the ports of others that have just ended.
+#[test]
+fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
+    const THREADS: u32 = 64;
+    const ROUNDS: u32 = 50;
+    let stack = island();
+    // Some are in TIME-WAIT, others are used again at once, and they may run out.
+    stack.set_sysctl("net.ipv4.ip_local_port_range", "40000 40999").expect("a range");
+    let any = SocketAddr::new(Family::V4.ours(), 80);
+    let listener = TcpListener::bind(&stack, any).expect("bind");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let (listener, is_over) = (&listener, &is_over);
+            scope.spawn(move || {
+                while let Ok((mut stream, _)) = listener.accept()
+                    && !is_over.load(Ordering::SeqCst)
+                {
+                    let mut buf = [0; 1000];
+                    while let Ok(len) = stream.read(&mut buf)
+                        && len > 0
+                        && stream.write_all(&buf[..len]).is_ok()
+                    {}
+                }
+            });
+        }
+        let clients: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let stack = &stack;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let what = (thread + round) % 4;
+                        if what == 3 {
+                            // It is given up at any time of its handshake.
+                            let limit = Duration::from_micros(u64::from(thread * round % 300 + 1));
+                            let _ = TcpStream::connect_timeout(stack, any, limit);
+                            continue;
+                        }
+                        let mut stream = match TcpStream::connect(stack, any) {
+                            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => continue,
+                            connected => connected.expect("connect"),
+                        };
+                        stream.write_all(&[7; 500]).expect("written");
+                        if what > 0 {
+                            stream.set_linger(Some(Duration::ZERO)).expect("an option");
+                        }
+                        if what < 2 {
+                            stream.read_exact(&mut [0; 500]).expect("an echo");
+                        }
+                    }
+                })
+            })
+            .collect();
+        let ends: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        is_over.store(true, Ordering::SeqCst);
+        // One for each thread that accepts; ports may be few by now.
+        let from = |port| neap::ConnectOptions {
+            local: Some(SocketAddr::new(any.ip(), port)),
+            ..neap::ConnectOptions::default()
+        };
+        for port in 50_000..50_004 {
+            drop(TcpStream::connect_with(&stack, any, from(port), None).expect("connect"));
+        }
+        ends.into_iter().for_each(|end| end.expect("a client"));
+    });
+    let host = stack.host();
+    common::eventually(
+        || host.usage(),
+        |usage| {
+            let left = usage.tcp.connections + usage.tcp.requests + usage.tcp.waiting;
+            left == 0 && usage.names == 1 && usage.loopback_bytes == 0
+        },
+    );
+    assert_eq!(host.drops_for(DropReason::LoopbackFull), 0);
+    expect_nothing_below(&stack);
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod common;
 mod memory;
 #[path = "stack/network.rs"]
 mod network;
+#[path = "stack/opening.rs"]
+mod opening;
 #[path = "stack/receiving.rs"]
 mod receiving;
 #[path = "stack/strangers.rs"]

@@ -8,7 +8,7 @@
 use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::Listener;
-use super::ports::{Ephemeral, PortUses};
+use super::ports::{Ephemeral, Exhausted, PortUses};
 use super::remains::{Looked, RemainsTable};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
@@ -53,6 +53,7 @@ struct Tables {
     remains: RemainsTable,
     uses: PortUses,
     ephemeral: Ephemeral,
+    exhausted: Exhausted,
     /// No further sockets are taken, and what there is comes to its end.
     is_closing: bool,
     is_shut_down: bool,
@@ -98,6 +99,7 @@ impl Demux {
                 remains: RemainsTable::new(key, memory),
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
+                exhausted: Exhausted::default(),
                 is_closing: false,
                 is_shut_down: false,
             }),
@@ -110,6 +112,7 @@ impl Demux {
     pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
         let mut tables = self.lock();
         tables.ephemeral.set_range(ports);
+        tables.exhausted.clear();
         tables.remains.set_most_waiting(max_time_wait);
     }
 
@@ -160,7 +163,8 @@ impl Demux {
     pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
-        let Tables { ephemeral, connections, listeners, bound, remains, .. } = &mut *tables;
+        let Tables { ephemeral, exhausted, connections, listeners, bound, remains, .. } =
+            &mut *tables;
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
             let hash = self.key.hash(&candidate);
@@ -169,7 +173,15 @@ impl Demux {
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
                 && remains.find(hash, &candidate).is_none()
         };
-        ephemeral.choose(offset, is_free).ok_or(SocketError::AddressNotAvailable)
+        let known = exhausted.choose(tuple, |port| ephemeral.contains(port) && is_free(port));
+        let found = known.unwrap_or_else(|| {
+            let found = ephemeral.choose(offset, is_free);
+            if found.is_none() {
+                exhausted.add(tuple);
+            }
+            found
+        });
+        found.ok_or(SocketError::AddressNotAvailable)
     }
 
     /// Takes a connection out. Whether it was there.
@@ -183,8 +195,9 @@ impl Demux {
         if !tables.remove(self.key, socket) || tables.is_shut_down {
             return;
         }
-        let (tuple, Tables { remains: table, uses, .. }) = (*socket.tuple(), &mut *tables);
-        if table.insert(tuple, remains, priority, &mut |gone| uses.remove(gone.local_port)) {
+        let tuple = *socket.tuple();
+        let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
+        if table.insert(tuple, remains, priority, &mut |gone| free_port(uses, exhausted, gone)) {
             uses.add(tuple.local_port);
         }
     }
@@ -199,8 +212,8 @@ impl Demux {
         let hash = self.key.hash(tuple);
         let mut tables = self.lock();
         let slot = tables.remains.find(hash, tuple)?;
-        let Tables { remains, uses, .. } = &mut *tables;
-        Some(remains.look(slot, f, &mut |gone| uses.remove(gone.local_port)))
+        let Tables { remains, uses, exhausted, .. } = &mut *tables;
+        Some(remains.look(slot, f, &mut |gone| free_port(uses, exhausted, gone)))
     }
 
     /// Lets `f` do what is due for what is left of connections; `f` must not call back. With `true`
@@ -211,8 +224,8 @@ impl Demux {
         f: impl FnMut(&FourTuple, u8, &mut Remains) -> bool,
     ) -> Instant {
         let mut tables = self.lock();
-        let Tables { remains, uses, .. } = &mut *tables;
-        remains.expire(now, f, &mut |gone| uses.remove(gone.local_port))
+        let Tables { remains, uses, exhausted, .. } = &mut *tables;
+        remains.expire(now, f, &mut |gone| free_port(uses, exhausted, gone))
     }
 
     /// Adds a listener. `reuse` is `SO_REUSEADDR`: connections on the port do not matter. `own` is
@@ -274,6 +287,7 @@ impl Demux {
         let mut tables = self.lock();
         if let Ok(entry) = tables.bound.find_entry(hash, is_it) {
             entry.remove();
+            tables.exhausted.clear();
         }
     }
 
@@ -292,6 +306,7 @@ impl Demux {
         let is_it = |one: &Arc<Listener>| core::ptr::eq(&raw const **one, listener);
         if let Ok(entry) = tables.listeners.find_entry(hash, is_it) {
             entry.remove();
+            tables.exhausted.clear();
         }
     }
 
@@ -423,7 +438,7 @@ impl Tables {
             return false;
         };
         entry.remove();
-        self.uses.remove(socket.tuple().local_port);
+        free_port(&mut self.uses, &mut self.exhausted, socket.tuple());
         let connections = &mut self.connections;
         // Memory of a burst is given back; each shrink is paid for by the removals before it.
         if connections.capacity() > 1024 && connections.len() * 8 < connections.capacity() {
@@ -431,6 +446,12 @@ impl Tables {
         }
         true
     }
+}
+
+/// A connection no longer has its local port.
+fn free_port(uses: &mut PortUses, exhausted: &mut Exhausted, tuple: &FourTuple) {
+    uses.remove(tuple.local_port);
+    exhausted.on_freed(tuple);
 }
 
 fn port_hash(port: u16) -> u64 {

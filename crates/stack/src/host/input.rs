@@ -363,6 +363,8 @@ pub(crate) struct Batch {
     touched: Vec<Arc<TcpSocket>>,
     /// Those of each touched connection; kept, empty, from batch to batch.
     segments: Vec<Vec<Segment>>,
+    /// Those behind the end of their connections; kept, empty, too.
+    late: Vec<(FourTuple, Segment)>,
 }
 
 impl Batch {
@@ -379,9 +381,24 @@ impl Batch {
     }
 
     /// Gives the connections their segments.
-    pub(crate) fn deliver(&mut self, host: &Host, now: Instant) {
-        for (socket, segments) in self.touched.drain(..).zip(&mut self.segments) {
-            socket.receive(host, now, segments);
+    ///
+    /// A peer may end a connection and open another between the same ends in one batch, by a reset
+    /// and a SYN for instance. What comes behind the end of a connection is for whoever is found
+    /// then, as if it had come in a batch of its own.
+    pub(crate) fn deliver(&mut self, host: &Host, visit: Visit) {
+        loop {
+            let Self { touched, segments, late } = self;
+            for (socket, segments) in touched.drain(..).zip(segments) {
+                socket.receive(host, visit.now, segments, late);
+            }
+            if late.is_empty() {
+                return;
+            }
+            let mut late = core::mem::take(&mut self.late);
+            for (tuple, segment) in late.drain(..) {
+                host.dispatch(visit, None, self, &tuple, segment);
+            }
+            self.late = late;
         }
     }
 }
@@ -405,7 +422,7 @@ impl Host {
     /// it, so a listener is told when it was there: by `rx`, or else at the time of the visit.
     pub(crate) fn on_segment(
         &self,
-        mut visit: Visit,
+        visit: Visit,
         rx: Option<&dyn RxQueue>,
         batch: &mut Batch,
         tuple: &FourTuple,
@@ -414,6 +431,18 @@ impl Host {
         self.count_tcp_packet(tuple.local.is_ipv4());
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::InSegs, u64::from(segment.segments()));
+        self.dispatch(visit, rx, batch, tuple, segment);
+    }
+
+    /// As [`on_segment`](Self::on_segment), for a segment that is counted already.
+    fn dispatch(
+        &self,
+        mut visit: Visit,
+        rx: Option<&dyn RxQueue>,
+        batch: &mut Batch,
+        tuple: &FourTuple,
+        segment: Segment,
+    ) {
         match self.demux.lookup(tuple) {
             Recipient::Connection(socket) => {
                 if socket.cell.list().shard() != visit.shard {

@@ -1,11 +1,19 @@
 //! Local ports: which are taken, and which one a new connection gets (RFC 6056).
 
+use crate::flow::FourTuple;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
+use std::collections::VecDeque;
 
 /// Counters of the double-hash algorithm; a remote's ports cannot be predicted from those of
 /// another unless both fall on the same counter and the key is known.
 const PERTURBATIONS: usize = 64;
+
+/// Remote ends without a free port that are remembered. Connections in TIME-WAIT, 262,144 of them
+/// by default, use up the 28,232 ports towards nine remote ends.
+const EXHAUSTED: usize = 16;
+/// Ports that became free towards one of them before it is forgotten: a search finds one soon then.
+const FREED: usize = 1024;
 
 /// How many connections use each local port. O(1) per open and close; 8 bytes per port in use.
 #[derive(Debug, Default)]
@@ -89,6 +97,73 @@ impl Ephemeral {
         }
         None
     }
+
+    /// Whether this port may be chosen.
+    pub(crate) fn contains(&self, port: u16) -> bool {
+        self.range.contains(&port)
+    }
+}
+
+/// Remote ends towards which a search has found no free port, with the ports that became free
+/// since. A search that fails tries the whole range, under the lock of the tables which every
+/// packet takes; so it is made once, and not for each connection that an application asks for.
+///
+/// Cost: a comparison for each remote end that is remembered when a connection ends, and nothing
+/// where none is. At most 16 * 2 KiB.
+#[derive(Debug, Default)]
+pub(crate) struct Exhausted {
+    /// Ends with the local port 0, in the order in which they were found, and free ports.
+    ends: VecDeque<(FourTuple, VecDeque<u16>)>,
+}
+
+impl Exhausted {
+    fn ends_of(tuple: &FourTuple) -> FourTuple {
+        FourTuple { local_port: 0, ..*tuple }
+    }
+
+    /// A search has found no port between these ends; the local port is ignored.
+    pub(crate) fn add(&mut self, tuple: &FourTuple) {
+        if self.ends.len() >= EXHAUSTED {
+            self.ends.pop_front();
+        }
+        self.ends.push_back((Self::ends_of(tuple), VecDeque::new()));
+    }
+
+    /// A connection between these ends is over, or its TIME-WAIT.
+    pub(crate) fn on_freed(&mut self, tuple: &FourTuple) {
+        let ends = Self::ends_of(tuple);
+        let Some(at) = self.ends.iter().position(|(other, _)| *other == ends) else { return };
+        let freed = &mut self.ends[at].1;
+        if freed.len() >= FREED {
+            self.ends.remove(at);
+        } else {
+            freed.push_back(tuple.local_port);
+        }
+    }
+
+    /// Chooses among the ports that became free. `None` if nothing is known about these ends, and
+    /// `Some(None)` if no port is free. O(1) amortized over the ports that became free.
+    pub(crate) fn choose(
+        &mut self,
+        tuple: &FourTuple,
+        is_free: impl Fn(u16) -> bool,
+    ) -> Option<Option<u16>> {
+        let ends = Self::ends_of(tuple);
+        let (_, freed) = self.ends.iter_mut().find(|(other, _)| *other == ends)?;
+        while let Some(port) = freed.pop_front() {
+            if is_free(port) {
+                // It stays: whoever asked may not take it. It goes when it is found in use.
+                freed.push_back(port);
+                return Some(Some(port));
+            }
+        }
+        Some(None)
+    }
+
+    /// Forgets all: ports may be free for another reason than the end of a connection.
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +199,45 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, [40_000, 40_001, 40_002, 40_003]);
         assert_eq!(within(u16::MAX..=u16::MAX, 1).choose(3, |_| true), Some(u16::MAX));
+    }
+
+    fn towards(remote_port: u16, local_port: u16) -> FourTuple {
+        let [local, remote] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
+        FourTuple { local, remote, local_port, remote_port }
+    }
+
+    #[test]
+    fn a_remote_end_without_a_free_port_is_searched_once() {
+        let mut exhausted = Exhausted::default();
+        assert_eq!(exhausted.choose(&towards(80, 0), |_| true), None, "it was never searched");
+        exhausted.add(&towards(80, 0));
+        let nobody = |_: u16| unreachable!("no port is known to be free");
+        assert_eq!(exhausted.choose(&towards(80, 0), nobody), Some(None));
+        assert_eq!(exhausted.choose(&towards(81, 0), nobody), None);
+        exhausted.on_freed(&towards(81, 40_000));
+        assert_eq!(exhausted.choose(&towards(80, 0), nobody), Some(None));
+        exhausted.on_freed(&towards(80, 40_001));
+        exhausted.on_freed(&towards(80, 40_002));
+        let is_free = |port| port != 40_001;
+        assert_eq!(exhausted.choose(&towards(80, 0), is_free), Some(Some(40_002)));
+        assert_eq!(exhausted.choose(&towards(80, 0), is_free), Some(Some(40_002)), "not taken");
+        assert_eq!(exhausted.choose(&towards(80, 0), |_| false), Some(None));
+    }
+
+    #[test]
+    fn exhausted_ends_and_their_free_ports_are_bounded() {
+        let mut exhausted = Exhausted::default();
+        (0..100).for_each(|port| exhausted.add(&towards(port, 0)));
+        assert_eq!(exhausted.ends.len(), EXHAUSTED);
+        assert_eq!(exhausted.choose(&towards(83, 0), |_| true), None, "the oldest are forgotten");
+        for port in 0..=FREED as u16 {
+            assert_eq!(exhausted.choose(&towards(99, 0), |_| false), Some(None));
+            exhausted.on_freed(&towards(99, port));
+        }
+        for port in 0..FREED as u16 {
+            exhausted.on_freed(&towards(99, port));
+        }
+        assert_eq!(exhausted.choose(&towards(99, 0), |_| true), None, "many are free again");
     }
 
     #[test]

@@ -508,7 +508,7 @@ impl Driver {
     fn flush(&mut self, host: &Host, visit: Visit) {
         let Self { gro, batch, .. } = self;
         gro.flush(&mut |tuple, segment| host.on_segment(visit, None, batch, &tuple, segment));
-        batch.deliver(host, visit.now);
+        batch.deliver(host, visit);
     }
 
     fn expire(&mut self, list: &RunList, host: &Host, now: Instant) {

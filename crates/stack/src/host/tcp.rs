@@ -165,6 +165,12 @@ impl TcpState {
         }
     }
 
+    /// Whether nothing that arrives is for the connection any more. When the visit ends it is out
+    /// of the tables, which is what a caller that looks again relies on.
+    fn is_over(&self) -> bool {
+        matches!(self.connection.state(), State::Closed | State::TimeWait)
+    }
+
     fn on_segment(&mut self, cx: &Context<'_>, segment: Segment) {
         let shard = cx.socket.cell.list().shard();
         let is_behind = cx.host.shards[shard].is_behind();
@@ -430,21 +436,27 @@ impl TcpSocket {
     }
 
     /// Gives the connection the segments of one receive batch; it transmits once, afterwards. If
-    /// another thread owns it, they become its debt. `segments` is empty afterwards.
+    /// another thread owns it, they become its debt. `segments` is empty afterwards. Those that
+    /// follow the end of the connection are for others: they are appended to `late`.
     pub(crate) fn receive(
         self: &Arc<Self>,
         host: &Host,
         now: Instant,
         segments: &mut Vec<Segment>,
+        late: &mut Vec<(FourTuple, Segment)>,
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
             owner.begin(&mut cx);
-            for segment in segments.drain(..) {
+            let mut segments = segments.drain(..);
+            while !owner.is_over()
+                && let Some(segment) = segments.next()
+            {
                 owner.on_segment(&cx, segment);
             }
             owner.finish(&mut cx);
             self.release(owner, &mut cx);
+            late.extend(segments.map(|segment| (self.tuple, segment)));
             return;
         }
         let limit = self.backlog_limit.load(Relaxed);
