@@ -558,6 +558,15 @@ impl Connection {
         if self.opening.timestamps { 3 } else { 4 }
     }
 
+    /// The number of a pure ACK or a reset: SND.NXT, but no number beyond a window that the peer
+    /// has taken back, since the peer would drop the segment (`tcp_acceptable_seq`). What the
+    /// scale rounds off is not taken back.
+    fn acceptable_seq(&self) -> SeqNumber {
+        let (edge, nxt) = (self.sender.una() + self.sender.wnd(), self.sender.nxt());
+        let is_beyond = nxt.after(edge) && nxt.bytes_since(edge) >= 1 << self.opening.rcv_wscale;
+        if is_beyond { edge } else { nxt }
+    }
+
     /// A segment without data: pure ACK, probe, keepalive. Returns whether it was taken.
     fn send_bare(&mut self, pass: &mut Pass<'_>, seq: SeqNumber, flags: Flags) -> bool {
         let (segment, window) = self.segment(pass, seq, flags);
@@ -577,7 +586,7 @@ impl Connection {
             if self.receiver.ack_due() != AckDue::Now {
                 return;
             }
-            if !self.send_bare(pass, self.sender.nxt(), Flags::ACK) {
+            if !self.send_bare(pass, self.acceptable_seq(), Flags::ACK) {
                 return;
             }
         }
@@ -666,7 +675,7 @@ impl Connection {
     fn send_reset(&mut self, now: Instant, egress: &mut dyn Egress) {
         self.owed.remove(Owed::RESET);
         let segment = Segment {
-            seq: self.sender.nxt(),
+            seq: self.acceptable_seq(),
             ack: self.receiver.nxt(),
             flags: Flags::RST | Flags::ACK,
             options: self.options_of(now, false),

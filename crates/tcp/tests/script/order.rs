@@ -481,6 +481,34 @@ fn data_or_a_fin_behind_a_gap_resets_an_orphan() {
     }
 }
 
+#[test]
+fn answers_stay_inside_a_window_that_was_taken_back() {
+    let mut peer = Peer::plain();
+    peer.write(5000);
+    peer.advance_ms(10);
+    peer.window = 1024;
+    peer.ack(1000);
+    peer.take();
+    let outside = peer.data_at(-10, 10);
+    peer.inject(outside);
+    let answer = peer.one();
+    assert_eq!((answer.seq(), answer.ack(), answer.len()), (2024, 0, 0));
+    peer.window = 64_000;
+    peer.ack(2000);
+    peer.take();
+    let outside = peer.data_at(-10, 10);
+    peer.inject(outside);
+    assert_eq!(peer.one().seq(), 5000);
+    peer.window = 1024;
+    peer.ack(3000);
+    peer.take();
+    peer.connection.abort();
+    peer.transmit();
+    let reset = peer.one();
+    assert!(reset.has(Flags::RST));
+    assert_eq!(reset.seq(), 4024);
+}
+
 // SYN-SENT.
 
 #[test]
