@@ -516,7 +516,6 @@ impl Host {
             match remains.on_deadline(visit.now) {
                 RemainsVerdict::Send(fin) => {
                     counters.add(Counter::Timeouts, 1);
-                    counters.add(Counter::RetransSegs, 1);
                     answers.push((*tuple, options, fin));
                     false
                 }
@@ -608,7 +607,8 @@ impl Host {
         self.send_orphan(visit, tuple, IpOptions::default(), answer);
     }
 
-    /// Sends a segment that no connection sends: SYN-ACK, reset, or what is left of one sends.
+    /// Sends a segment that no connection sends: SYN-ACK, reset, or what is left of one sends. A FIN
+    /// among them is one that is sent again.
     pub(crate) fn send_orphan(
         &self,
         visit: Visit,
@@ -617,7 +617,8 @@ impl Host {
         segment: Segment,
     ) {
         let counters = self.shards[visit.shard].counters();
-        counters.add(Counter::OutSegs, 1);
+        let is_again = segment.flags.contains(Flags::FIN);
+        counters.add(if is_again { Counter::RetransSegs } else { Counter::OutSegs }, 1);
         if segment.flags.contains(Flags::RST) {
             counters.add(Counter::OutRsts, 1);
         }

@@ -79,6 +79,27 @@ fn a_late_ack_of_the_fin_ends_what_is_left_of_a_connection() {
 }
 
 #[test]
+fn the_end_of_a_stack_resets_what_is_left_of_connections() {
+    let mut world = World::new(&WireConfig::default());
+    let mut pairs = open(&mut world, 2);
+    let (orphan, half) = (pairs.remove(0), pairs.remove(0));
+    // One FIN is not acknowledged, the other one is not answered.
+    half.1.close(world.now);
+    world.run(ms(10));
+    cut(&world.ab, true);
+    orphan.1.close(world.now);
+    world.run(SECOND);
+    let tcp = world.b.usage().tcp;
+    assert_eq!((tcp.connections, tcp.orphans, tcp.time_wait), (0, 1, 1));
+    world.b.shut_down(world.now);
+    world.run(ms(10));
+    for (client, _) in [orphan, half] {
+        let told = (client.state(world.now), client.take_error(world.now));
+        assert!(matches!(told, (State::Closed, Some(_))), "{told:?}");
+    }
+}
+
+#[test]
 fn too_many_orphans_are_reset_and_the_first_ones_stay() {
     let config = Config { tcp_max_orphans: 20, ..Config::default() };
     let config = StackConfig { config, ..common::config(2) };

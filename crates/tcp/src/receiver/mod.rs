@@ -572,6 +572,9 @@ impl Receiver {
     pub fn discard(&mut self) -> u32 {
         let unread = self.queue.len();
         self.queue.release();
+        if !self.has_holes() {
+            self.counters.release_memory(&mut self.held);
+        }
         if unread > 0 {
             self.acknowledge_read();
         }
