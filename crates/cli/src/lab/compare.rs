@@ -4,7 +4,7 @@
 //! namespaces, a veth pair between them and `tbf` as the slow link; neap sends over AF_PACKET, then
 //! the kernel in its place; the kernel receives. The lab's hosts are told how late this machine
 //! woke a thread during the measurement: that a reader is late shows in when it acknowledges.
-//! Smaller twins of E2, E3 and E4 follow.
+//! Smaller twins of E2, E3 and E4 follow, and flows over a link with delay and loss.
 
 mod lateness;
 mod measure;

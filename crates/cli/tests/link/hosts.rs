@@ -165,6 +165,13 @@ impl Link {
         Self(Some(child), Some(stderr))
     }
 
+    /// Waits until it ends by itself; returns its status and what it said.
+    pub(crate) fn wait(mut self) -> (Option<i32>, String) {
+        let child = self.0.take().expect("not ended yet");
+        let output = child.wait_with_output().expect("the output");
+        (output.status.code(), read_all(self.1.take().expect("not read yet")))
+    }
+
     /// Ends it by a signal; returns what it counted.
     pub(crate) fn end(mut self) -> Counts {
         let child = self.0.take().expect("not ended yet");

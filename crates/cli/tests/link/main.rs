@@ -67,6 +67,19 @@ fn ends_that_cannot_be_opened_say_what_to_do() {
     });
 }
 
+#[test]
+fn a_link_ends_when_its_time_is_over_or_an_end_goes_away() {
+    in_namespace(|| {
+        let mut network = Network::tuns("--seconds 0.2 --strict --late 100s");
+        assert_eq!(network.link.take().expect("a link").wait(), (Some(0), String::new()));
+        for (mut network, end) in [(Network::tuns(""), "tun0"), (Network::veths("", true), "a0")] {
+            network.a.inside(|| run(&format!("ip link delete {end}")));
+            let (status, text) = network.link.take().expect("a link").wait();
+            assert!(status == Some(1) && text.contains("has gone away"), "{status:?} {text}");
+        }
+    });
+}
+
 /// Round trips in milliseconds of pings from the first host to the second.
 fn pings(network: &Network, to: &str, count: usize) -> Vec<f64> {
     let text = network.a.inside(|| run(&format!("ping -n -c {count} -i 0.02 -W 30 {to}")));

@@ -1,9 +1,11 @@
-//! Two network namespaces with a slow link between them, gone when they are dropped.
+//! Two network namespaces with a slow link between them, gone when they are dropped. The link is
+//! `tbf`, or one of the lab in real time (`neap link`) in a third namespace.
 
 use super::{Link, Sender};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 /// Names of all namespaces of this program begin so and end with its process.
@@ -13,6 +15,8 @@ const PREFIX: &str = "neap-compare";
 pub(super) const SENDER: &str = "10.99.0.2";
 pub(super) const RECEIVER: &str = "10.99.0.1";
 pub(super) const DEVICE: &str = "vs";
+/// The receiver's interface.
+const RECEIVER_END: &str = "vr";
 
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW` and `CAP_SYS_ADMIN`, which namespaces and AF_PACKET need.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 13 | 1 << 21;
@@ -67,6 +71,20 @@ pub(super) fn run<S: AsRef<OsStr>>(
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// A veth pair between two namespaces.
+fn veth(from: &str, own: &str, to: &str, peer: &str) -> Result<(), Box<dyn Error>> {
+    run(["ip", "-n", from, "link", "add", own, "type", "veth", "peer", "name", peer, "netns", to])
+        .map(drop)
+}
+
+/// Waits until `neap link` has joined its ends.
+fn joined(mut link: ChildGuard) -> Result<ChildGuard, Box<dyn Error>> {
+    let mut line = String::new();
+    let mut stderr = BufReader::new(link.0.stderr.take().ok_or("a program without output")?);
+    stderr.read_line(&mut line)?;
+    if line.contains("are joined") { Ok(link) } else { Err(line.trim().into()) }
+}
+
 /// A program that does not outlive its measurement.
 pub(super) struct ChildGuard(pub(super) Child);
 
@@ -78,15 +96,19 @@ impl Drop for ChildGuard {
     }
 }
 
-/// The two namespaces.
+/// The namespaces.
 pub(super) struct Network {
     pub(super) sender: String,
     pub(super) receiver: String,
+    /// That of the link, if it has one of its own, and the program that is the link.
+    middle: Option<String>,
+    link: Option<ChildGuard>,
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for name in [&self.sender, &self.receiver] {
+        self.link = None;
+        for name in [&self.sender, &self.receiver].into_iter().chain(&self.middle) {
             if let Err(error) = run(["ip", "netns", "delete", name]) {
                 eprintln!("neap lab compare: {error}");
             }
@@ -101,24 +123,11 @@ impl Network {
     /// # Errors
     /// What `ip` or `tc` said.
     pub(super) fn new(link: Option<Link>, sender: Sender) -> Result<Self, Box<dyn Error>> {
-        let name = |role: &str| format!("{PREFIX}-{role}-{}", std::process::id());
-        let (a, b) = (name("sender"), name("receiver"));
-        run(["ip", "netns", "add", &a])?;
-        let made = run(["ip", "netns", "add", &b]);
-        let network = Self { sender: a, receiver: b };
-        made?;
+        let network = Self::empty(false)?;
         let (a, b) = (network.sender.as_str(), network.receiver.as_str());
-        for name in [a, b] {
-            let settings =
-                ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
-            let words = ["ip", "netns", "exec", name, "sysctl", "-qw"];
-            run(words.into_iter().chain(settings))?;
-        }
-        run([
-            "ip", "-n", a, "link", "add", DEVICE, "type", "veth", "peer", "name", "vr", "netns", b,
-        ])?;
-        run(["ip", "-n", b, "address", "add", &format!("{RECEIVER}/24"), "dev", "vr"])?;
-        run(["ip", "-n", b, "link", "set", "vr", "up"])?;
+        veth(a, DEVICE, b, RECEIVER_END)?;
+        run(["ip", "-n", b, "address", "add", &format!("{RECEIVER}/24"), "dev", RECEIVER_END])?;
+        run(["ip", "-n", b, "link", "set", RECEIVER_END, "up"])?;
         if sender == Sender::Kernel {
             run(["ip", "-n", a, "address", "add", &format!("{SENDER}/24"), "dev", DEVICE])?;
             if let Some(link) = link {
@@ -132,6 +141,51 @@ impl Network {
         let queue = ["tbf", "rate", &rate, "burst", &burst, "limit", "10mb"];
         let words = ["tc", "-n", a, "qdisc", "replace", "dev", DEVICE, "root"];
         run(words.into_iter().chain(queue))?;
+        Ok(network)
+    }
+
+    /// Makes them with a link of the lab between them: the one of this scenario.
+    ///
+    /// # Errors
+    /// What `ip` or `neap link` said.
+    pub(super) fn with_relay(scenario: &str, sender: Sender) -> Result<Self, Box<dyn Error>> {
+        let mut network = Self::empty(true)?;
+        let (a, b) = (network.sender.as_str(), network.receiver.as_str());
+        let middle = network.middle.as_deref().ok_or("no namespace for the link")?;
+        veth(a, DEVICE, middle, "la")?;
+        veth(b, RECEIVER_END, middle, "lb")?;
+        run(["ip", "-n", b, "address", "add", &format!("{RECEIVER}/24"), "dev", RECEIVER_END])?;
+        if sender == Sender::Kernel {
+            run(["ip", "-n", a, "address", "add", &format!("{SENDER}/24"), "dev", DEVICE])?;
+        }
+        for (name, device) in [(a, DEVICE), (b, RECEIVER_END), (middle, "la"), (middle, "lb")] {
+            run(["ip", "-n", name, "link", "set", device, "up"])?;
+        }
+        let file = std::env::temp_dir().join(format!("{PREFIX}-{}.toml", std::process::id()));
+        std::fs::write(&file, scenario)?;
+        let (program, path) = (std::env::current_exe()?, file.display().to_string());
+        let program = program.display().to_string();
+        let words = [&program, "link", "packet:la", "packet:lb", "--scenario", &path];
+        let started = Self::start(middle, words.into_iter().chain(["--scheduling", "fifo:1"]));
+        let joined = started.map_err(Into::into).and_then(joined);
+        std::fs::remove_file(&file)?;
+        network.link = Some(joined?);
+        Ok(network)
+    }
+
+    /// The namespaces, without interfaces and IPv6.
+    fn empty(has_middle: bool) -> Result<Self, Box<dyn Error>> {
+        let name = |role: &str| format!("{PREFIX}-{role}-{}", std::process::id());
+        let middle = has_middle.then(|| name("link"));
+        let (sender, receiver) = (name("sender"), name("receiver"));
+        let network = Self { sender, receiver, middle, link: None };
+        for name in [&network.sender, &network.receiver].into_iter().chain(&network.middle) {
+            run(["ip", "netns", "add", name])?;
+            let settings =
+                ["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+            let words = ["ip", "netns", "exec", name, "sysctl", "-qw"];
+            run(words.into_iter().chain(settings))?;
+        }
         Ok(network)
     }
 

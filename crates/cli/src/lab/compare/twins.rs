@@ -1,8 +1,9 @@
 //! Twins of the other experiments: few flows by the rules of E2, E3 and E4 over a real veth pair,
 //! beside the lab's prediction of the same flows.
 //!
-//! A path of 40 or 100 ms is made by neap's own device, which hands over later what arrives. The
-//! kernel needs a qdisc for that (`netem`); where it has none, it has a twin of E4 alone.
+//! The paths of E2 and E3 are made by neap's own device, which hands over later what arrives; the
+//! kernel has a twin of E4 alone. Paths with delay and loss are links of the lab in real time
+//! (`neap link`), for both.
 
 use super::lateness::Lateness;
 use super::measure::{listening, read};
@@ -29,14 +30,24 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Twin {
     name: &'static str,
     sender: Sender,
-    /// The slow link; without one the flows have what the machine gives.
-    link: Option<Link>,
+    way: Way,
     /// Options of `neap perf` and `iperf3`, and those of neap alone.
     options: String,
     own: Vec<String>,
     flows: u32,
+    seconds: u32,
     scenario: String,
     rows: &'static [Row],
+}
+
+/// What is between the hosts.
+enum Way {
+    /// A veth, with what the machine gives.
+    Veth,
+    /// A veth with `tbf`.
+    Slow(Link),
+    /// The link of the scenario, in real time.
+    Relay,
 }
 
 /// One figure of a twin.
@@ -153,6 +164,22 @@ const TIMERS: Row = Row {
     why: "a wake-up is one by a timer alone if nothing else has come meanwhile, which depends on how late the machine is at that moment",
 };
 
+const LOSSY_GOODPUT: Row = Row {
+    why: "loss is by chance, and the lab's reader is as late as the threads of a busy machine",
+    ..GOODPUT
+};
+
+const AGAIN: Row = Row {
+    what: "segments sent again per MB received",
+    predicted: |figures| {
+        figures["host.a.TcpRetransSegs"] * 1e6 / figures["app.bulk.delivered_bytes"]
+    },
+    measured: |flow| flow.counter("TcpRetransSegs") / received_mb(flow),
+    why: "the link takes one of a hundred by chance; what its queue drops at the start depends on how late the machine is",
+};
+
+const DELAYED: &[Row] = &[GOODPUT, FRAMES];
+const LOSSY: &[Row] = &[LOSSY_GOODPUT, FRAMES, AGAIN];
 const UNPACED: &[Row] = &[GOODPUT, FRAMES, MEMORY, SWITCHES];
 const LOW_WATER: &[Row] = &[GOODPUT, FRAMES, MEMORY, SWITCHES, TIMERS];
 const PACED: &[Row] = &[GOODPUT, FRAMES, SWITCHES, TIMERS];
@@ -163,6 +190,9 @@ const FLOWS: u32 = 4;
 const PACED_FLOWS: u32 = 20;
 const SECONDS: u32 = 6;
 
+/// Seconds of those over a link of the lab: loss at random needs time to become even.
+const LINK_SECONDS: u32 = 15;
+
 /// The slow links of the twins of E2 and E3.
 const SLOW: Link = Link { mbit: 100, gso_max: 65_535, burst: 81_920 };
 const FASTER: Link = Link { mbit: 400, gso_max: 65_535, burst: 262_144 };
@@ -172,13 +202,13 @@ const LATENESS: &str = "LATENESS";
 
 /// A scenario of two hosts at a veth pair, as late as those of E1: the reader as the machine wakes
 /// it, neap as in the lab's experiments, and the kernel that sends not at all.
-fn scenario(sender: Sender, sysctls: &str, link: &str, app: &str) -> String {
+fn scenario(sender: Sender, seconds: u32, sysctls: &str, link: &str, app: &str) -> String {
     let (profile, late, bql) = match sender {
         Sender::Neap => ("neap", "\"50us\"", true),
         Sender::Kernel => ("linux-6.18", "\"0us\"", false),
     };
     format!(
-        "about = \"a twin\"\nduration = \"{SECONDS}s\"\nsample = \"10ms\"\n[host.a]\n\
+        "about = \"a twin\"\nduration = \"{seconds}s\"\nsample = \"10ms\"\n[host.a]\n\
          profile = \"{profile}\"\nlateness = {late}\nnic = {{ ring = 1000, bql = {bql} }}\n{sysctls}\
          [host.b]\nprofile = \"linux-6.18\"\nlateness = {LATENESS}\n\
          nic = {{ rx_usecs = 10, rx_frames = 64 }}\n[host.b.sysctl]\n\
@@ -201,11 +231,12 @@ fn long_flow() -> Twin {
     Twin {
         name: "E2's path: one flow of CUBIC over 40 ms, 100 Mbit/s",
         sender: Sender::Neap,
-        link: Some(SLOW),
+        way: Way::Slow(SLOW),
         options: "-C cubic -i 0.5".to_owned(),
         own: words("--delay 40"),
         flows: 1,
-        scenario: scenario(Sender::Neap, "", &long_path(SLOW, 40), ""),
+        seconds: SECONDS,
+        scenario: scenario(Sender::Neap, SECONDS, "", &long_path(SLOW, 40), ""),
         rows: UNPACED,
     }
 }
@@ -224,11 +255,12 @@ fn low_water(mark: Option<u32>) -> Twin {
             Some(_) => "E3's path with a mark of 256 KiB",
         },
         sender: Sender::Neap,
-        link: Some(FASTER),
+        way: Way::Slow(FASTER),
         options: format!("-C bbr -P {FLOWS} -i 0.5"),
         own,
         flows: FLOWS,
-        scenario: scenario(Sender::Neap, sysctls, &long_path(FASTER, 100), &app),
+        seconds: SECONDS,
+        scenario: scenario(Sender::Neap, SECONDS, sysctls, &long_path(FASTER, 100), &app),
         rows: LOW_WATER,
     }
 }
@@ -239,12 +271,40 @@ fn paced(sender: Sender) -> Twin {
     Twin {
         name: "E4's flows: 20 of 48 Mbit/s",
         sender,
-        link: None,
+        way: Way::Veth,
         options: format!("-P {PACED_FLOWS} --fq-rate 48M -i 1"),
         own: Vec::new(),
         flows: PACED_FLOWS,
-        scenario: scenario(sender, "", link, &app),
+        seconds: SECONDS,
+        scenario: scenario(sender, SECONDS, "", link, &app),
         rows: if sender == Sender::Neap { PACED } else { PACED_KERNEL },
+    }
+}
+
+/// One flow over a link of the lab in real time: a round trip of 20 ms at 50 Mbit/s.
+fn over_link(sender: Sender, controller: &str, lossy: bool) -> Twin {
+    let name = match (controller, lossy) {
+        ("cubic", false) => "a link of 50 Mbit/s and 20 ms: one flow of CUBIC",
+        ("cubic", true) => "the same link with 1 % loss: one flow of CUBIC",
+        _ => "the same link with 1 % loss: one flow of BBR",
+    };
+    let loss = if lossy { "1%" } else { "0%" };
+    let link = format!(
+        "rate = \"10gbit\"\nbottleneck = {{ rate = \"50mbit\", buffer = \"256k\" }}\ndelay = \"10ms\"\n\
+         there = {{ loss = \"{loss}\" }}"
+    );
+    let sysctls =
+        format!("[host.a.sysctl]\n\"net.ipv4.tcp_congestion_control\" = \"{controller}\"\n");
+    Twin {
+        name,
+        sender,
+        way: Way::Relay,
+        options: format!("-C {controller} -i 1"),
+        own: Vec::new(),
+        flows: 1,
+        seconds: LINK_SECONDS,
+        scenario: scenario(sender, LINK_SECONDS, &sysctls, &link, ""),
+        rows: if lossy { LOSSY } else { DELAYED },
     }
 }
 
@@ -266,7 +326,11 @@ pub(super) fn run(
         paced(Sender::Neap),
         paced(Sender::Kernel),
     ];
-    for twin in twins {
+    let links = [("cubic", false), ("cubic", true), ("bbr", true)];
+    let over_links = links.into_iter().flat_map(|(controller, lossy)| {
+        [Sender::Neap, Sender::Kernel].map(|sender| over_link(sender, controller, lossy))
+    });
+    for twin in twins.into_iter().chain(over_links) {
         let judgement = twin.judge(interrupt)?;
         if !quiet {
             judgement.print(out)?;
@@ -275,7 +339,10 @@ pub(super) fn run(
         all.push(judgement);
     }
     if !quiet {
-        writeln!(out, "The kernel has no twin of E2 and E3: a longer path needs its netem.")?;
+        writeln!(
+            out,
+            "The kernel has no twin of E2 and E3, whose paths are made by neap's device."
+        )?;
         writeln!(out, "Interrupts are counted for the whole machine, so no flow has its own.")?;
     }
     Ok(all)
@@ -314,7 +381,14 @@ impl Twin {
     }
 
     fn measure(&self, interrupt: &Interrupt) -> Result<Flow, Box<dyn Error>> {
-        let network = Network::new(self.link, self.sender)?;
+        let network = match self.way {
+            Way::Veth => Network::new(None, self.sender)?,
+            Way::Slow(link) => Network::new(Some(link), self.sender)?,
+            Way::Relay => {
+                let text = self.scenario.replace(LATENESS, "\"50us\"");
+                Network::with_relay(&text, self.sender)?
+            }
+        };
         network.allow_large_windows()?;
         let words = ["iperf3", "--server", "--one-off", "--forceflush"];
         let _server = listening(Network::start(&network.receiver, words)?)?;
@@ -326,7 +400,7 @@ impl Twin {
         let stop = AtomicBool::new(false);
         let (switches, lateness) = thread::scope(|scope| {
             let lateness = scope.spawn(|| Lateness::watch(&stop));
-            let switches = watch(&mut child, interrupt);
+            let switches = watch(&mut child, self.seconds, interrupt);
             stop.store(true, Ordering::Relaxed);
             (switches, lateness.join())
         });
@@ -347,7 +421,7 @@ impl Twin {
                 network.counters()?.into_iter().map(change).collect()
             }
         };
-        let (report, seconds) = (serde_json::from_str(&output)?, f64::from(SECONDS));
+        let (report, seconds) = (serde_json::from_str(&output)?, f64::from(self.seconds));
         Ok(Flow { report, counters, switches, seconds, lateness })
     }
 
@@ -360,15 +434,19 @@ impl Twin {
             }
             Sender::Kernel => vec!["iperf3".to_owned()],
         };
-        let common = format!("-c {RECEIVER} -J -t {SECONDS} {}", self.options);
+        let common = format!("-c {RECEIVER} -J -t {} {}", self.seconds, self.options);
         program.extend(words(&common));
         Ok(program)
     }
 }
 
 /// Waits for the end. Voluntary context switches per second in the middle of the time.
-fn watch(child: &mut ChildGuard, interrupt: &Interrupt) -> Result<f64, Box<dyn Error>> {
-    let (begin, time) = (Instant::now(), Duration::from_secs(SECONDS.into()));
+fn watch(
+    child: &mut ChildGuard,
+    seconds: u32,
+    interrupt: &Interrupt,
+) -> Result<f64, Box<dyn Error>> {
+    let (begin, time) = (Instant::now(), Duration::from_secs(seconds.into()));
     let mut seen: Vec<(Instant, f64)> = Vec::new();
     while child.0.try_wait()?.is_none() {
         if interrupt.is_set() {
@@ -435,8 +513,10 @@ mod tests {
 
     #[test]
     fn every_twin_has_a_scenario_with_the_figures_of_its_rows() {
-        for twin in [long_flow(), low_water(Some(262_144)), paced(Sender::Kernel)] {
-            let scenario = twin.scenario.replace("\"6s\"", "\"300ms\"");
+        let over_link = over_link(Sender::Kernel, "bbr", true);
+        for twin in [long_flow(), low_water(Some(262_144)), paced(Sender::Kernel), over_link] {
+            let duration = format!("duration = \"{}s\"", twin.seconds);
+            let scenario = twin.scenario.replace(&duration, "duration = \"300ms\"");
             let figures = Twin { scenario, ..twin }.predict("\"50us\"").expect("a run");
             for row in twin.rows {
                 assert!((row.predicted)(&figures) >= 0.0, "{}: {}", twin.name, row.what);
