@@ -10,7 +10,7 @@ pub(crate) const DEVICE: &CStr = c"tun0";
 
 /// Why there is no namespace: what is missing, and the error of the system.
 #[derive(Debug, Error)]
-#[error("{0}: {1}: run packetdrill as root, or with unshare -r")]
+#[error("{0}: {1}: run packetdrill as root")]
 pub(crate) struct NoNamespace(pub(crate) &'static str, pub(crate) io::Error);
 
 /// The network namespace of a thread.
