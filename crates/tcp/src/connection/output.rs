@@ -527,7 +527,7 @@ impl Connection {
     ) -> (Segment, AdvertisedWindow) {
         flags.set(Flags::ECE, self.receiver.ece());
         if !pass.options.sack.is_empty() {
-            // Each segment reports a duplicate of its own.
+            // A duplicate is reported by one segment.
             pass.options.sack = self.receiver.sack_blocks(self.sack_room());
         }
         let window = self.receiver.next_window();

@@ -99,11 +99,11 @@ impl Receiver {
         if end.at_or_before(self.nxt) {
             self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
             self.ack.schedule();
-            self.add_dsack(seq, end);
+            self.set_dsack(seq, end);
             return Disposition::Duplicate;
         }
         if seq.before(self.nxt) {
-            self.add_dsack(seq, self.nxt);
+            self.set_dsack(seq, self.nxt);
             payload.advance(self.nxt.bytes_since(seq));
             seq = self.nxt;
             self.ack.schedule_now();
@@ -176,7 +176,7 @@ impl Receiver {
         if self.first_out_of_order().is_some_and(|first| first < end) {
             let inserted = self.reassembly.get_or_insert_default().insert(at, payload);
             if let Some(part) = inserted.duplicate {
-                self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+                self.extend_dsack(self.seq_at(part.start), self.seq_at(part.end));
             }
         } else if !payload.is_empty() {
             self.advance(payload.len());
@@ -293,7 +293,7 @@ impl Receiver {
         self.ofo_segments = self.ofo_segments.saturating_add(segments);
         let inserted = self.reassembly.get_or_insert_default().insert(at, payload);
         if let Some(part) = inserted.duplicate {
-            self.add_dsack(self.seq_at(part.start), self.seq_at(part.end));
+            self.set_dsack(self.seq_at(part.start), self.seq_at(part.end));
         }
         if inserted.new == 0 {
             return Disposition::Duplicate;

@@ -32,7 +32,6 @@ use ack::{AckPolicy, MAX_QUICKACKS};
 use bytes::Bytes;
 use queue::ByteQueue;
 use reassembly::Reassembly;
-use smallvec::SmallVec;
 use std::sync::Arc;
 use window::{Queued, ReceiveWindow};
 
@@ -113,8 +112,8 @@ pub struct Receiver {
     ts_recent: TsRecent,
     /// Sequence number of the FIN, once seen.
     fin: Option<SeqNumber>,
-    /// Duplicates to report, oldest first; one goes with each ACK.
-    dsack: SmallVec<[SackBlock; 2]>,
+    /// Duplicate to report with the next ACK.
+    dsack: Option<SackBlock>,
     /// When an invalid segment was last answered, data segments left out (`last_oow_ack_time`).
     last_oow_ack: Instant,
     ofo_segments: u32,
@@ -161,7 +160,7 @@ impl Receiver {
             ack: AckPolicy::new(hint),
             ts_recent: TsRecent::new(now, terms.ts_recent.unwrap_or(0)),
             fin: None,
-            dsack: SmallVec::new(),
+            dsack: None,
             last_oow_ack: Instant::ZERO,
             ofo_segments: 0,
             held: Held::default(),
@@ -336,7 +335,7 @@ impl Receiver {
         let end = segment.end_seq();
         if end != segment.seq && segment.seq.before(self.nxt) {
             self.ack.enter_quick(self.window.wnd(), MAX_QUICKACKS);
-            self.add_dsack(segment.seq, end.earlier(self.nxt));
+            self.set_dsack(segment.seq, end.earlier(self.nxt));
         }
         self.ack.schedule_now();
     }
@@ -390,11 +389,10 @@ impl Receiver {
 
     /// Returns whether an ACK has to be sent.
     ///
-    /// After each ACK that [`AckDue::Now`] asked for, ask again: each duplicate is reported by an
-    /// ACK of its own, and many out-of-order ranges need several ACKs (Linux's
-    /// `tcp_sack_compress_send_ack`).
+    /// After each ACK that [`AckDue::Now`] asked for, ask again: many out-of-order ranges need
+    /// several ACKs (Linux's `tcp_sack_compress_send_ack`).
     pub fn ack_due(&self) -> AckDue {
-        if !self.dsack.is_empty() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
+        if self.dsack.is_some() || (self.dup_acks > 0 && !self.is.contains(Is::SACK)) {
             return AckDue::Now;
         }
         let unreported = self.reassembly.as_ref().map_or(0, |holes| holes.unreported());
@@ -407,7 +405,7 @@ impl Receiver {
     /// Ranges out of order that the next ACK reports beside a duplicate.
     fn ranges_per_ack(&self) -> usize {
         let room = if self.is.contains(Is::TIMESTAMPS) { 3 } else { 4 };
-        room - usize::from(!self.dsack.is_empty())
+        room - usize::from(self.dsack.is_some())
     }
 
     /// Makes an ACK due at once, whatever the policy says: for a handshake, a window probe, or a
@@ -445,7 +443,7 @@ impl Receiver {
     }
 
     /// Notes that a segment with or without data was sent which acknowledges [`nxt`](Self::nxt)
-    /// with `window`. Nothing is due afterwards except for further duplicates.
+    /// with `window`.
     pub fn on_ack_sent(&mut self, window: AdvertisedWindow) {
         self.window.on_advertised(self.nxt, window);
         self.ack.on_ack_sent();
@@ -453,9 +451,7 @@ impl Receiver {
         if let Some(holes) = &mut self.reassembly {
             holes.on_reported(reported);
         }
-        if !self.dsack.is_empty() {
-            self.dsack.remove(0);
-        }
+        self.dsack = None;
         if self.is.contains(Is::SACK) {
             self.dup_acks = 0;
         } else {
@@ -476,7 +472,7 @@ impl Receiver {
         if !self.is.contains(Is::SACK) || max == 0 {
             return blocks;
         }
-        blocks.extend(self.dsack.first().copied());
+        blocks.extend(self.dsack);
         if let Some(reassembly) = &self.reassembly {
             for extent in reassembly.report(max - blocks.len()) {
                 let (left, right) = (self.seq_at(extent.start), self.seq_at(extent.end));
@@ -487,27 +483,29 @@ impl Receiver {
         blocks
     }
 
-    /// Remembers a duplicate to report (`tcp_dsack_set`, `tcp_dsack_extend`). Old ones that touch
-    /// it grow; beyond the slots the newest gives way.
-    fn add_dsack(&mut self, left: SeqNumber, right: SeqNumber) {
+    /// Remembers a duplicate to report with the next ACK, in place of an earlier one
+    /// (`tcp_dsack_set`).
+    fn set_dsack(&mut self, left: SeqNumber, right: SeqNumber) {
         if !self.is.contains(Is::SACK) || !self.config.tcp_dsack {
             return;
         }
         let old = left.before(self.nxt);
         let counter = if old { Counter::DSACKOldSent } else { Counter::DSACKOfoSent };
         self.counters.add(counter, 1);
-        if let Some(last) = self.dsack.last_mut()
-            && left.at_or_before(last.right)
-            && right.at_or_after(last.left)
-        {
-            last.left = last.left.earlier(left);
-            last.right = last.right.later(right);
-            return;
+        self.dsack = Some(SackBlock { left, right });
+    }
+
+    /// Remembers a further duplicate of a segment: one that touches what is reported already
+    /// extends it, any other is not reported (`tcp_dsack_extend`).
+    fn extend_dsack(&mut self, left: SeqNumber, right: SeqNumber) {
+        match &mut self.dsack {
+            None => self.set_dsack(left, right),
+            Some(block) if left.at_or_before(block.right) && right.at_or_after(block.left) => {
+                block.left = block.left.earlier(left);
+                block.right = block.right.later(right);
+            }
+            Some(_) => {}
         }
-        if self.dsack.len() == self.dsack.inline_size() {
-            self.dsack.pop();
-        }
-        self.dsack.push(SackBlock { left, right });
     }
 
     /// Returns when to call [`on_deadline`](Self::on_deadline), or [`Instant::FAR_FUTURE`].

@@ -151,21 +151,6 @@ fn duplicates_are_named_once_each() {
 }
 
 #[test]
-fn each_of_two_duplicates_is_named_although_data_flows_the_other_way() {
-    let mut peer = settled();
-    let base = peer.next;
-    // Two duplicates that do not touch arrive before anything leaves.
-    for seq in [-5000, -2000] {
-        let segment = peer.data_at(base + seq, 1000);
-        peer.connection.on_segment(peer.now, segment);
-    }
-    assert_eq!(peer.try_write(3000), 3000);
-    peer.transmit();
-    let named: Vec<_> = peer.take().iter().filter_map(|out| out.sacks().first().copied()).collect();
-    assert_eq!(named, [(base - 5000, base - 4000), (base - 2000, base - 1000)]);
-}
-
-#[test]
 fn ece_from_ce_until_cwr() {
     let mut peer = ecn();
     peer.data_with(1000, Ecn::Ect0, Flags::empty());
