@@ -198,3 +198,15 @@ fn a_comparison_measures_or_says_what_is_missing() {
         assert!(measured["rtt_ms"].as_f64().expect("a number") > 0.0, "{one}");
     }
 }
+
+/// `/dev/full` is a disk without room.
+#[test]
+fn a_full_disk_is_told_and_no_panic() {
+    let folder = Folder::new("full");
+    for option in ["--pcapng", "--html"] {
+        let output = folder.neap(&["run", "slow.toml", option, "/dev/full"]);
+        let told = text(&output.stderr);
+        assert!(!output.status.success(), "{option}: {}", text(&output.stdout));
+        assert!(told.contains("No space left") && !told.contains("panicked"), "{option}: {told}");
+    }
+}
