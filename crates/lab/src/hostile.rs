@@ -1,10 +1,13 @@
 //! Hostile peers: actors that speak TCP badly on purpose, and the hosts that they attack.
+//!
+//! An [`Attacker`] is an actor of a world. Its packets are whole, so it attacks a host over a real
+//! device too.
 
 mod attacker;
 mod connection;
-mod packet;
+pub mod packet;
 
-pub(crate) use attacker::{AttackPlan, Attacker, SessionAddresses};
+pub use attacker::{AttackPlan, Attacker, SessionAddresses};
 
 use serde::Deserialize;
 

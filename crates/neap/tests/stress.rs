@@ -412,7 +412,7 @@ fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
                 })
             })
             .collect();
-        let ends: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        let ends: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
         is_over.store(true, Ordering::SeqCst);
         // One for each thread that accepts; ports may be few by now.
         let from = |port| neap::ConnectOptions {

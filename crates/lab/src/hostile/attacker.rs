@@ -29,33 +29,43 @@ const NEWCOMERS: u16 = 40_000;
 /// The parts into which an ACK is divided.
 const PARTS: u32 = 32;
 
-/// Tells the addresses of the session that is attacked, client first, while it is open.
-pub(crate) type SessionAddresses = Rc<dyn Fn() -> Option<(SocketAddr, SocketAddr)>>;
+/// Function that tells the addresses of the session that is attacked, client first, while it is
+/// open.
+pub type SessionAddresses = Rc<dyn Fn() -> Option<(SocketAddr, SocketAddr)>>;
 
-/// What an attacker is to do.
+/// Plan of an attacker.
 #[derive(Clone)]
-pub(crate) struct AttackPlan {
-    pub(crate) attack: Attack,
-    /// Its own address, and the victim's.
-    pub(crate) own: IpAddr,
-    pub(crate) victim: SocketAddr,
-    /// When the attack begins and when it ends.
-    pub(crate) start: Instant,
-    pub(crate) stop: Instant,
+pub struct AttackPlan {
+    /// Kind of the attack.
+    pub attack: Attack,
+    /// Address of the attacker.
+    pub own: IpAddr,
+    /// Address and port that are attacked.
+    pub victim: SocketAddr,
+    /// Begin of the attack.
+    pub start: Instant,
+    /// End of the attack.
+    pub stop: Instant,
     /// Time between two turns.
-    pub(crate) interval: Nanos,
+    pub interval: Nanos,
     /// Segments that are sent in one turn of a flood.
-    pub(crate) burst: u32,
+    pub burst: u32,
     /// Number of connections.
-    pub(crate) count: u32,
+    pub count: u32,
     /// Bytes that each connection sends.
-    pub(crate) bytes: u32,
-    /// The connection of somebody else that is attacked.
-    pub(crate) target: Option<SessionAddresses>,
+    pub bytes: u32,
+    /// Connection of somebody else that is attacked.
+    pub target: Option<SessionAddresses>,
 }
 
-/// An actor that attacks a host, once it has a plan.
-pub(crate) struct Attacker {
+impl core::fmt::Debug for AttackPlan {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AttackPlan").field("attack", &self.attack).finish_non_exhaustive()
+    }
+}
+
+/// Actor that attacks a host, once it has a plan.
+pub struct Attacker {
     plan: Rc<RefCell<Option<AttackPlan>>>,
     rng: Rng,
     /// By their own address and the victim's.
@@ -69,9 +79,15 @@ pub(crate) struct Attacker {
     again: Instant,
 }
 
+impl core::fmt::Debug for Attacker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Attacker").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
 impl Attacker {
-    /// An attacker without a plan. The plan must come before the world begins.
-    pub(crate) fn new(mut rng: Rng) -> (Self, Rc<RefCell<Option<AttackPlan>>>) {
+    /// Makes an attacker without a plan. The plan must come before the world begins.
+    pub fn new(mut rng: Rng) -> (Self, Rc<RefCell<Option<AttackPlan>>>) {
         let plan = Rc::default();
         let attacker = Self {
             plan: Rc::clone(&plan),
@@ -84,6 +100,16 @@ impl Attacker {
             again: Instant::ZERO,
         };
         (attacker, plan)
+    }
+
+    /// Resets all connections, as a peer does that ends in an orderly way. A byte that was sent
+    /// before follows: the answer shows where the victim is if the number of the reset was wrong.
+    pub fn reset(&self, now: Instant, out: &mut Outbox) {
+        for connection in self.connections.values() {
+            send(connection, connection.segment(now, connection.nxt, Flags::RST), out);
+            let before = connection.nxt + u32::MAX;
+            send(connection, connection.data(now, before, 1), out);
+        }
     }
 
     /// Calls the victim with all connections.

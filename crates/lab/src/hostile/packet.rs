@@ -9,8 +9,8 @@ use neap_tcp::segment::Segment;
 
 const HOP_LIMIT: u8 = 64;
 
-/// The packet of a segment; `None` if the two addresses are not of one family.
-pub(super) fn emit(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option<Frame> {
+/// Returns the packet of a segment; `None` if the two addresses are not of one family.
+pub fn emit(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option<Frame> {
     let mut headers = Headers::default();
     let ports = Ports { source: from.port(), destination: to.port() };
     let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::TCP)?;
@@ -43,8 +43,8 @@ pub(super) fn emit(from: SocketAddr, to: SocketAddr, segment: Segment) -> Option
     Some(Frame::new(headers, segment.payload))
 }
 
-/// A segment with its addresses: from, to.
-pub(super) fn parse(packet: &Bytes) -> Option<(SocketAddr, SocketAddr, Segment)> {
+/// Returns the segment of a packet with its addresses (from, to); `None` if it is not TCP.
+pub fn parse(packet: &Bytes) -> Option<(SocketAddr, SocketAddr, Segment)> {
     let (source, destination, protocol, payload): (IpAddr, IpAddr, _, _) =
         match packet.first()? >> 4 {
             4 => {

@@ -19,6 +19,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 /// Tells a test that it is in its namespace.
 const INSIDE: &str = "NEAP_TEST_NAMESPACE";
 
+/// Begin of what a test in a namespace prints and the test outside repeats.
+const FIGURES: &str = "figures: ";
+
 /// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
 pub(crate) fn skip(reason: &str) {
     writeln!(io::stderr(), "SKIP: {reason}").expect("stderr");
@@ -67,6 +70,9 @@ pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
     assert!(passed, "{name} {verdict}: {status}\n{out}{err}");
     for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
         skip(line);
+    }
+    for figures in out.lines().filter_map(|line| line.split_once(FIGURES)) {
+        println!("{name}: {}", figures.1);
     }
 }
 

@@ -233,7 +233,7 @@ impl Receiver {
         self.is |= Is::FINISHED;
         self.nxt += 1;
         self.reassembly = None;
-        self.dsack.clear();
+        self.dsack = None;
         self.ack.schedule_now();
     }
 

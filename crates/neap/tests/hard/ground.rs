@@ -1,0 +1,177 @@
+//! Where attacks take place: victim, attacker and an honest flow; and the bars of an attack.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use neap_lab::world::{Actor, Outbox};
+
+use crate::common::Family;
+use crate::flow::Flow;
+use crate::victim::Victim;
+use crate::wire::{Reborn, Wire};
+
+/// Memory that the victim may have more afterwards than before: heaps do not give all of it back.
+const RESIDUE: u64 = 8 << 20;
+/// Part of its rate that the honest flow keeps.
+const SHARE: f64 = 0.5;
+/// Attacks until one is fair.
+const TRIES: u32 = 3;
+/// Length of an attack where nobody asks for another.
+const LENGTH: Duration = Duration::from_millis(500);
+/// How long the rate of the undisturbed flow is measured.
+const BEFORE: Duration = Duration::from_millis(250);
+/// How long the victim may take to get rid of an attacker that was started anew.
+const RELIEF: Duration = Duration::from_secs(20);
+/// Time after which the attacker parts again from connections that are still there: longer than the
+/// pause between two challenges.
+const AGAIN: Duration = Duration::from_millis(600);
+/// Descriptors of a victim that lacks none.
+pub(crate) const DESCRIPTORS: u32 = 1024;
+
+/// Waits until no other of these tests runs: each has the machine to itself.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long an attack lasts.
+pub(crate) fn length() -> Duration {
+    let asked = std::env::var("NEAP_HARD_SECONDS").ok();
+    asked.map_or(LENGTH, |text| Duration::from_secs_f64(text.parse().expect("seconds")))
+}
+
+/// An attacker.
+pub(crate) trait Foe: Actor {
+    /// Says goodbye to the connections that it knows.
+    fn part(&mut self, now: neap_tcp::time::Instant, out: &mut Outbox);
+}
+
+impl Foe for neap_lab::hostile::Attacker {
+    fn part(&mut self, now: neap_tcp::time::Instant, out: &mut Outbox) {
+        self.reset(now, out);
+    }
+}
+
+/// Everything that an attack needs.
+pub(crate) struct Ground {
+    pub(crate) victim: Victim,
+    pub(crate) wire: Wire,
+    pub(crate) flow: Flow,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        let victim = Victim::start(Family::V4, DESCRIPTORS);
+        let wire = Wire::open();
+        let flow = Flow::begin(Family::V4);
+        flow.wait_for(20);
+        Self { victim, wire, flow }
+    }
+
+    /// Has the victim attacked, and holds the result against the bars: memory never exceeds that
+    /// before the attack by more than `memory` bytes, the honest flow keeps half of its rate, and
+    /// afterwards everything is free again.
+    pub(crate) fn endure(mut self, memory: u64, foe: &mut dyn Foe) {
+        self.victim.forget_peak();
+        let (start, _) = self.victim.memory();
+        let mut round = self.round(foe);
+        for _ in 1..TRIES {
+            if round.is_fair() {
+                break;
+            }
+            // Another program may have had the machine meanwhile.
+            round = self.round(foe);
+        }
+        let Round { before, during, cpu } = round;
+        let (_, peak) = self.victim.memory();
+        let report = self.victim.report();
+        let (sent, received) = (self.wire.sent, self.wire.received);
+        let relief = self.relieve(foe);
+        let left = self.victim.report();
+        let fared = self.flow.end();
+        let (end, _) = self.victim.memory();
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!(
+            "figures: sent {sent} got {received} | memory {:.1} peak {:.1} end {:.1} MiB | CPU \
+             {:.0} % | honest flow {:.2} -> {:.2} MB/s | free after {:.1} s | {report:?}",
+            mib(start),
+            mib(peak),
+            mib(end),
+            100.0 * cpu,
+            before / 1e6,
+            during / 1e6,
+            relief.as_secs_f64(),
+        );
+        assert_eq!(fared, Ok(()), "the honest flow");
+        assert!(round.is_fair(), "the honest flow had {before:.0} and then {during:.0}");
+        assert!(peak <= start + memory, "memory went from {start} to {peak}");
+        assert!(is_free(&left, 1), "not free: {left:?}");
+        assert!(end <= start + RESIDUE, "memory went from {start} to {end}");
+    }
+
+    /// One attack, and the rates of the honest flow before and meanwhile.
+    fn round(&mut self, foe: &mut dyn Foe) -> Round {
+        let Self { victim, wire, flow } = self;
+        let (before, ()) = flow.rate_during(|| std::thread::sleep(BEFORE));
+        let (began, worked) = (Instant::now(), victim.cpu());
+        let (during, ()) = flow.rate_during(|| wire.play(foe, length(), || false));
+        let cpu = (victim.cpu() - worked).as_secs_f64() / began.elapsed().as_secs_f64();
+        Round { before, during, cpu }
+    }
+
+    /// The attacker parts from its connections, and is as if it was started anew. How long the
+    /// victim took to be rid of it.
+    fn relieve(&mut self, foe: &mut dyn Foe) -> Duration {
+        let begin = Instant::now();
+        let Self { victim, wire, .. } = self;
+        let mut is_over = false;
+        while !is_over && begin.elapsed() < RELIEF {
+            // Where the numbers are not exact a challenge follows, which may be limited.
+            let mut out = Outbox::new();
+            foe.part(wire.now(), &mut out);
+            wire.send(&mut out);
+            let mut look = Instant::now();
+            wire.play(&mut Reborn, AGAIN, || {
+                if look <= Instant::now() {
+                    look += Duration::from_millis(20);
+                    is_over = is_free(&victim.report(), 1);
+                }
+                is_over
+            });
+        }
+        begin.elapsed()
+    }
+}
+
+/// Figures of one attack.
+#[derive(Clone, Copy)]
+struct Round {
+    /// Bytes per second of the honest flow before the attack, and meanwhile.
+    before: f64,
+    during: f64,
+    /// Processors that the victim kept busy.
+    cpu: f64,
+}
+
+impl Round {
+    fn is_fair(&self) -> bool {
+        self.during >= self.before * SHARE
+    }
+}
+
+/// Whether a victim has so many connections and nothing else but TIME-WAIT, which lasts a minute.
+pub(crate) fn is_free(report: &std::collections::BTreeMap<String, u64>, connections: u64) -> bool {
+    let of = |name| report.get(name).copied().unwrap_or_default();
+    of("connections") == connections && of("requests") + of("waiting") + of("loopback") == 0
+}
+
+/// A port of the victim.
+pub(crate) fn at(port: u16) -> SocketAddr {
+    SocketAddr::new(Family::V4.ours(), port)
+}
+
+/// The attacker's own address.
+pub(crate) fn foe_address() -> IpAddr {
+    crate::wire::ADDRESS.into()
+}

@@ -1,0 +1,19 @@
+//! The stack under attack and with faults around it, over a TUN, each test in a network namespace
+//! of its own that disappears with it. A test that cannot run prints `SKIP: reason` on stderr and
+//! passes.
+//!
+//! The victim is a process of its own. Each attack prints what memory and time the victim took, and
+//! what an honest flow got meanwhile, and has bars for them (`ground.rs`). Attacks last
+//! `NEAP_HARD_SECONDS`, a second by default; `./hard` runs them for longer.
+
+#[allow(dead_code, reason = "shared with the other tests against the kernel")]
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod floods;
+mod flow;
+mod ground;
+mod peers;
+mod victim;
+mod wire;
