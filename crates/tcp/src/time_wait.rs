@@ -55,10 +55,11 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Whether the segment brings bytes that did not come before, beside a FIN.
+    /// Whether the segment brings bytes that did not come before, or a FIN behind such bytes: the
+    /// peer has sent data that nobody will read.
     pub(crate) fn is_new_data(&self, segment: &Segment) -> bool {
         let end = segment.seq + segment.payload.len();
-        !segment.payload.is_empty() && end.after(self.rcv_nxt)
+        segment.seq_len() > 0 && end.after(self.rcv_nxt)
     }
 
     /// Whether the segment touches the window.
