@@ -361,46 +361,6 @@ fn a_closed_connection_leaves_nothing() {
 }
 
 #[test]
-fn ten_thousand_connections_come_and_go() {
-    let mut world =
-        World::new(&WireConfig { delay: Nanos::from_micros(10), ..WireConfig::default() });
-    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
-    for _ in 0..100 {
-        let to = listener.local_addr();
-        let clients: Vec<_> = (0..100)
-            .map(|_| world.a.connect(world.now, to, ConnectOptions::default()).unwrap())
-            .collect();
-        let mut servers = Vec::new();
-        assert!(world.run_until(SECOND, |_| {
-            while let Ok(pair) = listener.accept() {
-                servers.push(pair);
-            }
-            servers.len() == clients.len()
-        }));
-        for client in &clients {
-            client.write(world.now, b"x").unwrap();
-        }
-        world.run(Nanos::from_millis(1));
-        for (server, _) in &servers {
-            assert_eq!(server.read(world.now, &mut [0; 2]), Ok(1));
-            server.close(world.now);
-        }
-        world.run(Nanos::from_millis(1));
-        drop(clients);
-        drop(servers);
-        world.run(Nanos::from_millis(5));
-        world.ab.lock().unwrap().sent.clear();
-        world.ba.lock().unwrap().sent.clear();
-    }
-    assert_eq!(world.b.usage().tcp.time_wait, 10_000);
-    world.run(Nanos::from_secs(61));
-    for usage in [world.a.usage(), world.b.usage()] {
-        assert_eq!((usage.tcp.connections, usage.tcp.time_wait), (0, 0));
-    }
-    assert_eq!((world.a.usage().names, world.b.usage().names), (0, 1));
-}
-
-#[test]
 fn a_silent_neighbour_is_an_unreachable_host() {
     let mut world = World::new(&WireConfig { ethernet: true, ..WireConfig::default() });
     let to = address("10.0.0.77:80");

@@ -15,8 +15,9 @@
 //! is due when. [`transmit`]: how large a frame is, how much may be below, when it departs.
 //!
 //! Before a connection there is a [`Request`](handshake::Request) or a SYN cookie, after it a
-//! [`TimeWait`](time_wait::TimeWait) or an [`Orphan`](orphan::Orphan); all are small. [`config`] has every setting by the name of
-//! its sysctl, [`options`] those of a socket, [`info`] and [`counters`] the figures.
+//! [`TimeWait`](time_wait::TimeWait) or an [`Orphan`](orphan::Orphan); all are small. [`config`]
+//! has every setting by the name of its sysctl, [`options`] those of a socket, [`info`] and
+//! [`counters`] the figures, [`memory`] what bounds the buffers of all connections together.
 //!
 //! Nothing here reads a clock, takes a lock, starts a thread or knows how a segment is encoded. A
 //! segment is committed only when the way down took it. Whatever a peer can make grow has a bound.

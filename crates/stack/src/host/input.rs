@@ -607,8 +607,8 @@ impl Host {
         self.send_orphan(visit, tuple, IpOptions::default(), answer);
     }
 
-    /// Sends a segment that no connection sends: SYN-ACK, reset, or what is left of one sends. A FIN
-    /// among them is one that is sent again.
+    /// Sends a segment that no connection sends: SYN-ACK, reset, or what the remains of one send. A
+    /// FIN among them is one that is sent again.
     pub(crate) fn send_orphan(
         &self,
         visit: Visit,

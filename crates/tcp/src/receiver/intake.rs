@@ -320,9 +320,9 @@ impl Receiver {
         reassembly.is_worth(bytes)
     }
 
-    /// Makes sure that memory is within the buffer, and that the host grants more of it, before data
-    /// at `at` is taken. Slices are copied together and out-of-order data behind `at` is given up
-    /// if need be (`tcp_prune_queue`). Whether it is so then.
+    /// Makes sure that memory is within the buffer, and that the host grants more of it, before
+    /// data at `at` is taken. Slices are copied together and out-of-order data behind `at` is given
+    /// up if need be (`tcp_prune_queue`). Whether it is so then.
     fn make_room(&mut self, now: Instant, at: u64) -> bool {
         let memory = self.rmem_alloc();
         let is_full = !self.window.fits(memory);
