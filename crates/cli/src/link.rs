@@ -228,7 +228,7 @@ fn run(args: &Args) -> Result<bool, Failure> {
     eprintln!("neap link: {} and {} are joined", names[0], names[1]);
     let until = args.seconds.map(|seconds| start + Nanos::from(seconds));
     let ended = driver.run(until, &interrupt);
-    let report = Report::new(&driver, names, seed, pace);
+    let report = Report::new(&mut driver, names, seed, pace);
     let mut out = io::stdout().lock();
     let printed = if args.json { report.write_json(&mut out) } else { report.write_text(&mut out) };
     // Nobody to tell if the output is gone.

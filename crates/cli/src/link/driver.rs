@@ -5,7 +5,7 @@
 //! is due, or it spins. Packets that are due within a short time after the last release wait for
 //! the end of that time, so that they leave as one super-frame.
 
-use super::ends::End;
+use super::ends::{End, EndSpec};
 use super::lateness::Lateness;
 use crate::perf::interrupt::Interrupt;
 use neap::device::{Completion, Frame, LinkMonitor, LinkState, RxQueue, TxQueue};
@@ -49,7 +49,7 @@ pub(super) fn now() -> Instant {
 
 /// The device of an end.
 struct Port {
-    name: String,
+    spec: EndSpec,
     tx: Box<dyn TxQueue>,
     rx: Box<dyn RxQueue>,
     descriptor: Arc<OwnedFd>,
@@ -65,8 +65,7 @@ struct Port {
 
 impl Port {
     fn new(end: End, late: Nanos) -> io::Result<Self> {
-        let name = end.to_string();
-        let missing = || io::Error::other(format!("{name}: the device has no descriptor"));
+        let missing = || io::Error::other("the device has no descriptor");
         let mut device = end.device;
         let queue = device.queues.pop().ok_or_else(missing)?;
         Ok(Self {
@@ -78,8 +77,18 @@ impl Port {
             refused: None,
             unflushed: Vec::new(),
             lateness: Lateness::new(late),
-            name,
+            spec: end.spec,
         })
+    }
+
+    /// Packets that were lost before the link could read them.
+    fn drops(&mut self) -> u64 {
+        let before = self.monitor.as_mut().map(|monitor| {
+            // The kernel's counter is asked for in the namespace of the interface, which may be
+            // gone.
+            self.spec.inside(|| monitor.lost_before_queues()).unwrap_or(0)
+        });
+        self.rx.drops() + before.unwrap_or(0)
     }
 
     fn flush(&mut self) {
@@ -167,10 +176,10 @@ impl Driver {
     }
 
     /// Counters of the packets that came in at an end.
-    pub(super) fn stats(&self, end: usize) -> DirectionStats {
+    pub(super) fn stats(&mut self, end: usize) -> DirectionStats {
         DirectionStats {
             relay: self.relay.stats(end, now()),
-            rx_dropped: self.ports[end].rx.drops(),
+            rx_dropped: self.ports[end].drops(),
             tx_errors: self.ports[1 - end].tx.errors(),
             lateness: self.ports[1 - end].lateness.clone(),
         }
@@ -248,7 +257,7 @@ impl Driver {
         for (port, _) in self.ports.iter_mut().zip(failed).filter(|(_, failed)| *failed) {
             let state = port.monitor.as_mut().map(|monitor| monitor.look().state);
             if state == Some(LinkState::Gone) {
-                return Err(io::Error::other(format!("{} has gone away", port.name)));
+                return Err(io::Error::other(format!("{} has gone away", port.spec)));
             }
         }
         Ok(())

@@ -73,7 +73,7 @@ pub(super) struct Settings {
 
 /// An end that is open.
 pub(super) struct End {
-    spec: EndSpec,
+    pub(super) spec: EndSpec,
     pub(super) device: Device,
 }
 
@@ -90,31 +90,37 @@ impl End {
 }
 
 impl EndSpec {
-    /// Opens the end, by a thread of its own if it is in another network namespace.
+    /// Opens the end.
     ///
     /// # Errors
     /// The namespace or the interface cannot be opened; the text says what to do.
     pub(super) fn open(&self, settings: &Settings) -> Result<End, Failure> {
+        let device = self.inside(|| self.open_here(settings))??;
+        Ok(End { spec: self.clone(), device })
+    }
+
+    /// Does something in the network namespace of the end, by a thread of its own if that is not
+    /// the one of this thread.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub(super) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+        let Some(path) = self.namespace_path() else { return Ok(what()) };
         let said = |what: String| Failure::System(format!("{self}: {what}"));
-        let device = match self.namespace_path() {
-            None => self.open_here(settings),
-            Some(path) => thread::scope(|scope| {
-                let opening = scope.spawn(|| {
-                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                    let entered = rustix::fs::open(&path, flags, Mode::empty()).and_then(|file| {
-                        let kind = Some(LinkNameSpaceType::Network);
-                        move_into_link_name_space(file.as_fd(), kind)
-                    });
-                    entered.map_err(|error| {
-                        let path = path.display();
-                        said(format!("cannot enter the network namespace {path}: {error}"))
-                    })?;
-                    self.open_here(settings)
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                let entered = rustix::fs::open(&path, flags, Mode::empty()).and_then(|file| {
+                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 });
-                opening.join().map_err(|_| said("the thread that opens it failed".to_owned()))?
-            }),
-        };
-        Ok(End { spec: self.clone(), device: device? })
+                entered.map_err(|error| {
+                    let path = path.display();
+                    said(format!("cannot enter the network namespace {path}: {error}"))
+                })?;
+                Ok(what())
+            });
+            inside.join().map_err(|_| said("a thread in its namespace failed".to_owned()))?
+        })
     }
 
     fn namespace_path(&self) -> Option<PathBuf> {

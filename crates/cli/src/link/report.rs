@@ -125,7 +125,7 @@ type Figure = (&'static str, fn(&Direction) -> f64);
 const ALWAYS: usize = 7;
 
 impl Report {
-    pub(super) fn new(driver: &Driver, names: [String; 2], seed: u64, pace: Pace) -> Self {
+    pub(super) fn new(driver: &mut Driver, names: [String; 2], seed: u64, pace: Pace) -> Self {
         let [a, b] = names;
         let ways = [[a.clone(), b.clone()], [b, a]];
         let mut stats = [0, 1].map(|end| driver.stats(end)).into_iter();
@@ -159,10 +159,12 @@ impl Report {
         let [there, back] = &self.directions;
         writeln!(out, "{:.3} s, seed {}", self.seconds, self.seed)?;
         let way = |one: &Direction| format!("{} to {}", one.from, one.to);
-        writeln!(out, "{:<24}{:>24}{:>24}", "", way(there), way(back))?;
+        let (there_way, back_way) = (way(there), way(back));
+        let wide = there_way.len().max(22) + 2;
+        writeln!(out, "{:<24}{there_way:>wide$}{back_way:>wide$}", "")?;
         for (index, (there, back)) in there.rows().into_iter().zip(back.rows()).enumerate() {
             if index < ALWAYS || there.1 + back.1 > 0 {
-                writeln!(out, "{:<24}{:>24}{:>24}", there.0, there.1, back.1)?;
+                writeln!(out, "{:<24}{:>wide$}{:>wide$}", there.0, there.1, back.1)?;
             }
         }
         let figures: [Figure; 6] = [
@@ -175,14 +177,16 @@ impl Report {
         ];
         for (index, (name, of)) in figures.into_iter().enumerate() {
             let scale = if index == 0 { 8e-6 / self.seconds.max(1e-9) } else { 1.0 };
-            writeln!(out, "{name:<24}{:>24.1}{:>24.1}", of(there) * scale, of(back) * scale)?;
+            let (there, back) = (of(there) * scale, of(back) * scale);
+            writeln!(out, "{name:<24}{there:>wide$.1}{back:>wide$.1}")?;
         }
         let late = format!("later than {} us", self.late_bound_us);
-        writeln!(out, "{late:<24}{:>24}{:>24}", there.lateness.late, back.lateness.late)?;
+        let (of_there, of_back) = (there.lateness.late, back.lateness.late);
+        writeln!(out, "{late:<24}{of_there:>wide$}{of_back:>wide$}")?;
         let classes = there.lateness.histogram.iter().zip(&back.lateness.histogram);
         for ((end, there), (_, back)) in classes.filter(|(a, b)| a.1 + b.1 > 0) {
             let class = end.map_or("late beyond".to_owned(), |end| format!("late up to {end} us"));
-            writeln!(out, "{class:<24}{there:>24}{back:>24}")?;
+            writeln!(out, "{class:<24}{there:>wide$}{back:>wide$}")?;
         }
         Ok(())
     }

@@ -165,6 +165,10 @@ impl Link {
         Self(Some(child), Some(stderr))
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().expect("not ended yet").id()
+    }
+
     /// Waits until it ends by itself; returns its status and what it said.
     pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let child = self.0.take().expect("not ended yet");
@@ -225,7 +229,7 @@ impl Counts {
                 "in_flight",
             ]);
             assert_eq!(come, gone, "{}", self.0);
-            assert_eq!(sum(&["unreadable", "rx_dropped"]), 0, "{}", self.0);
+            assert_eq!(self.of(end, "unreadable"), 0, "{}", self.0);
             let late = &self.0["directions"][end]["lateness"];
             assert!(late["packets"].as_u64() <= Some(self.of(end, "packets_out")), "{}", self.0);
         }
@@ -298,7 +302,11 @@ impl Network {
 
     /// Ends the link; returns what it counted.
     pub(crate) fn end(&mut self) -> Counts {
-        self.link.take().expect("not ended yet").end()
+        let counts = self.link.take().expect("not ended yet").end();
+        for end in [0, 1] {
+            assert_eq!(counts.of(end, "rx_dropped"), 0, "{counts:?}");
+        }
+        counts
     }
 }
 

@@ -292,6 +292,41 @@ fn a_rate_is_kept_and_a_queue_drops_what_exceeds_its_room() {
     });
 }
 
+/// A counter of an interface in the namespace of this thread, by its place in `/proc/net/dev`.
+fn counter(interface: &str, place: usize) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").expect("counters");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(interface));
+    let word = line.and_then(|line| line[1..].split_whitespace().nth(place)).expect("a counter");
+    word.parse().expect("a number")
+}
+
+/// Places of packets that were received, and of packets that were dropped on their way out.
+const RX_PACKETS: usize = 1;
+const TX_DROPPED: usize = 11;
+
+#[test]
+fn packets_that_the_link_had_no_time_to_read_are_counted() {
+    const COUNT: u64 = 6000;
+    in_namespace(|| {
+        let mut network = Network::quiet_tuns("");
+        let link = network.link.take().expect("a link");
+        let from = network.a.inside(|| UdpSocket::bind((A[0], 0)).expect("bind"));
+        run(&format!("kill -STOP {}", link.pid()));
+        for _ in 0..COUNT {
+            from.send_to(&[1; 10], (B[0], 9)).expect("sent");
+        }
+        run(&format!("kill -CONT {}", link.pid()));
+        let dropped = eventually(|| {
+            let dropped = network.a.inside(|| counter("tun0", TX_DROPPED));
+            let come = network.b.inside(|| counter("tun0", RX_PACKETS));
+            (come + dropped == COUNT).then_some(dropped)
+        });
+        let counts = link.end();
+        assert!(dropped > 0, "the queue of a TUN holds no {COUNT} packets");
+        assert_eq!(counts.of(0, "rx_dropped"), dropped, "{counts:?}");
+    });
+}
+
 #[test]
 fn packets_that_are_too_big_are_answered() {
     in_namespace(|| {
