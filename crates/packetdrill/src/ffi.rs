@@ -593,7 +593,7 @@ pub(crate) extern "C" fn preloaded_sendfile(
 }
 
 /// Sends the front of a file of the system's, as much as one call moves.
-fn sendfile(
+pub(crate) fn sendfile(
     user: *mut c_void,
     output: c_int,
     input: c_int,

@@ -1,6 +1,6 @@
 //! The table of functions as packetdrill uses it, and two threads in virtual time.
 
-use crate::ffi::{Interface, OwnNamespace, packetdrill_interface_init};
+use crate::ffi::{Interface, OwnNamespace, packetdrill_interface_init, sendfile};
 use crate::flags::{Flags, LOCAL_V4};
 use crate::host::{Host, HostError};
 use crate::namespace::{Namespace, parse_qdisc};
@@ -12,6 +12,7 @@ use neap_posix::{Errno, PollFd, sockaddr};
 use neap_stack::qdisc::config::QdiscConfig;
 use neap_stack::wire::checksum;
 use neap_tcp::time::Nanos;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::mpsc;
 use std::{fs, thread};
@@ -329,6 +330,31 @@ fn lengths_and_pointers_of_nonsense_are_refused() {
     let mut list = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     failed((table.poll)(user, list.as_mut_ptr(), u64::MAX, 0) as isize, Errno::EINVAL);
     failed((table.poll)(user, ptr::null_mut(), 1, 0) as isize, Errno::EFAULT);
+    (table.free)(user);
+}
+
+#[test]
+fn a_file_is_sent_from_its_offset_or_its_position() {
+    let table = interface();
+    let user = table.userdata;
+    let mut ends = [0; 2];
+    assert_eq!((table.pipe)(user, ends.as_mut_ptr()), 0);
+    let file = fs::File::open("Cargo.toml").expect("the manifest of this crate");
+    let text = fs::read("Cargo.toml").expect("the same");
+    let fd = file.as_raw_fd();
+    let mut at = 1;
+    assert_eq!(sendfile(user, ends[1], fd, &mut at, 4), 4);
+    assert_eq!(at, 5);
+    assert_eq!(sendfile(user, ends[1], fd, ptr::null_mut(), 3), 3);
+    assert_eq!(sendfile(user, ends[1], fd, ptr::null_mut(), 3), 3);
+    let mut out = [0u8; 20];
+    assert_eq!((table.read)(user, ends[0], out.as_mut_ptr().cast(), 20), 10);
+    assert_eq!(out[..10], [&text[1..5], &text[..6]].concat());
+    at = -1;
+    assert_eq!((sendfile(user, ends[1], fd, &mut at, 4), errno()), (-1, Errno::EINVAL));
+    for fd in ends {
+        assert_eq!((table.close)(user, fd), 0);
+    }
     (table.free)(user);
 }
 
