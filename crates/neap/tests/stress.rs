@@ -359,6 +359,27 @@ fn connections_come_and_go_on_many_threads() {
     expect_nothing_left(&stack, 1);
 }
 
+/// Connects and ends in one of four ways: a close, resets, or no patience for the handshake.
+fn come_and_go(stack: &Stack, to: SocketAddr, thread: u32, round: u32) {
+    let what = (thread + round) % 4;
+    if what == 3 {
+        let limit = Duration::from_micros(u64::from(thread * round % 300 + 1));
+        let _ = TcpStream::connect_timeout(stack, to, limit);
+        return;
+    }
+    let mut stream = match TcpStream::connect(stack, to) {
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => return,
+        connected => connected.expect("connect"),
+    };
+    stream.write_all(&[7; 500]).expect("written");
+    if what > 0 {
+        stream.set_linger(Some(Duration::ZERO)).expect("an option");
+    }
+    if what < 2 {
+        stream.read_exact(&mut [0; 500]).expect("an echo");
+    }
+}
+
 /// Ports are few, so most connections have the ports of others that have just ended.
 #[test]
 fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
@@ -390,24 +411,7 @@ fn connects_aborts_and_closes_of_64_threads_leave_nothing() {
                 let stack = &stack;
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
-                        let what = (thread + round) % 4;
-                        if what == 3 {
-                            // It is given up at any time of its handshake.
-                            let limit = Duration::from_micros(u64::from(thread * round % 300 + 1));
-                            let _ = TcpStream::connect_timeout(stack, any, limit);
-                            continue;
-                        }
-                        let mut stream = match TcpStream::connect(stack, any) {
-                            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => continue,
-                            connected => connected.expect("connect"),
-                        };
-                        stream.write_all(&[7; 500]).expect("written");
-                        if what > 0 {
-                            stream.set_linger(Some(Duration::ZERO)).expect("an option");
-                        }
-                        if what < 2 {
-                            stream.read_exact(&mut [0; 500]).expect("an echo");
-                        }
+                        come_and_go(stack, any, thread, round);
                     }
                 })
             })

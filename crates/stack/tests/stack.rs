@@ -755,30 +755,6 @@ fn packets_that_nobody_may_believe_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
-    let mut world = World::new(&WireConfig::default());
-    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
-    let to = listener.local_addr();
-    let options =
-        || ConnectOptions { local: Some(address("10.0.0.1:5000")), ..ConnectOptions::default() };
-    for round in 0..3u64 {
-        let client = world.a.connect(world.now, to, options()).unwrap();
-        let again = world.a.connect(world.now, to, options());
-        assert_eq!(again.unwrap_err(), SocketError::AddressInUse);
-        world.run(SECOND);
-        let (server, _) = listener.accept().unwrap();
-        transfer(&mut world, &client, &server, &pattern(10_000));
-        server.close(world.now);
-        world.run(SECOND);
-        client.close(world.now);
-        world.run(SECOND);
-        assert_eq!(world.b.usage().tcp.time_wait, 1);
-        assert_eq!(world.a.usage().tcp.connections, 0);
-        assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
-    }
-}
-
-#[test]
 fn time_wait_answers_with_the_priority_of_its_socket() {
     let mut world = World::new(&WireConfig { checksum: false, ..WireConfig::default() });
     let (client, server) = connect(&mut world, "10.0.0.2:80");

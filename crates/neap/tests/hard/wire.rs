@@ -117,7 +117,7 @@ impl Wire {
     }
 }
 
-/// A host that knows no connection, as one does after it was started anew: it resets whatever comes.
+/// A host that knows no connection, as one that was started anew: it resets whatever comes.
 pub(crate) struct Reborn;
 
 impl Actor for Reborn {

@@ -7,7 +7,7 @@ use neap_tcp::counters::Counter;
 use neap_tcp::time::Nanos;
 
 use crate::common::{WireConfig, World};
-use crate::{SECOND, address};
+use crate::{SECOND, address, pattern, transfer};
 
 #[test]
 fn a_reset_and_a_new_syn_may_come_in_one_batch() {
@@ -65,4 +65,28 @@ fn half_open_connections_of_the_host_itself_end_with_their_clients() {
     world.run(Nanos::from_millis(100));
     let usage = world.a.usage().tcp;
     assert_eq!((usage.connections, usage.requests, usage.waiting), (0, 0, 0));
+}
+
+#[test]
+fn a_port_in_time_wait_is_opened_again_by_a_new_syn() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = world.b.listen(address("10.0.0.2:80"), ListenOptions::default()).unwrap();
+    let to = listener.local_addr();
+    let options =
+        || ConnectOptions { local: Some(address("10.0.0.1:5000")), ..ConnectOptions::default() };
+    for round in 0..3u64 {
+        let client = world.a.connect(world.now, to, options()).unwrap();
+        let again = world.a.connect(world.now, to, options());
+        assert_eq!(again.unwrap_err(), SocketError::AddressInUse);
+        world.run(SECOND);
+        let (server, _) = listener.accept().unwrap();
+        transfer(&mut world, &client, &server, &pattern(10_000));
+        server.close(world.now);
+        world.run(SECOND);
+        client.close(world.now);
+        world.run(SECOND);
+        assert_eq!(world.b.usage().tcp.time_wait, 1);
+        assert_eq!(world.a.usage().tcp.connections, 0);
+        assert_eq!(world.b.tcp_counter(Counter::PassiveOpens), round + 1);
+    }
 }
