@@ -33,9 +33,13 @@ fn fixed() -> Terms {
 
 impl Host {
     fn with(setup: &Terms) -> Self {
+        Self::of(Config::default(), setup)
+    }
+
+    fn of(config: Config, setup: &Terms) -> Self {
         let counters = Arc::new(Counters::default());
         let now = Instant::from_nanos(1 << 40);
-        let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
+        let rx = Receiver::new(now, Arc::new(config), counters.clone(), setup);
         let estimates = Estimates {
             srtt: Nanos::from_millis(20),
             rto: Nanos::from_millis(220),
@@ -458,7 +462,9 @@ fn ece_is_repeated_until_cwr() {
 
 #[test]
 fn the_buffer_follows_the_reader_up_to_the_maximum() {
-    let mut host = Host::new();
+    let max = 6 << 20;
+    let tcp_rmem = BufferSizes { max, ..Config::default().tcp_rmem };
+    let mut host = Host::of(Config { tcp_rmem, ..Config::default() }, &setup());
     let mut offset = 0_u32;
     for _ in 0..60 {
         let sent = host.rx.adv().bytes_since(host.rx.nxt()) / MSS;
@@ -470,7 +476,6 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
         }
         host.now += Nanos::from_millis(10);
     }
-    let max = Config::default().tcp_rmem.max;
     assert_eq!(host.rx.rcvbuf(), max);
     assert!(host.rx.wnd() > max / 2, "{}", host.rx.wnd());
     assert!(host.rx.rcv_rtt() <= Nanos::from_millis(20), "{:?}", host.rx.rcv_rtt());
