@@ -269,7 +269,7 @@ fn one_byte_segments_out_of_order_are_bounded_in_memory() {
             assert!(acks.len() <= 110, "an ACK for each segment at the most");
         }
     }
-    assert!(peer.info().rcvbuf <= limit.max(32 << 20));
+    assert!(peer.info().rcvbuf <= limit.max(6 << 20));
     assert!(peer.count(Counter::OFODrop) + peer.count(Counter::OfoPruned) > 0);
     // The stream is still taken.
     let all = peer.data_at(0, window as usize / 2);
