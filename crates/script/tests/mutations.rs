@@ -118,9 +118,9 @@ const MUTATIONS: &[Mutation] = &[
     mutation(
         "no frame goes beyond the end of a record",
         OUTPUT,
-        "let record = self.sender.first_record();\n        let first",
+        "let record = self.sender.first_record();\n        if window",
         "let record = match $on { true => Record { len: unsent, is_ended: false }, false => \
-         self.sender.first_record() };\n        let first",
+         self.sender.first_record() };\n        if window",
     ),
     mutation(
         "few frames are below a socket",

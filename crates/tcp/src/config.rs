@@ -215,6 +215,8 @@ pub struct Config {
     /// `net.core.rmem_max`: largest value that `SO_RCVBUF` takes, in bytes.
     pub rmem_max: u32,
     /// `net.ipv4.tcp_congestion_control`: name of the congestion controller of new connections.
+    ///
+    /// Above 2 % of random loss the rate of `bbr3` collapses, as its draft wants; `bbr` keeps it.
     pub tcp_congestion_control: String,
     /// `net.ipv4.tcp_abort_on_overflow`: a connection is reset if the accept queue is full;
     /// otherwise its last ACK is ignored.
@@ -310,7 +312,7 @@ impl Default for Config {
             tcp_tso_win_divisor: 3,
             tcp_autocorking: true,
             tcp_wmem: BufferSizes { min: 4096, default: 16384, max: 4 << 20 },
-            tcp_rmem: BufferSizes { min: 4096, default: 131_072, max: 6 << 20 },
+            tcp_rmem: BufferSizes { min: 4096, default: 131_072, max: 32 << 20 },
             tcp_moderate_rcvbuf: true,
             tcp_window_scaling: true,
             tcp_timestamps: true,

@@ -190,6 +190,8 @@ pub enum SocketOption {
     /// `TCP_NEAP_NOTSENT_LOWAT_US`: the low-water mark as microseconds of the pacing rate.
     NotSentLowatMicros(u32),
     /// `TCP_CONGESTION`: name of the congestion controller.
+    ///
+    /// Above 2 % of random loss the rate of `bbr3` collapses, as its draft wants; `bbr` keeps it.
     Congestion(String),
     /// `SO_PRIORITY`, 0 to 15: the band in `pfifo_fast` and `fq`.
     Priority(u8),

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// The server sends
     #[arg(short = 'R', long, conflicts_with = "server")]
     reverse: bool,
-    /// Congestion control, by name
+    /// Congestion control, by name: reno, cubic, bbr or bbr3 (which collapses above 2 % of loss)
     #[arg(short = 'C', long = "congestion", value_name = "ALGO", conflicts_with = "server")]
     congestion: Option<String>,
     /// Maximum segment size, bytes

@@ -610,8 +610,8 @@ impl Connection {
         }
     }
 
-    /// Tail loss probe (`tcp_send_loss_probe`): new data or a FIN if one waits and the peer's window
-    /// has room, else the last segment.
+    /// Tail loss probe (`tcp_send_loss_probe`): new data or a FIN if one waits and the peer's
+    /// window has room, else the last segment.
     fn send_loss_probe(&mut self, pass: &mut Pass<'_>) {
         self.owed.remove(Owed::LOSS_PROBE);
         if !self.sender.has_unacked() || self.sender.recovery().probe_is_out() {

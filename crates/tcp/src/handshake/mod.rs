@@ -468,6 +468,7 @@ mod tests {
             Offer::new(&config, 20, 1460, 65536, clamp).rcv_wscale
         };
         assert_eq!(scale(6 << 20, u32::MAX), 7);
+        assert_eq!(scale(Config::default().tcp_rmem.max, u32::MAX), 10);
         assert_eq!(scale(65535, u32::MAX), 1);
         assert_eq!(scale(u32::MAX, u32::MAX), 14);
         assert_eq!(scale(6 << 20, 65535), 0);
@@ -482,8 +483,8 @@ mod tests {
             agreed,
             Negotiated {
                 mss: 1400,
-                snd_wscale: Some(7),
-                rcv_wscale: 7,
+                snd_wscale: Some(10),
+                rcv_wscale: 10,
                 sack: true,
                 ts_recent: Some(1000),
                 ecn: true,
@@ -535,7 +536,7 @@ mod tests {
             synack.options,
             Options {
                 mss: Some(1460),
-                window_scale: Some(7),
+                window_scale: Some(10),
                 sack_permitted: true,
                 timestamps: Some(Timestamps { value: 7, echo: 1000 }),
                 ..Options::default()
@@ -548,7 +549,7 @@ mod tests {
         let verdict = request().on_segment(at(30), &ack(), &Config::default());
         let RequestVerdict::Accepted(accepted) = verdict else { panic!("{verdict:?}") };
         assert_eq!((accepted.iss, accepted.irs), (ISS, IRS));
-        assert_eq!((accepted.snd_wnd, accepted.rcv_wnd), (1280, 64240));
+        assert_eq!((accepted.snd_wnd, accepted.rcv_wnd), (10_240, 64240));
         assert_eq!(accepted.synack_rtt, Some(Nanos::from_millis(30)));
     }
 
@@ -647,7 +648,7 @@ mod tests {
             let mut request = request();
             let verdict = request.on_segment(at(1), &bad, &Config::default());
             let RequestVerdict::Challenge(ack) = verdict else { panic!("{verdict:?} for {bad:?}") };
-            assert_eq!((ack.seq, ack.ack, ack.window), (ISS + 1, IRS + 1, 501));
+            assert_eq!((ack.seq, ack.ack, ack.window), (ISS + 1, IRS + 1, 62));
             assert!(matches!(
                 request.on_segment(at(2), &bad, &Config::default()),
                 RequestVerdict::Drop

@@ -34,12 +34,12 @@ fn fixed() -> Terms {
 
 impl Host {
     fn with(setup: &Terms) -> Self {
-        Self::of(setup, Arc::new(Counters::default()))
+        Self::of(Config::default(), setup, Arc::default())
     }
 
-    fn of(setup: &Terms, counters: Arc<Counters>) -> Self {
+    fn of(config: Config, setup: &Terms, counters: Arc<Counters>) -> Self {
         let now = Instant::from_nanos(1 << 40);
-        let rx = Receiver::new(now, Arc::new(Config::default()), counters.clone(), setup);
+        let rx = Receiver::new(now, Arc::new(config), counters.clone(), setup);
         let estimates = Estimates {
             srtt: Nanos::from_millis(20),
             rto: Nanos::from_millis(220),
@@ -462,7 +462,9 @@ fn ece_is_repeated_until_cwr() {
 
 #[test]
 fn the_buffer_follows_the_reader_up_to_the_maximum() {
-    let mut host = Host::new();
+    let max = 6 << 20;
+    let tcp_rmem = BufferSizes { max, ..Config::default().tcp_rmem };
+    let mut host = Host::of(Config { tcp_rmem, ..Config::default() }, &setup(), Arc::default());
     let mut offset = 0_u32;
     for _ in 0..60 {
         let sent = host.rx.adv().bytes_since(host.rx.nxt()) / MSS;
@@ -474,7 +476,6 @@ fn the_buffer_follows_the_reader_up_to_the_maximum() {
         }
         host.now += Nanos::from_millis(10);
     }
-    let max = Config::default().tcp_rmem.max;
     assert_eq!(host.rx.rcvbuf(), max);
     assert!(host.rx.wnd() > max / 2, "{}", host.rx.wnd());
     assert!(host.rx.rcv_rtt() <= Nanos::from_millis(20), "{:?}", host.rx.rcv_rtt());
@@ -603,9 +604,9 @@ fn small_memory() -> Arc<Counters> {
 fn without_memory_of_the_host_nothing_out_of_order_is_kept_and_one_segment_in_order() {
     let counters = small_memory();
     counters.memory.add_connection();
-    let mut host = Host::of(&setup(), counters.clone());
+    let mut host = Host::of(Config::default(), &setup(), counters.clone());
     let wide = Terms { wnd: 400_000, ..setup() };
-    let mut others = [(); 2].map(|()| (Host::of(&wide, counters.clone()), 0));
+    let mut others = [(); 2].map(|()| (Host::of(Config::default(), &wide, counters.clone()), 0));
     for turn in (0..2).cycle() {
         let (other, offset) = &mut others[turn];
         assert_eq!(other.data(*offset, MSS), Disposition::InOrder, "{offset}");
@@ -638,7 +639,8 @@ fn without_memory_of_the_host_nothing_out_of_order_is_kept_and_one_segment_in_or
 #[test]
 fn under_pressure_what_is_out_of_order_gives_way_and_buffers_do_not_grow() {
     let counters = small_memory();
-    let mut host = Host::of(&Terms { wnd: 400_000, ..setup() }, counters.clone());
+    let mut host =
+        Host::of(Config::default(), &Terms { wnd: 400_000, ..setup() }, counters.clone());
     let mut kept = 0;
     while !counters.memory.host().is_under_pressure() {
         kept += 1;

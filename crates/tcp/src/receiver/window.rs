@@ -6,6 +6,9 @@ use crate::config::Config;
 use crate::seq::SeqNumber;
 use crate::time::{Instant, Nanos};
 
+/// Most to which memory that runs over lets a buffer grow, bytes. A peer makes it run over by tiny
+/// segments, without anybody having read.
+const MOST_BY_OVERRUN: u32 = 6 << 20;
 /// `TCP_RMEM_TO_WIN_SCALE`: the scaling ratio counts in 256ths.
 const RATIO_SHIFT: u32 = 8;
 /// Window per buffer before a segment was seen: one half.
@@ -261,8 +264,9 @@ impl ReceiveWindow {
     /// Memory ran over the buffer: lets the buffer grow to what is held, or stops offering more
     /// (`tcp_clamp_window`). `may_grow` says whether the host has memory for that.
     pub(super) fn on_overrun(&mut self, config: &Config, memory: u32, may_grow: bool) {
-        if self.rcvbuf < config.tcp_rmem.max && !self.locked && may_grow {
-            self.rcvbuf = self.rcvbuf.max(memory.min(config.tcp_rmem.max));
+        let most = config.tcp_rmem.max.min(MOST_BY_OVERRUN);
+        if self.rcvbuf < most && !self.locked && may_grow {
+            self.rcvbuf = self.rcvbuf.max(memory.min(most));
         }
         if memory > self.rcvbuf {
             self.ssthresh = self.clamp.min(2 * self.advmss);

@@ -876,9 +876,9 @@ impl Sender {
 
     /// Prepares a flow that has nothing in flight for its next frame, before that is sized.
     ///
-    /// The controller hears that sending begins again, and its rate acts at once. The window shrinks
-    /// once per RTO of silence (`tcp_cwnd_restart`). The caller does this once, however often the
-    /// frame is refused.
+    /// The controller hears that sending begins again, and its rate acts at once. The window
+    /// shrinks once per RTO of silence (`tcp_cwnd_restart`). The caller does this once, however
+    /// often the frame is refused.
     pub fn start_after_idle(&mut self, now: Instant, config: &Config) {
         let last_sent = self.last_sent;
         if last_sent == Instant::ZERO || !self.board.is_empty() {

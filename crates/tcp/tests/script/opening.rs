@@ -132,7 +132,7 @@ fn simultaneous_open_by_two_synacks() {
     let synack = peer.one();
     assert_eq!(synack.segment.flags, Flags::SYN | Flags::ACK);
     assert_eq!((synack.seq(), synack.ack()), (-1, 0));
-    assert_eq!(synack.segment.options.window_scale, Some(7));
+    assert_eq!(synack.segment.options.window_scale, Some(10));
     assert!(synack.segment.options.timestamps.is_some_and(|ts| ts.echo != 0));
     // It was lost; it is repeated.
     peer.advance_ms(1000);
@@ -278,7 +278,7 @@ fn a_window_scale_above_14_counts_as_14() {
     for (wscale, want) in [(Some(15), 14), (Some(255), 14), (Some(14), 14), (None, 0)] {
         let mut peer = established(Hello { wscale, ..Hello::default() });
         assert_eq!(peer.info().snd_wscale, want);
-        assert_eq!(peer.info().rcv_wscale, if wscale.is_some() { 7 } else { 0 });
+        assert_eq!(peer.info().rcv_wscale, if wscale.is_some() { 10 } else { 0 });
         peer.window = u32::MAX;
         peer.ack(0);
         let _ = peer.data(1);
