@@ -352,8 +352,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 }
 
 /// Prints the counters of TCP and IP, dropped packets by reason, the lines of
-/// `/proc/net/sockstat`, lateness, and the figures of queues and qdiscs. Each counter is a line of a
-/// name and a number, in the format of `nstat`.
+/// `/proc/net/sockstat`, lateness, and the figures of queues and qdiscs. Each counter is a line of
+/// a name and a number, in the format of `nstat`.
 fn nstat(stack: &Stack) {
     let host = stack.host();
     let line = |name: &str, n: u64| {
