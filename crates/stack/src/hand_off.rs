@@ -11,8 +11,7 @@
 //! Cost: two uncontended mutexes for own and release, one more for each round of debt; no
 //! allocation after [`HandOff::new`].
 
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
-use std::sync::PoisonError;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 
 /// Rounds of debt that one release settles, so that an application is never captured by its own
 /// socket.
@@ -83,7 +82,7 @@ impl<T: Settle> HandOff<T> {
                 return self.owner(state);
             }
             gate.waiters += 1;
-            gate = self.vacated.wait(gate).unwrap_or_else(PoisonError::into_inner);
+            gate = wait(&self.vacated, &self.gate, gate);
             gate.waiters -= 1;
         }
     }

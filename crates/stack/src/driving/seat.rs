@@ -1,8 +1,8 @@
 //! A seat for the one thread that drives: a try-lock that tells its holder who came in vain.
 
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use crate::sync::{Mutex, MutexGuard};
-use std::sync::{PoisonError, TryLockError};
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::TryLockError;
 
 /// State that one thread at a time uses, and that others do not wait for.
 ///
@@ -34,8 +34,7 @@ impl<T> Seat<T> {
 
     /// Takes the seat, and waits for its holder to leave.
     pub fn take(&self) -> Taken<'_, T> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Taken { seat: self, state }
+        Taken { seat: self, state: lock(&self.state) }
     }
 
     fn try_lock(&self) -> Option<Taken<'_, T>> {
