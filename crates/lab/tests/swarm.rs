@@ -317,6 +317,35 @@ start = "440799861ns"
 to = "a"
 "#;
 
+/// A host has given up connections whose data waits in the band of their priority. Its resets for
+/// what still arrives pass them.
+const RESETS_THAT_PASS: &str = r#"
+duration = "60s"
+oracles = "survival"
+[app.app1]
+bytes = 5379
+count = 4
+from = "b"
+kind = "transfer"
+priority = 3
+to = "a"
+[host.a]
+[host.b.sysctl]
+"net.ipv4.tcp_limit_output_bytes" = 1
+"net.ipv4.tcp_retries2" = 3
+[link.l0]
+ends = ["a", "r0"]
+rate = "1250bps"
+[link.l1]
+ends = ["r0", "r1"]
+rate = "2595bps"
+[link.l2]
+ends = ["r1", "b"]
+rate = "1250bps"
+[router.r0]
+[router.r1]
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
     let worlds = [
@@ -329,6 +358,7 @@ fn worlds_that_were_broken_are_sound() {
         SLOW_QUEUE,
         TWO_ANSWERS,
         HELD_BY_AN_ATTACKER,
+        RESETS_THAT_PASS,
     ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");

@@ -175,8 +175,11 @@ impl Side {
     fn take(&mut self, peer: &Self, segment: &Segment, len: u32) {
         let flags = segment.flags;
         if flags.contains(Flags::RST) {
-            // In SYN-SENT a reset answers somebody else's segment.
-            self.has_reset = self.ack.is_some();
+            // In SYN-SENT a reset answers somebody else's segment. One without an acknowledgment is
+            // the host's answer for a connection that it has given up. It has no socket's priority,
+            // so it may pass what the connection left in a queue.
+            let is_of_connection = flags.contains(Flags::ACK);
+            self.has_reset |= is_of_connection && self.ack.is_some();
             return;
         }
         let syn = u32::from(flags.contains(Flags::SYN));
