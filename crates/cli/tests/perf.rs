@@ -442,7 +442,12 @@ fn the_report_for_people_has_a_line_per_stream_and_sums() {
         let output =
             world.client(&mut world.neap(&["-c", KERNEL, "-t", "1", "-P", "2", "--nstat"]));
         let counters = String::from_utf8(output.stderr).unwrap();
-        for line in counters.lines().take_while(|line| !line.starts_with("qdisc ")) {
+        let is_sockstat = |line: &&str| line.split_whitespace().next().unwrap().ends_with(':');
+        let (sockstat, lines): (Vec<_>, Vec<_>) =
+            counters.lines().take_while(|line| !line.starts_with("qdisc ")).partition(is_sockstat);
+        let names: Vec<_> = sockstat.iter().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!(names, ["sockets", "TCP", "UDP"], "as in /proc/net/sockstat");
+        for line in lines {
             let [_, number] = line.split_whitespace().collect::<Vec<_>>()[..] else {
                 panic!("{line}: a name and a number\n{counters}");
             };

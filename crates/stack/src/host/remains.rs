@@ -132,7 +132,8 @@ impl RemainsTable {
     }
 
     /// Lets `f` look at the entry in a place. With `(.., true)` the entry is removed, and `gone`
-    /// gets its flow, as those of entries that have to give way.
+    /// gets its flow, as those of entries that have to give way. That is the entry itself if it was
+    /// an orphan and nobody else can go.
     pub(crate) fn look<R>(
         &mut self,
         slot: u32,
@@ -155,7 +156,11 @@ impl RemainsTable {
         if before.is_orphan() != after.is_orphan() || before.is_time_wait() != after.is_time_wait()
         {
             self.file(slot);
-            self.make_room(0, gone);
+            if !self.make_room(0, gone) {
+                // All others are in FIN-WAIT-2, which nobody ends early.
+                self.remove(slot, gone);
+                return Looked { answer, priority, due: Instant::FAR_FUTURE, is_gone: true };
+            }
         }
         Looked { answer, priority, due: after.deadline(), is_gone }
     }
@@ -267,4 +272,66 @@ impl RemainsTable {
 
 fn timer_id(slot: u32, serial: u32) -> u64 {
     u64::from(serial) << 32 | u64::from(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_tcp::orphan::{FinTimer, Orphan};
+    use neap_tcp::seq::SeqNumber;
+    use neap_tcp::state::State;
+    use neap_tcp::time_wait::{Ends, TimeWait};
+
+    const NOW: Instant = Instant::ZERO;
+    const LATER: Instant = Instant::from_nanos(60_000_000_000);
+
+    fn ends() -> Ends {
+        Ends {
+            rcv_nxt: SeqNumber(1),
+            snd_nxt: SeqNumber(2),
+            rcv_wnd: 500,
+            rcv_wscale: 0,
+            ts_recent: None,
+            ts_offset: 0,
+            ratelimit_ms: 500,
+            quiet_until: NOW,
+        }
+    }
+
+    fn fin_wait_2() -> Remains {
+        Remains::TimeWait(TimeWait::fin_wait_2(NOW, LATER, ends()))
+    }
+
+    fn orphan() -> Remains {
+        let second = Nanos::from_secs(1);
+        let timer =
+            FinTimer { rto: second, rto_max: second, deadline: LATER, end: LATER, fin_timeout: 60 };
+        Remains::Orphan(Orphan::new(State::FinWait1, ends(), &timer))
+    }
+
+    fn flow(port: u16) -> FourTuple {
+        let address = core::net::Ipv4Addr::LOCALHOST.into();
+        FourTuple { local: address, local_port: 80, remote: address, remote_port: port }
+    }
+
+    #[test]
+    fn an_orphan_whose_fin_is_acknowledged_goes_where_nobody_else_can() {
+        let key = FlowKey::new(1, 2);
+        let mut table = RemainsTable::new(key, Arc::default());
+        table.set_most_waiting(1);
+        let mut gone = Vec::new();
+        let mut note = |tuple: &FourTuple| gone.push(tuple.remote_port);
+        assert!(table.insert(flow(1), fin_wait_2(), 0, &mut note));
+        assert!(table.insert(flow(2), orphan(), 0, &mut note));
+        assert_eq!((table.waiting(), table.orphans()), (1, 1));
+        let slot = table.find(key.hash(&flow(2)), &flow(2)).expect("it was added");
+        let acknowledged = |remains: &mut Remains| {
+            *remains = fin_wait_2();
+            ((), false)
+        };
+        assert!(table.look(slot, acknowledged, &mut note).is_gone);
+        assert_eq!((table.waiting(), table.orphans()), (1, 0));
+        assert_eq!(table.memory().orphans(), 0);
+        assert_eq!(gone, [2]);
+    }
 }
