@@ -8,7 +8,7 @@
 //! do not grow, and a connection that has more than its share takes nothing. Above the third bound
 //! nobody does.
 //!
-//! Cost: a queue that grows or shrinks by less than [`AHEAD`] costs a comparison, otherwise one
+//! Cost: a queue that changes within the pages that it has ahead costs a comparison, otherwise one
 //! relaxed atomic operation on a word of its shard. The question whether the host is under pressure
 //! is a load of a word that is written when the answer changes.
 
