@@ -45,7 +45,9 @@ fn endure(family: Family, attack: Attack, port: u16, count: u32, bytes: u32, eac
 }
 
 for_each_family! {
-    windows_of_zero, windows_that_shrink, storms_of_sack, reneging, a_tiny_mss, optimistic_acks, acks_in_many_parts, data_with_holes, segments_of_any_kind, data_that_overlaps, timestamps_of_the_future, orphans,
+    windows_of_zero, windows_that_shrink, storms_of_sack, reneging, a_tiny_mss, optimistic_acks,
+    acks_in_many_parts, data_with_holes, segments_of_any_kind, data_that_overlaps,
+    timestamps_of_the_future, orphans,
 }
 
 fn windows_of_zero(family: Family) {
