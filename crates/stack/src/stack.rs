@@ -25,10 +25,10 @@ use neap_tcp::time::Instant;
 use std::sync::Arc;
 use std::task::Waker;
 
-pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
 pub use crate::host::opening::{ConnectOptions, ListenOptions, UdpOptions};
 pub use crate::host::shard::Why;
+pub use crate::host::{StackConfig, secrets};
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

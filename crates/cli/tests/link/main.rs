@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -372,7 +373,8 @@ fn a_link_of_a_scenario_is_joined_and_changes_when_it_says() {
     });
 }
 
-/// A stream each way between neap on the first host and the kernel of the second.
+/// Streams of `len` bytes between neap on the first host and the kernel of the second: both ways
+/// and over both versions of IP at once.
 fn neap_and_kernel(network: &Network, controller: &str, len: u64) {
     let stack = network.a.inside(|| {
         let device = Packet::open(&PacketConfig::new("a0")).expect("an interface").into_device();
@@ -384,23 +386,27 @@ fn neap_and_kernel(network: &Network, controller: &str, len: u64) {
             .build()
             .expect("a stack")
     });
-    for to in B {
+    let pairs = B.map(|to| {
         let to: IpAddr = to.parse().expect("an address");
         let listener = network.b.inside(|| TcpListener::bind((to, 0)).expect("bind"));
         let address: SocketAddr = listener.local_addr().expect("an address");
         let ours = neap::TcpStream::connect(&stack, address).expect("connect");
-        let (theirs, _) = listener.accept().expect("accept");
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                assert_eq!(receive(&theirs), len);
-                send(&theirs, len);
+        (ours, listener.accept().expect("accept").0)
+    });
+    thread::scope(|scope| {
+        for (ours, theirs) in &pairs {
+            scope.spawn(move || {
+                send(ours, len);
+                ours.shutdown(Shutdown::Write).expect("shutdown");
+            });
+            scope.spawn(move || {
+                send(theirs, len);
                 theirs.shutdown(Shutdown::Write).expect("shutdown");
             });
-            send(&ours, len);
-            ours.shutdown(Shutdown::Write).expect("shutdown");
-            assert_eq!(receive(&ours), len, "{controller}");
-        });
-    }
+            scope.spawn(move || assert_eq!(receive(theirs), len, "{controller}"));
+            scope.spawn(move || assert_eq!(receive(ours), len, "{controller}"));
+        }
+    });
 }
 
 #[test]
@@ -415,4 +421,54 @@ fn neap_and_a_kernel_talk_through_a_link_with_each_controller() {
         let counts = network.end();
         assert!(counts.of(0, "lost") > 0 && counts.of(1, "lost") > 0, "{counts:?}");
     });
+}
+
+/// 100 MB each way over each version of IP. Round trips are short and losses rare enough for a
+/// rate that the processors bound.
+fn a_hundred_megabytes(controller: &str) {
+    const LEN: u64 = 100_000_000;
+    let words = "delay 200us loss 0.2% reorder 1% 300us duplicate 0.5% corrupt 0.1%";
+    let mut network = Network::veths(words, false);
+    neap_and_kernel(&network, controller, LEN);
+    // What the link has no time to read is lost like the rest.
+    let counts = network.link.take().expect("a link").end();
+    for end in [0, 1] {
+        for name in ["lost", "reordered", "duplicated", "corrupted"] {
+            assert!(counts.of(end, name) > 100, "{name}: {counts:?}");
+        }
+        assert!(counts.of(end, "bytes_in") > 2 * LEN, "{counts:?}");
+    }
+    let names = ["packets_in", "lost", "reordered", "duplicated", "corrupted", "rx_dropped"];
+    let [there, back] = [0, 1].map(|end| names.map(|name| counts.of(end, name)));
+    println!("{controller}: {:.1} s, {names:?} {there:?} {back:?}", counts.seconds());
+}
+
+/// Has one of the long transfers at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn a_hundred_megabytes_by_cubic() {
+    let _turn = turn();
+    in_namespace(|| a_hundred_megabytes("cubic"));
+}
+
+#[test]
+fn a_hundred_megabytes_by_reno() {
+    let _turn = turn();
+    in_namespace(|| a_hundred_megabytes("reno"));
+}
+
+#[test]
+fn a_hundred_megabytes_by_bbr() {
+    let _turn = turn();
+    in_namespace(|| a_hundred_megabytes("bbr"));
+}
+
+#[test]
+fn a_hundred_megabytes_by_bbr3() {
+    let _turn = turn();
+    in_namespace(|| a_hundred_megabytes("bbr3"));
 }

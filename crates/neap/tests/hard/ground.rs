@@ -61,10 +61,10 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    pub(crate) fn new() -> Self {
-        let victim = Victim::start(Family::V4, DESCRIPTORS);
-        let wire = Wire::open();
-        let flow = Flow::begin(Family::V4);
+    pub(crate) fn new(family: Family) -> Self {
+        let victim = Victim::start(family, DESCRIPTORS);
+        let wire = Wire::open(family);
+        let flow = Flow::begin(family);
         flow.wait_for(20);
         Self { victim, wire, flow }
     }
@@ -167,11 +167,33 @@ pub(crate) fn is_free(report: &std::collections::BTreeMap<String, u64>, connecti
 }
 
 /// A port of the victim.
-pub(crate) fn at(port: u16) -> SocketAddr {
-    SocketAddr::new(Family::V4.ours(), port)
+pub(crate) fn at(family: Family, port: u16) -> SocketAddr {
+    SocketAddr::new(family.ours(), port)
 }
 
 /// The attacker's own address.
-pub(crate) fn foe_address() -> IpAddr {
-    crate::wire::ADDRESS.into()
+pub(crate) fn foe_address(family: Family) -> IpAddr {
+    family.text("10.66.0.66", "fd00:66::66")
 }
+
+/// Makes a test over IPv4 and one over IPv6 of each function, which takes the [`Family`].
+macro_rules! for_each_family {
+    ($($name:ident),+ $(,)?) => {
+        mod v4 {
+            $crate::ground::for_each_family!(@ V4 $($name)+);
+        }
+        mod v6 {
+            $crate::ground::for_each_family!(@ V6 $($name)+);
+        }
+    };
+    (@ $family:ident $($name:ident)+) => {
+        $(
+            #[test]
+            fn $name() {
+                let _turn = $crate::ground::turn();
+                $crate::common::in_namespace(|| super::$name($crate::common::Family::$family));
+            }
+        )+
+    };
+}
+pub(crate) use for_each_family;

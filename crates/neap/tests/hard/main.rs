@@ -4,7 +4,10 @@
 //!
 //! The victim is a process of its own. Each attack prints what memory and time the victim took, and
 //! what an honest flow got meanwhile, and has bars for them (`ground.rs`). Attacks last
-//! `NEAP_HARD_SECONDS`, a second by default; `./hard` runs them for longer.
+//! `NEAP_HARD_SECONDS`, half a second by default; `./hard` runs them for longer.
+//!
+//! `rare.rs` has what peers may do and rarely do. A tap at the stack's TUN (`tap.rs`) brings it
+//! about, and proves that it happened.
 
 #[allow(dead_code, reason = "shared with the other tests against the kernel")]
 #[path = "../common/mod.rs"]
@@ -15,5 +18,7 @@ mod floods;
 mod flow;
 mod ground;
 mod peers;
+mod rare;
+mod tap;
 mod victim;
 mod wire;

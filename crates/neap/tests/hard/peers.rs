@@ -2,7 +2,7 @@
 //! and peers that leave orphans behind.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use neap_lab::hostile::{Attack, AttackPlan, Attacker, packet};
@@ -12,8 +12,8 @@ use neap_tcp::segment::{Flags, Options, Segment};
 use neap_tcp::seq::SeqNumber;
 use neap_tcp::time::{Instant, Nanos};
 
-use crate::common::in_namespace;
-use crate::ground::{Foe, Ground, at, foe_address, turn};
+use crate::common::Family;
+use crate::ground::{Foe, Ground, at, foe_address, for_each_family};
 use crate::victim::{DAYTIME, DISCARD, ECHO, SOURCE};
 
 /// Bytes of buffers and threads of the victim for each connection of a peer that lets it send:
@@ -25,13 +25,13 @@ const RECEIVER: u64 = 1 << 20;
 const BASE: u64 = 16 << 20;
 
 /// An attack by so many connections to `port`, each of which sends `bytes`.
-fn endure(attack: Attack, port: u16, count: u32, bytes: u32, each: u64) {
-    let ground = Ground::new();
+fn endure(family: Family, attack: Attack, port: u16, count: u32, bytes: u32, each: u64) {
+    let ground = Ground::new(family);
     let (mut foe, plan) = Attacker::new(Rng::new(2));
     *plan.borrow_mut() = Some(AttackPlan {
         attack,
-        own: foe_address(),
-        victim: at(port),
+        own: foe_address(family),
+        victim: at(family, port),
         start: Instant::ZERO,
         stop: Instant::FAR_FUTURE,
         interval: Nanos::from_millis(10),
@@ -44,70 +44,54 @@ fn endure(attack: Attack, port: u16, count: u32, bytes: u32, each: u64) {
     ground.endure(BASE + u64::from(count) * each, &mut foe);
 }
 
-#[test]
-fn windows_of_zero() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::NeverReads, SOURCE, 50, 0, SENDER));
+for_each_family! {
+    windows_of_zero, windows_that_shrink, storms_of_sack, reneging, a_tiny_mss, optimistic_acks,
+    acks_in_many_parts, data_with_holes, segments_of_any_kind, data_that_overlaps,
+    timestamps_of_the_future, orphans,
 }
 
-#[test]
-fn windows_that_shrink() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::WindowShrink, SOURCE, 4, 0, SENDER));
+fn windows_of_zero(family: Family) {
+    endure(family, Attack::NeverReads, SOURCE, 50, 0, SENDER);
 }
 
-#[test]
-fn storms_of_sack() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::SackLies, SOURCE, 4, 0, SENDER));
+fn windows_that_shrink(family: Family) {
+    endure(family, Attack::WindowShrink, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn reneging() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::Reneging, SOURCE, 4, 0, SENDER));
+fn storms_of_sack(family: Family) {
+    endure(family, Attack::SackLies, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn a_tiny_mss() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::TinyMss, SOURCE, 4, 0, SENDER));
+fn reneging(family: Family) {
+    endure(family, Attack::Reneging, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn optimistic_acks() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::OptimisticAck, SOURCE, 4, 0, SENDER));
+fn a_tiny_mss(family: Family) {
+    endure(family, Attack::TinyMss, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn acks_in_many_parts() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::AckDivision, SOURCE, 4, 0, SENDER));
+fn optimistic_acks(family: Family) {
+    endure(family, Attack::OptimisticAck, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn data_with_holes() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::TinySegments, DISCARD, 50, 200_000, RECEIVER));
+fn acks_in_many_parts(family: Family) {
+    endure(family, Attack::AckDivision, SOURCE, 4, 0, SENDER);
 }
 
-#[test]
-fn segments_of_any_kind() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::SegmentFlood, ECHO, 20, 200_000, SENDER));
+fn data_with_holes(family: Family) {
+    endure(family, Attack::TinySegments, DISCARD, 50, 200_000, RECEIVER);
 }
 
-#[test]
-fn data_that_overlaps() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::Overlap, DISCARD, 20, 200_000, RECEIVER));
+fn segments_of_any_kind(family: Family) {
+    endure(family, Attack::SegmentFlood, ECHO, 20, 200_000, SENDER);
 }
 
-#[test]
-fn timestamps_of_the_future() {
-    let _turn = turn();
-    in_namespace(|| endure(Attack::FutureTimestamps, DISCARD, 20, 200_000, RECEIVER));
+fn data_that_overlaps(family: Family) {
+    endure(family, Attack::Overlap, DISCARD, 20, 200_000, RECEIVER);
+}
+
+fn timestamps_of_the_future(family: Family) {
+    endure(family, Attack::FutureTimestamps, DISCARD, 20, 200_000, RECEIVER);
 }
 
 /// Connections per second of a peer that leaves orphans.
@@ -119,6 +103,8 @@ const ORPHAN: u64 = 8 << 10;
 struct Vanishing {
     rng: Rng,
     next: Instant,
+    own: IpAddr,
+    victim: SocketAddr,
     port: u16,
     /// Own numbers of the connections.
     numbers: BTreeMap<SocketAddr, SeqNumber>,
@@ -147,13 +133,13 @@ impl Actor for Vanishing {
     fn wake(&mut self, now: Instant, out: &mut Outbox) {
         self.next = (self.next + Nanos(1_000_000_000 / ORPHANS)).max(now);
         self.port = self.port.checked_add(1).unwrap_or(1024);
-        let own = SocketAddr::new(foe_address(), self.port);
+        let own = SocketAddr::new(self.own, self.port);
         let iss = SeqNumber(self.rng.next_u64() as u32);
         self.numbers.insert(own, iss);
         let options = Options { mss: Some(1460), ..Options::default() };
         let syn =
             Segment { seq: iss, flags: Flags::SYN, window: 1000, options, ..Segment::default() };
-        out.extend(packet::emit(own, at(DAYTIME), syn));
+        out.extend(packet::emit(own, self.victim, syn));
     }
 }
 
@@ -161,23 +147,21 @@ impl Foe for Vanishing {
     fn part(&mut self, _: Instant, out: &mut Outbox) {
         for (own, iss) in &self.numbers {
             let reset = Segment { seq: *iss + 1, flags: Flags::RST, ..Segment::default() };
-            out.extend(packet::emit(*own, at(DAYTIME), reset));
+            out.extend(packet::emit(*own, self.victim, reset));
         }
     }
 }
 
-#[test]
-fn orphans() {
-    let _turn = turn();
-    in_namespace(|| {
-        let ground = Ground::new();
-        let mut foe = Vanishing {
-            rng: Rng::new(3),
-            next: Instant::ZERO,
-            port: 1023,
-            numbers: BTreeMap::new(),
-        };
-        let most = (crate::ground::length().as_secs_f64() * ORPHANS as f64).min(64_512.0) as u64;
-        ground.endure(BASE + most * ORPHAN, &mut foe);
-    });
+fn orphans(family: Family) {
+    let ground = Ground::new(family);
+    let mut foe = Vanishing {
+        rng: Rng::new(3),
+        next: Instant::ZERO,
+        own: foe_address(family),
+        victim: at(family, DAYTIME),
+        port: 1023,
+        numbers: BTreeMap::new(),
+    };
+    let most = (crate::ground::length().as_secs_f64() * ORPHANS as f64).min(64_512.0) as u64;
+    ground.endure(BASE + most * ORPHAN, &mut foe);
 }

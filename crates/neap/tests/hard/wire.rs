@@ -13,11 +13,7 @@ use neap_tcp::time::Nanos;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::common::run;
-
-/// The network of the attacker, and its own address.
-pub(crate) const NETWORK: &str = "10.66.0.0/16";
-pub(crate) const ADDRESS: [u8; 4] = [10, 66, 0, 66];
+use crate::common::{Family, run};
 
 /// Longest sleep of an attacker.
 const NAP: Duration = Duration::from_millis(1);
@@ -35,7 +31,7 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Makes the TUN, and has the kernel route between it and all others, whatever the addresses.
-    pub(crate) fn open() -> Self {
+    pub(crate) fn open(family: Family) -> Self {
         let config = TunConfig {
             name: Some("evil".into()),
             offload: false,
@@ -45,17 +41,24 @@ impl Wire {
         let device = Tun::open(&config).expect("a TUN").into_device();
         let queue = device.queues.into_iter().next().expect("a queue");
         let set = |name: &str, value: &str| {
-            std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).expect("a sysctl");
+            std::fs::write(format!("/proc/sys/net/{name}"), value).expect("a sysctl");
         };
-        set("ip_forward", "1");
-        for interface in ["all", "evil"] {
-            set(&format!("conf/{interface}/rp_filter"), "0");
-            // Forged packets bear the addresses of the kernel itself.
-            set(&format!("conf/{interface}/accept_local"), "1");
-            set(&format!("conf/{interface}/send_redirects"), "0");
+        match family {
+            Family::V4 => {
+                set("ipv4/ip_forward", "1");
+                for interface in ["all", "evil"] {
+                    set(&format!("ipv4/conf/{interface}/rp_filter"), "0");
+                    // Forged packets bear the addresses of the kernel itself.
+                    set(&format!("ipv4/conf/{interface}/accept_local"), "1");
+                    set(&format!("ipv4/conf/{interface}/send_redirects"), "0");
+                }
+            }
+            Family::V6 => set("ipv6/conf/all/forwarding", "1"),
         }
         run("ip link set evil up");
-        run(&format!("ip route add {NETWORK} dev evil"));
+        let network = family.text("10.66.0.0", "fd00:66::");
+        let prefix_len = if family == Family::V4 { 16 } else { 64 };
+        run(&format!("ip route add {network}/{prefix_len} dev evil"));
         Self {
             tx: queue.tx,
             rx: queue.rx,

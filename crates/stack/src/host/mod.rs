@@ -111,6 +111,13 @@ fn fork(seed: u64, purpose: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Returns the secrets of a host with this seed ([`StackConfig::seed`]), as the host makes them.
+///
+/// A test finds a seed with them whose sequence numbers or timestamps begin where it wants them.
+pub fn secrets(seed: u64) -> Secrets {
+    Secrets::from_seed(fork(seed, 3))
+}
+
 impl Host {
     /// A host without interfaces. `config.shards` is at least one.
     pub(crate) fn new(config: StackConfig) -> Self {
@@ -130,7 +137,7 @@ impl Host {
         let host = Self {
             net,
             config: Mutex::default(),
-            secrets: Secrets::from_seed(seed(3)),
+            secrets: secrets(config.seed),
             cookies: SynCookies::from_seed(seed(4)),
             flow_key,
             demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),

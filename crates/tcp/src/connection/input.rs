@@ -244,6 +244,11 @@ impl Connection {
         self.turn(Transition::SynAcked);
         self.established(now, window, segment.seq);
         self.sender.on_syn_acked();
+        if self.owed.take(Owed::SYN) {
+            // The peer's ACK came before our SYN-ACK left, and a SYN-ACK of the peer asks for no
+            // answer. Without an ACK of its SYN the peer would wait for its timer.
+            self.receiver.owe_ack();
+        }
         if self.fin != Fin::None {
             self.turn(Transition::Shutdown);
         }

@@ -149,6 +149,25 @@ fn simultaneous_open_by_two_synacks() {
 }
 
 #[test]
+fn simultaneous_open_by_a_syn_and_a_synack_in_one_batch() {
+    let mut peer = opening(Hello::default());
+    peer.transmit();
+    peer.one();
+    peer.advance(RTT);
+    // Nothing is sent between the two.
+    for flags in [Flags::SYN, Flags::SYN | Flags::ACK] {
+        let segment = peer.syn(flags);
+        peer.connection.on_segment(peer.now, segment);
+    }
+    assert_eq!(peer.connection.state(), State::Established);
+    peer.transmit();
+    let ack = peer.one();
+    assert_eq!((ack.segment.flags, ack.seq(), ack.ack()), (Flags::ACK, 0, 0));
+    peer.advance_ms(5000);
+    peer.nothing();
+}
+
+#[test]
 fn simultaneous_open_by_a_plain_ack() {
     let mut peer = opening(Hello::default());
     peer.transmit();
