@@ -1,5 +1,6 @@
 //! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
+use super::direct::{Direct, Sent};
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;
 use neap_stack::device::{Completed, TxQueue};
@@ -31,11 +32,11 @@ const STATUS_WRONG_FORMAT: u32 = libc::TP_STATUS_WRONG_FORMAT;
 /// Bits of a slot that is not ours.
 const STATUS_BUSY: u32 = STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING | STATUS_WRONG_FORMAT;
 
-/// What is kept of a frame while its slot is out.
+/// What is kept of a frame while the kernel has it.
 #[derive(Debug, Default)]
-struct Held {
-    credit: Option<TxCredit>,
-    bytes: u32,
+pub(super) struct Held {
+    pub(super) credit: Option<TxCredit>,
+    pub(super) bytes: u32,
 }
 
 /// The slots that are out, oldest first: a list through arrays, so that a slot leaves it from any
@@ -146,6 +147,13 @@ impl TxSlots {
 
     fn is_full(&self) -> bool {
         self.frames == self.held.len()
+    }
+
+    /// Whether the kernel has taken all frames and is done with the latest.
+    fn is_latest_done(&self) -> bool {
+        let latest = self.out.last;
+        let is_done = |slot: u32| self.ring.status(slot as usize) & STATUS_BUSY == 0;
+        self.unsent == 0 && latest != NONE && is_done(latest)
     }
 
     /// Copies the frame into the next slot; gives it back when the ring is full.
@@ -280,10 +288,15 @@ impl TxSlots {
     }
 }
 
-/// The sending queue of an AF_PACKET socket. Cost: one copy per frame, one system call per batch.
+/// The sending queue of an AF_PACKET socket. Cost of the ring: one copy per frame, one system call
+/// per batch.
 pub(super) struct PacketTx {
     socket: Arc<OwnedFd>,
     slots: TxSlots,
+    /// The way past the ring, for a device that has one.
+    direct: Option<Direct>,
+    /// The latest frame went that way, and was completed when `submit` returned.
+    is_at_once: bool,
     look_after: Nanos,
     look_at: Instant,
     retry_at: Instant,
@@ -291,10 +304,15 @@ pub(super) struct PacketTx {
 
 impl PacketTx {
     /// `wakes`: the descriptor gives an edge for every completion.
-    pub(super) fn new(socket: Arc<OwnedFd>, slots: TxSlots, wakes: bool) -> Self {
+    pub(super) fn new(
+        socket: Arc<OwnedFd>,
+        slots: TxSlots,
+        direct: Option<Direct>,
+        wakes: bool,
+    ) -> Self {
         let look_after = if wakes { WATCHDOG } else { POLL };
         let (look_at, retry_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        Self { socket, slots, look_after, look_at, retry_at }
+        Self { socket, slots, direct, is_at_once: false, look_after, look_at, retry_at }
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
@@ -322,6 +340,11 @@ impl PacketTx {
             self.look_at = now;
             return;
         }
+        // What was written past the ring gives no edge.
+        if self.direct.as_ref().is_some_and(Direct::holds) {
+            self.look_at = now + POLL;
+            return;
+        }
         self.look_at = match self.slots.frames {
             0 => Instant::FAR_FUTURE,
             _ if self.slots.has_rest => now + REST.min(self.look_after),
@@ -331,20 +354,47 @@ impl PacketTx {
 }
 
 impl TxQueue for PacketTx {
-    fn submit(&mut self, frame: Frame, _now: Instant) -> Result<(), Frame> {
+    fn submit(&mut self, mut frame: Frame, _now: Instant) -> Result<(), Frame> {
+        self.is_at_once = false;
+        // Frames in the ring go first.
+        if self.slots.frames == 0
+            && let Some(direct) = self.direct.as_mut().filter(|direct| direct.is_ready())
+        {
+            match direct.send(&mut frame) {
+                Sent::AtOnce => {
+                    self.is_at_once = true;
+                    return Ok(());
+                }
+                Sent::Held => return Ok(()),
+                Sent::Refused => {}
+            }
+        }
         self.slots.fill(frame)
+    }
+
+    fn is_at_once(&self) -> bool {
+        self.is_at_once
     }
 
     fn flush(&mut self, now: Instant) {
         if self.slots.unsent > 0 {
             self.kick(now);
+            let is_done = self.slots.is_latest_done();
+            if let Some(direct) = &mut self.direct {
+                direct.note(is_done);
+            }
         } else {
             self.look_later(now);
         }
     }
 
     fn reap(&mut self, now: Instant) -> Completed {
-        let completed = self.slots.collect();
+        let mut completed = self.slots.collect();
+        if let Some(direct) = &mut self.direct {
+            let past = direct.collect();
+            completed.frames += past.frames;
+            completed.bytes += past.bytes;
+        }
         if self.slots.unsent > 0 && (completed.frames > 0 || now >= self.retry_at) {
             self.kick(now);
         } else {

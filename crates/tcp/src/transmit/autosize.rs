@@ -23,6 +23,9 @@ pub struct Load {
     /// Doublings of the time that may be queued, in parts of 256: the mean of what each has learnt,
     /// weighted by what it sends.
     pub boost: u16,
+    /// Whether the device has passed its latest frame on at once, so that frames do not wait for
+    /// each other there.
+    pub is_at_once: bool,
 }
 
 /// Facts about a flow from which the size of its frames follows.
@@ -121,8 +124,16 @@ pub fn sizes(
 /// This way the logarithm of the ratio of two shares halves whenever rates are measured. It also
 /// keeps frames from shrinking with the number of flows, where small frames cost the device some of
 /// its rate. A flow that is alone has the bound by its own rate.
+///
+/// Where the device passes frames on at once there is no queue to share, and a frame keeps others
+/// waiting only while the device works on it. That is a matter of the rate of all flows, which then
+/// is the bound. A queue that nobody sees, because it takes frames off the account of their socket,
+/// has that rate too.
 fn common_rate(flow: &FlowRate) -> Rate {
     let total = flow.load.map_or(flow.moved, |load| load.rate.max(flow.moved));
+    if flow.load.is_some_and(|load| load.is_at_once) {
+        return total;
+    }
     let product = u128::from(flow.moved.0) * u128::from(total.0);
     Rate(u64::try_from(product.isqrt()).unwrap_or(u64::MAX))
 }
@@ -373,7 +384,7 @@ mod tests {
         for _ in 0..12 {
             let below = |(&share, &queue_boost): (&f64, &u8)| {
                 let moved = Rate((share * total) as u64);
-                let load = Some(Load { rate: Rate(total as u64), boost });
+                let load = Some(Load { rate: Rate(total as u64), boost, is_at_once: false });
                 let flow = flow(moved, Nanos::from_micros(200));
                 let flow = FlowRate { load, queue_boost, ..flow };
                 sizes(&config, &flow, 1448, 65215, 65535, 2).queue_bytes as f64
@@ -400,13 +411,25 @@ mod tests {
         let alone = flow(Rate(12_500_000), Nanos::from_micros(200));
         let sizes = |flow: &FlowRate| sizes(&Config::default(), flow, 1448, 65215, 65535, 2);
         let with = |rate| {
-            let load = Some(Load { rate: Rate(rate), boost: 3 << 8 });
+            let load = Some(Load { rate: Rate(rate), boost: 3 << 8, is_at_once: false });
             sizes(&FlowRate { load, queue_boost: 3, ..alone })
         };
         let without = sizes(&FlowRate { queue_boost: 3, ..alone });
         assert_eq!(with(12_500_000), without);
         assert_eq!(with(1), without, "what was sent before an idle time says nothing");
         assert_eq!(with(50_000_000).queue_bytes, 2 * without.queue_bytes, "four flows");
+    }
+
+    #[test]
+    fn a_device_that_passes_frames_on_at_once_bounds_them_by_the_rate_of_all() {
+        let one_of_many = flow(Rate(1_000_000), Nanos::from_micros(200));
+        let segments = |rate, is_at_once| {
+            let load = Some(Load { rate: Rate(rate), boost: 0, is_at_once });
+            segs(&Config::default(), &FlowRate { load, ..one_of_many })
+        };
+        // 300 us at 31.6 MB/s, and at 1 GB/s.
+        assert_eq!((segments(1_000_000_000, false), segments(1_000_000_000, true)), (6, 45));
+        assert_eq!(segments(12_500_000, true), 2, "a slow one that nobody sees");
     }
 
     #[test]
