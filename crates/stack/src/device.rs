@@ -78,7 +78,13 @@ pub trait TxQueue: Send {
     ///
     /// A device with [`Completion::OnWire`] may learn that from the layer below. Such a frame needs
     /// no [`flush`](Self::flush), and [`reap`](Self::reap) does not return it.
-    fn is_at_once(&self) -> bool {
+    fn is_latest_complete(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the wire has lately had all frames when [`submit`](Self::submit) or
+    /// [`flush`](Self::flush) returned, so that frames do not wait for each other.
+    fn completes_within_calls(&self) -> bool {
         false
     }
 

@@ -109,7 +109,7 @@ impl Port {
             return false;
         }
         self.unflushed.append(dues);
-        let is_sent = self.completion == Completion::OnSubmit || self.tx.is_at_once();
+        let is_sent = self.completion == Completion::OnSubmit || self.tx.is_latest_complete();
         if is_sent || self.unflushed.len() >= FLUSH {
             self.flush();
         }

@@ -1,6 +1,6 @@
 //! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
-use super::direct::{Direct, Sent};
+use super::direct::{Direct, LARGE, Sent};
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;
 use neap_stack::device::{Completed, TxQueue};
@@ -150,10 +150,9 @@ impl TxSlots {
     }
 
     /// Whether the kernel has taken all frames and is done with the latest.
-    fn is_latest_done(&self) -> bool {
-        let latest = self.out.last;
+    fn is_done(&self) -> bool {
         let is_done = |slot: u32| self.ring.status(slot as usize) & STATUS_BUSY == 0;
-        self.unsent == 0 && latest != NONE && is_done(latest)
+        self.unsent == 0 && (self.out.last == NONE || is_done(self.out.last))
     }
 
     /// Copies the frame into the next slot; gives it back when the ring is full.
@@ -296,7 +295,7 @@ pub(super) struct PacketTx {
     /// The way past the ring, for a device that has one.
     direct: Option<Direct>,
     /// The latest frame went that way, and was completed when `submit` returned.
-    is_at_once: bool,
+    is_latest_complete: bool,
     look_after: Nanos,
     look_at: Instant,
     retry_at: Instant,
@@ -312,7 +311,7 @@ impl PacketTx {
     ) -> Self {
         let look_after = if wakes { WATCHDOG } else { POLL };
         let (look_at, retry_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        Self { socket, slots, direct, is_at_once: false, look_after, look_at, retry_at }
+        Self { socket, slots, direct, is_latest_complete: false, look_after, look_at, retry_at }
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
@@ -335,6 +334,28 @@ impl PacketTx {
         self.retry_at = if self.slots.unsent > 0 { now + RETRY } else { Instant::FAR_FUTURE };
     }
 
+    /// Offers the unsent slots for the first time, and sees whether the kernel completed all frames
+    /// meanwhile. Those that it refused are none.
+    fn offer(&mut self, now: Instant) {
+        let errors = self.slots.errors;
+        self.kick(now);
+        let is_done = self.slots.is_done() && self.slots.errors == errors;
+        if let Some(direct) = &mut self.direct {
+            direct.note(is_done);
+        }
+    }
+
+    /// Sends a frame past the ring, behind all frames that are in the ring.
+    fn send_past_ring(&mut self, frame: &mut Frame, now: Instant) -> Sent {
+        if self.slots.unsent > 0 {
+            self.offer(now);
+        }
+        match &mut self.direct {
+            Some(direct) if self.slots.is_done() => direct.send(frame),
+            _ => Sent::Refused,
+        }
+    }
+
     fn look_later(&mut self, now: Instant) {
         if self.slots.given_up.frames > 0 {
             self.look_at = now;
@@ -354,15 +375,12 @@ impl PacketTx {
 }
 
 impl TxQueue for PacketTx {
-    fn submit(&mut self, mut frame: Frame, _now: Instant) -> Result<(), Frame> {
-        self.is_at_once = false;
-        // Frames in the ring go first.
-        if self.slots.frames == 0
-            && let Some(direct) = self.direct.as_mut().filter(|direct| direct.is_ready())
-        {
-            match direct.send(&mut frame) {
+    fn submit(&mut self, mut frame: Frame, now: Instant) -> Result<(), Frame> {
+        self.is_latest_complete = false;
+        if frame.len() >= LARGE && self.completes_within_calls() {
+            match self.send_past_ring(&mut frame, now) {
                 Sent::AtOnce => {
-                    self.is_at_once = true;
+                    self.is_latest_complete = true;
                     return Ok(());
                 }
                 Sent::Held => return Ok(()),
@@ -372,17 +390,17 @@ impl TxQueue for PacketTx {
         self.slots.fill(frame)
     }
 
-    fn is_at_once(&self) -> bool {
-        self.is_at_once
+    fn is_latest_complete(&self) -> bool {
+        self.is_latest_complete
+    }
+
+    fn completes_within_calls(&self) -> bool {
+        self.direct.as_ref().is_some_and(Direct::is_ready)
     }
 
     fn flush(&mut self, now: Instant) {
         if self.slots.unsent > 0 {
-            self.kick(now);
-            let is_done = self.slots.is_latest_done();
-            if let Some(direct) = &mut self.direct {
-                direct.note(is_done);
-            }
+            self.offer(now);
         } else {
             self.look_later(now);
         }

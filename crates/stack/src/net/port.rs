@@ -116,7 +116,7 @@ pub struct Port {
     waits_for_device: AtomicBool,
     /// How late completions are, in nanoseconds.
     lateness: AtomicU64,
-    /// The wire had the latest frame when the device took it.
+    /// The device completes frames within the calls that hand them over.
     is_at_once: AtomicBool,
     load: CommonLoad,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
@@ -252,8 +252,6 @@ struct Transmitter {
     bql: Option<ByteQueueLimits>,
     /// The device gave a frame back since it was last reaped.
     is_full: bool,
-    /// The wire had the latest frame when the device took it.
-    is_at_once: bool,
     needs_flush: bool,
     /// The link is up; otherwise frames are dropped.
     is_up: bool,
@@ -302,7 +300,6 @@ impl Port {
                 pieces: VecDeque::new(),
                 bql: on_wire.then(|| ByteQueueLimits::new(now)),
                 is_full: false,
-                is_at_once: false,
                 needs_flush: false,
                 is_up: true,
                 ring_frames: 0,
@@ -403,7 +400,10 @@ impl Port {
     /// Returns what the flows that send here do together; `None` before it is known.
     pub(crate) fn load(&self) -> Option<Load> {
         let load = self.load.get()?;
-        let is_at_once = self.is_at_once.load(Relaxed) && self.can_bypass.load(Acquire);
+        // The pieces of a frame that is cut here wait for each other.
+        let takes_super_frames = self.capabilities.gso_max_size > u32::from(self.mtu());
+        let is_at_once =
+            takes_super_frames && self.is_at_once.load(Relaxed) && self.can_bypass.load(Acquire);
         Some(Load { is_at_once, ..load })
     }
 
@@ -684,7 +684,7 @@ impl Transmitter {
         let watchdog = if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
         if let Some(bql) = &self.bql {
             round.port.lateness.store(bql.lateness().0, Relaxed);
-            round.port.is_at_once.store(self.is_at_once, Relaxed);
+            round.port.is_at_once.store(self.tx.completes_within_calls(), Relaxed);
         }
         round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
     }
@@ -766,8 +766,7 @@ impl Transmitter {
         }
         self.stats.frames += 1;
         self.stats.bytes += bytes;
-        self.is_at_once = self.tx.is_at_once();
-        if self.is_at_once {
+        if self.tx.is_latest_complete() {
             return None;
         }
         self.needs_flush = true;

@@ -23,8 +23,7 @@ pub struct Load {
     /// Doublings of the time that may be queued, in parts of 256: the mean of what each has learnt,
     /// weighted by what it sends.
     pub boost: u16,
-    /// Whether the device has passed its latest frame on at once, so that frames do not wait for
-    /// each other there.
+    /// Whether the device passes frames on at once, so that they do not wait for each other there.
     pub is_at_once: bool,
 }
 
@@ -101,11 +100,12 @@ pub fn sizes(
     } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
-        let bound = common_rate(flow).bytes_in(Nanos::from_micros(micros));
+        let longest = Nanos::from_micros(micros);
         let long = Nanos(LONG_ROUND_TRIP.0 << u32::from(flow.is_paced));
         if flow.min_rtt < long || flow.min_rtt == Nanos::MAX {
-            bytes = bytes.min(bound);
+            bytes = bytes.min(frame_rate(flow).bytes_in(longest));
         }
+        let bound = common_rate(flow).bytes_in(longest);
         queue_bytes = boosted(flow, bound.saturating_mul(2));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
@@ -124,18 +124,22 @@ pub fn sizes(
 /// This way the logarithm of the ratio of two shares halves whenever rates are measured. It also
 /// keeps frames from shrinking with the number of flows, where small frames cost the device some of
 /// its rate. A flow that is alone has the bound by its own rate.
-///
-/// Where the device passes frames on at once there is no queue to share, and a frame keeps others
-/// waiting only while the device works on it. That is a matter of the rate of all flows, which then
-/// is the bound. A queue that nobody sees, because it takes frames off the account of their socket,
-/// has that rate too.
 fn common_rate(flow: &FlowRate) -> Rate {
     let total = flow.load.map_or(flow.moved, |load| load.rate.max(flow.moved));
-    if flow.load.is_some_and(|load| load.is_at_once) {
-        return total;
-    }
     let product = u128::from(flow.moved.0) * u128::from(total.0);
     Rate(u64::try_from(product.isqrt()).unwrap_or(u64::MAX))
+}
+
+/// Returns the rate that bounds how long a frame may take.
+///
+/// It is that of all flows where the device passes frames on at once: a frame keeps others waiting
+/// only while the device works on it. A queue that takes frames off the account of their socket
+/// looks like such a device, and has that rate too.
+fn frame_rate(flow: &FlowRate) -> Rate {
+    match flow.load {
+        Some(load) if load.is_at_once => load.rate.max(flow.moved),
+        _ => common_rate(flow),
+    }
 }
 
 /// Returns `bytes`, doubled as often as all flows of the device do in the mean.
@@ -430,6 +434,12 @@ mod tests {
         // 300 us at 31.6 MB/s, and at 1 GB/s.
         assert_eq!((segments(1_000_000_000, false), segments(1_000_000_000, true)), (6, 45));
         assert_eq!(segments(12_500_000, true), 2, "a slow one that nobody sees");
+        let queue_bytes = |is_at_once| {
+            let load = Some(Load { rate: Rate(1_000_000_000), boost: 0, is_at_once });
+            let flow = FlowRate { load, ..one_of_many };
+            sizes(&Config::default(), &flow, 1448, 65215, 65535, 2).queue_bytes
+        };
+        assert_eq!(queue_bytes(true), queue_bytes(false), "what waits after all is shared");
     }
 
     #[test]

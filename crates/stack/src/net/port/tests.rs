@@ -55,7 +55,10 @@ impl TxQueue for RingQueue {
         }
         Ok(())
     }
-    fn is_at_once(&self) -> bool {
+    fn is_latest_complete(&self) -> bool {
+        self.ring.lock().unwrap().is_at_once
+    }
+    fn completes_within_calls(&self) -> bool {
         self.ring.lock().unwrap().is_at_once
     }
     fn flush(&mut self, _: Instant) {
@@ -247,6 +250,18 @@ fn frames_that_the_wire_has_at_once_need_no_limit_doorbell_or_completion() {
     world.complete(1, ms(1));
     assert_eq!((account.bytes(), world.port.stats(ZERO).ring_frames), (0, 0));
     assert_eq!(world.flows_taken(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn pieces_of_frames_that_are_cut_here_wait_for_each_other() {
+    let caps = Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) };
+    let world = World::new(4, caps);
+    for n in 1..=2 {
+        world.port.count_load(ms(10 * n), 1000, 0);
+    }
+    world.ring.lock().unwrap().is_at_once = true;
+    world.enqueue(0..3);
+    assert!(world.port.load().is_some_and(|load| !load.is_at_once));
 }
 
 #[test]
