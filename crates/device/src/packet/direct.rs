@@ -27,9 +27,9 @@ use rustix::fd::OwnedFd;
 /// the ring by. A `tbf` that has saved tokens does so a few times.
 const READY: u8 = 16;
 
-/// Frames of so many bytes pass the ring by. Over a veth, segments of 1500 bytes cost 2 seconds of
-/// processor time per gigabyte in the ring and 4 past it, frames of 12 to 16 KB the same, and those
-/// of 64 KB 0.6 and 0.4.
+/// Frames of so many bytes pass the ring by. Over a veth on a busy machine, segments of 1500 bytes
+/// cost 2 seconds of processor time per gigabyte in the ring and 4 past it, frames of 12 to 16 KB
+/// the same, and those of 64 KB 0.6 and 0.4.
 pub(super) const LARGE: usize = 16 << 10;
 
 /// What became of a frame.
