@@ -13,11 +13,11 @@
 //! segments (`cake`, `netem` with corruption). Software GSO in front of a driver without TSO is
 //! harmless: it happens when the frame leaves the qdisc.
 //!
-//! A virtual interface such as a veth is done with a frame before the call returns. Where the kernel
-//! completes everything within the call, frames of 16 KB and more pass the ring by: a socket of their
-//! own takes them with one copy instead of two (`direct`). The first frame that waits in the kernel
-//! ends that, and the ring takes the frames behind it. A device over a socket that somebody else has
-//! opened has the ring alone.
+//! A virtual interface such as a veth is done with a frame before the call returns. Where the
+//! kernel completes everything within the call, frames of 16 KB and more pass the ring by: a socket
+//! of their own takes them with one copy instead of two (`direct`). The first frame that waits in
+//! the kernel ends that, and the ring takes the frames behind it. A device over a socket that
+//! somebody else has opened has the ring alone.
 //!
 //! **Waking the driver.** `EPOLLOUT` is level-triggered always on, and useless. Registered with
 //! `EPOLLIN | EPOLLOUT | EPOLLET`, the descriptor gives an edge for every completion, as long as

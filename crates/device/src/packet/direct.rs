@@ -4,8 +4,8 @@
 //! frame of the ring the kernel then copies all pages of the slot, one by one, into memory of its
 //! own (`skb_orphan_frags` in `____dev_forward_skb`), so that each byte is copied once into the
 //! slot and once out of it. `writev` to a socket without a ring copies each byte once, into larger
-//! pages. That is worth a system call of its own for a large frame ([`LARGE`]); small ones cost less
-//! in the ring, of which one call takes all.
+//! pages. That is worth a system call of its own for a large frame ([`LARGE`]); small ones cost
+//! less in the ring, of which one call takes all.
 //!
 //! A frame that was written has no slot whose status tells of its completion. There is only the
 //! number of bytes that all frames of the socket have in the kernel (`SIOCOUTQ`, that is
@@ -15,12 +15,12 @@
 //!
 //! Cost: two system calls per frame, and one copy by the kernel.
 
-use super::transmit::Held;
 use crate::sys;
 use crate::virtio;
 use crate::write::write_frame;
 use neap_stack::device::Completed;
 use neap_stack::frame::Frame;
+use neap_tcp::transmit::small_queue::TxCredit;
 use rustix::fd::OwnedFd;
 
 /// So often in a row the kernel must have completed everything within the call, before frames pass
@@ -31,6 +31,13 @@ const READY: u8 = 16;
 /// cost 2 seconds of processor time per gigabyte in the ring and 4 past it, frames of 12 to 16 KB
 /// the same, and those of 64 KB 0.6 and 0.4.
 pub(super) const LARGE: usize = 16 << 10;
+
+/// What is kept of a frame while the kernel has it.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) credit: Option<TxCredit>,
+    pub(super) bytes: u32,
+}
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

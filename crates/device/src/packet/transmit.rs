@@ -1,12 +1,11 @@
 //! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
-use super::direct::{Direct, LARGE, Sent};
+use super::direct::{Direct, Held, LARGE, Sent};
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
-use neap_tcp::transmit::small_queue::TxCredit;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -31,13 +30,6 @@ const STATUS_SEND_REQUEST: u32 = libc::TP_STATUS_SEND_REQUEST;
 const STATUS_WRONG_FORMAT: u32 = libc::TP_STATUS_WRONG_FORMAT;
 /// Bits of a slot that is not ours.
 const STATUS_BUSY: u32 = STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING | STATUS_WRONG_FORMAT;
-
-/// What is kept of a frame while the kernel has it.
-#[derive(Debug, Default)]
-pub(super) struct Held {
-    pub(super) credit: Option<TxCredit>,
-    pub(super) bytes: u32,
-}
 
 /// The slots that are out, oldest first: a list through arrays, so that a slot leaves it from any
 /// place. A slot that is out has its neighbours, or [`NONE`] at an end.
@@ -438,7 +430,7 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use neap_stack::frame::Headers;
     use neap_tcp::segment::Payload;
-    use neap_tcp::transmit::small_queue::TxAccount;
+    use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
     use std::task::Waker;
 
     const SENDING: u32 = libc::TP_STATUS_SENDING;
