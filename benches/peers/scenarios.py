@@ -112,10 +112,12 @@ def fairness(setting, peer, flows, is_ethernet, has_super_frames):
         far = net.start(FAR, setting.kb, "sink", "--port", PORT, "--seconds", seconds, "--congestion", setting.congestion)
         time.sleep(0.2)
         command = peer.command("send", target, flows, seconds, setting.congestion)
-        own, other = net.start(role, *command, *options, show_errors=True).finish(), far.finish()
+        stack = net.start(role, *command, *options, show_errors=True)
+        own, other = stack.finish(), far.finish()
     if other.get("flows") != flows or "jain" not in other:
         return {"failed": True}
-    return {"jain": other["jain"], "gbps": other["gbps"], "retransmits": own.get("retransmits")}
+    return {"jain": other["jain"], "gbps": other["gbps"], "cpu_s_per_gb": stack.cpu_s / (other["bytes"] / 1e9),
+            "retransmits": own.get("retransmits")}
 
 
 def transactions(setting, peer, mode, far_mode):

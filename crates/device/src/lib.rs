@@ -33,6 +33,7 @@ mod scheduling;
 mod sys;
 pub mod tun;
 mod virtio;
+mod write;
 
 pub use error::Error;
 pub use link::{LinkConfig, configure_link};

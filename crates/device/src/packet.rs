@@ -13,6 +13,12 @@
 //! segments (`cake`, `netem` with corruption). Software GSO in front of a driver without TSO is
 //! harmless: it happens when the frame leaves the qdisc.
 //!
+//! A virtual interface such as a veth is done with a frame before the call returns. Where the
+//! kernel completes everything within the call, frames of 16 KB and more pass the ring by: a socket
+//! of their own takes them with one copy instead of two (`direct`). The first frame that waits in
+//! the kernel ends that, and the ring takes the frames behind it. A device over a socket that
+//! somebody else has opened has the ring alone.
+//!
 //! **Waking the driver.** `EPOLLOUT` is level-triggered always on, and useless. Registered with
 //! `EPOLLIN | EPOLLOUT | EPOLLET`, the descriptor gives an edge for every completion, as long as
 //! less than half of `SO_SNDBUF` is in the kernel (`sock_def_write_space`). Seen on 6.18: 64 KB
@@ -39,6 +45,7 @@
 //! with RST as it knows no such connection, and ARP twice. Without the address it drops them,
 //! unless it forwards (`net.ipv4.ip_forward=1`), when it may send them on, or redirects.
 
+mod direct;
 mod fanout;
 mod receive;
 mod transmit;
@@ -50,6 +57,7 @@ use crate::ring::{Geometry, RX_DATA_MAX, SlotRing, TX_DATA};
 use crate::sys::{self, Mapping};
 use crate::{arena, virtio};
 use core::ops::RangeInclusive;
+use direct::Direct;
 use fanout::FlowHash;
 use neap_stack::device::{
     Capabilities, Completion, Device, LinkMonitor, Medium, QueuePair, Steering,
@@ -183,6 +191,8 @@ struct Rings {
     socket: Arc<OwnedFd>,
     tx: SlotRing,
     rx: SlotRing,
+    /// Sends past the ring.
+    direct: Option<Direct>,
     /// Every completion gives an edge of `EPOLLOUT`.
     wakes: bool,
     promiscuous: bool,
@@ -199,7 +209,15 @@ impl Packet {
         let interface = Interface::named(&config.interface)?;
         let sockets = (0..config.queues).map(|_| open_socket(&config.interface));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-        Self::over(sockets, config, &interface, true)
+        let mut packet = Self::over(sockets, config, &interface, true)?;
+        let index = interface.index()?;
+        for rings in &mut packet.queues {
+            let socket = open_socket(&config.interface)?;
+            let set_up = set_up_direct(&socket, index);
+            set_up.map_err(|(call, errno)| Error::of(call, &config.interface, errno))?;
+            rings.direct = Some(Direct::new(socket));
+        }
+        Ok(packet)
     }
 
     /// Takes over an AF_PACKET socket that somebody else has opened: a helper with the rights for
@@ -327,13 +345,14 @@ impl Rings {
             socket: Arc::new(socket),
             tx: SlotRing::new(mapping.clone(), rx.len(), tx),
             rx: SlotRing::new(mapping, 0, rx),
+            direct: None,
             wakes,
             promiscuous: config.promiscuous,
         })
     }
 
     fn into_queue_pair(self) -> QueuePair {
-        let tx = PacketTx::new(self.socket.clone(), TxSlots::new(self.tx), self.wakes);
+        let tx = PacketTx::new(self.socket.clone(), TxSlots::new(self.tx), self.direct, self.wakes);
         let rx = PacketRx::new(self.socket.clone(), self.rx, self.promiscuous);
         QueuePair { tx: Box::new(tx), rx: Box::new(rx), bulk: None, descriptor: Some(self.socket) }
     }
@@ -380,12 +399,20 @@ fn set_up(
     };
     ring("PACKET_RX_RING", libc::PACKET_RX_RING, rx)?;
     ring("PACKET_TX_RING", libc::PACKET_TX_RING, tx)?;
-    sys::bind_packet(socket, index).map_err(|errno| ("bind", errno))?;
+    sys::bind_packet(socket, index, libc::ETH_P_ALL as u16).map_err(|errno| ("bind", errno))?;
     // Neighbour discovery asks by multicast groups that the kernel has not joined for our address.
     let mr_type = if promiscuous { PROMISCUOUS } else { ALL_MULTICAST };
     let groups = libc::packet_mreq { mr_ifindex: index, mr_type, mr_alen: 0, mr_address: [0; 8] };
     sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &groups)
         .map_err(|errno| ("PACKET_ADD_MEMBERSHIP", errno))
+}
+
+/// Binds a socket without rings to the interface, so that it sends there. It is bound to no
+/// protocol, and so it receives nothing.
+fn set_up_direct(socket: &OwnedFd, index: i32) -> Result<(), (&'static str, Errno)> {
+    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)
+        .map_err(|errno| ("PACKET_VNET_HDR", errno))?;
+    sys::bind_packet(socket, index, 0).map_err(|errno| ("bind", errno))
 }
 
 /// Makes room for the whole ring several times over, truesize included. Returns whether the ring

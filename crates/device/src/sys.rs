@@ -307,11 +307,23 @@ pub(crate) fn packet_drops(socket: &OwnedFd) -> Result<u32> {
     Ok(unsafe { stats.assume_init() }.tp_drops)
 }
 
-/// Binds an AF_PACKET socket to all protocols of one interface.
-pub(crate) fn bind_packet(socket: &OwnedFd, index: c_int) -> Result<()> {
+/// `SIOCOUTQ` of an AF_PACKET socket: bytes of its frames that the kernel is not done with, what
+/// the kernel allocated for them included.
+pub(crate) fn bytes_in_kernel(socket: &OwnedFd) -> Result<c_int> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes one int, which outlives the call.
+    check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, core::ptr::from_mut(&mut bytes))
+    })?;
+    Ok(bytes)
+}
+
+/// Binds an AF_PACKET socket to a protocol (`ETH_P_*`) of one interface. Protocol 0 receives
+/// nothing.
+pub(crate) fn bind_packet(socket: &OwnedFd, index: c_int, protocol: u16) -> Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_protocol: protocol.to_be(),
         sll_ifindex: index,
         sll_hatype: 0,
         sll_pkttype: 0,

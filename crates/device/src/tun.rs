@@ -32,6 +32,7 @@ use crate::monitor::{Monitor, Station, other_end};
 use crate::netlink;
 use crate::sys::{self, InterfaceName};
 use crate::virtio;
+use crate::write::write_frame;
 use neap_stack::device::{
     BulkQueue, Capabilities, Completed, Completion, Device, LinkMonitor, Medium, QueuePair,
     Received, RxChecksum, RxQueue, TxQueue,
@@ -41,8 +42,6 @@ use neap_tcp::time::{Instant, Nanos};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
-use smallvec::SmallVec;
-use std::io::IoSlice;
 use std::sync::Arc;
 
 const PATH: &str = "/dev/net/tun";
@@ -56,8 +55,6 @@ const QUEUE_PACKETS: u32 = 4096;
 const QUEUE_PACKETS_MAX: u32 = 65_536;
 /// `MAX_TAP_QUEUES` of the kernel.
 const QUEUES_MAX: usize = 256;
-/// `IOV_MAX`: most slices of one `writev`.
-const SLICES_MAX: usize = 1024;
 /// When a write that found no memory is tried again, if no other event comes first.
 const RETRY: Nanos = Nanos::from_millis(1);
 /// Packets too short for their own header that one call skips.
@@ -414,37 +411,14 @@ struct TunTx {
     retry_at: Instant,
 }
 
-impl TunTx {
-    fn write(&self, header: Option<&[u8]>, frame: &Frame) -> rustix::io::Result<usize> {
-        let chunks = frame.payload.chunks();
-        let room = SLICES_MAX - 2;
-        let (direct, rest) = chunks.split_at(chunks.len().min(room - 1));
-        // Only a payload in a thousand pieces has a rest.
-        let rest = rest.concat();
-        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
-        slices.extend(header.map(IoSlice::new));
-        slices.push(IoSlice::new(frame.headers.as_slice()));
-        slices.extend(direct.iter().map(|chunk| IoSlice::new(chunk)));
-        if !rest.is_empty() {
-            slices.push(IoSlice::new(&rest));
-        }
-        let fd = self.bulk.as_ref().filter(|_| frame.receives_bulk).unwrap_or(&self.fd);
-        loop {
-            match rustix::io::writev(&**fd, &slices) {
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
-    }
-}
-
 impl TxQueue for TunTx {
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame> {
+        let fd = self.bulk.as_ref().filter(|_| frame.receives_bulk).unwrap_or(&self.fd);
         let result = if self.offload {
             virtio::Header::of(&frame)
-                .map_or(Err(Errno::INVAL), |header| self.write(Some(&header.encode()), &frame))
+                .map_or(Err(Errno::INVAL), |header| write_frame(fd, Some(&header.encode()), &frame))
         } else {
-            self.write(None, &frame)
+            write_frame(fd, None, &frame)
         };
         match result {
             Ok(_) => {}

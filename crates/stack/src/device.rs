@@ -73,6 +73,21 @@ pub trait TxQueue: Send {
     #[expect(clippy::result_large_err, reason = "the frame itself comes back, not a description")]
     fn submit(&mut self, frame: Frame, now: Instant) -> Result<(), Frame>;
 
+    /// Returns whether the wire had the frame that [`submit`](Self::submit) took last when it
+    /// returned.
+    ///
+    /// A device with [`Completion::OnWire`] may learn that from the layer below. Such a frame needs
+    /// no [`flush`](Self::flush), and [`reap`](Self::reap) does not return it.
+    fn is_latest_complete(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the wire has lately had all frames when [`submit`](Self::submit) or
+    /// [`flush`](Self::flush) returned, so that frames do not wait for each other.
+    fn completes_within_calls(&self) -> bool {
+        false
+    }
+
     /// Tells the device that all frames submitted since the last call may go (the doorbell).
     fn flush(&mut self, now: Instant);
 

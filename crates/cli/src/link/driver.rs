@@ -109,7 +109,8 @@ impl Port {
             return false;
         }
         self.unflushed.append(dues);
-        if self.completion == Completion::OnSubmit || self.unflushed.len() >= FLUSH {
+        let is_sent = self.completion == Completion::OnSubmit || self.tx.is_latest_complete();
+        if is_sent || self.unflushed.len() >= FLUSH {
             self.flush();
         }
         true

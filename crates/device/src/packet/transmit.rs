@@ -1,11 +1,11 @@
 //! Sending half of an AF_PACKET socket: slots go to the kernel in order and come back in any order.
 
+use super::direct::{Direct, Held, LARGE, Sent};
 use crate::ring::{SlotRing, TX_DATA};
 use crate::virtio;
 use neap_stack::device::{Completed, TxQueue};
 use neap_stack::frame::Frame;
 use neap_tcp::time::{Instant, Nanos};
-use neap_tcp::transmit::small_queue::TxCredit;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -30,13 +30,6 @@ const STATUS_SEND_REQUEST: u32 = libc::TP_STATUS_SEND_REQUEST;
 const STATUS_WRONG_FORMAT: u32 = libc::TP_STATUS_WRONG_FORMAT;
 /// Bits of a slot that is not ours.
 const STATUS_BUSY: u32 = STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING | STATUS_WRONG_FORMAT;
-
-/// What is kept of a frame while its slot is out.
-#[derive(Debug, Default)]
-struct Held {
-    credit: Option<TxCredit>,
-    bytes: u32,
-}
 
 /// The slots that are out, oldest first: a list through arrays, so that a slot leaves it from any
 /// place. A slot that is out has its neighbours, or [`NONE`] at an end.
@@ -146,6 +139,12 @@ impl TxSlots {
 
     fn is_full(&self) -> bool {
         self.frames == self.held.len()
+    }
+
+    /// Whether the kernel has taken all frames and is done with the latest.
+    fn is_done(&self) -> bool {
+        let is_done = |slot: u32| self.ring.status(slot as usize) & STATUS_BUSY == 0;
+        self.unsent == 0 && (self.out.last == NONE || is_done(self.out.last))
     }
 
     /// Copies the frame into the next slot; gives it back when the ring is full.
@@ -280,10 +279,15 @@ impl TxSlots {
     }
 }
 
-/// The sending queue of an AF_PACKET socket. Cost: one copy per frame, one system call per batch.
+/// The sending queue of an AF_PACKET socket. Cost of the ring: one copy per frame, one system call
+/// per batch.
 pub(super) struct PacketTx {
     socket: Arc<OwnedFd>,
     slots: TxSlots,
+    /// The way past the ring, for a device that has one.
+    direct: Option<Direct>,
+    /// The latest frame went that way, and was completed when `submit` returned.
+    is_latest_complete: bool,
     look_after: Nanos,
     look_at: Instant,
     retry_at: Instant,
@@ -291,10 +295,15 @@ pub(super) struct PacketTx {
 
 impl PacketTx {
     /// `wakes`: the descriptor gives an edge for every completion.
-    pub(super) fn new(socket: Arc<OwnedFd>, slots: TxSlots, wakes: bool) -> Self {
+    pub(super) fn new(
+        socket: Arc<OwnedFd>,
+        slots: TxSlots,
+        direct: Option<Direct>,
+        wakes: bool,
+    ) -> Self {
         let look_after = if wakes { WATCHDOG } else { POLL };
         let (look_at, retry_at) = (Instant::FAR_FUTURE, Instant::FAR_FUTURE);
-        Self { socket, slots, look_after, look_at, retry_at }
+        Self { socket, slots, direct, is_latest_complete: false, look_after, look_at, retry_at }
     }
 
     /// Offers the unsent slots to the kernel. What its qdisc or the send buffer refuses stays for
@@ -317,9 +326,36 @@ impl PacketTx {
         self.retry_at = if self.slots.unsent > 0 { now + RETRY } else { Instant::FAR_FUTURE };
     }
 
+    /// Offers the unsent slots for the first time, and sees whether the kernel completed all frames
+    /// meanwhile. Those that it refused are none.
+    fn offer(&mut self, now: Instant) {
+        let errors = self.slots.errors;
+        self.kick(now);
+        let is_done = self.slots.is_done() && self.slots.errors == errors;
+        if let Some(direct) = &mut self.direct {
+            direct.note(is_done);
+        }
+    }
+
+    /// Sends a frame past the ring, behind all frames that are in the ring.
+    fn send_past_ring(&mut self, frame: &mut Frame, now: Instant) -> Sent {
+        if self.slots.unsent > 0 {
+            self.offer(now);
+        }
+        match &mut self.direct {
+            Some(direct) if self.slots.is_done() => direct.send(frame),
+            _ => Sent::Refused,
+        }
+    }
+
     fn look_later(&mut self, now: Instant) {
         if self.slots.given_up.frames > 0 {
             self.look_at = now;
+            return;
+        }
+        // What was written past the ring gives no edge.
+        if self.direct.as_ref().is_some_and(Direct::holds) {
+            self.look_at = now + POLL;
             return;
         }
         self.look_at = match self.slots.frames {
@@ -331,20 +367,44 @@ impl PacketTx {
 }
 
 impl TxQueue for PacketTx {
-    fn submit(&mut self, frame: Frame, _now: Instant) -> Result<(), Frame> {
+    fn submit(&mut self, mut frame: Frame, now: Instant) -> Result<(), Frame> {
+        self.is_latest_complete = false;
+        if frame.len() >= LARGE && self.completes_within_calls() {
+            match self.send_past_ring(&mut frame, now) {
+                Sent::AtOnce => {
+                    self.is_latest_complete = true;
+                    return Ok(());
+                }
+                Sent::Held => return Ok(()),
+                Sent::Refused => {}
+            }
+        }
         self.slots.fill(frame)
+    }
+
+    fn is_latest_complete(&self) -> bool {
+        self.is_latest_complete
+    }
+
+    fn completes_within_calls(&self) -> bool {
+        self.direct.as_ref().is_some_and(Direct::is_ready)
     }
 
     fn flush(&mut self, now: Instant) {
         if self.slots.unsent > 0 {
-            self.kick(now);
+            self.offer(now);
         } else {
             self.look_later(now);
         }
     }
 
     fn reap(&mut self, now: Instant) -> Completed {
-        let completed = self.slots.collect();
+        let mut completed = self.slots.collect();
+        if let Some(direct) = &mut self.direct {
+            let past = direct.collect();
+            completed.frames += past.frames;
+            completed.bytes += past.bytes;
+        }
         if self.slots.unsent > 0 && (completed.frames > 0 || now >= self.retry_at) {
             self.kick(now);
         } else {
@@ -370,7 +430,7 @@ mod tests {
     use bytes::{Bytes, BytesMut};
     use neap_stack::frame::Headers;
     use neap_tcp::segment::Payload;
-    use neap_tcp::transmit::small_queue::TxAccount;
+    use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
     use std::task::Waker;
 
     const SENDING: u32 = libc::TP_STATUS_SENDING;

@@ -162,6 +162,137 @@ fn completions_come_as_the_qdisc_lets_frames_go() {
     });
 }
 
+/// Sends small segments until large ones would pass the ring by. Returns how many were sent.
+fn warm_up(queue: &mut QueuePair, account: &Arc<TxAccount>) -> u32 {
+    for seq in 0..200 {
+        if queue.tx.completes_within_calls() {
+            return seq;
+        }
+        queue.tx.submit(segment(account, seq, 10), Instant::ZERO).expect("room");
+        queue.tx.flush(Instant::ZERO);
+        queue.tx.reap(Instant::ZERO);
+    }
+    panic!("a veth completes within the call");
+}
+
+#[test]
+fn large_frames_pass_the_ring_by_where_the_kernel_completes_them_within_the_call() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let account = TxAccount::new(Waker::noop().clone());
+        let first = warm_up(&mut sender, &account);
+        assert!(first > 10, "{first}: the ring comes first");
+        let len = |seq: u32| [60_000, 40_000, 10, 1460, 20_000][(seq - first) as usize % 5];
+        for seq in first..first + 100 {
+            sender.tx.submit(segment(&account, seq, len(seq)), Instant::ZERO).expect("room");
+            assert_eq!(sender.tx.is_latest_complete(), len(seq) > 16_384, "frame {seq}");
+            assert!(sender.tx.completes_within_calls());
+        }
+        // The ring still counts the small ones as its own, and needed no doorbell.
+        assert_eq!(account.bytes(), 40 * u64::from(CHARGE));
+        assert_eq!(sender.tx.reap(Instant::ZERO).frames, 40);
+        assert_eq!((account.bytes(), sender.tx.errors()), (0, 0));
+        assert_eq!(sender.tx.next_event(), Instant::FAR_FUTURE);
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..first + 100), "{} packets", packets.len());
+        for (seq, packet) in (0..).zip(&packets).skip(first as usize) {
+            assert_eq!(packet.data[54..], pattern(len(seq)), "segment {seq}");
+            assert_eq!(packet.gso_size, if len(seq) > 1460 { 1460 } else { 0 });
+        }
+        assert!(sender.rx.receive(Instant::ZERO).is_none(), "what was sent is not seen");
+    });
+}
+
+#[test]
+fn a_qdisc_that_comes_to_hold_frames_gets_them_by_the_ring() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let edges = Edges::of(&sender);
+        let account = TxAccount::new(Waker::noop().clone());
+        let first = warm_up(&mut sender, &account);
+        run("tc qdisc add dev pk0 root tbf rate 20mbit burst 130kb limit 10mb");
+        // The burst lets two pass; each further one needs 26 ms.
+        let mut at_once = 0;
+        for seq in first..first + 10 {
+            sender.tx.submit(segment(&account, seq, 60_000), Instant::ZERO).expect("room");
+            at_once += u32::from(sender.tx.is_latest_complete());
+        }
+        sender.tx.flush(Instant::ZERO);
+        assert!((1..=6).contains(&at_once), "{at_once}");
+        assert!(!sender.tx.completes_within_calls());
+        assert_eq!(account.bytes(), u64::from((10 - at_once) * CHARGE));
+        assert!(sender.tx.next_event() < Instant::FAR_FUTURE, "nothing else tells of the first");
+        let (frames, ..) = drain(&mut sender, &edges, &account);
+        assert_eq!((frames, sender.tx.errors()), (10 - at_once, 0));
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..first + 10), "{} packets", packets.len());
+        run("tc qdisc del dev pk0 root");
+        assert!(warm_up(&mut sender, &account) > 10);
+    });
+}
+
+#[test]
+fn a_qdisc_that_comes_to_be_full_loses_nothing() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let mut receiver = open(&PacketConfig::new("pk1")).0.queues.remove(0);
+        let edges = Edges::of(&sender);
+        let account = TxAccount::new(Waker::noop().clone());
+        let first = warm_up(&mut sender, &account);
+        // It takes no frame of this size, and not even one of its segments.
+        run("tc qdisc add dev pk0 root tbf rate 100mbit burst 130kb limit 1kb");
+        sender.tx.submit(segment(&account, first, 20_000), Instant::ZERO).expect("room");
+        assert!(!sender.tx.is_latest_complete() && !sender.tx.completes_within_calls());
+        sender.tx.flush(Instant::ZERO);
+        sender.tx.reap(Instant::ZERO);
+        assert_eq!((account.bytes(), sender.tx.errors()), (u64::from(CHARGE), 0));
+        run("tc qdisc del dev pk0 root");
+        assert_eq!(drain(&mut sender, &edges, &account).0, 1);
+        let packets = received(&mut receiver);
+        assert!(packets.iter().map(seq_of).eq(0..=first), "{} packets", packets.len());
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_ends_the_way_past_the_ring() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let account = TxAccount::new(Waker::noop().clone());
+        warm_up(&mut sender, &account);
+        run("ip link set pk0 down");
+        sender.tx.submit(super_frame(&account), Instant::ZERO).expect("room");
+        assert!(!sender.tx.completes_within_calls());
+        sender.tx.flush(Instant::ZERO);
+        assert_eq!((account.bytes(), sender.tx.errors()), (0, 1));
+        assert_eq!(sender.tx.reap(Instant::ZERO).frames, 1);
+        run("ip link set pk0 up");
+        warm_up(&mut sender, &account);
+    });
+}
+
+#[test]
+fn a_malformed_frame_does_not_end_the_way_past_the_ring_for_good() {
+    in_namespace(|| {
+        veth();
+        let mut sender = queue();
+        let account = TxAccount::new(Waker::noop().clone());
+        warm_up(&mut sender, &account);
+        let mut frame = super_frame(&account);
+        frame.checksum = Some(PartialChecksum { start: 34, offset: 14 });
+        sender.tx.submit(frame, Instant::ZERO).expect("room");
+        sender.tx.flush(Instant::ZERO);
+        assert_eq!(sender.tx.reap(Instant::ZERO).frames, 1);
+        assert_eq!((account.bytes(), sender.tx.errors()), (0, 1));
+        warm_up(&mut sender, &account);
+    });
+}
+
 #[test]
 fn a_qdisc_that_segments_completes_at_once() {
     in_namespace(|| {

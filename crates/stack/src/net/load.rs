@@ -34,10 +34,11 @@ pub(crate) struct CommonLoad {
 }
 
 impl CommonLoad {
-    /// Returns the figures; `None` before the first window is over.
+    /// Returns the figures, without what only the device knows; `None` before the first window is
+    /// over.
     pub(crate) fn get(&self) -> Option<Load> {
         let (rate, boost) = (Rate(self.rate.load(Relaxed)), self.boost.load(Relaxed));
-        (rate.0 > 0).then_some(Load { rate, boost })
+        (rate.0 > 0).then_some(Load { rate, boost, is_at_once: false })
     }
 
     /// Takes a visit of a flow that has sent so many bytes, and its own doublings in parts of 256.

@@ -116,6 +116,8 @@ pub struct Port {
     waits_for_device: AtomicBool,
     /// How late completions are, in nanoseconds.
     lateness: AtomicU64,
+    /// The device completes frames within the calls that hand them over.
+    is_at_once: AtomicBool,
     load: CommonLoad,
     /// Wakes the driver, which then calls `run` or asks for `next_event` again.
     kick: Waker,
@@ -283,6 +285,7 @@ impl Port {
             watchdog: AtomicU64::new(Instant::FAR_FUTURE.as_nanos()),
             waits_for_device: AtomicBool::new(false),
             lateness: AtomicU64::new(0),
+            is_at_once: AtomicBool::new(false),
             load: CommonLoad::default(),
             queue: Mutex::new(Queue {
                 time: now,
@@ -396,7 +399,12 @@ impl Port {
 
     /// Returns what the flows that send here do together; `None` before it is known.
     pub(crate) fn load(&self) -> Option<Load> {
-        self.load.get()
+        let load = self.load.get()?;
+        // The pieces of a frame that is cut here wait for each other.
+        let takes_super_frames = self.capabilities.gso_max_size > u32::from(self.mtu());
+        let is_at_once =
+            takes_super_frames && self.is_at_once.load(Relaxed) && self.can_bypass.load(Acquire);
+        Some(Load { is_at_once, ..load })
     }
 
     /// Takes what a flow has sent, in bytes, and how often it doubles the time that may be queued,
@@ -676,6 +684,7 @@ impl Transmitter {
         let watchdog = if holds { self.last_progress + TX_TIMEOUT } else { Instant::FAR_FUTURE };
         if let Some(bql) = &self.bql {
             round.port.lateness.store(bql.lateness().0, Relaxed);
+            round.port.is_at_once.store(self.tx.completes_within_calls(), Relaxed);
         }
         round.publish(next.min(self.tx.next_event()), self.is_full || holds, watchdog);
     }
@@ -755,9 +764,12 @@ impl Transmitter {
             self.stats.ring_full += 1;
             return Some(frame);
         }
-        self.needs_flush = true;
         self.stats.frames += 1;
         self.stats.bytes += bytes;
+        if self.tx.is_latest_complete() {
+            return None;
+        }
+        self.needs_flush = true;
         if let Some(bql) = &mut self.bql {
             bql.on_queued(now, bytes);
             if self.ring_frames == 0 {

@@ -23,6 +23,8 @@ pub struct Load {
     /// Doublings of the time that may be queued, in parts of 256: the mean of what each has learnt,
     /// weighted by what it sends.
     pub boost: u16,
+    /// Whether the device passes frames on at once, so that they do not wait for each other there.
+    pub is_at_once: bool,
 }
 
 /// Facts about a flow from which the size of its frames follows.
@@ -98,11 +100,12 @@ pub fn sizes(
     } else if is_bounded && !flow.completes_at_once {
         // A wider shift is a device's wish for larger aggregates; it scales the time bound too.
         let micros = u64::from(config.tso_max_usecs) << 10u32.saturating_sub(flow.shift).min(10);
-        let bound = common_rate(flow).bytes_in(Nanos::from_micros(micros));
+        let longest = Nanos::from_micros(micros);
         let long = Nanos(LONG_ROUND_TRIP.0 << u32::from(flow.is_paced));
         if flow.min_rtt < long || flow.min_rtt == Nanos::MAX {
-            bytes = bytes.min(bound);
+            bytes = bytes.min(frame_rate(flow).bytes_in(longest));
         }
+        let bound = common_rate(flow).bytes_in(longest);
         queue_bytes = boosted(flow, bound.saturating_mul(2));
     }
     let segments = (bytes.min(u64::from(gso_bytes)) / u64::from(mss)) as u32;
@@ -125,6 +128,18 @@ fn common_rate(flow: &FlowRate) -> Rate {
     let total = flow.load.map_or(flow.moved, |load| load.rate.max(flow.moved));
     let product = u128::from(flow.moved.0) * u128::from(total.0);
     Rate(u64::try_from(product.isqrt()).unwrap_or(u64::MAX))
+}
+
+/// Returns the rate that bounds how long a frame may take.
+///
+/// It is that of all flows where the device passes frames on at once: a frame keeps others waiting
+/// only while the device works on it. A queue that takes frames off the account of their socket
+/// looks like such a device, and has that rate too.
+fn frame_rate(flow: &FlowRate) -> Rate {
+    match flow.load {
+        Some(load) if load.is_at_once => load.rate.max(flow.moved),
+        _ => common_rate(flow),
+    }
 }
 
 /// Returns `bytes`, doubled as often as all flows of the device do in the mean.
@@ -373,7 +388,7 @@ mod tests {
         for _ in 0..12 {
             let below = |(&share, &queue_boost): (&f64, &u8)| {
                 let moved = Rate((share * total) as u64);
-                let load = Some(Load { rate: Rate(total as u64), boost });
+                let load = Some(Load { rate: Rate(total as u64), boost, is_at_once: false });
                 let flow = flow(moved, Nanos::from_micros(200));
                 let flow = FlowRate { load, queue_boost, ..flow };
                 sizes(&config, &flow, 1448, 65215, 65535, 2).queue_bytes as f64
@@ -400,13 +415,31 @@ mod tests {
         let alone = flow(Rate(12_500_000), Nanos::from_micros(200));
         let sizes = |flow: &FlowRate| sizes(&Config::default(), flow, 1448, 65215, 65535, 2);
         let with = |rate| {
-            let load = Some(Load { rate: Rate(rate), boost: 3 << 8 });
+            let load = Some(Load { rate: Rate(rate), boost: 3 << 8, is_at_once: false });
             sizes(&FlowRate { load, queue_boost: 3, ..alone })
         };
         let without = sizes(&FlowRate { queue_boost: 3, ..alone });
         assert_eq!(with(12_500_000), without);
         assert_eq!(with(1), without, "what was sent before an idle time says nothing");
         assert_eq!(with(50_000_000).queue_bytes, 2 * without.queue_bytes, "four flows");
+    }
+
+    #[test]
+    fn a_device_that_passes_frames_on_at_once_bounds_them_by_the_rate_of_all() {
+        let one_of_many = flow(Rate(1_000_000), Nanos::from_micros(200));
+        let segments = |rate, is_at_once| {
+            let load = Some(Load { rate: Rate(rate), boost: 0, is_at_once });
+            segs(&Config::default(), &FlowRate { load, ..one_of_many })
+        };
+        // 300 us at 31.6 MB/s, and at 1 GB/s.
+        assert_eq!((segments(1_000_000_000, false), segments(1_000_000_000, true)), (6, 45));
+        assert_eq!(segments(12_500_000, true), 2, "a slow one that nobody sees");
+        let queue_bytes = |is_at_once| {
+            let load = Some(Load { rate: Rate(1_000_000_000), boost: 0, is_at_once });
+            let flow = FlowRate { load, ..one_of_many };
+            sizes(&Config::default(), &flow, 1448, 65215, 65535, 2).queue_bytes
+        };
+        assert_eq!(queue_bytes(true), queue_bytes(false), "what waits after all is shared");
     }
 
     #[test]

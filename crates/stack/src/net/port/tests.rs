@@ -24,6 +24,8 @@ struct Ring {
     /// Flow and payload bytes of each frame taken.
     taken: Vec<(u64, u32)>,
     refused: usize,
+    /// The wire has frames at once.
+    is_at_once: bool,
     flushes: usize,
     reaps: usize,
 }
@@ -48,10 +50,16 @@ impl TxQueue for RingQueue {
         }
         ring.taken.push((frame.flow, frame.payload.len()));
         match self.completion {
-            Completion::OnWire => ring.held.push_back(frame),
-            Completion::OnSubmit => drop(ring),
+            Completion::OnWire if !ring.is_at_once => ring.held.push_back(frame),
+            _ => drop(ring),
         }
         Ok(())
+    }
+    fn is_latest_complete(&self) -> bool {
+        self.ring.lock().unwrap().is_at_once
+    }
+    fn completes_within_calls(&self) -> bool {
+        self.ring.lock().unwrap().is_at_once
     }
     fn flush(&mut self, _: Instant) {
         self.ring.lock().unwrap().flushes += 1;
@@ -213,6 +221,47 @@ fn a_full_ring_puts_frames_back_in_order_until_it_is_reaped() {
     assert_eq!((stats.ring_frames, stats.ring_bytes, stats.qdisc.backlog_packets), (0, 0, 0));
     assert!(!world.port.waits_for_device());
     assert_eq!(world.kicks.take(), 0, "the driver's own calls need no kick");
+}
+
+#[test]
+fn frames_that_the_wire_has_at_once_need_no_limit_doorbell_or_completion() {
+    let world = World::new(4, capabilities(Completion::OnWire));
+    let is_at_once = |port: &Port| port.load().is_some_and(|load| load.is_at_once);
+    for n in 1..=2 {
+        world.port.count_load(ms(10 * n), 1000, 0);
+    }
+    world.ring.lock().unwrap().is_at_once = true;
+    let account = account();
+    let enqueue = |flow| {
+        let credit = Some(TxCredit::charge(&account, 100));
+        world.port.enqueue(Frame { flow, credit, ..test_frame(100) }, ZERO);
+    };
+    (0..3).for_each(enqueue);
+    let stats = world.port.stats(ZERO);
+    assert_eq!((stats.frames, stats.ring_frames, stats.ring_bytes), (3, 0, 0));
+    assert_eq!((account.bytes(), account.device_bytes()), (0, 0));
+    assert_eq!(world.ring.lock().unwrap().flushes, 0);
+    assert!(!world.port.waits_for_device() && is_at_once(&world.port));
+    assert_eq!(world.port.next_event(), Instant::FAR_FUTURE, "no watchdog");
+    world.ring.lock().unwrap().is_at_once = false;
+    enqueue(3);
+    assert!(world.port.waits_for_device() && !is_at_once(&world.port));
+    assert_eq!((account.bytes(), world.ring.lock().unwrap().flushes), (100, 1));
+    world.complete(1, ms(1));
+    assert_eq!((account.bytes(), world.port.stats(ZERO).ring_frames), (0, 0));
+    assert_eq!(world.flows_taken(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn pieces_of_frames_that_are_cut_here_wait_for_each_other() {
+    let caps = Capabilities { gso_max_size: 1500, ..capabilities(Completion::OnWire) };
+    let world = World::new(4, caps);
+    for n in 1..=2 {
+        world.port.count_load(ms(10 * n), 1000, 0);
+    }
+    world.ring.lock().unwrap().is_at_once = true;
+    world.enqueue(0..3);
+    assert!(world.port.load().is_some_and(|load| !load.is_at_once));
 }
 
 #[test]
