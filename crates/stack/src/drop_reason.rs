@@ -86,6 +86,8 @@ drop_reasons! {
     LinkDown = "dev_ready",
     /// A rate limit of ICMP errors withheld one.
     RateLimited = "rate_limited",
+    /// As many routers of the link are remembered as there is room for.
+    RouterTable = "router_table_full",
     /// The stack was shut down.
     ShutDown = "shut_down",
 }

@@ -15,7 +15,7 @@ use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
-use crate::net::icmp::IcmpError;
+use crate::net::icmp::{IcmpError, Notice};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
 use crate::net::topology::Locals;
@@ -218,8 +218,8 @@ impl Input<'_> {
         true
     }
 
-    /// Besides the host's own addresses: the groups of neighbour discovery, and as source of a
-    /// solicitation the unspecified address.
+    /// Besides the host's own addresses: the groups of neighbour and router discovery, and as source
+    /// of a solicitation the unspecified address.
     fn is_acceptable_v6(&self, header: &ipv6::Header) -> bool {
         let is_discovery = header.protocol == Protocol::ICMPV6
             && header.destination.is_multicast()
@@ -250,8 +250,11 @@ impl Input<'_> {
             (Protocol::ICMPV6, _, Some(header)) => {
                 let interface = self.interface.map(Arc::as_ref);
                 let net = &self.host.net;
-                let error = net.receive_icmp_v6(self.visit, interface, header, &payload);
-                self.icmp_error(error);
+                match net.receive_icmp_v6(self.visit, interface, header, &payload) {
+                    Some(Notice::Error(error)) => self.icmp_error(Some(error)),
+                    Some(Notice::Router(interface)) => self.host.on_router(interface),
+                    None => {}
+                }
             }
             (Protocol::NO_NEXT_HEADER, _, Some(_)) => {}
             _ => {

@@ -58,6 +58,11 @@ impl Host {
         Ok(())
     }
 
+    /// A router on the link of an interface has advertised itself.
+    pub(crate) fn on_router(&self, interface: InterfaceId) {
+        self.events.tell_once(&StackEvent::RouterAdvertised { interface });
+    }
+
     /// Packets that the device of an interface lost before they could be received. It waits for
     /// polls to end, and may take system calls.
     pub(crate) fn rx_dropped(&self, interface: &Interface) -> u64 {

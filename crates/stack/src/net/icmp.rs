@@ -4,7 +4,8 @@
 //! known here.
 
 use super::egress::{CachedRoute, OutgoingDatagram};
-use super::interface::{ALL_NODES, Interface, Output, Station};
+use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station};
+use super::router::Unheard;
 use super::{Net, Visit};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
@@ -47,6 +48,15 @@ impl Meaning {
     const fn bad_header(pointer: u32) -> Self {
         Self { info: pointer, ..Self::hard(ConnectionError::Protocol) }
     }
+}
+
+/// What sockets or subscribers have to hear of a message.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// An error about a packet that this host may have sent.
+    Error(IcmpError),
+    /// A router on the link of this interface has advertised itself.
+    Router(InterfaceId),
 }
 
 /// An ICMP error about a packet that this host sent. Nobody has checked yet that it was sent.
@@ -212,14 +222,14 @@ impl Net {
     }
 
     /// Handles an ICMPv6 message to this host, which came in on `interface` or from this host
-    /// itself. An error is returned.
+    /// itself.
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,
         interface: Option<&Interface>,
         ip: &ipv6::Header,
         data: &Bytes,
-    ) -> Option<IcmpError> {
+    ) -> Option<Notice> {
         self.counters.ip.add(IpCounter::Icmp6InMsgs, 1);
         let (message, body) = match icmpv6::parse(ip, data) {
             Ok(parsed) => parsed,
@@ -247,6 +257,18 @@ impl Net {
                 }
                 return None;
             }
+            M::RouterSolicitation { source_link } => {
+                if let Some(interface) = interface {
+                    interface.on_router_solicitation(visit, ip.source, source_link);
+                }
+                return None;
+            }
+            M::RouterAdvertisement { .. } => {
+                let is_heard = interface.is_some_and(|interface| {
+                    self.on_router_advertisement(visit, interface, ip, message, &body)
+                });
+                return interface.filter(|_| is_heard).map(|one| Notice::Router(one.id()));
+            }
             M::EchoReply { .. } => return None,
             M::Unreachable(code) => unreachable_v6(code),
             M::TimeExceeded(_) => Meaning::TIME_EXCEEDED,
@@ -254,12 +276,32 @@ impl Net {
             M::PacketTooBig { mtu } => Meaning::too_big(mtu),
         };
         match Quoted::v6(&body) {
-            Ok(quoted) => Some(IcmpError::new(meaning, data, ip.source.into(), quoted, body)),
+            Ok(quoted) => {
+                let offender = ip.source.into();
+                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
                 None
             }
         }
+    }
+
+    /// A router of the link has advertised itself. Whether that is remembered.
+    fn on_router_advertisement(
+        &self,
+        visit: Visit,
+        interface: &Interface,
+        ip: &ipv6::Header,
+        message: M,
+        body: &[u8],
+    ) -> bool {
+        match interface.on_router_advertisement(visit, ip.source, message, body) {
+            Ok(is_heard) => return is_heard,
+            Err(Unheard::Malformed) => self.counters.drops.count(DropReason::Icmp),
+            Err(Unheard::Full) => self.counters.drops.count(DropReason::RouterTable),
+        }
+        false
     }
 
     /// Counts a message that cannot be understood, and its drop.
@@ -368,7 +410,11 @@ impl Net {
     }
 }
 
-/// Answers a neighbour that asks for an address of this interface (RFC 4861 section 7.2.4).
+/// Answers a neighbour that asks for an address of this interface (RFC 4861 section 7.2.4), or for
+/// one that the interface answers for (section 7.2.8).
+///
+/// A probe for a duplicate gets no answer for an address of others: its sender wants to have the
+/// address, and would not take it.
 fn answer_solicitation(
     interface: &Interface,
     visit: Visit,
@@ -376,9 +422,13 @@ fn answer_solicitation(
     target: Ipv6Addr,
     source_link: Option<[u8; 6]>,
 ) {
-    let own = interface.link_address().filter(|_| interface.has(target.into()));
-    let Some(link) = own else { return };
     let is_probe = ip.source.is_unspecified();
+    let is_own = interface.has(target.into());
+    let is_claimed = is_probe || ip.source == target;
+    if !is_own && (is_claimed || !interface.is_proxy_for(target.into())) {
+        return;
+    }
+    let Some(link) = interface.link_address() else { return };
     let asking = source_link.filter(|_| !is_probe);
     if let Some(link) = asking {
         interface.on_solicited_by(visit, ip.source.into(), link);
@@ -390,9 +440,14 @@ fn answer_solicitation(
     let reply = M::NeighborAdvertisement {
         target,
         target_link: Some(link),
-        router: false,
+        router: is_own && interface.is_router(),
         solicited: !is_probe,
-        replace: true,
+        // Whoever has the address itself is believed rather than a proxy.
+        replace: is_own,
     };
-    interface.send_neighbor_message(visit, Station { ip: target, link }, to, reply);
+    let source = match interface.source_for(to.ip.into()) {
+        Some(IpAddr::V6(source)) if !is_own => source,
+        _ => target,
+    };
+    interface.send_neighbor_message(visit, Station { ip: source, link }, to, reply);
 }

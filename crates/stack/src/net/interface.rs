@@ -1,10 +1,14 @@
 //! Interfaces: a device's ports, the addresses on it, and its neighbours.
 
+mod discovery;
+
 use super::Visit;
+use super::address::Prefix;
 use super::error::NetError;
 use super::housekeeping::Housekeeping;
 use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use super::port::{Port, PortStats};
+use super::router::{Heard, Router};
 use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium, Steering};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
@@ -24,6 +28,8 @@ pub use super::address::{Address, InterfaceId};
 
 /// All nodes on the link (RFC 4291 section 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// All routers on the link (RFC 4291 section 2.7.1).
+pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// Least MTU of a link with IPv4 (RFC 791 section 3.2).
 const MIN_MTU_V4: u16 = 68;
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
@@ -59,6 +65,10 @@ struct Settings {
     has_link: bool,
     /// Addresses that the kernel of the machine had at the last look.
     taken: Vec<IpAddr>,
+    /// Prefixes whose addresses it answers for without having them.
+    proxies: Vec<Prefix>,
+    /// Whether it is a router of its link.
+    is_router: bool,
 }
 
 impl Settings {
@@ -86,6 +96,10 @@ pub(crate) struct Interface {
     steering: Option<Arc<dyn Steering>>,
     monitor: Mutex<Option<Box<dyn LinkMonitor>>>,
     neighbors: Mutex<Neighbors>,
+    /// What it advertises as a router of its link.
+    router: Mutex<Option<Router>>,
+    /// The routers that it has heard of, if somebody wants to know.
+    heard: Mutex<Option<Heard>>,
     counters: Arc<PacketCounters>,
     housekeeping: Arc<Housekeeping>,
 }
@@ -138,6 +152,8 @@ pub struct InterfaceInfo {
     pub ports: Vec<PortStats>,
     /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
+    /// Prefixes whose addresses it answers for without having them.
+    pub proxies: Vec<Prefix>,
     /// Packets that the device lost before the stack could receive them, since it was opened. For
     /// AF_PACKET they found no free slot, or no room in the receive queue (`PACKET_STATISTICS`).
     /// For TUN the queue of the device was full (`tx_dropped` of the kernel's interface).
@@ -199,6 +215,8 @@ impl Interface {
             is_enabled: true,
             has_link: true,
             taken: Vec::new(),
+            proxies: Vec::new(),
+            is_router: false,
         };
         Self {
             id: parts.id,
@@ -212,6 +230,8 @@ impl Interface {
             steering: parts.steering,
             monitor: Mutex::new(parts.monitor),
             neighbors: Mutex::new(Neighbors::new(parts.seed)),
+            router: Mutex::default(),
+            heard: Mutex::default(),
             counters: parts.counters,
             housekeeping: parts.housekeeping,
         }
@@ -298,6 +318,9 @@ impl Interface {
             return None;
         }
         self.ports.iter().for_each(|port| port.set_link(is_up, now));
+        if is_up {
+            self.restart_router(now);
+        }
         Some(is_up)
     }
 
@@ -368,8 +391,10 @@ impl Interface {
         changes
     }
 
-    /// The interface is no longer part of a host: drops what waits, and gives the device back.
+    /// The interface is no longer part of a host: drops what waits, and gives the device back. The
+    /// link hears that it has lost a router.
     pub(crate) fn close(&self, now: Instant) {
+        self.end_router(Visit::new(now, 0));
         drop(lock(&self.monitor).take());
         let held = lock(&self.neighbors).close();
         self.counters.drops.add(DropReason::LinkDown, held.len() as u64);
@@ -415,13 +440,16 @@ impl Interface {
         lock(&self.settings).addresses.iter().any(|own| own.ip == address)
     }
 
-    /// Whether a neighbour discovery message to this group is for this host.
+    /// Whether a message of neighbour or router discovery to this group is for this host.
     pub(crate) fn hears(&self, group: Ipv6Addr) -> bool {
+        let settings = lock(&self.settings);
         group == ALL_NODES
-            || lock(&self.settings).addresses.iter().any(|own| match own.ip {
+            || (group == ALL_ROUTERS && settings.is_router)
+            || settings.addresses.iter().any(|own| match own.ip {
                 IpAddr::V6(own) => icmpv6::solicited_node(own) == group,
                 IpAddr::V4(_) => false,
             })
+            || Self::proxies_group(&settings.proxies, group)
     }
 
     /// The address that packets to `next_hop` are sent from if nothing else is said: one of the
@@ -531,7 +559,7 @@ impl Interface {
         packet.emit(&mut headers);
         let ether_type = ethernet::EtherType::ARP;
         ethernet::Header { destination: to, source: own, ether_type }.emit(&mut headers);
-        self.enqueue(visit, link_frame(headers));
+        self.enqueue(visit, link_frame(headers, Payload::new()));
     }
 
     /// Sends a message of neighbour discovery.
@@ -542,30 +570,45 @@ impl Interface {
         to: Station,
         message: icmpv6::Message,
     ) {
+        self.send_discovery(visit, from, to, message, Payload::new());
+    }
+
+    /// The headers of a message of neighbour or router discovery, without a link header.
+    fn discovery_headers(
+        &self,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        message: icmpv6::Message,
+        body: &Payload,
+    ) -> Headers {
         let mut headers = Headers::default();
-        message.emit(&mut headers, from.ip, to.ip, &Payload::new());
-        let len = headers.len() as u16;
+        message.emit(&mut headers, source, destination, body);
+        let len = headers.len() as u32 + body.len();
         let header = ipv6::Header {
-            source: from.ip,
-            destination: to.ip,
+            source,
+            destination,
             protocol: Protocol::ICMPV6,
             hop_limit: icmpv6::NEIGHBOR_HOP_LIMIT,
             dscp: 0,
             ecn: Ecn::NotEct,
             flow_label: 0,
         };
-        header.emit(&mut headers, len);
-        let ether_type = ethernet::EtherType::IPV6;
-        ethernet::Header { destination: to.link, source: from.link, ether_type }.emit(&mut headers);
+        header.emit(&mut headers, len as u16);
         self.counters.ip.add(IpCounter::Icmp6OutMsgs, 1);
-        self.enqueue(visit, link_frame(headers));
+        headers
     }
 
-    /// An ARP packet: learns from it, and answers a question for an own address (RFC 826).
+    /// An ARP packet: learns from it, and answers a question for an own address (RFC 826), or for
+    /// one that the interface answers for (RFC 1027).
+    ///
+    /// A probe (RFC 5227, sender 0.0.0.0) for an address of others gets no answer, as in Linux: its
+    /// sender wants to have the address, and would take an answer for a conflict.
     pub(crate) fn on_arp(&self, visit: Visit, packet: &arp::Packet) {
         let Some(own) = self.link_address() else { return };
-        let is_for_us = self.has(packet.target.into());
         let is_claim = packet.sender == packet.target;
+        let is_probe = packet.sender == Ipv4Addr::UNSPECIFIED;
+        let target = packet.target.into();
+        let is_for_us = self.has(target) || (!is_claim && !is_probe && self.is_proxy_for(target));
         if self.has(packet.sender.into()) || packet.sender == Ipv4Addr::UNSPECIFIED {
             // A duplicate address or a probe: nothing to learn, but a probe is answered.
             if packet.sender != Ipv4Addr::UNSPECIFIED {
@@ -613,9 +656,16 @@ impl Interface {
         debug_assert!(failed.is_empty(), "a question fails nobody");
     }
 
-    /// Asks again what was not answered. When to come back, and the packets whose neighbour does
-    /// not answer.
-    pub(crate) fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    /// Asks again what neighbours did not answer, and advertises what is due. When to come back,
+    /// and the packets whose neighbour does not answer.
+    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+        let (advertise, mut undeliverable) = self.expire_router(visit);
+        let (ask, failed) = self.expire_neighbors(visit);
+        undeliverable.extend(failed);
+        (advertise.min(ask), undeliverable)
+    }
+
+    fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let due = lock(&self.neighbors).deadline();
         if due > visit.now {
             return (due, Vec::new());
@@ -656,7 +706,7 @@ impl Interface {
         self.counters.drops.add(DropReason::Neighbor, held.len() as u64);
     }
 
-    fn check_has_neighbors(&self) -> Result<(), NetError> {
+    pub(crate) fn check_has_neighbors(&self) -> Result<(), NetError> {
         self.link_address().map(drop).ok_or(NetError::NoNeighbors(self.id))
     }
 
@@ -674,6 +724,7 @@ impl Interface {
             addresses: self.addresses(),
             ports: self.ports.iter().map(|port| port.stats(now)).collect(),
             neighbors: self.neighbors(now),
+            proxies: self.proxies(),
             rx_dropped,
         }
     }
@@ -686,12 +737,8 @@ pub(crate) struct Station {
     pub(crate) link: LinkAddress,
 }
 
-fn link_frame(headers: Headers) -> Frame {
-    Frame {
-        link_len: ethernet::HEADER_LEN as u8,
-        flow: ORPHAN,
-        ..Frame::new(headers, Payload::new())
-    }
+fn link_frame(headers: Headers, body: Payload) -> Frame {
+    Frame { link_len: ethernet::HEADER_LEN as u8, flow: ORPHAN, ..Frame::new(headers, body) }
 }
 
 /// Puts the link header in front of an IP packet.
