@@ -1,6 +1,8 @@
 //! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
 
 mod common;
+#[path = "stack/foreign.rs"]
+mod foreign;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]
