@@ -7,7 +7,7 @@ use crate::workers::Stack;
 use core::net::IpAddr;
 use neap_stack::device::{Device, QueuePair};
 use neap_stack::error::NetError;
-use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::interface::{Address, InterfaceId, InterfaceOptions};
 use neap_stack::neighbor::LinkAddress;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::route::{Prefix, Route, RouteEntry};
@@ -31,6 +31,7 @@ pub struct InterfaceConfig {
     proxies: Vec<Prefix>,
     router: Option<RouterAdvertisement>,
     hears_routers: bool,
+    any_destination: bool,
 }
 
 impl InterfaceConfig {
@@ -46,6 +47,7 @@ impl InterfaceConfig {
             proxies: Vec::new(),
             router: None,
             hears_routers: false,
+            any_destination: false,
         }
     }
 
@@ -93,6 +95,20 @@ impl InterfaceConfig {
     #[must_use]
     pub fn qdisc(mut self, qdisc: &str) -> Self {
         self.qdisc = Some(qdisc.to_owned());
+        self
+    }
+
+    /// Takes packets to any address that can be that of one host, of IPv4 and IPv6, as if it were
+    /// an own one (AnyIP: `ip route add local 0.0.0.0/0 dev lo`). The default is to take only those
+    /// to own addresses.
+    ///
+    /// Groups, broadcast and loopback addresses, `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not
+    /// taken. A socket that is bound to all addresses serves the others' too. A packet that no
+    /// socket takes is answered from the address that it was for, and counted as
+    /// [`DropReason::NoSocketForeign`](crate::info::DropReason::NoSocketForeign).
+    #[must_use]
+    pub fn any_destination(mut self, on: bool) -> Self {
+        self.any_destination = on;
         self
     }
 
@@ -170,7 +186,7 @@ impl Engine {
         &self,
         config: InterfaceConfig,
     ) -> Result<InterfaceId, InterfaceError> {
-        let InterfaceConfig { device, addresses, routes, mtu, qdisc, .. } = config;
+        let InterfaceConfig { device, addresses, routes, mtu, qdisc, any_destination, .. } = config;
         let (proxies, router) = (config.proxies, config.router);
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let descriptors = |queue: &QueuePair| {
@@ -180,7 +196,8 @@ impl Engine {
         let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
         let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
-        let id = self.stack.add_interface(clock::now(), device, &addresses)?;
+        let options = InterfaceOptions { addresses, any_destination };
+        let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {
                 for queue in queue.into_iter().flatten() {

@@ -8,6 +8,7 @@
 
 pub use neap_stack::drop_reason::Drops;
 pub use neap_stack::event::Subscription;
+pub use neap_stack::interface::InterfaceOptions;
 pub use neap_stack::socket::bound::BoundPort;
 pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};

@@ -64,6 +64,9 @@ drop_reasons! {
     TcpHeader = "tcp_invalid_header",
     /// No connection and no listener has these addresses and ports.
     NoSocket = "no_socket",
+    /// The packet was for an address of others, at an interface that takes any destination, and no
+    /// socket takes it there.
+    NoSocketForeign = "no_socket_foreign",
     /// The backlog of a socket that another thread used is full.
     SocketBacklog = "socket_backlog",
     /// The listener had no room, or refused the request.

@@ -3,6 +3,8 @@
 mod common;
 #[path = "stack/discovery.rs"]
 mod discovery;
+#[path = "stack/foreign.rs"]
+mod foreign;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]

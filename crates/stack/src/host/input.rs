@@ -39,6 +39,8 @@ pub(crate) struct Input<'a> {
     pub(crate) visit: Visit,
     /// Where the packet came in; `None` for what this host sent to itself.
     pub(crate) interface: Option<&'a Arc<Interface>>,
+    /// The frame was for a group of stations.
+    pub(crate) is_link_group: bool,
     /// The queue that it came from.
     pub(crate) rx: Option<&'a dyn RxQueue>,
     pub(crate) locals: &'a Locals,
@@ -46,11 +48,28 @@ pub(crate) struct Input<'a> {
     pub(crate) batch: &'a mut Batch,
 }
 
+/// Whose address a packet that is taken was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addressee {
+    /// This host, or a group that it is in.
+    Own,
+    /// Another host; the interface takes any destination.
+    Foreign,
+}
+
 /// One IP packet to this host, its header taken off.
 struct Delivery<'a> {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
+    #[allow(dead_code, reason = "no socket asks for it yet")]
+    /// Hops left (`IP_RECVTTL`). That of a datagram which came in fragments is its last one's.
+    hop_limit: u8,
+    #[allow(dead_code, reason = "no socket asks for it yet")]
+    /// DSCP and ECN as they came (`IP_RECVTOS`), from the same packet.
+    tos: u8,
+    /// The destination is no own address: an interface took it that takes any destination.
+    is_foreign: bool,
     /// Payload of each coalesced segment, or 0.
     gso_size: u16,
     /// The device vouches for the transport checksum.
@@ -70,6 +89,7 @@ impl Input<'_> {
             if destination != own && !ethernet::is_multicast(destination) {
                 return self.drop(DropReason::LinkHeader);
             }
+            self.is_link_group = destination != own;
             packet.data.advance(ethernet::HEADER_LEN);
             match header.ether_type {
                 EtherType::IPV4 | EtherType::IPV6 => {}
@@ -130,13 +150,17 @@ impl Input<'_> {
         if header.ecn == Ecn::Ce {
             self.count(IpCounter::IpInCEPkts);
         }
-        if !self.is_acceptable(header.source.into(), header.destination.into()) {
+        let addressee = self.addressee(header.source.into(), header.destination.into());
+        let Some(addressee) = addressee else {
             return self.count(IpCounter::IpInAddrErrors);
-        }
+        };
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
+            hop_limit: header.ttl,
+            tos: header.dscp << 2 | header.ecn as u8,
+            is_foreign: addressee == Addressee::Foreign,
             gso_size,
             is_verified,
             packet: data,
@@ -171,13 +195,16 @@ impl Input<'_> {
         if header.protocol != Protocol::TCP || packet.fragment.is_some() {
             self.count(IpCounter::Ip6InReceives);
         }
-        if !self.is_acceptable_v6(&header) {
+        let Some(addressee) = self.addressee_v6(&header) else {
             return self.count(IpCounter::Ip6InAddrErrors);
-        }
+        };
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
+            hop_limit: header.hop_limit,
+            tos: header.dscp << 2 | header.ecn as u8,
+            is_foreign: addressee == Addressee::Foreign,
             gso_size,
             is_verified,
             packet: data,
@@ -197,8 +224,9 @@ impl Input<'_> {
         }
     }
 
-    /// Whether a host may take a packet with these addresses; counts the drop if not.
-    fn is_acceptable(&self, source: IpAddr, destination: IpAddr) -> bool {
+    /// Whose a packet with these addresses is; `None`, and the drop is counted, if this host may
+    /// not take it.
+    fn addressee(&self, source: IpAddr, destination: IpAddr) -> Option<Addressee> {
         let is_from_outside = self.interface.is_some();
         let is_impossible = source.is_multicast()
             || source == IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -209,23 +237,31 @@ impl Input<'_> {
                     || self.locals.contains(source)));
         if is_impossible {
             self.drop(DropReason::IpMartian);
-            return false;
+            return None;
         }
-        if !self.locals.contains(destination) {
-            self.drop(DropReason::IpOtherHost);
-            return false;
+        if self.locals.contains(destination) {
+            return Some(Addressee::Own);
         }
-        true
+        // What is sent to all stations of a link is for none in particular.
+        let takes_any = self.interface.is_some_and(|interface| interface.takes_any_destination());
+        if takes_any && !self.is_link_group && self.locals.may_be_foreign(destination) {
+            return Some(Addressee::Foreign);
+        }
+        self.drop(DropReason::IpOtherHost);
+        None
     }
 
     /// Besides the host's own addresses: the groups of neighbour and router discovery, and as source
     /// of a solicitation the unspecified address.
-    fn is_acceptable_v6(&self, header: &ipv6::Header) -> bool {
+    fn addressee_v6(&self, header: &ipv6::Header) -> Option<Addressee> {
         let is_discovery = header.protocol == Protocol::ICMPV6
             && header.destination.is_multicast()
             && self.interface.is_some_and(|interface| interface.hears(header.destination))
             && !header.source.is_multicast();
-        is_discovery || self.is_acceptable(header.source.into(), header.destination.into())
+        if is_discovery {
+            return Some(Addressee::Own);
+        }
+        self.addressee(header.source.into(), header.destination.into())
     }
 
     fn reassemble(&self, part: &Part<'_>) -> Option<Whole> {
@@ -318,7 +354,12 @@ impl Input<'_> {
             }
             None => {
                 self.count(IpCounter::UdpNoPorts);
-                self.drop(DropReason::NoSocket);
+                let is_foreign = delivery.is_foreign;
+                self.drop(if is_foreign {
+                    DropReason::NoSocketForeign
+                } else {
+                    DropReason::NoSocket
+                });
                 self.unreachable(delivery, true);
             }
         }
@@ -459,7 +500,10 @@ impl Host {
                 self.on_listener(visit, batch, &listener, tuple, segment, None);
             }
             Recipient::Nobody => {
-                self.count_drop(DropReason::NoSocket);
+                let is_foreign = self.net.topology.is_foreign(tuple.local);
+                let reason =
+                    if is_foreign { DropReason::NoSocketForeign } else { DropReason::NoSocket };
+                self.count_drop(reason);
                 self.send_reset(visit, tuple, &segment);
             }
         }
@@ -476,7 +520,7 @@ impl Host {
             );
             ((verdict, !was_waiting && remains.is_time_wait()), is_over)
         });
-        let Some(Looked { answer: (verdict, is_new), priority, due, is_gone }) = looked else {
+        let Some(Looked { answer: (verdict, is_new), options, due, is_gone }) = looked else {
             return;
         };
         let counters = self.shards[visit.shard].counters();
@@ -485,7 +529,6 @@ impl Host {
         if is_gone {
             self.on_connection_end();
         }
-        let options = IpOptions { priority, ..IpOptions::default() };
         match verdict {
             RemainsVerdict::Drop | RemainsVerdict::Remove => {}
             RemainsVerdict::Send(answer) => self.send_orphan(visit, tuple, options, answer),
@@ -508,8 +551,7 @@ impl Host {
         let counters = self.shards[visit.shard].counters();
         let mut answers = Vec::new();
         let mut has_ended = false;
-        let next = self.demux.expire_remains(visit.now, |tuple, priority, remains| {
-            let options = IpOptions { priority, ..IpOptions::default() };
+        let next = self.demux.expire_remains(visit.now, |tuple, options, remains| {
             if remains.is_orphan() && self.memory().has_too_many_orphans(0) {
                 counters.add(Counter::AbortOnMemory, 1);
                 answers.push((*tuple, options, remains.reset(visit.now)));
@@ -550,7 +592,8 @@ impl Host {
         segment: Segment,
         iss: Option<SeqNumber>,
     ) {
-        let mut route = CachedRoute::default();
+        let is_foreign = self.net.topology.is_foreign(tuple.local);
+        let mut route = CachedRoute::new(is_foreign);
         let Some(way) = route.refresh(&self.net, visit.now, tuple.local, tuple.remote) else {
             return self.count_drop(DropReason::NoRoute);
         };
@@ -560,7 +603,8 @@ impl Host {
             Answer::Full => self.count_drop(DropReason::ListenerFull),
             Answer::NoHandshake => self.count_drop(DropReason::ListenerState),
             Answer::Send(answer) => {
-                self.send_orphan(visit, tuple, listener.ip_options(tuple.local), answer);
+                let options = listener.ip_options(tuple.local, is_foreign);
+                self.send_orphan(visit, tuple, options, answer);
             }
             Answer::Reset => self.send_reset(visit, tuple, &segment),
             Answer::Establish(accepted) => {
@@ -593,7 +637,8 @@ impl Host {
         Some(socket)
     }
 
-    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
+    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1), from the
+    /// address that it was for, which may be a foreign one.
     ///
     /// As in Linux no limit holds resets back: one is no larger than what it answers, nothing
     /// answers it, and a limit that strangers use up would hide the refusals that others wait for.
@@ -607,7 +652,8 @@ impl Host {
             let flags = Flags::RST | Flags::ACK;
             Segment { ack: segment.end_seq(), flags, ..Segment::default() }
         };
-        self.send_orphan(visit, tuple, IpOptions::default(), answer);
+        let options = IpOptions { is_transparent: true, ..IpOptions::default() };
+        self.send_orphan(visit, tuple, options, answer);
     }
 
     /// Sends a segment that no connection sends: SYN-ACK, reset, or what the remains of one send. A

@@ -48,7 +48,7 @@ impl Host {
         for listener in self.demux.listeners() {
             let local = listener.local().ip();
             let is_cut_off =
-                if local.is_unspecified() { is_last } else { self.check_local(local).is_err() };
+                if local.is_unspecified() { is_last } else { !self.may_be_reached(local) };
             if is_cut_off {
                 listener.on_network_down();
             }

@@ -29,7 +29,6 @@ pub(crate) mod udp;
 
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
-use crate::net::egress::IpOptions;
 use crate::net::rate_limit::Rates;
 use crate::net::reassembly;
 use crate::net::{Net, Seeds, Visit};
@@ -242,6 +241,25 @@ impl Host {
         Err(SocketError::AddressNotAvailable)
     }
 
+    /// As [`check_local`](Self::check_local); a socket that is transparent may also be bound to an
+    /// address of others (`IP_TRANSPARENT`).
+    pub(crate) fn check_source(
+        &self,
+        local: IpAddr,
+        is_transparent: bool,
+    ) -> Result<(), SocketError> {
+        if is_transparent && self.net.topology.locals().may_be_foreign(local) {
+            return Ok(());
+        }
+        self.check_local(local)
+    }
+
+    /// Whether packets to this address are taken: it is an own one, or an interface takes any
+    /// destination.
+    pub(crate) fn may_be_reached(&self, local: IpAddr) -> bool {
+        self.check_local(local).is_ok() || self.net.topology.is_foreign(local)
+    }
+
     /// Whether `address` is a broadcast address.
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         self.net.topology.locals().is_broadcast(address)
@@ -289,8 +307,7 @@ impl Host {
             self.close_listener(&listener, now);
         }
         let visit = Visit::new(now, 0);
-        for (tuple, priority, remains) in remains {
-            let options = IpOptions { priority, ..IpOptions::default() };
+        for (tuple, options, remains) in remains {
             self.send_orphan(visit, &tuple, options, remains.reset(now));
         }
         self.udp.shut_down();

@@ -31,6 +31,9 @@ pub struct ConnectOptions {
     pub local: Option<SocketAddr>,
     /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
+    /// `IP_TRANSPARENT`: `local` may be an address of others. Answers come back only through an
+    /// interface that takes any destination.
+    pub transparent: bool,
 }
 
 /// Options of [`Stack::listen`](crate::stack::Stack::listen).
@@ -42,6 +45,9 @@ pub struct ListenOptions {
     pub reuse_address: bool,
     /// `IPV6_V6ONLY`: a listener on `[::]` does not take connections of IPv4.
     pub only_v6: bool,
+    /// `IP_TRANSPARENT`: the address may be one of others. Connections to it come through an
+    /// interface that takes any destination.
+    pub transparent: bool,
     /// Options that accepted sockets inherit.
     pub options: SocketOptions,
     /// Options that accepted sockets of IPv4 inherit; with `None` they inherit `options`. A
@@ -52,7 +58,14 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> Self {
         let options = SocketOptions::default();
-        Self { backlog: 4096, reuse_address: true, only_v6: false, options, options_v4: None }
+        Self {
+            backlog: 4096,
+            reuse_address: true,
+            only_v6: false,
+            transparent: false,
+            options,
+            options_v4: None,
+        }
     }
 }
 
@@ -63,10 +76,12 @@ pub struct UdpOptions {
     pub reuse_address: bool,
     /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
     pub only_v6: bool,
+    /// `IP_TRANSPARENT`: the socket may be bound to an address of others, and send from one.
+    pub transparent: bool,
 }
 
 /// Whether a socket bound to `local` serves IPv4 as well.
-fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
+pub(super) fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
     local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
@@ -78,7 +93,7 @@ impl Host {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let ConnectOptions { local, options } = options;
+        let ConnectOptions { local, options, transparent } = options;
         let options = self.share(options);
         // As in Linux, the unspecified address means this host.
         let remote_ip = match remote.ip() {
@@ -92,22 +107,29 @@ impl Host {
         if self.is_broadcast(remote_ip) {
             return Err(SocketError::NetworkUnreachable);
         }
-        let source = self.net.topology.source_for(remote_ip)?;
-        let bound = local.unwrap_or(SocketAddr::new(source, 0));
-        self.check_local(bound.ip())?;
-        if bound.is_ipv4() != remote.is_ipv4() {
+        let topology = &self.net.topology;
+        let source = match local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified()) {
+            Some(bound) => {
+                self.check_source(bound, transparent)?;
+                bound
+            }
+            None => topology.source_for(remote_ip)?,
+        };
+        if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(SocketError::AddressFamily);
         }
-        let local = if bound.ip().is_unspecified() { source } else { bound.ip() };
+        let is_foreign = transparent && !topology.locals().contains(source);
         let mut tuple = FourTuple {
-            local,
+            local: source,
             remote: remote_ip,
-            local_port: bound.port(),
+            local_port: local.map_or(0, |local| local.port()),
             remote_port: remote.port(),
         };
         let is_ephemeral = tuple.local_port == 0;
-        let mut route = CachedRoute::default();
-        route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mut route = CachedRoute::new(is_foreign);
+        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+            return Err(SocketError::NetworkUnreachable);
+        }
         for _ in 0..CONNECT_TRIES {
             if is_ephemeral {
                 tuple.local_port = self.demux.choose_port(&tuple)?;
@@ -221,7 +243,7 @@ impl Host {
         options: ListenOptions,
         own: Option<&Bound>,
     ) -> Result<Arc<Listener>, SocketError> {
-        self.check_local(local.ip())?;
+        self.check_source(local.ip(), options.transparent)?;
         if local.port() == 0 {
             local.set_port(self.demux.free_port(self.port_salt())?);
         }
@@ -280,8 +302,7 @@ impl Host {
         local: SocketAddr,
         options: UdpOptions,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        self.check_local(local.ip())?;
-        let is_dual = is_dual(local, options.only_v6);
-        self.udp.bind(self.flow_key, local, options.reuse_address, is_dual)
+        self.check_source(local.ip(), options.transparent)?;
+        self.udp.bind(self.flow_key, local, options)
     }
 }

@@ -464,6 +464,7 @@ impl Driver {
                     host,
                     visit,
                     interface: Some(&queue.interface),
+                    is_link_group: false,
                     rx: Some(&*queue.rx),
                     locals: &self.locals,
                     gro: &mut self.gro,
@@ -491,6 +492,7 @@ impl Driver {
                 host,
                 visit,
                 interface: None,
+                is_link_group: false,
                 rx: None,
                 locals: &self.locals,
                 gro: &mut self.gro,
@@ -578,7 +580,9 @@ impl Target {
                 }
                 let visit = Visit::new(now, listener.cell.list().shard());
                 listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
-                    host.send_orphan(visit, tuple, listener.ip_options(tuple.local), segment);
+                    let is_foreign = host.net.topology.is_foreign(tuple.local);
+                    let options = listener.ip_options(tuple.local, is_foreign);
+                    host.send_orphan(visit, tuple, options, segment);
                 });
             }
         }

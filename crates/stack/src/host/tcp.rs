@@ -208,7 +208,11 @@ impl TcpState {
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
         let options = self.connection.options();
-        let options = IpOptions { priority: options.priority, hop_limit: options.hop_limit };
+        let options = IpOptions {
+            priority: options.priority,
+            hop_limit: options.hop_limit,
+            is_transparent: self.route.is_transparent(),
+        };
         let (route, receives_bulk) = (&mut self.route, self.volume.is_bulk());
         let mut egress =
             TcpEgress::new(cx.host, cx.now, tuple, cell, route, options, receives_bulk);
@@ -280,8 +284,12 @@ impl TcpState {
         match remains.or_else(time_wait) {
             Some(remains) => {
                 cx.host.net.housekeeping.schedule(remains.deadline());
-                let priority = self.connection.options().priority;
-                cx.host.demux.enter_remains(cx.socket, remains, priority);
+                let options = IpOptions {
+                    priority: self.connection.options().priority,
+                    hop_limit: 0,
+                    is_transparent: self.route.is_transparent(),
+                };
+                cx.host.demux.enter_remains(cx.socket, remains, options);
             }
             None => {
                 cx.host.demux.remove(cx.socket);

@@ -3,6 +3,7 @@
 use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
+use super::opening::{UdpOptions, is_dual};
 use super::ports::Ephemeral;
 use super::readiness::{Readiness, Ready};
 use crate::drop_reason::DropReason;
@@ -152,6 +153,8 @@ pub(crate) struct UdpSocket {
     reuse: AtomicBool,
     /// `[::]` that is `0.0.0.0` as well.
     is_dual: bool,
+    /// It may send from an address of others.
+    is_transparent: bool,
     readiness: Arc<UdpReadiness>,
     account: Arc<TxAccount>,
     state: Mutex<UdpState>,
@@ -174,7 +177,8 @@ impl core::fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    fn new(number: u64, local: SocketAddr, reuse: bool, is_dual: bool) -> Self {
+    fn new(number: u64, local: SocketAddr, options: UdpOptions) -> Self {
+        let UdpOptions { reuse_address, only_v6, transparent: is_transparent } = options;
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
@@ -189,11 +193,12 @@ impl UdpSocket {
             receive_errors: (false, false),
             hop_limits: (0, 0),
             errors: ErrorQueue::default(),
-            route: CachedRoute::default(),
+            route: CachedRoute::new(is_transparent),
             is_closed: false,
         };
-        let (reuse, state) = (AtomicBool::new(reuse), Mutex::new(state));
-        Self { number, local, reuse, is_dual, readiness, account, state }
+        let (reuse, state) = (AtomicBool::new(reuse_address), Mutex::new(state));
+        let is_dual = is_dual(local, only_v6);
+        Self { number, local, reuse, is_dual, is_transparent, readiness, account, state }
     }
 
     /// Whether it has to do with the family of an address.
@@ -255,12 +260,13 @@ impl UdpSocket {
         let local = self.local.ip();
         let is_cut_off = match remote {
             Some(remote) => {
-                let local = if local.is_unspecified() { None } else { Some(local) };
+                let is_free = local.is_unspecified() || self.is_transparent;
+                let local = (!is_free).then_some(local);
                 let way = host.net.topology.resolve_from(now, local, remote.ip());
                 way.is_none() && route.may_have_led_through(interface)
             }
             None if local.is_unspecified() => is_last,
-            None => host.check_local(local).is_err(),
+            None => !host.may_be_reached(local),
         };
         if is_cut_off && !state.is_closed {
             state.error = Some(ConnectionError::NetworkDown.into());
@@ -354,14 +360,14 @@ impl UdpTable {
         lock(&self.0).ephemeral.set_range(ports);
     }
 
-    /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.
+    /// Binds a socket; port 0 is an ephemeral one.
     pub(crate) fn bind(
         &self,
         key: FlowKey,
         mut local: SocketAddr,
-        reuse: bool,
-        is_dual: bool,
+        options: UdpOptions,
     ) -> Result<Arc<UdpSocket>, SocketError> {
+        let (reuse, is_dual) = (options.reuse_address, is_dual(local, options.only_v6));
         let mut sockets = lock(&self.0);
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
@@ -384,7 +390,7 @@ impl UdpTable {
             return Err(SocketError::AddressInUse);
         }
         *bound += 1;
-        let socket = Arc::new(UdpSocket::new(*bound, local, reuse, is_dual));
+        let socket = Arc::new(UdpSocket::new(*bound, local, options));
         by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
         Ok(socket)
     }
@@ -481,7 +487,7 @@ impl UdpSocket {
         }
         let mut state = lock(&self.state);
         state.remote = remote;
-        state.route = CachedRoute::default();
+        state.route = CachedRoute::new(self.is_transparent);
         Ok(())
     }
 
@@ -627,7 +633,7 @@ impl UdpSocket {
                 hop_limits: state.hop_limits,
                 has_error: state.error.is_some(),
                 route_to: state.remote.map(|remote| remote.ip()),
-                route: core::mem::take(&mut state.route),
+                route: self.take_route(&mut state),
                 batch: is_batch.then_some(Batch { now, interface: None }),
             }
         };
@@ -643,10 +649,15 @@ impl UdpSocket {
             let mut state = lock(&self.state);
             // Another thread may have connected the socket elsewhere meanwhile.
             if state.remote == way.remote {
-                state.route = core::mem::take(&mut way.route);
+                state.route = way.route;
             }
         }
         (sent, outcome)
+    }
+
+    /// The route to the connected peer, for the time of a call.
+    fn take_route(&self, state: &mut UdpState) -> CachedRoute {
+        core::mem::replace(&mut state.route, CachedRoute::new(self.is_transparent))
     }
 
     fn send_one(
@@ -682,7 +693,7 @@ impl UdpSocket {
         let local = self.source(host, remote.ip(), from)?;
         if way.route_to != Some(remote.ip()) {
             way.route_to = Some(remote.ip());
-            way.route = CachedRoute::default();
+            way.route = CachedRoute::new(self.is_transparent);
         }
         self.send(host, now, way, local, remote, data)
     }
@@ -697,7 +708,7 @@ impl UdpSocket {
         let bound = self.local.ip();
         match from.filter(|from| !from.is_unspecified()) {
             Some(from) if bound.is_unspecified() => {
-                host.check_local(from)?;
+                host.check_source(from, self.is_transparent)?;
                 Ok(from)
             }
             Some(from) if from != bound => Err(SocketError::AddressNotAvailable),

@@ -39,9 +39,22 @@ pub(crate) struct CachedRoute {
     /// The interface that the latest way led through.
     via: Option<InterfaceId>,
     identification: u16,
+    /// Packets may leave from an address that is no own one.
+    is_transparent: bool,
 }
 
 impl CachedRoute {
+    /// No route yet; `is_transparent` says that packets may leave from an address that is no own
+    /// one (`FLOWI_FLAG_ANYSRC`).
+    pub(crate) fn new(is_transparent: bool) -> Self {
+        Self { is_transparent, ..Self::default() }
+    }
+
+    /// Whether packets may leave from an address that is no own one.
+    pub(crate) fn is_transparent(&self) -> bool {
+        self.is_transparent
+    }
+
     /// The route now; looks for it again when routes, addresses or path MTUs have changed.
     pub(crate) fn refresh(
         &mut self,
@@ -51,7 +64,8 @@ impl CachedRoute {
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
         if !self.is_current(net, now) {
-            self.route = net.topology.resolve_from(now, Some(local), remote);
+            let own = (!self.is_transparent).then_some(local);
+            self.route = net.topology.resolve_from(now, own, remote);
             if let Some(route) = &self.route {
                 self.via = route.interface();
             }
@@ -264,6 +278,9 @@ pub(crate) struct IpOptions {
     pub(crate) priority: u8,
     /// Hops that the packet may take; 0 is the default.
     pub(crate) hop_limit: u8,
+    /// The packet may leave from an address that is no own one. What a connection sends goes by its
+    /// [`CachedRoute`] instead.
+    pub(crate) is_transparent: bool,
 }
 
 /// A packet of any protocol but TCP, its transport header written and summed.
@@ -365,11 +382,11 @@ impl Net {
         &self,
         visit: Visit,
         tuple: &FourTuple,
-        IpOptions { priority, hop_limit }: IpOptions,
+        IpOptions { priority, hop_limit, is_transparent }: IpOptions,
         segment: Segment,
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
-        let mut cached = CachedRoute::default();
+        let mut cached = CachedRoute::new(is_transparent);
         cached.refresh(self, visit.now, tuple.local, tuple.remote);
         let stamp = Stamp {
             departure: Instant::ZERO,

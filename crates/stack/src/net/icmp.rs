@@ -402,7 +402,8 @@ impl Net {
             credit: None,
             hop_limit: 0,
         };
-        let sent = self.send_datagram(visit, &mut CachedRoute::default(), datagram);
+        // An answer leaves from the address that the packet was for, which may be a foreign one.
+        let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);
         // Nobody waits for an answer of this host: what became of it is in the counters.
         if let Ok(Output { undeliverable, .. }) = sent {
             self.counters.drops.add(DropReason::Icmp, undeliverable.len() as u64);

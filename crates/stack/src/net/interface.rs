@@ -41,6 +41,7 @@ pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) any_destination: bool,
     pub(crate) ports: Vec<Arc<Port>>,
     pub(crate) steering: Option<Arc<dyn Steering>>,
     pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
@@ -49,6 +50,17 @@ pub(crate) struct Parts {
     /// Those of the host.
     pub(crate) counters: Arc<PacketCounters>,
     pub(crate) housekeeping: Arc<Housekeeping>,
+}
+
+/// Settings with which an interface is added.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceOptions {
+    /// Own addresses. Routes to their networks are added.
+    pub addresses: Vec<Address>,
+    /// Packets to any address that can be that of one host are taken, as if it were an own one
+    /// (AnyIP: `ip route add local 0.0.0.0/0 dev lo`). Groups, broadcast and loopback addresses,
+    /// `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not.
+    pub any_destination: bool,
 }
 
 /// Settings of an interface that calls and its device change.
@@ -86,6 +98,7 @@ pub(crate) struct Interface {
     id: InterfaceId,
     name: String,
     capabilities: Capabilities,
+    any_destination: bool,
     settings: Mutex<Settings>,
     /// That of the settings.
     mtu: AtomicU16,
@@ -148,6 +161,9 @@ pub struct InterfaceInfo {
     pub link: LinkState,
     /// Addresses.
     pub addresses: Vec<Address>,
+    /// Whether packets to any address of one host are taken, see
+    /// [`InterfaceOptions::any_destination`].
+    pub any_destination: bool,
     /// Figures of each queue's way out.
     pub ports: Vec<PortStats>,
     /// Neighbours, as `ip neighbour` shows them.
@@ -222,6 +238,7 @@ impl Interface {
             id: parts.id,
             name: parts.name,
             capabilities,
+            any_destination: parts.any_destination,
             settings: Mutex::new(settings),
             mtu: AtomicU16::new(capabilities.mtu),
             is_up: AtomicBool::new(true),
@@ -243,6 +260,11 @@ impl Interface {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether packets to addresses of others are taken, see [`InterfaceOptions`].
+    pub(crate) fn takes_any_destination(&self) -> bool {
+        self.any_destination
     }
 
     /// The queue at which the packets of a flow arrive, where the device knows.
@@ -722,6 +744,7 @@ impl Interface {
             capabilities: self.capabilities(),
             link: if self.is_up() { LinkState::Up } else { LinkState::Down },
             addresses: self.addresses(),
+            any_destination: self.any_destination,
             ports: self.ports.iter().map(|port| port.stats(now)).collect(),
             neighbors: self.neighbors(now),
             proxies: self.proxies(),

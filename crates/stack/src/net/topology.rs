@@ -7,7 +7,7 @@ use super::route::{Prefix, Route, RouteEntry, Routes};
 use crate::frame::Frame;
 use crate::sync::{Mutex, lock};
 use core::net::{IpAddr, Ipv4Addr};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
@@ -32,6 +32,23 @@ impl Locals {
     /// Whether packets to `address` go to all hosts of a network. Cost: a comparison per network.
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         matches!(address, IpAddr::V4(ip) if ip.is_broadcast() || self.broadcast.contains(&ip))
+    }
+
+    /// Whether `address` may be that of one host elsewhere, so that an interface which takes any
+    /// destination takes packets to it. IPv4-mapped addresses are not: sockets take them for IPv4
+    /// addresses. Cost: a comparison per network.
+    pub(crate) fn may_be_foreign(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(ip) => {
+                let is_this_network = ip.octets()[0] == 0;
+                let is_group = ip.is_multicast() || self.is_broadcast(address);
+                !(is_this_network || ip.is_loopback() || is_group)
+            }
+            IpAddr::V6(ip) => {
+                let is_nobody = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+                !is_nobody && ip.to_ipv4_mapped().is_none()
+            }
+        }
     }
 
     fn add(&mut self, address: &Address) {
@@ -94,6 +111,8 @@ pub(crate) struct Topology {
     generation: AtomicU64,
     /// Interfaces that were named.
     named: AtomicU32,
+    /// Whether an interface takes any destination; read without the lock.
+    takes_foreign: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -219,7 +238,12 @@ impl Topology {
             changes: 0,
             locals: Arc::default(),
         };
-        Self { tables: Mutex::new(tables), generation, named: AtomicU32::new(0) }
+        Self {
+            tables: Mutex::new(tables),
+            generation,
+            named: AtomicU32::new(0),
+            takes_foreign: AtomicBool::new(false),
+        }
     }
 
     /// A name for an interface that is about to be made.
@@ -235,6 +259,8 @@ impl Topology {
     fn change<R>(&self, change: impl FnOnce(&mut Tables) -> R) -> R {
         let mut tables = lock(&self.tables);
         let answer = change(&mut tables);
+        let takes_foreign = tables.interfaces.iter().any(|one| one.takes_any_destination());
+        self.takes_foreign.store(takes_foreign, Ordering::Relaxed);
         self.generation.store(tables.generation(), Ordering::Release);
         answer
     }
@@ -337,6 +363,12 @@ impl Topology {
     /// The way to `remote`; `None` if it is unreachable.
     pub(crate) fn resolve(&self, now: Instant, remote: IpAddr) -> Option<ResolvedRoute> {
         self.resolve_from(now, None, remote)
+    }
+
+    /// Whether packets to `local` are taken although it is no own address: an interface takes any
+    /// destination. A load where none does.
+    pub(crate) fn is_foreign(&self, local: IpAddr) -> bool {
+        self.takes_foreign.load(Ordering::Relaxed) && !self.locals().contains(local)
     }
 
     /// The way from an own address to `remote`; `None` if it is unreachable, or `local` is no own

@@ -10,7 +10,8 @@ use crate::event::{StackEvent, Subscription};
 use crate::net::Visit;
 use crate::net::error::NetError;
 use crate::net::interface::{
-    Address, Interface, InterfaceId, InterfaceInfo, LinkChanges, Parts, check_addresses, check_free,
+    Address, Interface, InterfaceId, InterfaceInfo, InterfaceOptions, LinkChanges, Parts,
+    check_addresses, check_free,
 };
 use crate::net::neighbor::{LinkAddress, Neighbor};
 use crate::net::port::Port;
@@ -34,12 +35,27 @@ impl Stack {
         device: Device,
         addresses: &[Address],
     ) -> Result<InterfaceId, StackError> {
+        let options = InterfaceOptions { addresses: addresses.to_vec(), ..Default::default() };
+        self.add_interface_with(now, device, options)
+    }
+
+    /// As [`add_interface`](Self::add_interface), with every setting of an interface.
+    ///
+    /// # Errors
+    /// As [`add_interface`](Self::add_interface).
+    pub fn add_interface_with(
+        &self,
+        now: Instant,
+        device: Device,
+        options: InterfaceOptions,
+    ) -> Result<InterfaceId, StackError> {
+        let InterfaceOptions { addresses, any_destination } = options;
         let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
         }
-        check_addresses(addresses)?;
-        check_free(monitor.as_deref_mut(), addresses)?;
+        check_addresses(&addresses)?;
+        check_free(monitor.as_deref_mut(), &addresses)?;
         let host = &self.host;
         let mut ports = Vec::new();
         let mut receivers = Vec::new();
@@ -54,7 +70,8 @@ impl Stack {
             id,
             name,
             capabilities,
-            addresses: addresses.to_vec(),
+            addresses,
+            any_destination,
             ports,
             steering,
             monitor,
