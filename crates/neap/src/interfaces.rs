@@ -32,6 +32,8 @@ pub struct InterfaceConfig {
     router: Option<RouterAdvertisement>,
     hears_routers: bool,
     any_destination: bool,
+    answer_echo: bool,
+    honor_hop_limit: bool,
 }
 
 impl InterfaceConfig {
@@ -48,6 +50,8 @@ impl InterfaceConfig {
             router: None,
             hears_routers: false,
             any_destination: false,
+            answer_echo: false,
+            honor_hop_limit: true,
         }
     }
 
@@ -109,6 +113,25 @@ impl InterfaceConfig {
     #[must_use]
     pub fn any_destination(mut self, on: bool) -> Self {
         self.any_destination = on;
+        self
+    }
+
+    /// Answers echo requests (ping) to addresses of others, which an interface that takes
+    /// [any destination](Self::any_destination) gets. By default [`IcmpSocket`](crate::IcmpSocket)s
+    /// get them, and without such a socket they are dropped and counted.
+    #[must_use]
+    pub fn answer_echo(mut self, on: bool) -> Self {
+        self.answer_echo = on;
+        self
+    }
+
+    /// Lets packets to addresses of others end here if their hop limit is used up (at most 1), as
+    /// at a router; this is the default. The sender is told time exceeded from an address of the
+    /// interface, within the rate limits of ICMP, so that `traceroute` shows the stack. With
+    /// `false` such packets are taken as all others.
+    #[must_use]
+    pub fn honor_hop_limit(mut self, on: bool) -> Self {
+        self.honor_hop_limit = on;
         self
     }
 
@@ -186,8 +209,13 @@ impl Engine {
         &self,
         config: InterfaceConfig,
     ) -> Result<InterfaceId, InterfaceError> {
-        let InterfaceConfig { device, addresses, routes, mtu, qdisc, any_destination, .. } = config;
-        let (proxies, router) = (config.proxies, config.router);
+        let options = InterfaceOptions {
+            addresses: config.addresses,
+            any_destination: config.any_destination,
+            answers_echo: config.answer_echo,
+            ignores_hop_limit: !config.honor_hop_limit,
+        };
+        let InterfaceConfig { device, routes, mtu, qdisc, proxies, router, .. } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let descriptors = |queue: &QueuePair| {
             let bulk = queue.bulk.as_ref().and_then(|bulk| bulk.descriptor.clone());
@@ -196,7 +224,6 @@ impl Engine {
         let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
         let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
-        let options = InterfaceOptions { addresses, any_destination };
         let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {

@@ -12,7 +12,7 @@
 //! or a [`device::Device`] of your own.
 //!
 //! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
-//! stack as the first argument. [`Poller`] waits for many of them in one thread. With the feature
+//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many of them in one thread. With the feature
 //! `tokio` the module `neap::tokio` has the same sockets for tasks. [`Stack::posix`] gives
 //! descriptors with Linux's calls ([`posix`]). A name such as `"example.org:80"` needs a resolver
 //! ([`Builder::resolver`]); an address needs none.
@@ -123,7 +123,9 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
+pub use blocking::{
+    Datagram, IcmpSocket, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket,
+};
 pub use builder::{Builder, ToIp};
 pub use error::BuildError;
 pub use events::StackEvents;
@@ -138,6 +140,7 @@ use neap_device::clock;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
+pub use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
 pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;

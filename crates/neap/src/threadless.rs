@@ -11,6 +11,7 @@ pub use neap_stack::event::Subscription;
 pub use neap_stack::interface::InterfaceOptions;
 pub use neap_stack::socket::bound::BoundPort;
 pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
+pub use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 pub use neap_stack::socket::mapped;
 pub use neap_stack::socket::readiness::{Ready, ReadyState};

@@ -16,11 +16,13 @@
 //! disabled, as tokio's own sockets do.
 
 mod drive;
+mod icmp;
 mod names;
 mod tcp;
 mod udp;
 mod wait;
 
+pub use icmp::IcmpSocket;
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpStream, WriteHalf,
 };

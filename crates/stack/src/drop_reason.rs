@@ -40,6 +40,8 @@ drop_reasons! {
     IpMartian = "ip_invalid_source",
     /// The packet is for another host, and the stack does not forward.
     IpOtherHost = "otherhost",
+    /// The packet was for an address of others, and it may take no further hop.
+    HopLimit = "ip_hop_limit",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",
     /// An IPv6 extension header demands that the packet is dropped.

@@ -11,6 +11,7 @@ use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
+use crate::socket::icmp::{IcmpHandle, IcmpOptions};
 use crate::socket::listener::ListenerHandle;
 use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
@@ -64,6 +65,8 @@ pub struct Usage {
     pub tcp: SocketCounts,
     /// UDP sockets.
     pub udp: usize,
+    /// ICMP sockets.
+    pub icmp: usize,
     /// Names in use for timers and the run list, one for each connection and listener.
     pub names: usize,
     /// Bytes that the host has sent to itself and not received.
@@ -273,6 +276,16 @@ impl Stack {
         Ok(UdpHandle::new(socket, self.host.clone()))
     }
 
+    /// Opens an ICMP socket. It receives whole messages to addresses of others, which come through
+    /// an interface that takes any destination, or to this host; and it sends any message.
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn open_icmp(&self, options: IcmpOptions) -> Result<IcmpHandle, SocketError> {
+        let socket = self.host.icmp.open(options)?;
+        Ok(IcmpHandle::new(socket, self.host.clone()))
+    }
+
     /// Begins to close the host: TCP takes no further sockets, listeners end, and every connection
     /// sends its FIN behind what was written. Connections that nobody has accepted are reset, and
     /// so are those that are being opened. Returns how many nobody has accepted. What was received
@@ -350,6 +363,7 @@ impl Stack {
         Usage {
             tcp: self.host.demux.counts(),
             udp: self.host.udp.len(),
+            icmp: self.host.icmp.len(),
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
             longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),

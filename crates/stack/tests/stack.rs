@@ -5,6 +5,8 @@ mod common;
 mod discovery;
 #[path = "stack/foreign.rs"]
 mod foreign;
+#[path = "stack/icmp.rs"]
+mod icmp;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]

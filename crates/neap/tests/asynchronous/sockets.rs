@@ -14,7 +14,7 @@ use neap::tokio::{TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 
 use crate::common::{
-    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
+    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace, run,
 };
 use crate::on_runtime;
 
@@ -397,6 +397,35 @@ fn readiness_is_told_by_interest() {
             assert_eq!(ours.peek(&mut buf).await.expect("a datagram"), 4);
             let read = ours.async_io(Interest::READABLE, || ours.try_recv(&mut buf)).await;
             assert_eq!(read.expect("a datagram"), 4);
+        });
+    });
+}
+
+#[test]
+fn a_task_answers_pings_of_foreign_addresses() {
+    in_namespace(|| {
+        let stack = neap::Stack::builder()
+            .tun("t0")
+            .host_address("10.9.0.1/24")
+            .address("10.9.0.2/24")
+            .any_destination(true)
+            .build()
+            .expect("a stack on a TUN");
+        run("ip route add 203.0.113.0/24 via 10.9.0.2");
+        on_runtime(1, async {
+            let socket = neap::tokio::IcmpSocket::open(&stack, neap::IcmpOptions::default());
+            let socket = socket.expect("a socket");
+            assert!(poll_once(socket.recv()).is_pending());
+            assert!(socket.try_recv().is_err());
+            let ping = tokio::task::spawn_blocking(|| run("ping -n -c 2 -i 0.2 -W 30 203.0.113.9"));
+            for _ in 0..2 {
+                socket.readable().await.expect("a message");
+                let message = socket.recv().await.expect("a message");
+                assert_eq!(message.destination.to_string(), "203.0.113.9");
+                socket.writable().await.expect("room");
+                socket.send(&message.echo_reply().expect("a ping")).await.expect("a reply");
+            }
+            ping.await.expect("two answers");
         });
     });
 }

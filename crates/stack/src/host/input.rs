@@ -6,6 +6,7 @@
 use super::Host;
 use super::demux::Recipient;
 use super::gro::Gro;
+use super::icmp::{IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
@@ -15,14 +16,14 @@ use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
-use crate::net::icmp::{IcmpError, Notice};
+use crate::net::icmp::{IcmpErrorKind, Notice, Receiver, Refused};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
 use crate::net::topology::Locals;
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
 use crate::wire::ethernet::{self, EtherType};
-use crate::wire::{Protocol, arp, ipv4, ipv6, tcp, udp};
+use crate::wire::{Protocol, arp, icmpv6, ipv4, ipv6, tcp, udp};
 use bytes::{Buf, Bytes};
 use core::net::{IpAddr, Ipv4Addr};
 use neap_tcp::counters::Counter;
@@ -62,10 +63,8 @@ struct Delivery<'a> {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
-    #[allow(dead_code, reason = "no socket asks for it yet")]
     /// Hops left (`IP_RECVTTL`). That of a datagram which came in fragments is its last one's.
     hop_limit: u8,
-    #[allow(dead_code, reason = "no socket asks for it yet")]
     /// DSCP and ECN as they came (`IP_RECVTOS`), from the same packet.
     tos: u8,
     /// The destination is no own address: an interface took it that takes any destination.
@@ -154,13 +153,17 @@ impl Input<'_> {
         let Some(addressee) = addressee else {
             return self.count(IpCounter::IpInAddrErrors);
         };
+        let is_foreign = addressee == Addressee::Foreign;
+        if is_foreign && self.has_expired(header.ttl, header.source.into(), data) {
+            return;
+        }
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
             hop_limit: header.ttl,
             tos: header.dscp << 2 | header.ecn as u8,
-            is_foreign: addressee == Addressee::Foreign,
+            is_foreign,
             gso_size,
             is_verified,
             packet: data,
@@ -195,16 +198,20 @@ impl Input<'_> {
         if header.protocol != Protocol::TCP || packet.fragment.is_some() {
             self.count(IpCounter::Ip6InReceives);
         }
-        let Some(addressee) = self.addressee_v6(&header) else {
+        let Some(addressee) = self.addressee_v6(&header, &data[packet.payload.clone()]) else {
             return self.count(IpCounter::Ip6InAddrErrors);
         };
+        let is_foreign = addressee == Addressee::Foreign;
+        if is_foreign && self.has_expired(header.hop_limit, header.source.into(), data) {
+            return;
+        }
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
             hop_limit: header.hop_limit,
             tos: header.dscp << 2 | header.ecn as u8,
-            is_foreign: addressee == Addressee::Foreign,
+            is_foreign,
             gso_size,
             is_verified,
             packet: data,
@@ -252,13 +259,19 @@ impl Input<'_> {
     }
 
     /// Besides the host's own addresses: the groups of neighbour and router discovery, and as source
-    /// of a solicitation the unspecified address.
-    fn addressee_v6(&self, header: &ipv6::Header) -> Option<Addressee> {
-        let is_discovery = header.protocol == Protocol::ICMPV6
+    /// of a solicitation the unspecified address; solicitations to an address that the interface
+    /// answers for, which ask whether it is still there.
+    fn addressee_v6(&self, header: &ipv6::Header, payload: &[u8]) -> Option<Addressee> {
+        let may_be_discovery = header.protocol == Protocol::ICMPV6 && !header.source.is_multicast();
+        let is_discovery = may_be_discovery
             && header.destination.is_multicast()
-            && self.interface.is_some_and(|interface| interface.hears(header.destination))
-            && !header.source.is_multicast();
-        if is_discovery {
+            && self.interface.is_some_and(|interface| interface.hears(header.destination));
+        let is_proxied = || {
+            let proxied =
+                |interface: &&Arc<Interface>| interface.is_proxy_for(header.destination.into());
+            icmpv6::is_solicitation(payload) && self.interface.filter(proxied).is_some()
+        };
+        if is_discovery || (may_be_discovery && is_proxied()) {
             return Some(Addressee::Own);
         }
         self.addressee(header.source.into(), header.destination.into())
@@ -280,17 +293,17 @@ impl Input<'_> {
             (Protocol::TCP, ..) => return self.tcp(delivery, payload),
             (Protocol::UDP, ..) => self.udp(delivery, payload),
             (Protocol::ICMP, Some(header), _) => {
-                let error = self.host.net.receive_icmp_v4(self.visit, header, &payload);
-                self.icmp_error(error);
+                let receiver = self.receiver(delivery);
+                let net = &self.host.net;
+                let notice = net.receive_icmp_v4(self.visit, receiver, header, &payload);
+                self.icmp(delivery, notice, payload);
             }
             (Protocol::ICMPV6, _, Some(header)) => {
                 let interface = self.interface.map(Arc::as_ref);
                 let net = &self.host.net;
-                match net.receive_icmp_v6(self.visit, interface, header, &payload) {
-                    Some(Notice::Error(error)) => self.icmp_error(Some(error)),
-                    Some(Notice::Router(interface)) => self.host.on_router(interface),
-                    None => {}
-                }
+                let receiver = self.receiver(delivery);
+                let notice = net.receive_icmp_v6(self.visit, interface, receiver, header, &payload);
+                self.icmp(delivery, notice, payload);
             }
             (Protocol::NO_NEXT_HEADER, _, Some(_)) => {}
             _ => {
@@ -309,10 +322,75 @@ impl Input<'_> {
         });
     }
 
-    fn icmp_error(&self, error: Option<IcmpError>) {
-        if let Some(error) = error {
-            self.host.on_icmp_error(self.visit, &error);
+    /// Whose address an ICMP message was for.
+    fn receiver(&self, delivery: &Delivery<'_>) -> Receiver {
+        if !delivery.is_foreign {
+            return Receiver::Own;
         }
+        Receiver::Foreign { answers_echo: self.interface.is_some_and(|one| one.answers_echo()) }
+    }
+
+    /// Hands a message to those whom it concerns: a subscriber, the socket whose packet it quotes,
+    /// or ICMP sockets.
+    fn icmp(&self, delivery: &Delivery<'_>, notice: Option<Notice>, data: Bytes) {
+        let is_foreign = delivery.is_foreign;
+        let is_over = match notice {
+            None => return,
+            Some(Notice::Router(interface)) => return self.host.on_router(interface),
+            Some(Notice::Done) => true,
+            Some(Notice::Error(error)) => self.host.tell_of_error(self.visit, &error),
+            Some(Notice::ForSockets) => false,
+        };
+        // Those of a link are nobody else's.
+        let is_wanted = if is_foreign { !is_over } else { self.wants_own(&data, delivery) };
+        let taken = if is_wanted { self.to_icmp_sockets(delivery, data) } else { Taken::ByNobody };
+        match taken {
+            Taken::ByAll => {}
+            Taken::Full(count) => {
+                self.host.net.counters.drops.add(DropReason::SocketReceiveBuffer, count);
+            }
+            Taken::ByNobody if is_over => {}
+            Taken::ByNobody if is_foreign => self.drop(DropReason::NoSocketForeign),
+            Taken::ByNobody => self.drop(DropReason::Icmp),
+        }
+    }
+
+    /// Whether an ICMP socket may want a message to this host.
+    fn wants_own(&self, data: &[u8], delivery: &Delivery<'_>) -> bool {
+        let is_discovery = || {
+            delivery.destination.is_ipv6() && data.first().is_some_and(|&k| icmpv6::is_discovery(k))
+        };
+        self.host.icmp.wants_own() && !is_discovery()
+    }
+
+    fn to_icmp_sockets(&self, delivery: &Delivery<'_>, data: Bytes) -> Taken {
+        let message = IcmpMessage {
+            hop_limit: delivery.hop_limit,
+            tos: delivery.tos,
+            interface: self.interface.map(|interface| interface.id()),
+            ..IcmpMessage::new(delivery.source, delivery.destination, data)
+        };
+        self.host.icmp.deliver(&message, delivery.is_foreign)
+    }
+
+    /// Whether a packet to an address of others ends here because it has used up its hops. Its
+    /// sender is told, as by a router, from an address of the interface.
+    fn has_expired(&self, hop_limit: u8, source: IpAddr, packet: &Bytes) -> bool {
+        let Some(interface) = self.interface.filter(|_| hop_limit <= 1) else { return false };
+        if !interface.honours_hop_limit() {
+            return false;
+        }
+        self.count(match source {
+            IpAddr::V4(_) => IpCounter::IpInHdrErrors,
+            IpAddr::V6(_) => IpCounter::Ip6InHdrErrors,
+        });
+        self.drop(DropReason::HopLimit);
+        let from = |remote| interface.source_for(remote).ok_or(());
+        let (net, error) = (&self.host.net, IcmpErrorKind::TimeExceeded);
+        if let Ok(Err(Refused::Limited)) = net.send_error(self.visit, packet, error, from) {
+            self.drop(DropReason::RateLimited);
+        }
+        true
     }
 
     fn unreachable(&self, delivery: &Delivery<'_>, is_port: bool) {

@@ -9,6 +9,7 @@ pub(crate) mod demux;
 pub(crate) mod error;
 pub mod error_queue;
 pub mod gro;
+pub(crate) mod icmp;
 mod icmp_error;
 pub(crate) mod input;
 mod links;
@@ -37,6 +38,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use demux::{Demux, Everything};
 use error::SocketError;
+use icmp::IcmpTable;
 use neap_tcp::config::Config;
 use neap_tcp::handshake::SynCookies;
 use neap_tcp::isn::Secrets;
@@ -78,6 +80,7 @@ pub(crate) struct Host {
     pub(crate) flow_key: FlowKey,
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
+    pub(crate) icmp: IcmpTable,
     pub(crate) registry: Registry,
     pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
@@ -134,6 +137,7 @@ impl Host {
             flow_key,
             demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),
             udp: UdpTable::new(seed(6)),
+            icmp: IcmpTable::default(),
             registry: Registry::default(),
             events: Subscribers::default(),
             shards,
@@ -311,6 +315,7 @@ impl Host {
             self.send_orphan(visit, &tuple, options, remains.reset(now));
         }
         self.udp.shut_down();
+        self.icmp.shut_down();
         self.events.end();
     }
 }

@@ -763,6 +763,7 @@ impl UdpSocket {
             pacing_rate: way.rate,
             credit: Some(TxCredit::charge(&self.account, bytes)),
             hop_limit: if remote.is_ipv4() { way.hop_limits.0 } else { way.hop_limits.1 },
+            tos: 0,
         };
         host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
         let visit = Visit::new(now, SHARD);

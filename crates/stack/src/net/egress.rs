@@ -14,9 +14,9 @@ use crate::flow::FourTuple;
 use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
-use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp};
+use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, partial_checksum, tcp};
 use core::net::IpAddr;
-use neap_tcp::segment::{Ecn, Payload, Segment};
+use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::autosize::Load;
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};
@@ -179,36 +179,31 @@ struct IpFields {
     remote: IpAddr,
     protocol: Protocol,
     hop_limit: u8,
-    ecn: Ecn,
+    tos: u8,
     identification: u16,
     dont_fragment: bool,
 }
 
 impl IpFields {
     fn emit(&self, headers: &mut Headers, payload_len: u16) {
-        let &Self { protocol, hop_limit, ecn, identification, dont_fragment, .. } = self;
+        let &Self { protocol, hop_limit, tos, identification, dont_fragment, .. } = self;
+        let (dscp, ecn) = (tos >> 2, ecn_of(tos));
         match (self.local, self.remote) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
                 source,
                 destination,
                 protocol,
                 ttl: hop_limit,
-                dscp: 0,
+                dscp,
                 ecn,
                 identification,
                 dont_fragment,
             }
             .emit(headers, payload_len),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
-                source,
-                destination,
-                protocol,
-                hop_limit,
-                dscp: 0,
-                ecn,
-                flow_label: 0,
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                ipv6::Header { source, destination, protocol, hop_limit, dscp, ecn, flow_label: 0 }
+                    .emit(headers, payload_len)
             }
-            .emit(headers, payload_len),
             // A route is found for two addresses of one family only.
             _ => {}
         }
@@ -239,7 +234,7 @@ fn tcp_frame(
         remote: tuple.remote,
         protocol: Protocol::TCP,
         hop_limit,
-        ecn: segment.ecn,
+        tos: segment.ecn as u8,
         identification,
         dont_fragment: true,
     };
@@ -298,6 +293,8 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) credit: Option<TxCredit>,
     /// Hops that the packet may take; 0 is the default.
     pub(crate) hop_limit: u8,
+    /// TOS byte or traffic class, with ECN.
+    pub(crate) tos: u8,
 }
 
 impl OutgoingDatagram {
@@ -309,7 +306,7 @@ impl OutgoingDatagram {
             remote: self.remote,
             protocol: self.protocol,
             hop_limit,
-            ecn: Ecn::NotEct,
+            tos: self.tos,
             identification,
             dont_fragment: transport_len + 20 <= mtu,
         };
@@ -317,6 +314,7 @@ impl OutgoingDatagram {
         Frame {
             pacing_rate: self.pacing_rate,
             flow: self.flow,
+            ecn: ecn_of(self.tos),
             credit: self.credit,
             ..Frame::new(self.headers, self.payload)
         }

@@ -1,7 +1,6 @@
 //! ICMP and ICMPv6: answers to echo requests and to neighbours, errors sent and received.
 //!
-//! An error that arrives is returned as an [`IcmpError`]. The sockets that it concerns are not
-//! known here.
+//! What arrives is returned as a [`Notice`]: the sockets that an error concerns are not known here.
 
 use super::egress::{CachedRoute, OutgoingDatagram};
 use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station};
@@ -50,13 +49,113 @@ impl Meaning {
     }
 }
 
-/// What sockets or subscribers have to hear of a message.
+/// What becomes of a message that is valid.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// An error about a packet that this host may have sent.
     Error(IcmpError),
     /// A router on the link of this interface has advertised itself.
     Router(InterfaceId),
+    /// It was answered, or nothing is to be done.
+    Done,
+    /// It is for ICMP sockets alone.
+    ForSockets,
+}
+
+/// Whose address a message was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiver {
+    /// This host, or a group that it is in.
+    Own,
+    /// Another host. Whether its echo requests are answered here.
+    Foreign { answers_echo: bool },
+}
+
+impl Receiver {
+    fn answers_echo(self) -> bool {
+        self == Self::Own || self == Self::Foreign { answers_echo: true }
+    }
+}
+
+/// Error that a router or a host reports to the sender of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IcmpErrorKind {
+    /// Destination unreachable. The codes differ between the versions: RFC 792 and RFC 1812 section
+    /// 5.2.7.1 have those of IPv4, without 4, which is [`PacketTooBig`](Self::PacketTooBig). RFC
+    /// 4443 section 3.1 has those of IPv6.
+    Unreachable {
+        /// The code, for instance 1 for a host of IPv4 and 3 for an address of IPv6.
+        code: u8,
+    },
+    /// The packet is larger than the next link takes: fragmentation needed for IPv4, packet too big
+    /// for IPv6.
+    PacketTooBig {
+        /// MTU of that link in bytes.
+        mtu: u32,
+    },
+    /// The packet has used up its hops.
+    TimeExceeded,
+}
+
+impl IcmpErrorKind {
+    fn v4(self) -> Option<icmp::Message> {
+        Some(match self {
+            Self::Unreachable { code } => icmp::Message::Unreachable(Unreachable::from_code(code)?),
+            Self::PacketTooBig { mtu } => {
+                icmp::Message::FragmentationNeeded { mtu: mtu.try_into().unwrap_or(u16::MAX) }
+            }
+            Self::TimeExceeded => icmp::Message::TimeExceeded(TimeExceeded::Transit),
+        })
+    }
+
+    fn v6(self) -> Option<M> {
+        Some(match self {
+            Self::Unreachable { code } => M::Unreachable(Unreachable6::from_code(code)?),
+            Self::PacketTooBig { mtu } => M::PacketTooBig { mtu },
+            Self::TimeExceeded => M::TimeExceeded(TimeExceeded::Transit),
+        })
+    }
+}
+
+/// Why an error was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A rate limit withholds it.
+    Limited,
+    /// None may be sent about such a packet.
+    Forbidden,
+    /// There is no such code in this version.
+    NoSuchError,
+}
+
+/// Source and destination of a packet that an error may be sent about: not an error itself, not a
+/// later fragment, and not from or to many (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+/// Broadcast addresses of networks are not known here.
+fn reportable(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let (source, destination, protocol, transport): (IpAddr, IpAddr, _, _) =
+        match packet.first()? >> 4 {
+            4 => {
+                let (header, len, offset) = ipv4::parse_quoted(packet).ok()?;
+                let (source, destination) = (header.source, header.destination);
+                if offset > 0 || source.is_broadcast() || destination.is_broadcast() {
+                    return None;
+                }
+                (source.into(), destination.into(), header.protocol, &packet[len..])
+            }
+            6 => {
+                let (header, transport) = ipv6::parse_quoted(packet).ok()?;
+                (header.source.into(), header.destination.into(), header.protocol, transport)
+            }
+            _ => return None,
+        };
+    let is_many = |ip: IpAddr| ip.is_multicast() || ip.is_unspecified();
+    let is_error = match protocol {
+        Protocol::ICMP => transport.first().is_none_or(|&kind| icmp::is_error(kind)),
+        Protocol::ICMPV6 => transport.first().is_none_or(|&kind| icmpv6::is_error(kind)),
+        _ => false,
+    };
+    (!is_error && !is_many(source) && !is_many(destination)).then_some((source, destination))
 }
 
 /// An ICMP error about a packet that this host sent. Nobody has checked yet that it was sent.
@@ -172,18 +271,27 @@ fn unreachable_v6(code: Unreachable6) -> Meaning {
     }
 }
 
+/// What becomes of a message that no part of this host waits for.
+fn nobodys(receiver: Receiver) -> Notice {
+    if receiver == Receiver::Own { Notice::Done } else { Notice::ForSockets }
+}
+
 impl Net {
-    /// Handles an ICMP message to this host. An error is returned.
+    /// Handles an ICMP message. `None` is for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v4(
         &self,
         visit: Visit,
+        receiver: Receiver,
         ip: &ipv4::Header,
         data: &Bytes,
-    ) -> Option<IcmpError> {
+    ) -> Option<Notice> {
         let stats = &self.counters.ip;
         stats.add(IpCounter::IcmpInMsgs, 1);
         let (message, body) = match icmp::parse(data) {
             Ok(parsed) => parsed,
+            Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
+                return Some(Notice::ForSockets);
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);
                 return None;
@@ -193,14 +301,19 @@ impl Net {
         let meaning = match message {
             icmp::Message::EchoRequest { identifier, sequence } => {
                 stats.add(IpCounter::IcmpInEchos, 1);
+                if !receiver.answers_echo() {
+                    return Some(Notice::ForSockets);
+                }
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
                 self.send_icmp_v4(visit, ip.destination, ip.source, reply, body.into());
-                return None;
+                return Some(Notice::Done);
             }
             // A fragment that came late says nothing of the way.
             icmp::Message::EchoReply { .. }
-            | icmp::Message::TimeExceeded(TimeExceeded::Reassembly) => return None,
+            | icmp::Message::TimeExceeded(TimeExceeded::Reassembly) => {
+                return Some(nobodys(receiver));
+            }
             icmp::Message::Unreachable(code) => {
                 stats.add(IpCounter::IcmpInDestUnreachs, 1);
                 unreachable_v4(code)
@@ -213,7 +326,10 @@ impl Net {
             icmp::Message::ParameterProblem { pointer } => Meaning::bad_header(u32::from(pointer)),
         };
         match Quoted::v4(&body) {
-            Ok(quoted) => Some(IcmpError::new(meaning, data, ip.source.into(), quoted, body)),
+            Ok(quoted) => {
+                let offender = ip.source.into();
+                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);
                 None
@@ -221,18 +337,22 @@ impl Net {
         }
     }
 
-    /// Handles an ICMPv6 message to this host, which came in on `interface` or from this host
-    /// itself.
+    /// Handles an ICMPv6 message, which came in on `interface` or from this host itself. `None` is
+    /// for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,
         interface: Option<&Interface>,
+        receiver: Receiver,
         ip: &ipv6::Header,
         data: &Bytes,
     ) -> Option<Notice> {
         self.counters.ip.add(IpCounter::Icmp6InMsgs, 1);
         let (message, body) = match icmpv6::parse(ip, data) {
             Ok(parsed) => parsed,
+            Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
+                return Some(Notice::ForSockets);
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
                 return None;
@@ -240,36 +360,19 @@ impl Net {
         };
         let body = data.slice_ref(body);
         let meaning = match message {
+            M::EchoRequest { .. } if !receiver.answers_echo() => return Some(Notice::ForSockets),
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
                 self.send_icmp_v6(visit, ip.destination, ip.source, reply, body.into());
-                return None;
+                return Some(Notice::Done);
             }
-            M::NeighborSolicitation { target, source_link } => {
-                if let Some(interface) = interface {
-                    answer_solicitation(interface, visit, ip, target, source_link);
-                }
-                return None;
+            M::NeighborSolicitation { .. }
+            | M::NeighborAdvertisement { .. }
+            | M::RouterSolicitation { .. }
+            | M::RouterAdvertisement { .. } => {
+                return Some(self.receive_discovery(visit, interface, ip, message, &body));
             }
-            M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
-                if let (Some(interface), Some(link)) = (interface, target_link) {
-                    interface.on_advertisement(visit, target.into(), link, solicited, replace);
-                }
-                return None;
-            }
-            M::RouterSolicitation { source_link } => {
-                if let Some(interface) = interface {
-                    interface.on_router_solicitation(visit, ip.source, source_link);
-                }
-                return None;
-            }
-            M::RouterAdvertisement { .. } => {
-                let is_heard = interface.is_some_and(|interface| {
-                    self.on_router_advertisement(visit, interface, ip, message, &body)
-                });
-                return interface.filter(|_| is_heard).map(|one| Notice::Router(one.id()));
-            }
-            M::EchoReply { .. } => return None,
+            M::EchoReply { .. } => return Some(nobodys(receiver)),
             M::Unreachable(code) => unreachable_v6(code),
             M::TimeExceeded(_) => Meaning::TIME_EXCEEDED,
             M::ParameterProblem { pointer, .. } => Meaning::bad_header(pointer),
@@ -285,6 +388,37 @@ impl Net {
                 None
             }
         }
+    }
+
+    /// Handles a message of neighbour or router discovery.
+    fn receive_discovery(
+        &self,
+        visit: Visit,
+        interface: Option<&Interface>,
+        ip: &ipv6::Header,
+        message: M,
+        body: &[u8],
+    ) -> Notice {
+        let Some(interface) = interface else { return Notice::Done };
+        match message {
+            M::NeighborSolicitation { target, source_link } => {
+                answer_solicitation(interface, visit, ip, target, source_link);
+            }
+            M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
+                if let Some(link) = target_link {
+                    interface.on_advertisement(visit, target.into(), link, solicited, replace);
+                }
+            }
+            M::RouterSolicitation { source_link } => {
+                interface.on_router_solicitation(visit, ip.source, source_link);
+            }
+            _ => {
+                if self.on_router_advertisement(visit, interface, ip, message, body) {
+                    return Notice::Router(interface.id());
+                }
+            }
+        }
+        Notice::Done
     }
 
     /// A router of the link has advertised itself. Whether that is remembered.
@@ -353,6 +487,54 @@ impl Net {
         }
     }
 
+    /// Tells the sender of `packet` (from its IP header on) of an error, from the address that
+    /// `from` answers for that sender. The rate of messages is limited as in
+    /// [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn send_error<E>(
+        &self,
+        visit: Visit,
+        packet: &Bytes,
+        error: IcmpErrorKind,
+        from: impl FnOnce(IpAddr) -> Result<IpAddr, E>,
+    ) -> Result<Result<(), Refused>, E> {
+        let Some((remote, destination)) = reportable(packet) else {
+            return Ok(Err(Refused::Forbidden));
+        };
+        let locals = self.topology.locals();
+        if locals.is_broadcast(remote) || locals.is_broadcast(destination) {
+            return Ok(Err(Refused::Forbidden));
+        }
+        let has_code = if remote.is_ipv4() { error.v4().is_some() } else { error.v6().is_some() };
+        if !has_code {
+            return Ok(Err(Refused::NoSuchError));
+        }
+        let local = from(remote)?;
+        if !locals.contains(remote) && !self.icmp_limit.allows(visit.now, remote) {
+            return Ok(Err(Refused::Limited));
+        }
+        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        let count = |counter| self.counters.ip.add(counter, 1);
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let Some(message) = error.v4() else { return Ok(Err(Refused::NoSuchError)) };
+                count(match error {
+                    IcmpErrorKind::TimeExceeded => IpCounter::IcmpOutTimeExcds,
+                    _ => IpCounter::IcmpOutDestUnreachs,
+                });
+                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let Some(message) = error.v6() else { return Ok(Err(Refused::NoSuchError)) };
+                if error == IcmpErrorKind::TimeExceeded {
+                    count(IpCounter::Icmp6OutTimeExcds);
+                }
+                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+            }
+            _ => return Ok(Err(Refused::Forbidden)),
+        }
+        Ok(Ok(()))
+    }
+
     fn send_icmp_v4(
         &self,
         visit: Visit,
@@ -401,6 +583,7 @@ impl Net {
             pacing_rate: Rate::UNLIMITED,
             credit: None,
             hop_limit: 0,
+            tos: 0,
         };
         // An answer leaves from the address that the packet was for, which may be a foreign one.
         let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);

@@ -42,6 +42,8 @@ pub(crate) struct Parts {
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<Address>,
     pub(crate) any_destination: bool,
+    pub(crate) answers_echo: bool,
+    pub(crate) ignores_hop_limit: bool,
     pub(crate) ports: Vec<Arc<Port>>,
     pub(crate) steering: Option<Arc<dyn Steering>>,
     pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
@@ -61,6 +63,12 @@ pub struct InterfaceOptions {
     /// (AnyIP: `ip route add local 0.0.0.0/0 dev lo`). Groups, broadcast and loopback addresses,
     /// `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not.
     pub any_destination: bool,
+    /// Echo requests to addresses of others are answered. Otherwise ICMP sockets get them.
+    pub answers_echo: bool,
+    /// Packets to addresses of others are taken although their hop limit is used up. Otherwise they
+    /// are answered as a router does, with time exceeded (RFC 1812 section 5.3.1, RFC 4443 section
+    /// 3.3).
+    pub ignores_hop_limit: bool,
 }
 
 /// Settings of an interface that calls and its device change.
@@ -99,6 +107,8 @@ pub(crate) struct Interface {
     name: String,
     capabilities: Capabilities,
     any_destination: bool,
+    answers_echo: bool,
+    ignores_hop_limit: bool,
     settings: Mutex<Settings>,
     /// That of the settings.
     mtu: AtomicU16,
@@ -239,6 +249,8 @@ impl Interface {
             name: parts.name,
             capabilities,
             any_destination: parts.any_destination,
+            answers_echo: parts.answers_echo,
+            ignores_hop_limit: parts.ignores_hop_limit,
             settings: Mutex::new(settings),
             mtu: AtomicU16::new(capabilities.mtu),
             is_up: AtomicBool::new(true),
@@ -265,6 +277,16 @@ impl Interface {
     /// Whether packets to addresses of others are taken, see [`InterfaceOptions`].
     pub(crate) fn takes_any_destination(&self) -> bool {
         self.any_destination
+    }
+
+    /// Whether echo requests to addresses of others are answered here.
+    pub(crate) fn answers_echo(&self) -> bool {
+        self.answers_echo
+    }
+
+    /// Whether packets to addresses of others end here when their hops are used up.
+    pub(crate) fn honours_hop_limit(&self) -> bool {
+        !self.ignores_hop_limit
     }
 
     /// The queue at which the packets of a flow arrive, where the device knows.

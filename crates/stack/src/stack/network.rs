@@ -49,7 +49,8 @@ impl Stack {
         device: Device,
         options: InterfaceOptions,
     ) -> Result<InterfaceId, StackError> {
-        let InterfaceOptions { addresses, any_destination } = options;
+        let InterfaceOptions { addresses, any_destination, .. } = options;
+        let InterfaceOptions { answers_echo, ignores_hop_limit, .. } = options;
         let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
@@ -72,6 +73,8 @@ impl Stack {
             capabilities,
             addresses,
             any_destination,
+            answers_echo,
+            ignores_hop_limit,
             ports,
             steering,
             monitor,

@@ -26,12 +26,29 @@ pub(crate) const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
-const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+pub(crate) const ECHO_REQUEST: u8 = 128;
+pub(crate) const ECHO_REPLY: u8 = 129;
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Whether a type is that of an error or a redirect, about which no error is sent (RFC 4443 section
+/// 2.4).
+pub(crate) fn is_error(kind: u8) -> bool {
+    kind < ECHO_REQUEST || kind == REDIRECT
+}
+
+/// Whether a message is a neighbour solicitation, as far as its type says.
+pub(crate) fn is_solicitation(message: &[u8]) -> bool {
+    message.first() == Some(&SOLICITATION)
+}
+
+/// Whether a message is one of neighbour or router discovery, which only a link concerns.
+pub(crate) fn is_discovery(kind: u8) -> bool {
+    (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
+}
 
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
@@ -67,7 +84,7 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::NoRoute,
             1 => Self::Prohibited,

@@ -220,13 +220,19 @@ impl World {
     }
 
     pub(crate) fn with(wire: &WireConfig, a: StackConfig, b: StackConfig) -> Self {
-        Self::build(wire, a, b, false)
+        Self::build(wire, a, b, InterfaceOptions::default())
     }
 
     /// A world in which b takes any destination, and a sends everything to b.
     #[allow(dead_code, reason = "not all tests have such a world")]
     pub(crate) fn with_any_destination(wire: &WireConfig) -> Self {
-        let world = Self::build(wire, config(1), config(2), true);
+        Self::with_gateway(wire, InterfaceOptions::default())
+    }
+
+    /// As [`with_any_destination`](Self::with_any_destination), with further options of b.
+    pub(crate) fn with_gateway(wire: &WireConfig, options: InterfaceOptions) -> Self {
+        let options = InterfaceOptions { any_destination: true, ..options };
+        let world = Self::build(wire, config(1), config(2), options);
         for (prefix, gateway) in [("0.0.0.0/0", "10.0.0.2"), ("::/0", "fd00::2")] {
             let prefix: Prefix = prefix.parse().unwrap();
             let gateway = Some(gateway.parse().unwrap());
@@ -236,7 +242,7 @@ impl World {
         world
     }
 
-    fn build(wire: &WireConfig, a: StackConfig, b: StackConfig, any_destination: bool) -> Self {
+    fn build(wire: &WireConfig, a: StackConfig, b: StackConfig, options: InterfaceOptions) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let (ab, ba) = (Shared::default(), Shared::default());
         let a = Stack::new(a).unwrap();
@@ -246,7 +252,7 @@ impl World {
             text.map(|address| address.parse::<Address>().unwrap())
         };
         let a_interface = a.add_interface(now, device(wire, 1, &ab, &ba), &addresses(1)).unwrap();
-        let options = InterfaceOptions { addresses: addresses(2).to_vec(), any_destination };
+        let options = InterfaceOptions { addresses: addresses(2).to_vec(), ..options };
         let b_interface = b.add_interface_with(now, device(wire, 2, &ba, &ab), options).unwrap();
         Self { now, a, b, a_interface, b_interface, ab, ba }
     }

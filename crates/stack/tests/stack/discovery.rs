@@ -198,6 +198,22 @@ fn solicitations_are_answered_for_a_prefix_without_override() {
 }
 
 #[test]
+fn a_neighbour_that_asks_whether_a_proxied_address_is_still_there_is_answered() {
+    let mut world = ethernet();
+    let target = "2001:db8::5";
+    let ask = |world: &mut World| ask_nd(world, "fd00::1", Some(target), target);
+    assert_eq!(ask(&mut world), None);
+    proxy(&world, &["2001:db8::/32"]);
+    assert!(ask(&mut world).is_some());
+    // Nothing else is taken there.
+    let echo = icmpv6::Message::EchoRequest { identifier: 1, sequence: 1 };
+    let dropped = world.b.drops().get(DropReason::IpOtherHost);
+    common::inject(&world.ab, world.now, icmpv6_frame("fd00::1", target, echo, &[]));
+    world.run(MILLISECOND);
+    assert_eq!(world.b.drops().get(DropReason::IpOtherHost), dropped + 1);
+}
+
+#[test]
 fn a_link_without_neighbours_has_no_proxies() {
     let world = World::new(&WireConfig::default());
     let prefixes = vec!["10.0.0.0/24".parse().unwrap()];
