@@ -12,10 +12,10 @@
 //! or a [`device::Device`] of your own.
 //!
 //! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
-//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many of them in one thread. With the feature
-//! `tokio` the module `neap::tokio` has the same sockets for tasks. [`Stack::posix`] gives
-//! descriptors with Linux's calls ([`posix`]). A name such as `"example.org:80"` needs a resolver
-//! ([`Builder::resolver`]); an address needs none.
+//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many
+//! sockets in one thread. With the feature `tokio` the module `neap::tokio` has the same sockets
+//! for tasks. [`Stack::posix`] gives descriptors with Linux's calls ([`posix`]). A name such as
+//! `"example.org:80"` needs a resolver ([`Builder::resolver`]); an address needs none.
 //!
 //! **Threads.** A thread that waits in one of these calls drives the stack meanwhile. A worker
 //! thread drives it while nobody waits. So a bulk transfer needs one thread, and no hop between

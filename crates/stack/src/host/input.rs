@@ -258,9 +258,9 @@ impl Input<'_> {
         None
     }
 
-    /// Besides the host's own addresses: the groups of neighbour and router discovery, and as source
-    /// of a solicitation the unspecified address; solicitations to an address that the interface
-    /// answers for, which ask whether it is still there.
+    /// Besides the host's own addresses: the groups of neighbour and router discovery, and as
+    /// source of a solicitation the unspecified address; solicitations to an address that the
+    /// interface answers for, which ask whether it is still there.
     fn addressee_v6(&self, header: &ipv6::Header, payload: &[u8]) -> Option<Addressee> {
         let may_be_discovery = header.protocol == Protocol::ICMPV6 && !header.source.is_multicast();
         let is_discovery = may_be_discovery

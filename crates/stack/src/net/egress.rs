@@ -202,7 +202,7 @@ impl IpFields {
             .emit(headers, payload_len),
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 ipv6::Header { source, destination, protocol, hop_limit, dscp, ecn, flow_label: 0 }
-                    .emit(headers, payload_len)
+                    .emit(headers, payload_len);
             }
             // A route is found for two addresses of one family only.
             _ => {}

@@ -200,8 +200,8 @@ impl Net {
         self.counters.drops.add(DropReason::FragmentTimeout, expired.into());
     }
 
-    /// Forgets old fragments, asks neighbours again, and advertises routers. When to come back, and the packets whose
-    /// neighbour does not answer.
+    /// Forgets old fragments, asks neighbours again, and advertises routers. When to come back, and
+    /// the packets whose neighbour does not answer.
     pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let mut reassembler = lock(&self.reassembler);
         let expired = reassembler.expire(visit.now);

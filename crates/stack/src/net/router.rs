@@ -1,7 +1,7 @@
 //! Router discovery of one interface: what it advertises as a router of its link, and what it has
 //! heard of others (RFC 4861 section 6, RFC 8106).
 //!
-//! Nothing is sent here: a [`Router`] says what is due, and its interface sends it.
+//! Nothing is sent here: a `Router` says what is due, and its interface sends it.
 //!
 //! Cost: nothing per packet. A router has one advertisement and two due times. A host keeps the
 //! latest advertisement of at most eight routers.

@@ -443,8 +443,8 @@ impl Topology {
         }
     }
 
-    /// Lets all interfaces ask again what neighbours did not answer, and advertise what is due. When
-    /// to come back, and the frames whose neighbour does not answer.
+    /// Lets all interfaces ask again what neighbours did not answer, and advertise what is due.
+    /// When to come back, and the frames whose neighbour does not answer.
     pub(crate) fn expire(&self, visit: super::Visit) -> (Instant, Vec<Frame>) {
         let (mut next, mut undeliverable) = (Instant::FAR_FUTURE, Vec::new());
         for interface in self.interfaces() {

@@ -223,7 +223,8 @@ impl Stack {
     }
 
     /// Answers ARP and neighbour solicitations for all addresses of these prefixes, besides those
-    /// of the interface (Linux's `proxy_arp` and `proxy_ndp`). It replaces those of an earlier call.
+    /// of the interface (Linux's `proxy_arp` and `proxy_ndp`). It replaces the prefixes of an
+    /// earlier call.
     ///
     /// An address is not answered for if a neighbour is known to have it, or if the sender of the
     /// request claims it: in a gratuitous request, in a probe of RFC 5227 and in duplicate address

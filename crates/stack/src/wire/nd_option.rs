@@ -170,8 +170,8 @@ pub fn encode_name(name: &str) -> Option<Vec<u8>> {
     (bytes.len() <= MAX_NAME).then_some(bytes)
 }
 
-/// Returns the names of a [`NdOption::Dnssl`], up to the padding or to the first that is none. Names
-/// there are not compressed (RFC 8106 section 5.2).
+/// Returns the names of a [`NdOption::Dnssl`], up to the padding or to the first that is none.
+/// Names there are not compressed (RFC 8106 section 5.2).
 pub fn decode_names(names: &[u8]) -> impl Iterator<Item = String> + '_ {
     let mut rest = names;
     core::iter::from_fn(move || {
@@ -185,7 +185,8 @@ pub fn decode_names(names: &[u8]) -> impl Iterator<Item = String> + '_ {
             }
             let label = behind.get(..len).filter(|_| len <= MAX_LABEL)?;
             let is_label = |byte: &u8| byte.is_ascii_graphic() && *byte != b'.';
-            if !label.iter().all(is_label) || name.len() + len > MAX_NAME {
+            // In text a name has neither the length of its first label nor the root.
+            if !label.iter().all(is_label) || name.len() + 1 + len > MAX_NAME - 2 {
                 return None;
             }
             if !name.is_empty() {
@@ -243,6 +244,20 @@ mod tests {
         let mut long = [0; 32];
         (long[0], long[1], long[2]) = (3, 4, 129);
         assert_eq!(options(&long).next(), Some(Ok(NdOption::Other)));
+    }
+
+    #[test]
+    fn the_longest_name_is_read_as_it_was_written() {
+        let name = |last: usize| {
+            let labels = [63, 63, 63, last].map(|len| "x".repeat(len));
+            labels.join(".")
+        };
+        let longest = encode_name(&name(61)).unwrap();
+        assert_eq!(longest.len(), MAX_NAME);
+        assert_eq!(decode_names(&longest).next(), Some(name(61)));
+        let labels: Vec<_> =
+            [63, 63, 63, 62].map(|len: u8| [&[len][..], &vec![b'x'; len.into()]].concat()).concat();
+        assert_eq!(decode_names(&[&labels[..], &[0]].concat()).next(), None);
     }
 
     #[test]

@@ -242,7 +242,12 @@ impl World {
         world
     }
 
-    fn build(wire: &WireConfig, a: StackConfig, b: StackConfig, options: InterfaceOptions) -> Self {
+    fn build(
+        wire: &WireConfig,
+        a: StackConfig,
+        b: StackConfig,
+        mut options: InterfaceOptions,
+    ) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let (ab, ba) = (Shared::default(), Shared::default());
         let a = Stack::new(a).unwrap();
@@ -252,7 +257,7 @@ impl World {
             text.map(|address| address.parse::<Address>().unwrap())
         };
         let a_interface = a.add_interface(now, device(wire, 1, &ab, &ba), &addresses(1)).unwrap();
-        let options = InterfaceOptions { addresses: addresses(2).to_vec(), ..options };
+        options.addresses = addresses(2).to_vec();
         let b_interface = b.add_interface_with(now, device(wire, 2, &ba, &ab), options).unwrap();
         Self { now, a, b, a_interface, b_interface, ab, ba }
     }

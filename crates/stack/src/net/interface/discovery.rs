@@ -6,6 +6,7 @@ use crate::frame::{Frame, ORPHAN};
 use crate::net::Visit;
 use crate::net::address::Prefix;
 use crate::net::error::NetError;
+use crate::net::neighbor::LinkAddress;
 use crate::net::router::{DueTo, Heard, HeardRouter, Router, RouterAdvertisement, Unheard};
 use crate::sync::lock;
 use crate::wire::{ethernet, icmpv6};
@@ -108,7 +109,7 @@ impl Interface {
         &self,
         visit: Visit,
         from: Ipv6Addr,
-        link: Option<[u8; 6]>,
+        link: Option<LinkAddress>,
     ) {
         let mut router = lock(&self.router);
         let Some(asked) = router.as_mut() else { return };
@@ -116,9 +117,7 @@ impl Interface {
         let due = asked.deadline();
         drop(router);
         self.housekeeping.schedule(due);
-        if let Some(link) = link {
-            self.on_solicited_by(visit, from.into(), link);
-        }
+        self.learn(visit, from, link);
     }
 
     /// Sends what is due. When to come back, and the packets whose neighbour does not answer.
@@ -222,10 +221,16 @@ impl Interface {
         let Some(routers) = heard.as_mut() else { return Ok(false) };
         let link = routers.on_advertisement(visit.now, from, message, body)?.link;
         drop(heard);
-        if let Some(link) = link {
+        self.learn(visit, from, link);
+        Ok(true)
+    }
+
+    /// Learns the link address that a message of router discovery has brought.
+    fn learn(&self, visit: Visit, from: Ipv6Addr, link: Option<LinkAddress>) {
+        let has_neighbors = self.link_address().is_some();
+        if let Some(link) = link.filter(|link| has_neighbors && !ethernet::is_multicast(*link)) {
             self.on_solicited_by(visit, from.into(), link);
         }
-        Ok(true)
     }
 
     /// The routers that it has heard of.
