@@ -28,8 +28,9 @@ use std::task::Waker;
 
 pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
-pub use crate::host::opening::{ConnectOptions, ListenOptions, UdpOptions};
+pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
+pub use crate::host::udp::UdpOptions;
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

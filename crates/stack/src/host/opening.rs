@@ -6,7 +6,7 @@ use super::error::SocketError;
 use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
-use super::udp::UdpSocket;
+use super::udp::{UdpOptions, UdpSocket, is_dual};
 use crate::flow::FourTuple;
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
@@ -67,22 +67,6 @@ impl Default for ListenOptions {
             options_v4: None,
         }
     }
-}
-
-/// Options of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UdpOptions {
-    /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.
-    pub reuse_address: bool,
-    /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
-    pub only_v6: bool,
-    /// `IP_TRANSPARENT`: the socket may be bound to an address of others, and send from one.
-    pub transparent: bool,
-}
-
-/// Whether a socket bound to `local` serves IPv4 as well.
-pub(super) fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
-    local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
 impl Host {

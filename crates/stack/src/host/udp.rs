@@ -3,7 +3,6 @@
 use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
-use super::opening::{UdpOptions, is_dual};
 use super::ports::Ephemeral;
 use super::readiness::{Readiness, Ready};
 use crate::drop_reason::DropReason;
@@ -62,6 +61,22 @@ pub struct SendDatagram {
     /// Own address that it is sent from (`IP_PKTINFO`); `None` is the bound one, or what the route
     /// says.
     pub from: Option<IpAddr>,
+}
+
+/// Options of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.
+    pub reuse_address: bool,
+    /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
+    pub only_v6: bool,
+    /// `IP_TRANSPARENT`: the socket may be bound to an address of others, and send from one.
+    pub transparent: bool,
+}
+
+/// Whether a socket bound to `local` serves IPv4 as well.
+pub(super) fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
+    local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
 /// What sending needs of a socket, read once for a batch.
