@@ -123,7 +123,9 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
+pub use blocking::{
+    Arrival, Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpForwarder, UdpSocket,
+};
 pub use builder::{Builder, ToIp};
 pub use error::BuildError;
 pub use events::StackEvents;
@@ -138,7 +140,8 @@ use neap_device::clock;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+pub use neap_stack::socket::udp::Refusal;
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpForwarderOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

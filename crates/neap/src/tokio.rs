@@ -19,9 +19,11 @@ mod drive;
 mod names;
 mod tcp;
 mod udp;
+mod udp_forwarder;
 mod wait;
 
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpStream, WriteHalf,
 };
 pub use udp::UdpSocket;
+pub use udp_forwarder::UdpForwarder;

@@ -1,6 +1,6 @@
 //! Sources that a [`Poller`](crate::Poller) can wait for.
 
-use crate::blocking::{TcpListener, TcpStream, UdpSocket};
+use crate::blocking::{TcpListener, TcpStream, UdpForwarder, UdpSocket};
 use crate::engine::Engine;
 use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
@@ -11,8 +11,8 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`]
-/// and [`UdpSocket`] of any stack, and every descriptor of the kernel.
+/// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
+/// [`UdpSocket`] and [`UdpForwarder`] of any stack, and every descriptor of the kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}
@@ -55,6 +55,12 @@ impl Watch for TcpListener {
 impl Watch for UdpSocket {
     fn target(&self) -> Target<'_> {
         Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.engine().clone())
+    }
+}
+
+impl Watch for UdpForwarder {
+    fn target(&self) -> Target<'_> {
+        self.socket().target()
     }
 }
 

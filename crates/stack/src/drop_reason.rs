@@ -40,6 +40,8 @@ drop_reasons! {
     IpMartian = "ip_invalid_source",
     /// The packet is for another host, and the stack does not forward.
     IpOtherHost = "otherhost",
+    /// The packet was for all hosts of a network, and only UDP has anything to say to all.
+    Broadcast = "ip_broadcast",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",
     /// An IPv6 extension header demands that the packet is dropped.
