@@ -124,7 +124,8 @@ mod watch;
 mod workers;
 
 pub use blocking::{
-    Datagram, IcmpSocket, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket,
+    Arrival, Datagram, IcmpSocket, Incoming, IntoIncoming, TcpListener, TcpStream, UdpForwarder,
+    UdpSocket,
 };
 pub use builder::{Builder, ToIp};
 pub use error::BuildError;
@@ -141,7 +142,8 @@ use neap_device::clock;
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
 pub use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
-pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+pub use neap_stack::socket::udp::Refusal;
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpForwarderOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

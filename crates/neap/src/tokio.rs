@@ -20,6 +20,7 @@ mod icmp;
 mod names;
 mod tcp;
 mod udp;
+mod udp_forwarder;
 mod wait;
 
 pub use icmp::IcmpSocket;
@@ -27,3 +28,4 @@ pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpStream, WriteHalf,
 };
 pub use udp::UdpSocket;
+pub use udp_forwarder::UdpForwarder;

@@ -1,6 +1,6 @@
 //! Sources that a [`Poller`](crate::Poller) can wait for.
 
-use crate::blocking::{IcmpSocket, TcpListener, TcpStream, UdpSocket};
+use crate::blocking::{IcmpSocket, TcpListener, TcpStream, UdpForwarder, UdpSocket};
 use crate::engine::Engine;
 use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
-/// [`UdpSocket`] and [`IcmpSocket`] of any stack, and every descriptor of the kernel.
+/// [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every descriptor of the
+/// kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}
@@ -62,6 +63,12 @@ impl Watch for UdpSocket {
 impl Watch for IcmpSocket {
     fn target(&self) -> Target<'_> {
         Target::Socket(WeakSocket::Icmp(self.handle().downgrade()), self.engine().clone())
+    }
+}
+
+impl Watch for UdpForwarder {
+    fn target(&self) -> Target<'_> {
+        self.socket().target()
     }
 }
 

@@ -42,6 +42,8 @@ drop_reasons! {
     IpOtherHost = "otherhost",
     /// The packet was for an address of others, and it may take no further hop.
     HopLimit = "ip_hop_limit",
+    /// The packet was for all hosts of a network, and only UDP has anything to say to all.
+    Broadcast = "ip_broadcast",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",
     /// An IPv6 extension header demands that the packet is dropped.

@@ -30,7 +30,7 @@ pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
-pub use crate::host::udp::UdpOptions;
+pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -287,6 +287,24 @@ impl Stack {
         Ok(IcmpHandle::new(socket, self.host.clone()))
     }
 
+    /// Makes a forwarder: a UDP socket for every address and port. It receives the datagrams that
+    /// came in by an interface and that no socket takes, also those for addresses of others where
+    /// the interface [takes them](crate::interface::InterfaceOptions::any_destination), and sends
+    /// from any address and port. Datagrams to groups and broadcast addresses are not for it.
+    ///
+    /// Of several forwarders the first one that takes a datagram gets it. The receive buffer of
+    /// [`FORWARDER_BUFFER`](crate::socket::udp::FORWARDER_BUFFER) bytes is shared by sources: an
+    /// IPv4 address, or a /64 of IPv6, has no more in it than is still free. What does not fit is
+    /// dropped and counted. ICMP errors fail no call: they are in the error queue where that is
+    /// [asked for](UdpHandle::set_receive_errors).
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn forward_udp(&self, options: UdpForwarderOptions) -> Result<UdpHandle, SocketError> {
+        let forwarder = self.host.forward_udp(options)?;
+        Ok(UdpHandle::new(forwarder, self.host.clone()))
+    }
+
     /// Begins to close the host: TCP takes no further sockets, listeners end, and every connection
     /// sends its FIN behind what was written. Connections that nobody has accepted are reset, and
     /// so are those that are being opened. Returns how many nobody has accepted. What was received
@@ -413,7 +431,7 @@ impl Stack {
     /// `NetworkUnreachable` without a route, `AddressNotAvailable` without an address of its
     /// family.
     pub fn source_for(&self, remote: IpAddr) -> Result<IpAddr, SocketError> {
-        Ok(self.host.net.topology.source_for(remote)?)
+        Ok(self.host.net.topology.source_for(remote, None)?)
     }
 
     /// Returns the hop limit of packets whose socket asks for `own`. The value 0 asks for the

@@ -109,6 +109,8 @@ ip_counters! {
     UdpInDatagrams = "UdpInDatagrams",
     /// UDP datagrams without a socket.
     UdpNoPorts = "UdpNoPorts",
+    /// UDP datagrams to all hosts of a network that no socket takes.
+    UdpIgnoredMulti = "UdpIgnoredMulti",
     /// UDP datagrams with errors, full buffers included.
     UdpInErrors = "UdpInErrors",
     /// UDP datagrams sent.

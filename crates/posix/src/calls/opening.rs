@@ -216,7 +216,7 @@ impl Posix {
         }
         let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
         self.stack.source_for(remote.ip())?;
-        if self.stack.is_broadcast(remote.ip()) {
+        if self.stack.is_broadcast(remote.ip()) && !socket.common.broadcast {
             return Err(Errno::EACCES);
         }
         Ok(self.datagram(shared, socket)?.connect(Some(remote))?)

@@ -378,7 +378,7 @@ impl IcmpSocket {
     /// The address that something is sent from to `remote`.
     fn source(&self, host: &Host, from: IpAddr, remote: IpAddr) -> Result<IpAddr, SocketError> {
         if from.is_unspecified() {
-            return Ok(host.net.topology.source_for(remote)?);
+            return Ok(host.net.topology.source_for(remote, None)?);
         }
         host.check_source(from, self.options.transparent)?;
         if from.is_ipv4() == remote.is_ipv4() { Ok(from) } else { Err(SocketError::AddressFamily) }
@@ -420,6 +420,7 @@ impl IcmpSocket {
             credit: Some(TxCredit::charge(&self.account, memory(message))),
             hop_limit,
             tos,
+            interface: None,
         };
         let visit = Visit::new(now, SHARD);
         let mut route = CachedRoute::new(self.options.transparent);

@@ -74,6 +74,7 @@ fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> ErrorReport {
         code: error.code,
         info: error.info,
         destination: tuple.remote_addr(),
+        source: Some(tuple.local_addr()),
         offender: Some(error.offender),
         // A copy: what came may share its memory with much more.
         data: Bytes::copy_from_slice(error.transport(offset)),

@@ -10,6 +10,7 @@ use super::icmp::{IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
+use super::udp_queue::ReceivedDatagram;
 use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
@@ -56,6 +57,11 @@ enum Addressee {
     Own,
     /// Another host; the interface takes any destination.
     Foreign,
+    /// All hosts of a network.
+    Everybody,
+    /// Nobody knows: an Ethernet interface without an address of IPv4 has got a datagram for one, as
+    /// a DHCP client does whose server takes the offered address for granted (RFC 2131 section 4.1).
+    Unconfigured,
 }
 
 /// One IP packet to this host, its header taken off.
@@ -69,6 +75,10 @@ struct Delivery<'a> {
     tos: u8,
     /// The destination is no own address: an interface took it that takes any destination.
     is_foreign: bool,
+    /// The packet was for all hosts of a network.
+    is_broadcast: bool,
+    /// The destination is an address that this host may answer for.
+    may_be_answered: bool,
     /// Payload of each coalesced segment, or 0.
     gso_size: u16,
     /// The device vouches for the transport checksum.
@@ -149,8 +159,8 @@ impl Input<'_> {
         if header.ecn == Ecn::Ce {
             self.count(IpCounter::IpInCEPkts);
         }
-        let addressee = self.addressee(header.source.into(), header.destination.into());
-        let Some(addressee) = addressee else {
+        let (source, destination) = (header.source.into(), header.destination.into());
+        let Some(addressee) = self.addressee(source, destination, header.protocol) else {
             return self.count(IpCounter::IpInAddrErrors);
         };
         let is_foreign = addressee == Addressee::Foreign;
@@ -164,6 +174,8 @@ impl Input<'_> {
             hop_limit: header.ttl,
             tos: header.dscp << 2 | header.ecn as u8,
             is_foreign,
+            is_broadcast: addressee == Addressee::Everybody,
+            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
             packet: data,
@@ -212,6 +224,8 @@ impl Input<'_> {
             hop_limit: header.hop_limit,
             tos: header.dscp << 2 | header.ecn as u8,
             is_foreign,
+            is_broadcast: addressee == Addressee::Everybody,
+            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
             packet: data,
@@ -233,11 +247,17 @@ impl Input<'_> {
 
     /// Whose a packet with these addresses is; `None`, and the drop is counted, if this host may
     /// not take it.
-    fn addressee(&self, source: IpAddr, destination: IpAddr) -> Option<Addressee> {
+    fn addressee(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: Protocol,
+    ) -> Option<Addressee> {
         let is_from_outside = self.interface.is_some();
         let is_impossible = source.is_multicast()
             || source == IpAddr::V4(Ipv4Addr::BROADCAST)
-            || source.is_unspecified()
+            // Who has no address yet speaks to all hosts.
+            || (source.is_unspecified() && destination != IpAddr::V4(Ipv4Addr::BROADCAST))
             || (is_from_outside
                 && (source.is_loopback()
                     || destination.is_loopback()
@@ -249,10 +269,25 @@ impl Input<'_> {
         if self.locals.contains(destination) {
             return Some(Addressee::Own);
         }
+        if self.locals.is_broadcast(destination) {
+            if protocol == Protocol::UDP {
+                return Some(Addressee::Everybody);
+            }
+            self.drop(DropReason::Broadcast);
+            return None;
+        }
         // What is sent to all stations of a link is for none in particular.
         let takes_any = self.interface.is_some_and(|interface| interface.takes_any_destination());
         if takes_any && !self.is_link_group && self.locals.may_be_foreign(destination) {
             return Some(Addressee::Foreign);
+        }
+        let is_unconfigured = protocol == Protocol::UDP
+            && destination.is_ipv4()
+            && !self.is_link_group
+            && self.interface.is_some_and(|one| one.link_address().is_some() && !one.has_v4())
+            && self.locals.may_be_foreign(destination);
+        if is_unconfigured {
+            return Some(Addressee::Unconfigured);
         }
         self.drop(DropReason::IpOtherHost);
         None
@@ -274,7 +309,7 @@ impl Input<'_> {
         if is_discovery || (may_be_discovery && is_proxied()) {
             return Some(Addressee::Own);
         }
-        self.addressee(header.source.into(), header.destination.into())
+        self.addressee(header.source.into(), header.destination.into(), header.protocol)
     }
 
     fn reassemble(&self, part: &Part<'_>) -> Option<Whole> {
@@ -423,12 +458,25 @@ impl Input<'_> {
             local_port: datagram.ports.destination,
             remote_port: datagram.ports.source,
         };
-        match self.host.udp.deliver(&tuple, datagram.payload) {
+        let received = ReceivedDatagram {
+            from: tuple.remote_addr(),
+            to: tuple.local_addr(),
+            hop_limit: delivery.hop_limit,
+            tos: delivery.tos,
+            interface: self.interface.map(|interface| interface.id()),
+            is_broadcast: delivery.is_broadcast,
+            data: datagram.payload,
+        };
+        match self.host.udp.deliver(&tuple, received) {
             Some(true) => self.count(IpCounter::UdpInDatagrams),
             Some(false) => {
                 self.count(IpCounter::UdpInErrors);
                 self.count(IpCounter::UdpRcvbufErrors);
                 self.drop(DropReason::SocketReceiveBuffer);
+            }
+            None if delivery.is_broadcast => {
+                self.count(IpCounter::UdpIgnoredMulti);
+                self.drop(DropReason::NoSocket);
             }
             None => {
                 self.count(IpCounter::UdpNoPorts);
@@ -438,7 +486,9 @@ impl Input<'_> {
                 } else {
                     DropReason::NoSocket
                 });
-                self.unreachable(delivery, true);
+                if delivery.may_be_answered {
+                    self.unreachable(delivery, true);
+                }
             }
         }
     }

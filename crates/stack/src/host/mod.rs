@@ -27,6 +27,9 @@ pub(crate) mod tcp;
 mod tcp_egress;
 mod turns;
 pub(crate) mod udp;
+pub(crate) mod udp_egress;
+pub(crate) mod udp_queue;
+pub(crate) mod udp_table;
 
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
@@ -52,7 +55,7 @@ use registry::Registry;
 use shard::Shard;
 use std::sync::Arc;
 use std::task::Waker;
-use udp::UdpTable;
+use udp_table::UdpTable;
 
 /// Settings with which a [`Stack`](crate::stack::Stack) is made.
 #[derive(Clone, Debug)]

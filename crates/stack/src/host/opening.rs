@@ -6,7 +6,7 @@ use super::error::SocketError;
 use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
-use super::udp::{UdpOptions, UdpSocket, is_dual};
+use super::udp::{Binding, UdpForwarderOptions, UdpOptions, UdpSocket, is_dual};
 use crate::flow::FourTuple;
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
@@ -97,7 +97,7 @@ impl Host {
                 self.check_source(bound, transparent)?;
                 bound
             }
-            None => topology.source_for(remote_ip)?,
+            None => topology.source_for(remote_ip, None)?,
         };
         if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(SocketError::AddressFamily);
@@ -286,7 +286,26 @@ impl Host {
         local: SocketAddr,
         options: UdpOptions,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        self.check_source(local.ip(), options.transparent)?;
-        self.udp.bind(self.flow_key, local, options)
+        let UdpOptions { reuse_address, only_v6, transparent } = options;
+        let is_broadcast = self.is_broadcast(local.ip());
+        if !is_broadcast {
+            self.check_source(local.ip(), transparent)?;
+        }
+        let binding = Binding {
+            local,
+            is_dual: is_dual(local, only_v6),
+            is_broadcast,
+            reuse: reuse_address,
+            is_transparent: transparent,
+        };
+        self.udp.bind(self.flow_key, binding)
+    }
+
+    /// As [`Stack::forward_udp`](crate::stack::Stack::forward_udp).
+    pub(crate) fn forward_udp(
+        &self,
+        options: UdpForwarderOptions,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        self.udp.forward(options, self.fork_seed())
     }
 }

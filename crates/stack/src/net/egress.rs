@@ -15,6 +15,7 @@ use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
 use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, partial_checksum, tcp};
+use bytes::Bytes;
 use core::net::IpAddr;
 use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::{Instant, Nanos, Rate};
@@ -63,9 +64,24 @@ impl CachedRoute {
         local: IpAddr,
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
+        self.refresh_through(net, now, local, remote, None)
+    }
+
+    /// As [`refresh`](Self::refresh), for a way that must lead through the interface `only` if one
+    /// is given (`flowi4_oif`). The caller drops the route when it asks for another one.
+    pub(crate) fn refresh_through(
+        &mut self,
+        net: &Net,
+        now: Instant,
+        local: IpAddr,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Option<&ResolvedRoute> {
         if !self.is_current(net, now) {
-            let own = (!self.is_transparent).then_some(local);
-            self.route = net.topology.resolve_from(now, own, remote);
+            // Who has no address yet speaks to all hosts from the unspecified one.
+            let is_any = self.is_transparent || local.is_unspecified();
+            let own = (!is_any).then_some(local);
+            self.route = net.topology.resolve_through(now, own, remote, only);
             if let Some(route) = &self.route {
                 self.via = route.interface();
             }
@@ -201,7 +217,8 @@ impl IpFields {
             }
             .emit(headers, payload_len),
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                ipv6::Header { source, destination, protocol, hop_limit, dscp, ecn, flow_label: 0 }
+                let flow_label = 0;
+                ipv6::Header { source, destination, protocol, hop_limit, dscp, ecn, flow_label }
                     .emit(headers, payload_len);
             }
             // A route is found for two addresses of one family only.
@@ -295,9 +312,26 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) hop_limit: u8,
     /// TOS byte or traffic class, with ECN.
     pub(crate) tos: u8,
+    /// The only interface that it may leave by.
+    pub(crate) interface: Option<InterfaceId>,
+}
+
+/// Priority of a datagram of IPv4 by its TOS byte (`rt_tos2priority`): best effort, bulk,
+/// interactive or interactive bulk. That of IPv6 does not depend on the traffic class.
+fn priority_of(local: IpAddr, tos: u8) -> u8 {
+    if local.is_ipv6() {
+        return 0;
+    }
+    [0, 2, 6, 4][usize::from(tos >> 3 & 3)]
 }
 
 impl OutgoingDatagram {
+    /// The packet as an ICMP error quotes it, without an identification.
+    pub(crate) fn quoted(self) -> Bytes {
+        let hop_limit = self.hop_limit;
+        self.frame(0, u32::MAX, hop_limit).to_bytes()
+    }
+
     /// The packet with its IP header.
     fn frame(mut self, identification: u16, mtu: u32, hop_limit: u8) -> Frame {
         let transport_len = self.headers.len() as u32 + self.payload.len();
@@ -314,6 +348,7 @@ impl OutgoingDatagram {
         Frame {
             pacing_rate: self.pacing_rate,
             flow: self.flow,
+            priority: priority_of(self.local, self.tos),
             ecn: ecn_of(self.tos),
             credit: self.credit,
             ..Frame::new(self.headers, self.payload)
@@ -405,8 +440,9 @@ impl Net {
         cached: &mut CachedRoute,
         datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
-        let (local, remote) = (datagram.local, datagram.remote);
-        let Some(route) = cached.refresh(self, visit.now, local, remote) else {
+        let OutgoingDatagram { local, remote, interface, .. } = datagram;
+        let route = cached.refresh_through(self, visit.now, local, remote, interface);
+        let Some(route) = route else {
             self.count_no_route();
             return Err(NoRoute);
         };
@@ -414,6 +450,11 @@ impl Net {
         let identification = self.next_identification();
         let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
         let frame = datagram.frame(identification as u16, mtu, hop_limit);
+        if next_hop.is_broadcast() {
+            // This host is one of all (`ip_mc_output`).
+            let copy = Frame::new(Headers::default(), frame.to_bytes().into());
+            let _ = self.loop_back(copy);
+        }
         if frame.len() <= mtu as usize {
             return Ok(self.output(visit, next_hop, frame));
         }

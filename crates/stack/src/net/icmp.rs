@@ -19,6 +19,20 @@ use neap_tcp::connection::ConnectionError;
 use neap_tcp::segment::Payload;
 use neap_tcp::time::Rate;
 
+/// Reason that an ICMP message gives to the sender of a packet whose destination cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No way leads to the network: code 0 of both versions.
+    Network,
+    /// The host does not answer: code 1, of ICMPv6 code 3.
+    Host,
+    /// Nobody has the port: code 3, of ICMPv6 code 4. A connected socket fails at once.
+    Port,
+    /// A rule forbids it: code 13, of ICMPv6 code 1.
+    Prohibited,
+}
+
 /// What an ICMP error means for the socket whose packet it quotes.
 #[derive(Clone, Copy, Debug)]
 struct Meaning {
@@ -461,26 +475,73 @@ impl Net {
         packet: &Bytes,
         is_port: bool,
     ) {
-        let is_own = self.topology.locals().contains(source);
-        if !is_own && !self.icmp_limit.allows(visit.now, source) {
-            self.counters.drops.count(DropReason::RateLimited);
+        if is_port {
+            return self.refuse(visit, source, destination, packet, Refusal::Port);
+        }
+        if !self.may_report(visit, source) {
             return;
         }
         let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let code = if is_port { Unreachable::Port } else { Unreachable::Protocol };
+                let message = icmp::Message::Unreachable(Unreachable::Protocol);
+                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
+                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let problem = icmpv6::Problem::NextHeader;
+                let message = M::ParameterProblem { problem, pointer: 6 };
+                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the limits let an ICMP error to `destination` pass; counts it as dropped if not.
+    fn may_report(&self, visit: Visit, destination: IpAddr) -> bool {
+        let is_own = self.topology.locals().contains(destination);
+        let may = is_own || self.icmp_limit.allows(visit.now, destination);
+        if !may {
+            self.counters.drops.count(DropReason::RateLimited);
+        }
+        may
+    }
+
+    /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
+    /// the destination cannot be reached. The limits are those of
+    /// [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn refuse(
+        &self,
+        visit: Visit,
+        source: IpAddr,
+        destination: IpAddr,
+        packet: &Bytes,
+        why: Refusal,
+    ) {
+        if !self.may_report(visit, source) {
+            return;
+        }
+        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        match (destination, source) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let code = match why {
+                    Refusal::Network => Unreachable::Network,
+                    Refusal::Host => Unreachable::Host,
+                    Refusal::Port => Unreachable::Port,
+                    Refusal::Prohibited => Unreachable::PacketFiltered,
+                };
                 let message = icmp::Message::Unreachable(code);
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
                 self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let message = if is_port {
-                    M::Unreachable(Unreachable6::Port)
-                } else {
-                    let problem = icmpv6::Problem::NextHeader;
-                    M::ParameterProblem { problem, pointer: 6 }
+                let code = match why {
+                    Refusal::Network => Unreachable6::NoRoute,
+                    Refusal::Host => Unreachable6::Address,
+                    Refusal::Port => Unreachable6::Port,
+                    Refusal::Prohibited => Unreachable6::Prohibited,
                 };
+                let message = M::Unreachable(code);
                 self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
             }
             _ => {}
@@ -584,6 +645,7 @@ impl Net {
             credit: None,
             hop_limit: 0,
             tos: 0,
+            interface: None,
         };
         // An answer leaves from the address that the packet was for, which may be a foreign one.
         let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);

@@ -299,6 +299,11 @@ impl Interface {
         lock(&self.settings).addresses.clone()
     }
 
+    /// Whether an address of IPv4 is on it.
+    pub(crate) fn has_v4(&self) -> bool {
+        lock(&self.settings).addresses.iter().any(|own| own.ip.is_ipv4())
+    }
+
     /// Whether an address of IPv6 is on it.
     pub(crate) fn has_v6(&self) -> bool {
         lock(&self.settings).addresses.iter().any(|own| own.ip.is_ipv6())
@@ -516,7 +521,11 @@ impl Interface {
         let Some(own) = self.link_address() else {
             return Output::of(self.enqueue(visit, frame));
         };
-        let resolved = lock(&self.neighbors).resolve(visit.now, neighbor);
+        let resolved = if neighbor == Ipv4Addr::BROADCAST {
+            Some(ethernet::BROADCAST)
+        } else {
+            lock(&self.neighbors).resolve(visit.now, neighbor)
+        };
         if let Some(link) = resolved {
             add_link_header(&mut frame, own, link);
             return Output::of(self.enqueue(visit, frame));

@@ -66,6 +66,13 @@ pub(crate) enum NextHop {
     Neighbor(Arc<Interface>, IpAddr),
 }
 
+impl NextHop {
+    /// Whether all hosts of a link are meant.
+    pub(crate) fn is_broadcast(&self) -> bool {
+        matches!(self, Self::Neighbor(_, IpAddr::V4(Ipv4Addr::BROADCAST)))
+    }
+}
+
 /// The way to one destination, as it was found (Linux's `dst_entry`).
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedRoute {
@@ -138,11 +145,25 @@ impl Tables {
     }
 
     /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
-    /// there is no route through an interface that is enabled.
-    fn route(&self, remote: IpAddr) -> Option<(Route, &Arc<Interface>, IpAddr)> {
-        let is_enabled = |id| self.interface(id).is_ok_and(|interface| interface.is_enabled());
-        let route = self.routes.lookup(remote, is_enabled)?;
+    /// there is no route through an interface that is enabled, which is `only` if that is given. As
+    /// in Linux (`fib_lookup` for a `flowi4_oif`), what no route through `only` leads to is on its
+    /// link. A broadcast address has no router.
+    fn route(
+        &self,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Option<(Route, &Arc<Interface>, IpAddr)> {
+        let may_use = |id| {
+            only.is_none_or(|only| only == id)
+                && self.interface(id).is_ok_and(|interface| interface.is_enabled())
+        };
+        let on_link = |interface| Route { interface, gateway: None, mtu: None, pref_src: None };
+        let found = self.routes.lookup(remote, may_use);
+        let route = found.or_else(|| only.filter(|id| may_use(*id)).map(on_link))?;
         let interface = self.interface(route.interface).ok()?;
+        if self.locals.is_broadcast(remote) {
+            return Some((route, interface, Ipv4Addr::BROADCAST.into()));
+        }
         Some((route, interface, route.next_hop(remote)))
     }
 
@@ -379,6 +400,17 @@ impl Topology {
         local: Option<IpAddr>,
         remote: IpAddr,
     ) -> Option<ResolvedRoute> {
+        self.resolve_through(now, local, remote, None)
+    }
+
+    /// As [`resolve_from`](Self::resolve_from), through the interface `only` if one is given.
+    pub(crate) fn resolve_through(
+        &self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Option<ResolvedRoute> {
         let tables = lock(&self.tables);
         let generation = tables.generation();
         let mut expires = Instant::FAR_FUTURE;
@@ -389,7 +421,7 @@ impl Topology {
             let (next_hop, mtu) = (NextHop::Loopback, LOOPBACK_MTU);
             return Some(ResolvedRoute { generation, expires, next_hop, mtu });
         }
-        let (route, interface, neighbor) = tables.route(remote)?;
+        let (route, interface, neighbor) = tables.route(remote, only)?;
         let link_mtu = u32::from(interface.mtu());
         let mut mtu = route.mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu));
         if let Some((known, forgotten)) = tables.routes.path_mtu(now, remote) {
@@ -399,13 +431,18 @@ impl Topology {
         Some(ResolvedRoute { generation, expires, next_hop, mtu })
     }
 
-    /// The own address that packets to `remote` are sent from where nothing else is said.
-    pub(crate) fn source_for(&self, remote: IpAddr) -> Result<IpAddr, NoSource> {
+    /// The own address that packets to `remote` are sent from where nothing else is said; through
+    /// the interface `only` if one is given.
+    pub(crate) fn source_for(
+        &self,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Result<IpAddr, NoSource> {
         let tables = lock(&self.tables);
         if tables.locals.contains(remote) {
             return Ok(remote);
         }
-        let (route, interface, neighbor) = tables.route(remote).ok_or(NoSource::NoRoute)?;
+        let (route, interface, neighbor) = tables.route(remote, only).ok_or(NoSource::NoRoute)?;
         let source = route.pref_src.or_else(|| interface.source_for(neighbor));
         source.ok_or(NoSource::NoAddress)
     }

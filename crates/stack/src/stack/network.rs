@@ -118,6 +118,11 @@ impl Stack {
         interfaces.iter().map(info).collect()
     }
 
+    /// Returns whether there is such an interface. One mutex.
+    pub fn has_interface(&self, interface: InterfaceId) -> bool {
+        self.host.net.topology.interface(interface).is_ok()
+    }
+
     /// Names of all interfaces, in the order in which they were added.
     pub fn interface_ids(&self) -> Vec<InterfaceId> {
         let interfaces = self.host.net.topology.interfaces();

@@ -126,8 +126,8 @@ fn what_cannot_be_one_host_elsewhere_is_not_taken() {
         ([0, 0, 0, 0], DropReason::IpOtherHost),
         ([0, 1, 2, 3], DropReason::IpOtherHost),
         ([224, 0, 0, 5], DropReason::IpOtherHost),
-        ([255, 255, 255, 255], DropReason::IpOtherHost),
-        ([10, 0, 0, 255], DropReason::IpOtherHost),
+        ([255, 255, 255, 255], DropReason::Broadcast),
+        ([10, 0, 0, 255], DropReason::Broadcast),
         ([192, 0, 2, 7], DropReason::IpProtocol),
     ];
     for (destination, reason) in reasons {
@@ -170,7 +170,7 @@ fn fragments_to_a_foreign_address_are_put_together() {
         client.send_to(world.now, data.clone(), Some(address(to))).unwrap();
         world.run(SECOND);
         let datagram = server.recv_from().unwrap();
-        assert_eq!((datagram.data, datagram.to), (data, address(to).ip()));
+        assert_eq!((datagram.data, datagram.to), (data, address(to)));
     }
 }
 
@@ -217,8 +217,8 @@ fn a_datagram_may_leave_from_any_address_of_a_transparent_socket() {
         let options = UdpOptions { transparent, ..UdpOptions::default() };
         let socket = world.b.bind_udp(address("0.0.0.0:0"), options).unwrap();
         let data = Bytes::from_static(b"hello");
-        let from = Some("192.0.2.9".parse().unwrap());
-        socket.send_batch(world.now, [SendDatagram { data, to: Some(to), from }]).1
+        let from = Some(address("192.0.2.9:0"));
+        socket.send_batch(world.now, [SendDatagram { from, ..SendDatagram::new(data, Some(to)) }]).1
     };
     assert_eq!(send(&world, false), Err(SocketError::AddressNotAvailable));
     assert_eq!(send(&world, true), Ok(()));
