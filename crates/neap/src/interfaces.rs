@@ -19,6 +19,30 @@ use thiserror::Error;
 /// Device with all that makes an interface of it: addresses, routers, MTU, queueing discipline.
 ///
 /// [`Builder::interface`](crate::Builder::interface) and [`Stack::add_interface`] take one.
+///
+/// A gateway for the programs behind a TAP, which get their addresses of IPv6 from it:
+///
+/// ```no_run
+/// use neap::device::{Tun, TunConfig};
+/// use neap::net::{AdvertisedPrefix, RouterAdvertisement};
+/// use neap::{IcmpOptions, IcmpSocket, InterfaceConfig, Stack};
+///
+/// let config = TunConfig { name: Some("neap0".into()), tap: true, ..TunConfig::default() };
+/// let advertisement = RouterAdvertisement {
+///     prefixes: vec![AdvertisedPrefix::new("fd00:9::/64".parse()?)],
+///     ..RouterAdvertisement::default()
+/// };
+/// let interface = InterfaceConfig::new(Tun::open(&config)?.into_device())
+///     .address("10.9.0.2/24".parse()?)
+///     .address("fd00:9::2/64".parse()?)
+///     .address("fe80::2/64".parse()?)
+///     .any_destination(true)
+///     .proxy("198.51.100.0/24".parse()?)
+///     .router_advertisements(advertisement);
+/// let stack = Stack::builder().interface(interface).build()?;
+/// let pings = IcmpSocket::open(&stack, IcmpOptions::default())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct InterfaceConfig {
     device: Device,
@@ -419,7 +443,8 @@ impl Stack {
     /// sent at once, two more after 16 seconds each, and then one in 198 to 600 seconds. A host
     /// that solicits routers is answered alone after at most half a second. Several that ask at
     /// once are answered together, at most once in three seconds. A last advertisement says that
-    /// the router is none any more: with `None`, and when the interface or the stack is closed.
+    /// the router is none any more: with `None`, when the interface is disabled, and when it or the
+    /// stack is closed.
     ///
     /// # Errors
     /// [`NetError::NoInterface`]; [`NetError::NoLinkLocal`] without a link-local address;

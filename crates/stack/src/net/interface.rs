@@ -381,6 +381,9 @@ impl Interface {
     /// Enables the interface or disables it (`ip link set DEV up`). Whether the link is up
     /// afterwards, if that has changed.
     pub(crate) fn set_enabled(&self, is_enabled: bool, now: Instant) -> Option<bool> {
+        if !is_enabled {
+            self.withdraw_router(Visit::new(now, 0));
+        }
         let mut settings = lock(&self.settings);
         settings.is_enabled = is_enabled;
         self.publish_link(&settings, now)

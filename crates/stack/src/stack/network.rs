@@ -258,9 +258,9 @@ impl Stack {
     /// Advertisements come from the first link-local address of the interface. The first one is
     /// sent at once, two more after 16 seconds each, and then one in 198 to 600 seconds. A host
     /// that solicits routers is answered alone after at most half a second; several that ask at
-    /// once are answered together, at most once in three seconds. When the interface is removed,
-    /// when the stack closes it and with `None`, a last advertisement says that the router is none
-    /// any more.
+    /// once are answered together, at most once in three seconds. When the interface is removed or
+    /// disabled, when the stack closes it and with `None`, a last advertisement says that the
+    /// router is none any more.
     ///
     /// # Errors
     /// [`NetError::NoInterface`]; [`NetError::NoLinkLocal`] without a link-local address;

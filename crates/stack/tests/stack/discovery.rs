@@ -321,7 +321,8 @@ fn neighbours_are_told_that_they_have_a_router() {
 #[test]
 fn the_link_hears_of_the_end_of_its_router() {
     type End = fn(&mut World);
-    let ends: [End; 3] = [
+    let ends: [End; 4] = [
+        |world| world.b.set_link(world.now, world.b_interface, false).unwrap(),
         |world| world.b.set_router_advertisement(world.now, world.b_interface, None).unwrap(),
         |world| world.b.remove_interface(world.now, world.b_interface).unwrap(),
         |world| {
@@ -337,6 +338,18 @@ fn the_link_hears_of_the_end_of_its_router() {
         world.run(Nanos::from_secs(1000));
         assert_eq!(advertisements(&world)[3..], [(v6("ff02::1"), 0)]);
     }
+}
+
+#[test]
+fn a_link_that_comes_back_hears_of_its_router_again() {
+    let mut world = ethernet();
+    advertise(&mut world);
+    world.run(Nanos::from_secs(100));
+    world.b.set_link(world.now, world.b_interface, false).unwrap();
+    world.run(Nanos::from_secs(1000));
+    world.b.set_link(world.now, world.b_interface, true).unwrap();
+    world.run(Nanos::from_secs(1));
+    assert_eq!(advertisements(&world)[3..], [(v6("ff02::1"), 0), (v6("ff02::1"), 1800)]);
 }
 
 #[test]

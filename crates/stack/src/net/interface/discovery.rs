@@ -95,12 +95,20 @@ impl Interface {
         }
     }
 
-    /// Tells all nodes that it is a router no more (RFC 4861 section 6.2.5).
+    /// It is a router no more, and all nodes are told.
     pub(super) fn end_router(&self, visit: Visit) {
-        let router = lock(&self.router).take();
+        self.withdraw_router(visit);
+        *lock(&self.router) = None;
         lock(&self.settings).is_router = false;
-        if let Some(router) = router.filter(|_| self.is_up()) {
-            self.advertise(visit, &router.advertisement, DueTo::All, true);
+    }
+
+    /// Tells all nodes that it is a router no more (RFC 4861 section 6.2.5).
+    pub(super) fn withdraw_router(&self, visit: Visit) {
+        let router = lock(&self.router);
+        let advertisement = router.as_ref().map(|router| router.advertisement.clone());
+        drop(router);
+        if let Some(advertisement) = advertisement {
+            self.advertise(visit, &advertisement, DueTo::All, true);
         }
     }
 
@@ -135,7 +143,7 @@ impl Interface {
         (next, undeliverable)
     }
 
-    /// Sends an advertisement, unless the interface has lost its link-local address.
+    /// Sends an advertisement, unless the link is down or the link-local address is gone.
     fn advertise(
         &self,
         visit: Visit,
@@ -143,7 +151,8 @@ impl Interface {
         to: DueTo,
         is_final: bool,
     ) -> Vec<Frame> {
-        let Some(source) = self.link_local() else { return Vec::new() };
+        let source = self.link_local().filter(|_| self.is_up());
+        let Some(source) = source else { return Vec::new() };
         let message = advertisement.message(is_final);
         let body = bytes::Bytes::from(advertisement.body(self.link_address()));
         match to {
