@@ -71,7 +71,7 @@ impl UdpForwarder {
     /// # Errors
     /// As [`recv_batch`](Self::recv_batch); `WouldBlock` if there is none.
     pub fn try_recv(&self) -> io::Result<Datagram> {
-        self.forwarder.recv()
+        self.forwarder.socket().try_recv_datagram()
     }
 
     /// Sends a datagram from its [`local`](Datagram::local) address and port; waits while too much

@@ -359,6 +359,45 @@ fn batches_of_datagrams_come_back() {
 }
 
 #[test]
+fn a_forwarder_serves_tasks_from_every_address() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = neap::Stack::builder()
+            .tun("t0")
+            .host_address(family.cidr(family.kernel()))
+            .address(family.cidr(family.ours()))
+            .any_destination(true)
+            .build()
+            .expect("a stack on a TUN");
+        run("ip route add 192.0.2.0/24 dev t0");
+        on_runtime(1, async {
+            let options = neap::UdpForwarderOptions::default();
+            let forwarder = neap::tokio::UdpForwarder::new(&stack, options).expect("a forwarder");
+            let none = forwarder.try_recv().expect_err("nothing came");
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
+            let theirs = std::net::UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            theirs.connect("192.0.2.7:53").expect("a route");
+            theirs.send(b"question").expect("sent");
+            let asked = forwarder.recv().await.expect("a question");
+            assert_eq!(asked.local, Some("192.0.2.7:53".parse().expect("an address")));
+            forwarder.send(&asked.reply(&b"answer"[..])).await.expect("sent");
+            let mut buf = [0; 10];
+            assert_eq!(theirs.recv(&mut buf).expect("an answer"), 6);
+            theirs.send(b"again").expect("sent");
+            let mut all = Vec::new();
+            assert_eq!(forwarder.recv_batch(&mut all, 9).await.expect("a question"), 1);
+            // The port that asked is closed now: its host says so.
+            forwarder.get_ref().set_receive_errors(true).expect("set");
+            assert!(poll_once(forwarder.recv_error()).is_pending());
+            drop(theirs);
+            forwarder.send_batch(&[all[0].reply(&b"too late"[..])]).await.expect("sent");
+            let record = forwarder.recv_error().await.expect("a record");
+            assert_eq!((record.source, record.destination), (all[0].local, all[0].peer));
+        });
+    });
+}
+
+#[test]
 fn readiness_is_told_by_interest() {
     in_namespace(|| {
         let stack = Family::V4.stack();

@@ -10,6 +10,7 @@ mod descriptors;
 mod dual;
 mod errors;
 mod fairness;
+mod forwarding;
 mod gateway;
 mod idle;
 mod lifecycle;

@@ -323,6 +323,16 @@ fn control_messages_say_how_a_datagram_came() {
 }
 
 #[test]
+fn a_stream_has_no_control_messages() {
+    let mut p = Process::new();
+    let fd = p.tcp();
+    for option in [IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR] {
+        assert_eq!(p.set(fd, SOL_IP, option, &int(1)), Err(Errno::ENOPROTOOPT));
+        assert_eq!(p.get(fd, SOL_IP, option), Err(Errno::ENOPROTOOPT));
+    }
+}
+
+#[test]
 fn a_socket_of_ipv6_hears_of_both_families() {
     let mut p = Process::new();
     let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");

@@ -172,6 +172,21 @@ fn a_socket_sends_from_its_own_port_alone() {
 }
 
 #[test]
+fn a_socket_bound_to_an_address_sends_from_it_alone() {
+    let world = World::with_any_destination(&WireConfig::default());
+    world.b.add_address(world.b_interface, "10.0.0.3/24".parse().unwrap()).unwrap();
+    for (transparent, others) in [(false, Err(SocketError::AddressNotAvailable)), (true, Ok(()))] {
+        let options = UdpOptions { transparent, ..UdpOptions::default() };
+        let socket = world.b.bind_udp(address("10.0.0.2:0"), options).unwrap();
+        let outcomes = ["10.0.0.2:0", "10.0.0.3:0", "192.0.2.1:0"].map(|from| {
+            let from = Some(address(from));
+            send(&world, &socket, SendDatagram { from, ..to(address("10.0.0.1:9"), b"x") })
+        });
+        assert_eq!(outcomes, [Ok(()), others, others]);
+    }
+}
+
+#[test]
 fn a_forwarder_takes_what_no_socket_takes_and_answers_from_there() {
     for wire in [WireConfig::default(), ethernet()] {
         let mut world = World::with_any_destination(&wire);
