@@ -221,8 +221,8 @@ impl Process {
         self.send_by(|now, call| self.posix.send(now, call, fd, data, flags))
     }
 
-    /// `sendmsg(2)`: sends data with control messages. It waits up to `SO_SNDTIMEO` until everything
-    /// is taken.
+    /// `sendmsg(2)`: sends data with control messages. It waits up to `SO_SNDTIMEO` until
+    /// everything is taken.
     ///
     /// # Errors
     /// Those of [`Posix::send_msg`].

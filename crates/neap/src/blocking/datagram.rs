@@ -25,7 +25,8 @@ use std::time::Duration;
 /// [`UdpSocket::recv_batch`]. Its bytes are shared, not copied.
 ///
 /// The settings of one datagram come before those of the socket. A received datagram has none of
-/// them, so that it may be sent back as it is; what its packet said is in [`arrival`](Self::arrival).
+/// them, so that it may be sent back as it is; what its packet said is in
+/// [`arrival`](Self::arrival).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// Data.
@@ -38,8 +39,8 @@ pub struct Datagram {
     /// the socket. A [`UdpForwarder`](crate::UdpForwarder) sends from any address and port, and
     /// needs both.
     pub local: Option<SocketAddr>,
-    /// Interface that it is to leave by, without a router where no route leads there; `None` is that
-    /// of the route.
+    /// Interface that it is to leave by, without a router where no route leads there; `None` is
+    /// that of the route.
     pub interface: Option<InterfaceId>,
     /// Hops that it may take, from 1 to 255 (`IP_TTL`, `IPV6_HOPLIMIT`); `None` is
     /// [`UdpSocket::ttl`].
@@ -81,9 +82,9 @@ impl Datagram {
         }
     }
 
-    /// Makes the answer to a received datagram: to its sender, from the address and port that it was
-    /// sent to. The answer to a broadcast one is sent from an address of the interface that it came
-    /// in by.
+    /// Makes the answer to a received datagram: to its sender, from the address and port that it
+    /// was sent to. The answer to a broadcast one is sent from an address of the interface that it
+    /// came in by.
     #[must_use]
     pub fn reply(&self, data: impl Into<Bytes>) -> Self {
         let answer = Self::new(data, self.peer);
@@ -102,8 +103,8 @@ impl Datagram {
 /// (`::ffff:a.b.c.d`); [`UdpOptions::only_v6`] ends that. Clones share the socket, and several
 /// threads may use it at once. It is closed when the last clone is dropped.
 ///
-/// The stack has no multicast, so std's methods for groups are missing. The socket has no descriptor
-/// of the kernel; a [`Poller`](crate::Poller) waits for it.
+/// The stack has no multicast, so std's methods for groups are missing. The socket has no
+/// descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
 #[derive(Clone)]
 pub struct UdpSocket {
     handle: UdpHandle,
@@ -459,8 +460,8 @@ impl UdpSocket {
     /// to `0.0.0.0` or to the broadcast address receive what others send there.
     ///
     /// A stack that has no address yet sends to `255.255.255.255` from `0.0.0.0`, by the interface
-    /// that [`Datagram::interface`] names. On Ethernet such an interface also receives datagrams for
-    /// any address that come to its link address, as a DHCP client needs it.
+    /// that [`Datagram::interface`] names. On Ethernet such an interface also receives datagrams
+    /// for any address that come to its link address, as a DHCP client needs it.
     pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
         self.handle.set_broadcast(broadcast);
         Ok(())

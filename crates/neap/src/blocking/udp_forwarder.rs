@@ -109,10 +109,10 @@ impl UdpForwarder {
         self.0.send_batch(datagrams)
     }
 
-    /// Answers a received datagram by ICMP: its destination cannot be reached. The message comes from
-    /// the address that the datagram was sent to, and quotes the datagram. It is under the limits
-    /// that the stack has for ICMP errors (`icmp_ratelimit`, `icmp_msgs_per_sec`); beyond them it is
-    /// dropped and counted.
+    /// Answers a received datagram by ICMP: its destination cannot be reached. The message comes
+    /// from the address that the datagram was sent to, and quotes the datagram. It is under the
+    /// limits that the stack has for ICMP errors (`icmp_ratelimit`, `icmp_msgs_per_sec`); beyond
+    /// them it is dropped and counted.
     ///
     /// # Errors
     /// `InvalidInput` for a datagram that was not received.
@@ -121,8 +121,8 @@ impl UdpForwarder {
     }
 
     /// Asks for the error queue (`IP_RECVERR`, `IPV6_RECVERR`): what ICMP says of datagrams that
-    /// were sent is kept for [`recv_error`](Self::recv_error). It fails no call. The records have at
-    /// most a quarter of the receive buffer. A [`Poller`](crate::Poller) reports
+    /// were sent is kept for [`recv_error`](Self::recv_error). It fails no call. The records have
+    /// at most a quarter of the receive buffer. A [`Poller`](crate::Poller) reports
     /// [`Events::ERR`](crate::Events::ERR) while there are any.
     pub fn set_receive_errors(&self, on: bool) -> io::Result<()> {
         self.0.set_receive_errors(on)

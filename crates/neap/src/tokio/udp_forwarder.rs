@@ -8,8 +8,8 @@ use neap_stack::stack::UdpForwarderOptions;
 use std::io;
 use std::task::{Context, Poll};
 
-/// A UDP socket for every address and port; see [`neap::UdpForwarder`](crate::UdpForwarder). Several
-/// tasks may use it at once.
+/// A UDP socket for every address and port; see [`neap::UdpForwarder`](crate::UdpForwarder).
+/// Several tasks may use it at once.
 #[derive(Debug)]
 pub struct UdpForwarder {
     forwarder: blocking::UdpForwarder,

@@ -41,8 +41,8 @@ pub struct ErrorRecord {
     pub info: u32,
     /// Destination of the packet.
     pub destination: SocketAddr,
-    /// Own address and port that the packet was sent from, foreign ones included; `None` of a packet
-    /// that was not sent.
+    /// Own address and port that the packet was sent from, foreign ones included; `None` of a
+    /// packet that was not sent.
     pub source: Option<SocketAddr>,
     /// Sender of the ICMP message.
     pub offender: Option<IpAddr>,

@@ -59,8 +59,9 @@ enum Addressee {
     Foreign,
     /// All hosts of a network.
     Everybody,
-    /// Nobody knows: an Ethernet interface without an address of IPv4 has got a datagram for one, as
-    /// a DHCP client does whose server takes the offered address for granted (RFC 2131 section 4.1).
+    /// Nobody knows: an Ethernet interface without an address of IPv4 has got a datagram for one,
+    /// as a DHCP client does whose server takes the offered address for granted (RFC 2131 section
+    /// 4.1).
     Unconfigured,
 }
 

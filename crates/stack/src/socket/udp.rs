@@ -134,8 +134,8 @@ impl UdpHandle {
     ///
     /// # Errors
     /// `AddressNotAvailable` if the destination is no own address, and the socket is neither
-    /// transparent nor a forwarder; for a broadcast one. `InvalidArgument` for what cannot have been
-    /// received.
+    /// transparent nor a forwarder; for a broadcast one. `InvalidArgument` for what cannot have
+    /// been received.
     pub fn refuse(
         &self,
         now: Instant,

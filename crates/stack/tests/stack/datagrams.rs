@@ -102,8 +102,8 @@ fn the_tos_byte_chooses_the_band() {
         for tos in [0, 0x08, 0x10, 0x18, 0xb8 & !8 | 3] {
             let datagram = SendDatagram { tos: Some(tos), ..to(address(remote), b"x") };
             send(&world, &client, datagram).unwrap();
+            world.run(SECOND);
         }
-        world.run(SECOND);
         let chosen = world.ab.lock().unwrap().priorities.clone();
         assert_eq!(chosen, bands, "{remote}");
     }
