@@ -3,6 +3,8 @@
 mod common;
 #[path = "stack/foreign.rs"]
 mod foreign;
+#[path = "stack/forwarding.rs"]
+mod forwarding;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]
