@@ -77,6 +77,14 @@ drop_reasons! {
     ListenerFull = "tcp_overflow",
     /// The segment belongs to no open handshake.
     ListenerState = "tcp_listen_state",
+    /// A forwarder has as many pending connections as it may.
+    PendingFull = "tcp_pending_full",
+    /// The source of a SYN has as many pending connections as it may.
+    PendingSource = "tcp_pending_source",
+    /// A SYN whose pending connection an application ignored.
+    PendingIgnored = "tcp_pending_ignored",
+    /// A SYN that no application has decided about in time.
+    PendingExpired = "tcp_pending_expired",
     /// The UDP checksum is wrong.
     UdpChecksum = "udp_csum",
     /// The UDP header is cut off or contradicts itself.

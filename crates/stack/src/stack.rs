@@ -11,6 +11,7 @@ use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
+use crate::socket::forwarder::ForwarderHandle;
 use crate::socket::icmp::{IcmpHandle, IcmpOptions};
 use crate::socket::listener::ListenerHandle;
 use crate::socket::tcp::{FlowInfo, TcpHandle};
@@ -28,6 +29,7 @@ use std::task::Waker;
 
 pub use crate::host::StackConfig;
 pub use crate::host::demux::SocketCounts;
+pub use crate::host::forwarder::ForwarderOptions;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
 pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
@@ -68,6 +70,8 @@ pub struct Usage {
     pub udp: usize,
     /// ICMP sockets.
     pub icmp: usize,
+    /// Connections that forwarders hold and nobody has decided about.
+    pub pending: usize,
     /// Names in use for timers and the run list, one for each connection and listener.
     pub names: usize,
     /// Bytes that the host has sent to itself and not received.
@@ -263,6 +267,16 @@ impl Stack {
         Ok(ListenerHandle::new(listener, self.host.clone()))
     }
 
+    /// Takes SYNs that no socket takes, for an application to decide about each connection before
+    /// it is answered. Of several forwarders the first one that takes a SYN gets it.
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn forward_tcp(&self, options: ForwarderOptions) -> Result<ForwarderHandle, SocketError> {
+        let forwarder = self.host.forward_tcp(options)?;
+        Ok(ForwarderHandle::new(forwarder, self.host.clone()))
+    }
+
     /// Binds a UDP socket; port 0 is an ephemeral one. `[::]` is `0.0.0.0` too unless
     /// [`UdpOptions::only_v6`] is set; peers of IPv4 show as what they are.
     ///
@@ -383,6 +397,7 @@ impl Stack {
             tcp: self.host.demux.counts(),
             udp: self.host.udp.len(),
             icmp: self.host.icmp.len(),
+            pending: self.host.forwarders.pending(),
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
             longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),

@@ -7,6 +7,8 @@ mod datagrams;
 mod discovery;
 #[path = "stack/foreign.rs"]
 mod foreign;
+#[path = "stack/forwarding.rs"]
+mod forwarding;
 #[path = "stack/icmp.rs"]
 mod icmp;
 #[path = "stack/memory.rs"]

@@ -5,6 +5,7 @@
 
 use super::Host;
 use super::demux::Recipient;
+use super::forwarder::{Arrival, Fate, Refusal, SynContext};
 use super::gro::Gro;
 use super::icmp::{IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
@@ -520,10 +521,13 @@ impl Input<'_> {
             local_port: ports.destination,
             remote_port: ports.source,
         };
+        let interface = self.interface.map(|interface| interface.id());
+        let arrival = Arrival { interface, hop_limit: delivery.hop_limit, tos: delivery.tos };
         let Self { host, visit, rx, batch, gro, .. } = self;
         let hash = u64::from(ports.source) ^ u64::from(ports.destination);
+        // What GRO has held is no SYN, so it does not matter how it arrived.
         gro.receive(tuple, hash, segment, &mut |tuple, segment| {
-            host.on_segment(*visit, *rx, batch, &tuple, segment);
+            host.on_segment(*visit, *rx, batch, &tuple, segment, arrival);
         });
     }
 }
@@ -533,18 +537,18 @@ impl Input<'_> {
 /// allocated once the batch has seen its largest.
 #[derive(Default)]
 pub(crate) struct Batch {
-    touched: Vec<Arc<TcpSocket>>,
+    touched: Vec<(Arc<TcpSocket>, Arrival)>,
     /// Those of each touched connection; kept, empty, from batch to batch.
     segments: Vec<Vec<Segment>>,
     /// Those behind the end of their connections; kept, empty, too.
-    late: Vec<(FourTuple, Segment)>,
+    late: Vec<(FourTuple, Segment, Arrival)>,
 }
 
 impl Batch {
-    fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
-        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+    fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment, arrival: Arrival) {
+        let known = self.touched.iter().rposition(|(one, _)| Arc::ptr_eq(one, &socket));
         let at = known.unwrap_or_else(|| {
-            self.touched.push(socket);
+            self.touched.push((socket, arrival));
             self.touched.len() - 1
         });
         if self.segments.len() <= at {
@@ -560,16 +564,16 @@ impl Batch {
     /// then, as if it had come in a batch of its own.
     pub(crate) fn deliver(&mut self, host: &Host, visit: Visit) {
         loop {
-            let Self { touched, segments, late } = self;
-            for (socket, segments) in touched.drain(..).zip(segments) {
-                socket.receive(host, visit.now, segments, late);
+            let Self { touched, segments, late, .. } = self;
+            for ((socket, arrival), segments) in touched.drain(..).zip(segments) {
+                socket.receive(host, visit.now, arrival, segments, late);
             }
             if late.is_empty() {
                 return;
             }
             let mut late = core::mem::take(&mut self.late);
-            for (tuple, segment) in late.drain(..) {
-                host.dispatch(visit, None, self, &tuple, segment);
+            for (tuple, segment, arrival) in late.drain(..) {
+                host.dispatch(visit, None, self, &tuple, segment, arrival);
             }
             self.late = late;
         }
@@ -600,11 +604,12 @@ impl Host {
         batch: &mut Batch,
         tuple: &FourTuple,
         segment: Segment,
+        arrival: Arrival,
     ) {
         self.count_tcp_packet(tuple.local.is_ipv4());
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::InSegs, u64::from(segment.segments()));
-        self.dispatch(visit, rx, batch, tuple, segment);
+        self.dispatch(visit, rx, batch, tuple, segment, arrival);
     }
 
     /// As [`on_segment`](Self::on_segment), for a segment that is counted already.
@@ -615,31 +620,66 @@ impl Host {
         batch: &mut Batch,
         tuple: &FourTuple,
         segment: Segment,
+        arrival: Arrival,
     ) {
         match self.demux.lookup(tuple) {
             Recipient::Connection(socket) => {
                 if socket.cell.list().shard() != visit.shard {
                     self.net.counters.ip.add(IpCounter::CrossShard, 1);
                 }
-                batch.push(socket, segment);
+                batch.push(socket, segment, arrival);
             }
-            Recipient::Remains => self.on_remains(visit, batch, tuple, segment),
+            Recipient::Remains => self.on_remains(visit, batch, tuple, segment, arrival),
             Recipient::Listener(listener) => {
                 visit.now = rx.map_or(visit.now, |rx| rx.arrival(visit.now));
-                self.on_listener(visit, batch, &listener, tuple, segment, None);
+                self.on_listener(visit, batch, &listener, tuple, segment, (None, arrival));
             }
-            Recipient::Nobody => {
+            Recipient::Nobody => self.on_stray(visit, tuple, &segment, None, arrival),
+        }
+    }
+
+    /// A segment that no socket takes: a forwarder does, or its sender is told. `iss` is the
+    /// initial sequence number to use if the flow was in TIME_WAIT until now.
+    fn on_stray(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        segment: &Segment,
+        iss: Option<SeqNumber>,
+        arrival: Arrival,
+    ) {
+        let cx = SynContext {
+            now: visit.now,
+            shard: visit.shard,
+            key: self.flow_key,
+            arrival,
+            iss,
+            is_connected: &|tuple| self.demux.connection(tuple).is_some(),
+        };
+        let (fate, due) = self.forwarders.on_segment(&cx, tuple, segment);
+        match fate {
+            Fate::Taken => self.net.housekeeping.schedule(due),
+            Fate::Refused(Refusal::Full) => self.count_drop(DropReason::PendingFull),
+            Fate::Refused(Refusal::FullForSource) => self.count_drop(DropReason::PendingSource),
+            Fate::Nobody => {
                 let is_foreign = self.net.topology.is_foreign(tuple.local);
                 let reason =
                     if is_foreign { DropReason::NoSocketForeign } else { DropReason::NoSocket };
                 self.count_drop(reason);
-                self.send_reset(visit, tuple, &segment);
+                self.send_reset(visit, tuple, segment);
             }
         }
     }
 
     /// A segment of a connection of which little is left.
-    fn on_remains(&self, visit: Visit, batch: &mut Batch, tuple: &FourTuple, segment: Segment) {
+    fn on_remains(
+        &self,
+        visit: Visit,
+        batch: &mut Batch,
+        tuple: &FourTuple,
+        segment: Segment,
+        arrival: Arrival,
+    ) {
         let looked = self.demux.with_remains(tuple, |remains| {
             let was_waiting = remains.is_time_wait();
             let verdict = remains.on_segment(visit.now, &segment);
@@ -667,9 +707,10 @@ impl Host {
             }
             RemainsVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
                 Some(listener) => {
-                    self.on_listener(visit, batch, &listener, tuple, segment, Some(iss));
+                    let how = (Some(iss), arrival);
+                    self.on_listener(visit, batch, &listener, tuple, segment, how);
                 }
-                None => self.send_reset(visit, tuple, &segment),
+                None => self.on_stray(visit, tuple, &segment, Some(iss), arrival),
             },
         }
     }
@@ -710,8 +751,8 @@ impl Host {
         next
     }
 
-    /// A segment of no connection to a listener. `iss` is the initial sequence number to use if the
-    /// flow was in TIME_WAIT until now.
+    /// A segment of no connection to a listener, with how it arrived, and the initial sequence
+    /// number to use if the flow was in TIME_WAIT until now.
     fn on_listener(
         &self,
         visit: Visit,
@@ -719,7 +760,7 @@ impl Host {
         listener: &Listener,
         tuple: &FourTuple,
         segment: Segment,
-        iss: Option<SeqNumber>,
+        (iss, arrival): (Option<SeqNumber>, Arrival),
     ) {
         let is_foreign = self.net.topology.is_foreign(tuple.local);
         let mut route = CachedRoute::new(is_foreign);
@@ -738,7 +779,7 @@ impl Host {
             Answer::Reset => self.send_reset(visit, tuple, &segment),
             Answer::Establish(accepted) => {
                 if let Some(socket) = self.establish(visit, listener, tuple, accepted, route) {
-                    batch.push(socket, segment);
+                    batch.push(socket, segment, arrival);
                 }
             }
         }
@@ -771,7 +812,7 @@ impl Host {
     ///
     /// As in Linux no limit holds resets back: one is no larger than what it answers, nothing
     /// answers it, and a limit that strangers use up would hide the refusals that others wait for.
-    fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
+    pub(crate) fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
         if segment.flags.contains(Flags::RST) {
             return;
         }

@@ -45,6 +45,7 @@ impl Host {
             socket.on_device_gone(self, now, id);
         }
         self.udp.on_device_gone(self, now, id, is_last);
+        self.forwarders.on_device_gone(id, is_last);
         for listener in self.demux.listeners() {
             let local = listener.local().ip();
             let is_cut_off =

@@ -8,6 +8,7 @@ mod bulk;
 pub(crate) mod demux;
 pub(crate) mod error;
 pub mod error_queue;
+pub(crate) mod forwarder;
 pub mod gro;
 pub(crate) mod icmp;
 mod icmp_error;
@@ -31,6 +32,7 @@ pub(crate) mod udp_egress;
 pub(crate) mod udp_queue;
 pub(crate) mod udp_table;
 
+use crate::drop_reason::DropReason;
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
 use crate::net::rate_limit::Rates;
@@ -41,6 +43,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use demux::{Demux, Everything};
 use error::SocketError;
+use forwarder::Forwarders;
 use icmp::IcmpTable;
 use neap_tcp::config::Config;
 use neap_tcp::handshake::SynCookies;
@@ -84,6 +87,7 @@ pub(crate) struct Host {
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
     pub(crate) icmp: IcmpTable,
+    pub(crate) forwarders: Forwarders,
     pub(crate) registry: Registry,
     pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
@@ -141,6 +145,7 @@ impl Host {
             demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),
             udp: UdpTable::new(seed(6)),
             icmp: IcmpTable::default(),
+            forwarders: Forwarders::default(),
             registry: Registry::default(),
             events: Subscribers::default(),
             shards,
@@ -237,7 +242,9 @@ impl Host {
         let next = self.expire_remains(visit);
         let (due, undeliverable) = self.net.expire(visit);
         self.on_undeliverable(visit, undeliverable);
-        self.net.housekeeping.schedule(next.min(due));
+        let (expired, expiry) = self.forwarders.expire(visit.now, self.flow_key);
+        self.net.counters.drops.add(DropReason::PendingExpired, expired);
+        self.net.housekeeping.schedule(next.min(due).min(expiry));
     }
 
     /// Whether a socket may be bound to this address: the unspecified one, or an own one.
@@ -276,7 +283,9 @@ impl Host {
     pub(crate) fn begin_close(&self, now: Instant) -> usize {
         self.is_closing.store(true, Ordering::SeqCst);
         let (connections, listeners) = self.demux.begin_close();
-        let reset = listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
+        let reset: usize =
+            listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
+        self.reset_pending(now, self.forwarders.shut_down());
         for socket in connections {
             socket.with(self, now, |connection, _| match connection.state() {
                 State::SynSent => connection.abort(),
@@ -313,6 +322,7 @@ impl Host {
         for listener in listeners {
             self.close_listener(&listener, now);
         }
+        self.reset_pending(now, self.forwarders.shut_down());
         let visit = Visit::new(now, 0);
         for (tuple, options, remains) in remains {
             self.send_orphan(visit, &tuple, options, remains.reset(now));

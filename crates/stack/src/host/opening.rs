@@ -3,6 +3,7 @@
 use super::Host;
 use super::bound::Bound;
 use super::error::SocketError;
+use super::forwarder::{Decided, Forwarder, ForwarderOptions, Pending};
 use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
@@ -156,6 +157,63 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
         self.open(visit, tuple, options, route, accept)
+    }
+
+    /// As [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
+    pub(crate) fn forward_tcp(
+        &self,
+        options: ForwarderOptions,
+    ) -> Result<Arc<Forwarder>, SocketError> {
+        if self.is_closing.load(Ordering::SeqCst) || self.is_shut_down.load(Ordering::SeqCst) {
+            return Err(SocketError::ShutDown);
+        }
+        Ok(self.forwarders.add(options, self.fork_seed()))
+    }
+
+    /// Ends a forwarder, and resets the connections that nobody has decided about.
+    pub(crate) fn close_forwarder(&self, forwarder: &Arc<Forwarder>, now: Instant) {
+        self.reset_pending(now, self.forwarders.remove(forwarder));
+    }
+
+    /// Refuses connections that nobody has decided about.
+    pub(crate) fn reset_pending(&self, now: Instant, pending: Vec<Arc<Pending>>) {
+        for pending in pending {
+            let visit = Visit::new(now, pending.shard);
+            self.send_reset(visit, &pending.tuple, &pending.syn().0.segment());
+        }
+    }
+
+    /// Answers the SYN of a pending connection with a SYN-ACK.
+    ///
+    /// # Errors
+    /// Why the connection is over; `NetworkUnreachable` without a route to the peer, `AddressInUse`
+    /// if a socket has the same ends, `InvalidArgument` for an unknown controller, `ShutDown`.
+    pub(crate) fn accept_pending(
+        &self,
+        now: Instant,
+        pending: &Pending,
+        options: SocketOptions,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        let tuple = pending.tuple;
+        let mut route = CachedRoute::new(self.net.topology.is_foreign(tuple.local));
+        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+            return Err(SocketError::NetworkUnreachable);
+        }
+        let visit = Visit::new(now, pending.shard);
+        let Decided { syn, iss, place } = pending.decide()?;
+        let answer = |setup: Setup| {
+            let isn = iss.unwrap_or(setup.isn);
+            Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
+        };
+        let socket = self.open(visit, tuple, self.share(options), route, answer);
+        // The socket is in the tables before the pending connection leaves its own, so a SYN that
+        // comes meanwhile finds one of them.
+        pending.forget(self.flow_key);
+        let socket = socket.inspect_err(|_| {
+            self.send_reset(visit, &tuple, &syn.segment());
+        })?;
+        socket.begin_in(self, now, place);
+        Ok(socket)
     }
 
     /// Makes a socket around the connection that `make` makes, and enters it into the tables.

@@ -4,6 +4,7 @@
 //! through the run list.
 
 use super::Host;
+use super::forwarder::Arrival;
 use super::input::{Batch, Input};
 use super::pages::PagePool;
 use super::registry::Target;
@@ -509,7 +510,9 @@ impl Driver {
     /// Gives each touched connection its segments.
     fn flush(&mut self, host: &Host, visit: Visit) {
         let Self { gro, batch, .. } = self;
-        gro.flush(&mut |tuple, segment| host.on_segment(visit, None, batch, &tuple, segment));
+        gro.flush(&mut |tuple, segment| {
+            host.on_segment(visit, None, batch, &tuple, segment, Arrival::default());
+        });
         batch.deliver(host, visit);
     }
 

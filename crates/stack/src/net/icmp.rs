@@ -10,13 +10,14 @@ use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::{Frame, Headers};
 use crate::stats::IpCounter;
+use crate::wire::checksum::Pseudo;
 use crate::wire::icmp::{self, Quoted, TimeExceeded, Unreachable};
 use crate::wire::icmpv6::{self, Message as M, Unreachable as Unreachable6};
-use crate::wire::{Protocol, ipv4, ipv6};
+use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, tcp};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_tcp::connection::ConnectionError;
-use neap_tcp::segment::Payload;
+use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::Rate;
 
 /// Reason that an ICMP message gives to the sender of a packet whose destination cannot be reached.
@@ -31,6 +32,26 @@ pub enum Refusal {
     Port,
     /// A rule forbids it: code 13, of ICMPv6 code 1.
     Prohibited,
+}
+
+impl Refusal {
+    fn v4(self) -> Unreachable {
+        match self {
+            Self::Network => Unreachable::Network,
+            Self::Host => Unreachable::Host,
+            Self::Port => Unreachable::Port,
+            Self::Prohibited => Unreachable::PacketFiltered,
+        }
+    }
+
+    fn v6(self) -> Unreachable6 {
+        match self {
+            Self::Network => Unreachable6::NoRoute,
+            Self::Host => Unreachable6::Address,
+            Self::Port => Unreachable6::Port,
+            Self::Prohibited => Unreachable6::Prohibited,
+        }
+    }
 }
 
 /// What an ICMP error means for the socket whose packet it quotes.
@@ -478,7 +499,7 @@ impl Net {
         if is_port {
             return self.refuse(visit, source, destination, packet, Refusal::Port);
         }
-        if !self.may_report(visit, source) {
+        if !self.may_send_error(visit, source) {
             return;
         }
         let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
@@ -497,16 +518,6 @@ impl Net {
         }
     }
 
-    /// Whether the limits let an ICMP error to `destination` pass; counts it as dropped if not.
-    fn may_report(&self, visit: Visit, destination: IpAddr) -> bool {
-        let is_own = self.topology.locals().contains(destination);
-        let may = is_own || self.icmp_limit.allows(visit.now, destination);
-        if !may {
-            self.counters.drops.count(DropReason::RateLimited);
-        }
-        may
-    }
-
     /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
     /// the destination cannot be reached. The limits are those of
     /// [`send_unreachable`](Self::send_unreachable).
@@ -518,30 +529,18 @@ impl Net {
         packet: &Bytes,
         why: Refusal,
     ) {
-        if !self.may_report(visit, source) {
+        if !self.may_send_error(visit, source) {
             return;
         }
         let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let code = match why {
-                    Refusal::Network => Unreachable::Network,
-                    Refusal::Host => Unreachable::Host,
-                    Refusal::Port => Unreachable::Port,
-                    Refusal::Prohibited => Unreachable::PacketFiltered,
-                };
-                let message = icmp::Message::Unreachable(code);
+                let message = icmp::Message::Unreachable(why.v4());
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
                 self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let code = match why {
-                    Refusal::Network => Unreachable6::NoRoute,
-                    Refusal::Host => Unreachable6::Address,
-                    Refusal::Port => Unreachable6::Port,
-                    Refusal::Prohibited => Unreachable6::Prohibited,
-                };
-                let message = M::Unreachable(code);
+                let message = M::Unreachable(why.v6());
                 self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
             }
             _ => {}
@@ -594,6 +593,72 @@ impl Net {
             _ => return Ok(Err(Refused::Forbidden)),
         }
         Ok(Ok(()))
+    }
+
+    /// Whether the limits allow one more error to this host; a drop is counted if not.
+    fn may_send_error(&self, visit: Visit, to: IpAddr) -> bool {
+        let is_own = self.topology.locals().contains(to);
+        let may = is_own || self.icmp_limit.allows(visit.now, to);
+        if !may {
+            self.counters.drops.count(DropReason::RateLimited);
+        }
+        may
+    }
+
+    /// Tells the sender of `syn`, a segment of this flow, that it is rejected. The rate is limited
+    /// as that of other errors. The packet is not kept, so the quote is made anew: identification
+    /// and IP options are not those of the original.
+    pub(crate) fn send_rejection(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        syn: &Segment,
+        (hop_limit, tos): (u8, u8),
+        why: Refusal,
+    ) {
+        if !self.may_send_error(visit, tuple.remote) {
+            return;
+        }
+        let (local, remote) = (tuple.local, tuple.remote);
+        let Some(pseudo) = Pseudo::of(remote, local, Protocol::TCP) else { return };
+        let ports = Ports { source: tuple.remote_port, destination: tuple.local_port };
+        let mut quote = Headers::default();
+        let tcp_len = tcp::emit(&mut quote, ports, syn, pseudo, ChecksumBy::Stack) as u16;
+        let (dscp, ecn) = (tos >> 2, ecn_of(tos));
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                ipv4::Header {
+                    source: remote,
+                    destination: local,
+                    protocol: Protocol::TCP,
+                    ttl: hop_limit,
+                    dscp,
+                    ecn,
+                    identification: 0,
+                    dont_fragment: true,
+                }
+                .emit(&mut quote, tcp_len);
+                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                let message = icmp::Message::Unreachable(why.v4());
+                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
+                self.send_icmp_v4(visit, local, remote, message, quote);
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                ipv6::Header {
+                    source: remote,
+                    destination: local,
+                    protocol: Protocol::TCP,
+                    hop_limit,
+                    dscp,
+                    ecn,
+                    flow_label: 0,
+                }
+                .emit(&mut quote, tcp_len);
+                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                self.send_icmp_v6(visit, local, remote, M::Unreachable(why.v6()), quote);
+            }
+            _ => {}
+        }
     }
 
     fn send_icmp_v4(

@@ -215,11 +215,12 @@ impl Connection {
 
     /// Owes the SYN-ACK once more, if the rate limit of answers allows it (`tcp_check_req`).
     fn answer_syn_again(&mut self, now: Instant) {
-        if self.receiver.may_answer_invalid(now) {
-            self.owed |= Owed::SYN;
-            self.opening.synack.insert(SynAck::REPEATED);
-            self.arm_syn(now);
+        if !self.receiver.may_answer_invalid(now) {
+            return;
         }
+        self.owed |= Owed::SYN;
+        self.opening.synack.insert(SynAck::REPEATED);
+        self.arm_syn(now);
     }
 
     /// Some stacks reset at the sequence number of their FIN (`tcp_reset_check`).

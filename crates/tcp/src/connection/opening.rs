@@ -98,7 +98,7 @@ impl Connection {
     /// SYN-RECEIVED. The SYN-ACK leaves at the next [`transmit`](Self::transmit), and is repeated
     /// `tcp_synack_retries` times.
     ///
-    /// A listener uses a [`Request`](crate::handshake::Request) for the time of the handshake, which
+    /// A listener uses a [`Request`](crate::handshake::Request) for the time of the handshake: it
     /// takes less memory. Data in `syn` is ignored; the peer sends it again.
     pub fn answer(now: Instant, setup: Setup, syn: &Segment) -> Self {
         let mut connection = Self::begin(now, setup);
