@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         traffic: Traffic::Bulk { bytes: None, write: 65_536 },
         read_rate: None,
         polls: false,
-        client: ConnectOptions { local: None, options },
+        client: ConnectOptions { options, ..ConnectOptions::default() },
         server: ListenOptions::default(),
     });
     let remote = "10.0.0.2:5001".parse()?;

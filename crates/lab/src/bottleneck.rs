@@ -112,7 +112,7 @@ impl Flow {
 
 /// Connections whose ends poll, so that room and data never wait for a wake-up.
 fn group(traffic: Traffic, options: SocketOptions) -> Group {
-    let client = ConnectOptions { local: None, options };
+    let client = ConnectOptions { options, ..ConnectOptions::default() };
     let server = ListenOptions::default();
     Group::new(GroupConfig { traffic, read_rate: None, polls: true, client, server })
 }

@@ -50,6 +50,7 @@ pub struct Builder {
     controllers: Controllers,
     qdiscs: QdiscKinds,
     seed: Option<u64>,
+    any_destination: bool,
     spin: Duration,
     scheduling: Vec<Scheduling>,
     resolver: Resolver,
@@ -177,6 +178,14 @@ impl Builder {
         let prefix = self.read("route", "give a network, for instance 192.0.2.0/24", prefix);
         let via = self.read_ip("gateway", via);
         self.routes.extend(prefix.zip(via));
+        self
+    }
+
+    /// Takes packets to any address at the device of the stack, see
+    /// [`InterfaceConfig::any_destination`].
+    #[must_use]
+    pub fn any_destination(mut self, on: bool) -> Self {
+        self.any_destination = on;
         self
     }
 
@@ -355,7 +364,7 @@ impl Builder {
                 DeviceSpec::Device(device) => device,
                 DeviceSpec::Tun(config) => open_tun(&config, &self.host_addresses)?,
             };
-            let mut interface = InterfaceConfig::new(device);
+            let mut interface = InterfaceConfig::new(device).any_destination(self.any_destination);
             // The kernel's end is reached also where the prefix of the own address is but itself.
             let is_near =
                 |host: &Address| self.addresses.iter().any(|own| own.prefix.contains(host.ip));

@@ -7,10 +7,11 @@ use crate::workers::Stack;
 use core::net::IpAddr;
 use neap_stack::device::{Device, QueuePair};
 use neap_stack::error::NetError;
-use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::interface::{Address, InterfaceId, InterfaceOptions};
 use neap_stack::neighbor::LinkAddress;
 use neap_stack::qdisc::config::QdiscError;
 use neap_stack::route::{Prefix, Route, RouteEntry};
+use neap_stack::router::{HeardRouter, RouterAdvertisement};
 use neap_stack::stack::StackError;
 use std::io;
 use thiserror::Error;
@@ -18,6 +19,30 @@ use thiserror::Error;
 /// Device with all that makes an interface of it: addresses, routers, MTU, queueing discipline.
 ///
 /// [`Builder::interface`](crate::Builder::interface) and [`Stack::add_interface`] take one.
+///
+/// A gateway for the programs behind a TAP, which get their addresses of IPv6 from it:
+///
+/// ```no_run
+/// use neap::device::{Tun, TunConfig};
+/// use neap::net::{AdvertisedPrefix, RouterAdvertisement};
+/// use neap::{IcmpOptions, IcmpSocket, InterfaceConfig, Stack};
+///
+/// let config = TunConfig { name: Some("neap0".into()), tap: true, ..TunConfig::default() };
+/// let advertisement = RouterAdvertisement {
+///     prefixes: vec![AdvertisedPrefix::new("fd00:9::/64".parse()?)],
+///     ..RouterAdvertisement::default()
+/// };
+/// let interface = InterfaceConfig::new(Tun::open(&config)?.into_device())
+///     .address("10.9.0.2/24".parse()?)
+///     .address("fd00:9::2/64".parse()?)
+///     .address("fe80::2/64".parse()?)
+///     .any_destination(true)
+///     .proxy("198.51.100.0/24".parse()?)
+///     .router_advertisements(advertisement);
+/// let stack = Stack::builder().interface(interface).build()?;
+/// let pings = IcmpSocket::open(&stack, IcmpOptions::default())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct InterfaceConfig {
     device: Device,
@@ -27,13 +52,31 @@ pub struct InterfaceConfig {
     routes: Vec<(Prefix, Option<IpAddr>)>,
     mtu: Option<u16>,
     qdisc: Option<String>,
+    proxies: Vec<Prefix>,
+    router: Option<RouterAdvertisement>,
+    hears_routers: bool,
+    any_destination: bool,
+    answer_echo: bool,
+    honor_hop_limit: bool,
 }
 
 impl InterfaceConfig {
     /// Makes an interface of a device, without addresses, at the MTU of the device and behind a
     /// `pfifo_fast`.
     pub fn new(device: Device) -> Self {
-        Self { device, addresses: Vec::new(), routes: Vec::new(), mtu: None, qdisc: None }
+        Self {
+            device,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            mtu: None,
+            qdisc: None,
+            proxies: Vec::new(),
+            router: None,
+            hears_routers: false,
+            any_destination: false,
+            answer_echo: false,
+            honor_hop_limit: true,
+        }
     }
 
     /// Gives the interface an address. It may be called for several. Adding the interface refuses
@@ -83,6 +126,68 @@ impl InterfaceConfig {
         self
     }
 
+    /// Takes packets to any address that can be that of one host, of IPv4 and IPv6, as if it were
+    /// an own one (AnyIP: `ip route add local 0.0.0.0/0 dev lo`). The default is to take only those
+    /// to own addresses.
+    ///
+    /// Groups, broadcast and loopback addresses, `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not
+    /// taken. A socket that is bound to all addresses serves the others' too. A packet that no
+    /// socket takes is answered from the address that it was for, and counted as
+    /// [`DropReason::NoSocketForeign`](crate::info::DropReason::NoSocketForeign).
+    #[must_use]
+    pub fn any_destination(mut self, on: bool) -> Self {
+        self.any_destination = on;
+        self
+    }
+
+    /// Answers echo requests (ping) to addresses of others, which an interface that takes
+    /// [any destination](Self::any_destination) gets. By default [`IcmpSocket`](crate::IcmpSocket)s
+    /// get them, and without such a socket they are dropped and counted.
+    #[must_use]
+    pub fn answer_echo(mut self, on: bool) -> Self {
+        self.answer_echo = on;
+        self
+    }
+
+    /// Lets packets to addresses of others end here if their hop limit is used up (at most 1), as
+    /// at a router; this is the default. The sender is told time exceeded from an address of the
+    /// interface, within the rate limits of ICMP, so that `traceroute` shows the stack. With
+    /// `false` such packets are taken as all others.
+    #[must_use]
+    pub fn honor_hop_limit(mut self, on: bool) -> Self {
+        self.honor_hop_limit = on;
+        self
+    }
+
+    /// Answers ARP and neighbour solicitations for all addresses of this prefix, besides the
+    /// addresses of the interface (Linux's `proxy_arp` and `proxy_ndp`). It may be called for
+    /// several prefixes. The device must have Ethernet, as a TAP and AF_PACKET have.
+    ///
+    /// An address is not answered for if a neighbour is known to have it, or if the sender of the
+    /// request claims it: in a gratuitous request, in a probe of RFC 5227, and in duplicate address
+    /// detection. Otherwise no host on the link could take an address of the prefix.
+    #[must_use]
+    pub fn proxy(mut self, prefix: Prefix) -> Self {
+        self.proxies.push(prefix);
+        self
+    }
+
+    /// Makes the interface a router of its link, which advertises this to its hosts
+    /// ([`Stack::set_router_advertisement`]). It needs a link-local address, for instance
+    /// `fe80::1/64`.
+    #[must_use]
+    pub fn router_advertisements(mut self, advertisement: RouterAdvertisement) -> Self {
+        self.router = Some(advertisement);
+        self
+    }
+
+    /// Listens to the routers of the link ([`Stack::hear_routers`]).
+    #[must_use]
+    pub fn hear_routers(mut self, is_on: bool) -> Self {
+        self.hears_routers = is_on;
+        self
+    }
+
     /// Number of queues of the device.
     pub(crate) fn queues(&self) -> usize {
         self.device.queues.len()
@@ -128,7 +233,13 @@ impl Engine {
         &self,
         config: InterfaceConfig,
     ) -> Result<InterfaceId, InterfaceError> {
-        let InterfaceConfig { device, addresses, routes, mtu, qdisc } = config;
+        let options = InterfaceOptions {
+            addresses: config.addresses,
+            any_destination: config.any_destination,
+            answers_echo: config.answer_echo,
+            ignores_hop_limit: !config.honor_hop_limit,
+        };
+        let InterfaceConfig { device, routes, mtu, qdisc, proxies, router, .. } = config;
         let qdisc = qdisc.map(|qdisc| self.qdiscs.parse(&qdisc)).transpose()?;
         let descriptors = |queue: &QueuePair| {
             let bulk = queue.bulk.as_ref().and_then(|bulk| bulk.descriptor.clone());
@@ -137,7 +248,7 @@ impl Engine {
         let queues: Vec<_> = device.queues.iter().map(descriptors).collect();
         let completion = device.capabilities.completion;
         let bell = device.monitor.as_ref().and_then(|monitor| monitor.descriptor());
-        let id = self.stack.add_interface(clock::now(), device, &addresses)?;
+        let id = self.stack.add_interface_with(clock::now(), device, options)?;
         let finish = || -> Result<(), InterfaceError> {
             for (shard, queue) in queues.into_iter().enumerate() {
                 for queue in queue.into_iter().flatten() {
@@ -152,6 +263,11 @@ impl Engine {
             }
             if let Some(qdisc) = qdisc {
                 self.stack.set_qdisc(clock::now(), id, &qdisc)?;
+            }
+            self.stack.set_hears_routers(id, config.hears_routers)?;
+            self.stack.set_proxies(id, proxies)?;
+            if router.is_some() {
+                self.stack.set_router_advertisement(clock::now(), id, router)?;
             }
             routes.into_iter().try_for_each(|(prefix, gateway)| {
                 let route = Route { interface: id, gateway, mtu: None, pref_src: None };
@@ -309,6 +425,67 @@ impl Stack {
     /// [`NetError::NoInterface`].
     pub fn flush_neighbors(&self, interface: InterfaceId) -> Result<(), NetError> {
         self.engine().stack.flush_neighbors(interface)
+    }
+
+    /// Replaces the prefixes whose addresses an interface answers for
+    /// ([`InterfaceConfig::proxy`]).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]; [`NetError::NoNeighbors`] without Ethernet.
+    pub fn set_proxies(&self, interface: InterfaceId, prefixes: &[Prefix]) -> Result<(), NetError> {
+        self.engine().stack.set_proxies(interface, prefixes.to_vec())
+    }
+
+    /// Makes an interface a router of its link, which advertises itself (RFC 4861 section 6.2), or
+    /// ends that with `None`.
+    ///
+    /// Advertisements come from the first link-local address of the interface. The first one is
+    /// sent at once, two more after 16 seconds each, and then one in 198 to 600 seconds. A host
+    /// that solicits routers is answered alone after at most half a second. Several that ask at
+    /// once are answered together, at most once in three seconds. A last advertisement says that
+    /// the router is none any more: with `None`, when the interface is disabled, and when it or the
+    /// stack is closed.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]; [`NetError::NoLinkLocal`] without a link-local address;
+    /// [`NetError::RouterAdvertisement`] for one that cannot be sent.
+    pub fn set_router_advertisement(
+        &self,
+        interface: InterfaceId,
+        advertisement: Option<RouterAdvertisement>,
+    ) -> Result<(), NetError> {
+        self.engine().stack.set_router_advertisement(clock::now(), interface, advertisement)
+    }
+
+    /// Listens to the routers on the link of an interface, or forgets them.
+    ///
+    /// Each advertisement is told as [`StackEvent::RouterAdvertised`](crate::StackEvent), and
+    /// [`routers`](Self::routers) has what it said. It changes nothing in the stack by itself: the
+    /// application adds addresses and routes by it.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn hear_routers(&self, interface: InterfaceId, is_on: bool) -> Result<(), NetError> {
+        self.engine().stack.set_hears_routers(interface, is_on)
+    }
+
+    /// Asks the routers on the link of an interface to advertise themselves. It sends one
+    /// solicitation; RFC 4861 section 6.3.7 has up to three, four seconds apart.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn solicit_routers(&self, interface: InterfaceId) -> Result<(), NetError> {
+        self.engine().stack.solicit_routers(clock::now(), interface)
+    }
+
+    /// Returns the routers that an interface has heard of since it listens, at most eight, each
+    /// with the latest of its advertisements. In a full list a new router takes the place of one
+    /// whose lifetime is over. Without such a one its advertisement is dropped and counted.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn routers(&self, interface: InterfaceId) -> Result<Vec<HeardRouter>, NetError> {
+        self.engine().stack.routers(interface)
     }
 
     /// Replaces the queueing discipline at each queue of an interface, in the words of `tc` or by

@@ -12,10 +12,10 @@
 //! or a [`device::Device`] of your own.
 //!
 //! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
-//! stack as the first argument. [`Poller`] waits for many of them in one thread. With the feature
-//! `tokio` the module `neap::tokio` has the same sockets for tasks. [`Stack::posix`] gives
-//! descriptors with Linux's calls ([`posix`]). A name such as `"example.org:80"` needs a resolver
-//! ([`Builder::resolver`]); an address needs none.
+//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many
+//! sockets in one thread. With the feature `tokio` the module `neap::tokio` has the same sockets
+//! for tasks. [`Stack::posix`] gives descriptors with Linux's calls ([`posix`]). A name such as
+//! `"example.org:80"` needs a resolver ([`Builder::resolver`]); an address needs none.
 //!
 //! **Threads.** A thread that waits in one of these calls drives the stack meanwhile. A worker
 //! thread drives it while nobody waits. So a bulk transfer needs one thread, and no hop between
@@ -123,7 +123,10 @@ pub mod tokio;
 mod watch;
 mod workers;
 
-pub use blocking::{Datagram, Incoming, IntoIncoming, TcpListener, TcpStream, UdpSocket};
+pub use blocking::{
+    Arrival, Datagram, IcmpSocket, Incoming, IntoIncoming, TcpListener, TcpStream, UdpForwarder,
+    UdpSocket,
+};
 pub use builder::{Builder, ToIp};
 pub use error::BuildError;
 pub use events::StackEvents;
@@ -138,7 +141,9 @@ use neap_device::clock;
 
 pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpOptions};
+pub use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
+pub use neap_stack::socket::udp::Refusal;
+pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpForwarderOptions, UdpOptions};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

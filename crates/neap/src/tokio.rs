@@ -16,12 +16,16 @@
 //! disabled, as tokio's own sockets do.
 
 mod drive;
+mod icmp;
 mod names;
 mod tcp;
 mod udp;
+mod udp_forwarder;
 mod wait;
 
+pub use icmp::IcmpSocket;
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpStream, WriteHalf,
 };
 pub use udp::UdpSocket;
+pub use udp_forwarder::UdpForwarder;

@@ -1,7 +1,8 @@
 //! Sources that a [`Poller`](crate::Poller) can wait for.
 
-use crate::blocking::{TcpListener, TcpStream, UdpSocket};
+use crate::blocking::{IcmpSocket, TcpListener, TcpStream, UdpForwarder, UdpSocket};
 use crate::engine::Engine;
+use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
 use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
@@ -11,8 +12,9 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`]
-/// and [`UdpSocket`] of any stack, and every descriptor of the kernel.
+/// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
+/// [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every descriptor of the
+/// kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}
@@ -58,6 +60,18 @@ impl Watch for UdpSocket {
     }
 }
 
+impl Watch for IcmpSocket {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Icmp(self.handle().downgrade()), self.engine().clone())
+    }
+}
+
+impl Watch for UdpForwarder {
+    fn target(&self) -> Target<'_> {
+        self.socket().target()
+    }
+}
+
 /// A socket that is not kept open.
 #[derive(Clone, Debug)]
 pub enum WeakSocket {
@@ -67,6 +81,8 @@ pub enum WeakSocket {
     Listener(WeakListenerHandle),
     /// A UDP socket.
     Udp(WeakUdpHandle),
+    /// An ICMP socket.
+    Icmp(WeakIcmpHandle),
 }
 
 impl WeakSocket {
@@ -76,6 +92,7 @@ impl WeakSocket {
             Self::Tcp(weak) => Socket::Tcp(weak.upgrade()?),
             Self::Listener(weak) => Socket::Listener(weak.upgrade()?),
             Self::Udp(weak) => Socket::Udp(weak.upgrade()?),
+            Self::Icmp(weak) => Socket::Icmp(weak.upgrade()?),
         })
     }
 
@@ -85,6 +102,7 @@ impl WeakSocket {
             Self::Tcp(weak) => weak.identity(),
             Self::Listener(weak) => weak.identity(),
             Self::Udp(weak) => weak.identity(),
+            Self::Icmp(weak) => weak.identity(),
         }
     }
 }
@@ -95,6 +113,7 @@ pub(crate) enum Socket {
     Tcp(TcpHandle),
     Listener(ListenerHandle),
     Udp(UdpHandle),
+    Icmp(IcmpHandle),
 }
 
 impl Source for Socket {
@@ -103,6 +122,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.readiness(),
             Self::Listener(handle) => handle.readiness(),
             Self::Udp(handle) => handle.readiness(),
+            Self::Icmp(handle) => handle.readiness(),
         }
     }
 
@@ -111,6 +131,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.register(seen, interest, waker),
             Self::Listener(handle) => handle.register(seen, interest, waker),
             Self::Udp(handle) => handle.register(seen, interest, waker),
+            Self::Icmp(handle) => handle.register(seen, interest, waker),
         }
     }
 
@@ -119,6 +140,7 @@ impl Source for Socket {
             Self::Tcp(handle) => handle.unregister(waker),
             Self::Listener(handle) => handle.unregister(waker),
             Self::Udp(handle) => handle.unregister(waker),
+            Self::Icmp(handle) => handle.unregister(waker),
         }
     }
 
@@ -127,6 +149,7 @@ impl Source for Socket {
             Self::Tcp(handle) => Source::shard(handle),
             Self::Listener(handle) => Source::shard(handle),
             Self::Udp(handle) => Source::shard(handle),
+            Self::Icmp(handle) => Source::shard(handle),
         }
     }
 }

@@ -207,19 +207,30 @@ pub const TCP_CA_NAME_MAX: usize = 16;
 // SOL_IP, SOL_IPV6.
 pub const IP_TOS: i32 = 1;
 pub const IP_TTL: i32 = 2;
+pub const IP_PKTINFO: i32 = 8;
 pub const IP_MTU_DISCOVER: i32 = 10;
 pub const IP_RECVERR: i32 = 11;
+pub const IP_RECVTTL: i32 = 12;
 pub const IP_RECVTOS: i32 = 13;
 pub const IP_MTU: i32 = 14;
 pub const IP_RECVERR_RFC4884: i32 = 26;
 pub const IP_FREEBIND: i32 = 15;
 pub const IP_TRANSPARENT: i32 = 19;
+pub const IP_ORIGDSTADDR: i32 = 20;
+pub const IP_RECVORIGDSTADDR: i32 = IP_ORIGDSTADDR;
 pub const IPV6_UNICAST_HOPS: i32 = 16;
 pub const IPV6_MTU_DISCOVER: i32 = 23;
 pub const IPV6_MTU: i32 = 24;
 pub const IPV6_RECVERR: i32 = 25;
 pub const IPV6_V6ONLY: i32 = 26;
+pub const IPV6_RECVPKTINFO: i32 = 49;
+pub const IPV6_PKTINFO: i32 = 50;
+pub const IPV6_RECVHOPLIMIT: i32 = 51;
+pub const IPV6_HOPLIMIT: i32 = 52;
+pub const IPV6_RECVTCLASS: i32 = 66;
 pub const IPV6_TCLASS: i32 = 67;
+pub const IPV6_ORIGDSTADDR: i32 = 74;
+pub const IPV6_RECVORIGDSTADDR: i32 = IPV6_ORIGDSTADDR;
 /// `SO_EE_ORIGIN_*` of `linux/errqueue.h`.
 pub const SO_EE_ORIGIN_NONE: u8 = 0;
 pub const SO_EE_ORIGIN_LOCAL: u8 = 1;
@@ -263,6 +274,10 @@ pub const TCP_INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
 /// `sizeof(struct cmsghdr)`.
 pub const CMSG_HEADER_LEN: usize = 16;
+/// `sizeof(struct in_pktinfo)`.
+pub const PKTINFO_LEN_V4: usize = 12;
+/// `sizeof(struct in6_pktinfo)`.
+pub const PKTINFO_LEN_V6: usize = 20;
 /// `sizeof(struct sock_extended_err)`.
 pub const SOCK_EXTENDED_ERR_LEN: usize = 16;
 

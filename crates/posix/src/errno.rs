@@ -45,6 +45,7 @@ errnos! {
     EFAULT 14 "Bad address";
     EBUSY 16 "Device or resource busy";
     EEXIST 17 "File exists";
+    ENODEV 19 "No such device";
     EINVAL 22 "Invalid argument";
     EMFILE 24 "Too many open files";
     ENOTTY 25 "Inappropriate ioctl for device";

@@ -57,6 +57,7 @@ pub mod abi;
 mod answer;
 mod call;
 mod calls;
+mod cmsg;
 mod epoll;
 pub mod errno;
 mod file;

@@ -221,8 +221,24 @@ impl Process {
         self.send_by(|now, call| self.posix.send(now, call, fd, data, flags))
     }
 
-    /// `sendto(2)`, `sendmsg(2)`: sends data to an address. It waits up to `SO_SNDTIMEO` until
+    /// `sendmsg(2)`: sends data with control messages. It waits up to `SO_SNDTIMEO` until
     /// everything is taken.
+    ///
+    /// # Errors
+    /// Those of [`Posix::send_msg`].
+    pub fn send_msg(
+        &self,
+        fd: Fd,
+        data: &[u8],
+        control: &[u8],
+        flags: i32,
+        to: Option<&[u8]>,
+    ) -> Result<usize, Errno> {
+        self.send_by(|now, call| self.posix.send_msg(now, call, fd, data, control, flags, to))
+    }
+
+    /// `sendto(2)`: sends data to an address. It waits up to `SO_SNDTIMEO` until everything is
+    /// taken.
     ///
     /// # Errors
     /// Those of [`Posix::send_to`].

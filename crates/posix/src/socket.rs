@@ -1,6 +1,7 @@
 //! Sockets between `socket` and `close`: their state and readiness (`tcp_poll`, `datagram_poll`).
 
 use crate::abi::*;
+use crate::cmsg::Asked;
 use crate::sockaddr::Domain;
 use crate::sync::lock;
 use crate::watch::{CHANGED, READ, Seen, WRITE, Watch};
@@ -45,6 +46,12 @@ pub(crate) struct Common {
     pub(crate) receive_errors: (bool, bool),
     /// `IP_TTL`, `IPV6_UNICAST_HOPS`; 0 is the default.
     pub(crate) hop_limits: (u8, u8),
+    /// `IP_TOS`, `IPV6_TCLASS`
+    pub(crate) tos: (u8, u8),
+    /// `SO_BROADCAST`
+    pub(crate) broadcast: bool,
+    /// `IP_PKTINFO`, `IP_RECVTTL` and their like.
+    pub(crate) asked: Asked,
     /// `SO_RCVTIMEO`; `None` is forever.
     pub(crate) receive_timeout: Option<Nanos>,
     /// `SO_SNDTIMEO`
@@ -111,6 +118,9 @@ impl Socket {
         handle.set_receive_errors(v4, v6);
         let (v4, v6) = self.common.hop_limits;
         handle.set_hop_limits(v4, v6);
+        let (v4, v6) = self.common.tos;
+        handle.set_tos(v4, v6);
+        handle.set_broadcast(self.common.broadcast);
     }
 
     /// Whether an own address is that of IPv4 too.

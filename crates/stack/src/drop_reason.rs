@@ -40,6 +40,10 @@ drop_reasons! {
     IpMartian = "ip_invalid_source",
     /// The packet is for another host, and the stack does not forward.
     IpOtherHost = "otherhost",
+    /// The packet was for an address of others, and it may take no further hop.
+    HopLimit = "ip_hop_limit",
+    /// The packet was for all hosts of a network, and only UDP has anything to say to all.
+    Broadcast = "ip_broadcast",
     /// The IP protocol is not supported.
     IpProtocol = "ip_noproto",
     /// An IPv6 extension header demands that the packet is dropped.
@@ -64,12 +68,23 @@ drop_reasons! {
     TcpHeader = "tcp_invalid_header",
     /// No connection and no listener has these addresses and ports.
     NoSocket = "no_socket",
+    /// The packet was for an address of others, at an interface that takes any destination, and no
+    /// socket takes it there.
+    NoSocketForeign = "no_socket_foreign",
     /// The backlog of a socket that another thread used is full.
     SocketBacklog = "socket_backlog",
     /// The listener had no room, or refused the request.
     ListenerFull = "tcp_overflow",
     /// The segment belongs to no open handshake.
     ListenerState = "tcp_listen_state",
+    /// A forwarder has as many pending connections as it may.
+    PendingFull = "tcp_pending_full",
+    /// The source of a SYN has as many pending connections as it may.
+    PendingSource = "tcp_pending_source",
+    /// A SYN whose pending connection an application ignored.
+    PendingIgnored = "tcp_pending_ignored",
+    /// A SYN that no application has decided about in time.
+    PendingExpired = "tcp_pending_expired",
     /// The UDP checksum is wrong.
     UdpChecksum = "udp_csum",
     /// The UDP header is cut off or contradicts itself.
@@ -86,6 +101,8 @@ drop_reasons! {
     LinkDown = "dev_ready",
     /// A rate limit of ICMP errors withheld one.
     RateLimited = "rate_limited",
+    /// As many routers of the link are remembered as there is room for.
+    RouterTable = "router_table_full",
     /// The stack was shut down.
     ShutDown = "shut_down",
 }

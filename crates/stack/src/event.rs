@@ -76,6 +76,14 @@ pub enum StackEvent {
         /// Name of the kernel's interface.
         owner: String,
     },
+    /// A router on the link of an interface has advertised itself
+    /// ([`Stack::routers`](crate::stack::Stack::routers) has what it said). It is told where the
+    /// interface listens to routers. Advertisements that follow before the event is taken are not
+    /// told again.
+    RouterAdvertised {
+        /// The interface.
+        interface: InterfaceId,
+    },
     /// Events were lost because the subscriber did not take the earlier ones.
     Missed {
         /// The number of lost events.
@@ -148,6 +156,16 @@ impl Subscribers {
         self.each(|queue| queue.push(event.clone()));
     }
 
+    /// Tells all subscribers that do not have an equal event already. So what strangers cause as
+    /// often as they like takes no more than one place. Costs a look at what waits.
+    pub(crate) fn tell_once(&self, event: &StackEvent) {
+        self.each(|queue| {
+            if !queue.events.contains(event) {
+                queue.push(event.clone());
+            }
+        });
+    }
+
     /// No more events come.
     pub(crate) fn end(&self) {
         self.each(|queue| queue.is_over = true);
@@ -187,6 +205,20 @@ mod tests {
         assert_eq!(subscription.take(), None);
         subscribers.end();
         assert!(subscription.is_over());
+    }
+
+    #[test]
+    fn what_strangers_cause_takes_one_place() {
+        let subscribers = Subscribers::default();
+        let subscription = subscribers.subscribe();
+        let event = StackEvent::RouterAdvertised { interface: InterfaceId(3) };
+        for _ in 0..1000 {
+            subscribers.tell_once(&event);
+        }
+        assert_eq!(subscription.take(), Some(event.clone()));
+        assert_eq!(subscription.take(), None);
+        subscribers.tell_once(&event);
+        assert_eq!(subscription.take(), Some(event));
     }
 
     #[test]

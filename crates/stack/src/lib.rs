@@ -55,4 +55,4 @@ pub mod wheel;
 pub mod wire;
 
 pub use host::gro;
-pub use net::{error, gso, interface, neighbor, port, qdisc, reassembly, route};
+pub use net::{error, gso, interface, neighbor, port, qdisc, reassembly, route, router};

@@ -11,6 +11,8 @@ use crate::net::qdisc::config::QdiscConfig;
 use crate::net::qdisc::report::Report;
 use crate::socket::SocketError;
 use crate::socket::bound::BoundPort;
+use crate::socket::forwarder::ForwarderHandle;
+use crate::socket::icmp::{IcmpHandle, IcmpOptions};
 use crate::socket::listener::ListenerHandle;
 use crate::socket::tcp::{FlowInfo, TcpHandle};
 use crate::socket::udp::UdpHandle;
@@ -26,8 +28,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 pub use crate::host::demux::SocketCounts;
-pub use crate::host::opening::{ConnectOptions, ListenOptions, UdpOptions};
+pub use crate::host::forwarder::ForwarderOptions;
+pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
+pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
 pub use crate::host::{StackConfig, secrets};
 
 /// Reason why a stack could not be made or changed.
@@ -64,6 +68,10 @@ pub struct Usage {
     pub tcp: SocketCounts,
     /// UDP sockets.
     pub udp: usize,
+    /// ICMP sockets.
+    pub icmp: usize,
+    /// Connections that forwarders hold and nobody has decided about.
+    pub pending: usize,
     /// Names in use for timers and the run list, one for each connection and listener.
     pub names: usize,
     /// Bytes that the host has sent to itself and not received.
@@ -259,6 +267,16 @@ impl Stack {
         Ok(ListenerHandle::new(listener, self.host.clone()))
     }
 
+    /// Takes SYNs that no socket takes, for an application to decide about each connection before
+    /// it is answered. Of several forwarders the first one that takes a SYN gets it.
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn forward_tcp(&self, options: ForwarderOptions) -> Result<ForwarderHandle, SocketError> {
+        let forwarder = self.host.forward_tcp(options)?;
+        Ok(ForwarderHandle::new(forwarder, self.host.clone()))
+    }
+
     /// Binds a UDP socket; port 0 is an ephemeral one. `[::]` is `0.0.0.0` too unless
     /// [`UdpOptions::only_v6`] is set; peers of IPv4 show as what they are.
     ///
@@ -271,6 +289,34 @@ impl Stack {
     ) -> Result<UdpHandle, SocketError> {
         let socket = self.host.bind_udp(local, options)?;
         Ok(UdpHandle::new(socket, self.host.clone()))
+    }
+
+    /// Opens an ICMP socket. It receives whole messages to addresses of others, which come through
+    /// an interface that takes any destination, or to this host; and it sends any message.
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn open_icmp(&self, options: IcmpOptions) -> Result<IcmpHandle, SocketError> {
+        let socket = self.host.icmp.open(options)?;
+        Ok(IcmpHandle::new(socket, self.host.clone()))
+    }
+
+    /// Makes a forwarder: a UDP socket for every address and port. It receives the datagrams that
+    /// came in by an interface and that no socket takes, also those for addresses of others where
+    /// the interface [takes them](crate::interface::InterfaceOptions::any_destination), and sends
+    /// from any address and port. Datagrams to groups and broadcast addresses are not for it.
+    ///
+    /// Of several forwarders the first one that takes a datagram gets it. The receive buffer of
+    /// [`FORWARDER_BUFFER`](crate::socket::udp::FORWARDER_BUFFER) bytes is shared by sources: an
+    /// IPv4 address, or a /64 of IPv6, has no more in it than is still free. What does not fit is
+    /// dropped and counted. ICMP errors fail no call: they are in the error queue where that is
+    /// [asked for](UdpHandle::set_receive_errors).
+    ///
+    /// # Errors
+    /// `ShutDown`.
+    pub fn forward_udp(&self, options: UdpForwarderOptions) -> Result<UdpHandle, SocketError> {
+        let forwarder = self.host.forward_udp(options)?;
+        Ok(UdpHandle::new(forwarder, self.host.clone()))
     }
 
     /// Begins to close the host: TCP takes no further sockets, listeners end, and every connection
@@ -350,6 +396,8 @@ impl Stack {
         Usage {
             tcp: self.host.demux.counts(),
             udp: self.host.udp.len(),
+            icmp: self.host.icmp.len(),
+            pending: self.host.forwarders.pending(),
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
             longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),
@@ -398,7 +446,7 @@ impl Stack {
     /// `NetworkUnreachable` without a route, `AddressNotAvailable` without an address of its
     /// family.
     pub fn source_for(&self, remote: IpAddr) -> Result<IpAddr, SocketError> {
-        Ok(self.host.net.topology.source_for(remote)?)
+        Ok(self.host.net.topology.source_for(remote, None)?)
     }
 
     /// Returns the hop limit of packets whose socket asks for `own`. The value 0 asks for the

@@ -91,6 +91,8 @@ ip_counters! {
     IcmpOutMsgs = "IcmpOutMsgs",
     /// Destination unreachable sent.
     IcmpOutDestUnreachs = "IcmpOutDestUnreachs",
+    /// Time exceeded sent.
+    IcmpOutTimeExcds = "IcmpOutTimeExcds",
     /// Echo replies sent.
     IcmpOutEchoReps = "IcmpOutEchoReps",
     /// ICMPv6 messages received.
@@ -101,10 +103,14 @@ ip_counters! {
     Icmp6InCsumErrors = "Icmp6InCsumErrors",
     /// ICMPv6 messages sent.
     Icmp6OutMsgs = "Icmp6OutMsgs",
+    /// ICMPv6 time exceeded sent.
+    Icmp6OutTimeExcds = "Icmp6OutTimeExcds",
     /// UDP datagrams delivered.
     UdpInDatagrams = "UdpInDatagrams",
     /// UDP datagrams without a socket.
     UdpNoPorts = "UdpNoPorts",
+    /// UDP datagrams to all hosts of a network that no socket takes.
+    UdpIgnoredMulti = "UdpIgnoredMulti",
     /// UDP datagrams with errors, full buffers included.
     UdpInErrors = "UdpInErrors",
     /// UDP datagrams sent.

@@ -8,6 +8,8 @@
 //! No wake-up is lost: a waiter reads the word, tries its call, leaves its waker with the word that
 //! it read, and sleeps only if the word has not changed in between.
 
+use crate::socket::forwarder::{ForwarderHandle, PendingConnection};
+use crate::socket::icmp::IcmpHandle;
 use crate::socket::listener::ListenerHandle;
 use crate::socket::readiness::{Ready, ReadyState};
 use crate::socket::tcp::TcpHandle;
@@ -58,9 +60,12 @@ macro_rules! source {
 }
 
 source!(TcpHandle, Self::shard);
-// Listeners and UDP sockets belong to the first shard.
+// Listeners, UDP and ICMP sockets and forwarders belong to the first shard.
 source!(ListenerHandle, |_| 0);
 source!(UdpHandle, |_| 0);
+source!(IcmpHandle, |_| 0);
+source!(ForwarderHandle, |_| 0);
+source!(PendingConnection, Self::shard);
 
 /// Condition that a thread waits for, from one source or from many.
 pub trait Condition {

@@ -12,6 +12,7 @@ use neap_stack::device::{
 };
 use neap_stack::frame::Frame;
 use neap_stack::interface::Address;
+use neap_stack::router::RouterAdvertisement;
 use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::tcp::TcpHandle;
 use neap_stack::socket::udp::UdpHandle;
@@ -176,7 +177,16 @@ impl World {
         };
         let stack = Stack::new(config(source)).unwrap();
         let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|text| text.parse::<Address>().unwrap());
-        stack.add_interface(now, device, &addresses).unwrap();
+        let interface = stack.add_interface(now, device, &addresses).unwrap();
+        if is_ethernet {
+            // It is a router of its link, and hears the others.
+            stack.add_address(interface, "fe80::1/64".parse().unwrap()).unwrap();
+            let prefixes = ["10.0.0.0/24", "fd00::/64"].map(|text| text.parse().unwrap());
+            stack.set_proxies(interface, prefixes.to_vec()).unwrap();
+            stack.set_hears_routers(interface, true).unwrap();
+            let router = Some(RouterAdvertisement::default());
+            stack.set_router_advertisement(now, interface, router).unwrap();
+        }
         let options = || ListenOptions { backlog: BACKLOG as u32, ..ListenOptions::default() };
         let listen = |text: &str| stack.listen(text.parse().unwrap(), options()).unwrap();
         let listeners = vec![listen("10.0.0.1:80"), listen("[fd00::1]:80")];

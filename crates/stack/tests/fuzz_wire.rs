@@ -11,6 +11,7 @@ use neap_stack::gro::Gro;
 use neap_stack::reassembly::{Config, Part, Reassembler, Refusal};
 use neap_stack::wire::checksum::Pseudo;
 use neap_stack::wire::icmp::Quoted;
+use neap_stack::wire::nd_option::{self, NdOption};
 use neap_stack::wire::{
     ChecksumBy, Fragment, Protocol, arp, checksum, ethernet, icmp, icmpv6, ipv4, ipv6, tcp, udp,
 };
@@ -23,6 +24,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
 
@@ -90,7 +92,22 @@ fn with_checksum(bytes: &[u8], at: usize) -> Vec<u8> {
     bytes
 }
 
+/// Options are read to their end, and what is emitted of them is read as the same.
+fn parse_options(bytes: &[u8]) {
+    for option in nd_option::options(bytes).flatten() {
+        if let NdOption::Dnssl { names, .. } = option {
+            for name in nd_option::decode_names(names) {
+                assert!(nd_option::encode_name(&name).is_some(), "{name:?}");
+            }
+        }
+        let mut again = Vec::new();
+        option.emit(&mut again);
+        assert!(option == NdOption::Other || nd_option::options(&again).eq([Ok(option)]));
+    }
+}
+
 fn parse_control(bytes: &[u8]) {
+    parse_options(bytes);
     let _ = ethernet::parse(bytes);
     let _ = arp::parse(bytes);
     let _ = icmp::parse(bytes);
@@ -100,7 +117,7 @@ fn parse_control(bytes: &[u8]) {
     let _ = Quoted::v4(bytes);
     let _ = Quoted::v6(bytes);
     for hop_limit in [64, 255] {
-        for source in [V6[0], Ipv6Addr::UNSPECIFIED] {
+        for source in [V6[0], Ipv6Addr::UNSPECIFIED, LINK_LOCAL] {
             let header = ipv6::Header {
                 source,
                 destination: V6[1],
@@ -120,6 +137,7 @@ fn parse_control(bytes: &[u8]) {
             bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
             if let Ok((_, body)) = icmpv6::parse(&header, &bytes) {
                 let _ = Quoted::v6(body);
+                parse_options(body);
             }
         }
     }

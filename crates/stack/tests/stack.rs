@@ -1,6 +1,16 @@
 //! Two hosts over a wire in virtual time: what IP, UDP and TCP sockets promise.
 
 mod common;
+#[path = "stack/datagrams.rs"]
+mod datagrams;
+#[path = "stack/discovery.rs"]
+mod discovery;
+#[path = "stack/foreign.rs"]
+mod foreign;
+#[path = "stack/forwarding.rs"]
+mod forwarding;
+#[path = "stack/icmp.rs"]
+mod icmp;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]
@@ -162,11 +172,8 @@ fn the_device_is_told_once_of_a_batch_of_datagrams() {
         world.run(Nanos::from_millis(100));
         let flushes = |world: &World| world.ab.lock().unwrap().flushes;
         // One of the datagrams travels in fragments.
-        let datagram = |n: usize| SendDatagram {
-            data: vec![n as u8; if n == 7 { 4000 } else { n }].into(),
-            to: None,
-            from: None,
-        };
+        let datagram =
+            |n: usize| SendDatagram::new(vec![n as u8; if n == 7 { 4000 } else { n }].into(), None);
         for (count, told) in [(1, 1), (2, 1), (20, 1)] {
             let before = flushes(&world);
             let (sent, outcome) = client.send_batch(world.now, (0..count).map(datagram));

@@ -1,7 +1,7 @@
 //! States of a connection (RFC 9293 section 3.3.2).
 //!
 //! LISTEN is the state of a listener, and SYN-RECEIVED of a passive open that of a
-//! `handshake::Request`.
+//! `handshake::Request`, or of a connection that answers a SYN without a listener.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use core::fmt;
 pub enum State {
     /// A SYN was sent.
     SynSent,
-    /// SYNs crossed (simultaneous open).
+    /// SYNs crossed (simultaneous open), or a SYN was answered without a listener.
     SynReceived,
     /// Data may flow both ways.
     Established,

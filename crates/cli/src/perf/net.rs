@@ -39,7 +39,7 @@ pub(crate) fn connect(
         let bytes = u32::try_from(size).unwrap_or(u32::MAX / 2).saturating_mul(2);
         early.receive_buffer = Some(bytes.min(stack.host().config().rmem_max * 2));
     }
-    let early = ConnectOptions { local: None, options: early };
+    let early = ConnectOptions { options: early, ..ConnectOptions::default() };
     let socket = TcpStream::connect_with(stack, to, early, None)?;
     apply(&socket, options)?;
     Ok(socket)

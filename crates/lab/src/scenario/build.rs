@@ -511,7 +511,7 @@ impl<'a> Builder<'a> {
             traffic,
             read_rate: app.read_rate.map(|Speed(rate)| rate),
             polls: false,
-            client: ConnectOptions { local: None, options },
+            client: ConnectOptions { options, ..ConnectOptions::default() },
             server: ListenOptions { options: inherited, ..ListenOptions::default() },
         })
     }

@@ -1,15 +1,17 @@
 //! UDP sockets.
 
-use super::waiting::{Caller, READ_READY, WRITE_READY, WaitMode};
+use super::waiting::{Caller, ERROR_READY, READ_READY, WRITE_READY, WaitMode};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::{hop_limit, socket_error};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use bytes::Bytes;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
+use neap_stack::interface::InterfaceId;
+use neap_stack::socket::errors::ErrorRecord;
 use neap_stack::socket::readiness::Ready;
-use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
+use neap_stack::socket::udp::{ReceivedDatagram, Refusal, SendDatagram, UdpHandle};
 use neap_stack::socket::{SocketError, mapped};
 use neap_stack::stack::UdpOptions;
 use neap_tcp::time::Rate;
@@ -19,23 +21,79 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A datagram of a batch: to be sent by [`UdpSocket::send_batch`], or received by
+/// A datagram with both of its ends: to be sent by [`UdpSocket::send_batch`], or received by
 /// [`UdpSocket::recv_batch`]. Its bytes are shared, not copied.
+///
+/// The settings of one datagram come before those of the socket. A received datagram has none of
+/// them, so that it may be sent back as it is; what its packet said is in
+/// [`arrival`](Self::arrival).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// Data.
     pub data: Bytes,
     /// The peer: who sent it, or who is to receive it.
     pub peer: SocketAddr,
-    /// The own address that it was sent to, or that it is to be sent from. `None` sends from the
-    /// address that the socket is bound to, or else from the one that the route prefers.
-    pub local: Option<IpAddr>,
+    /// The own end: the address and port that it was sent to (`IP_ORIGDSTADDR`), or that it is to
+    /// be sent from (`IP_PKTINFO`). `None`, and the unspecified address, send from the address that
+    /// the socket is bound to, or else from the one that the route prefers. Port 0 is the port of
+    /// the socket. A [`UdpForwarder`](crate::UdpForwarder) sends from any address and port, and
+    /// needs both.
+    pub local: Option<SocketAddr>,
+    /// Interface that it is to leave by, without a router where no route leads there; `None` is
+    /// that of the route.
+    pub interface: Option<InterfaceId>,
+    /// Hops that it may take, from 1 to 255 (`IP_TTL`, `IPV6_HOPLIMIT`); `None` is
+    /// [`UdpSocket::ttl`].
+    pub hop_limit: Option<u8>,
+    /// TOS byte or traffic class, with the ECN codepoint in the low two bits (`IP_TOS`,
+    /// `IPV6_TCLASS`); `None` is [`UdpSocket::tos`].
+    pub tos: Option<u8>,
+    /// What the packet said of itself, if it was received. Sending ignores it.
+    pub arrival: Option<Arrival>,
+}
+
+/// How a datagram came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// Interface that it came in by; `None` for a datagram of this stack.
+    pub interface: Option<InterfaceId>,
+    /// Hops that its packet had left (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`). Of a fragmented datagram
+    /// they are those of the fragment that came last.
+    pub hop_limit: u8,
+    /// TOS byte or traffic class, with the ECN codepoint in the low two bits (`IP_RECVTOS`,
+    /// `IPV6_RECVTCLASS`).
+    pub tos: u8,
+    /// Whether it was sent to all hosts of a network.
+    pub is_broadcast: bool,
 }
 
 impl Datagram {
-    /// Makes a datagram that is to be sent to `peer`.
+    /// Makes a datagram that is to be sent to `peer` with the settings of the socket.
     pub fn new(data: impl Into<Bytes>, peer: SocketAddr) -> Self {
-        Self { data: data.into(), peer, local: None }
+        Self {
+            data: data.into(),
+            peer,
+            local: None,
+            interface: None,
+            hop_limit: None,
+            tos: None,
+            arrival: None,
+        }
+    }
+
+    /// Makes the answer to a received datagram: to its sender, from the address and port that it
+    /// was sent to. The answer to a broadcast one is sent from an address of the interface that it
+    /// came in by.
+    #[must_use]
+    pub fn reply(&self, data: impl Into<Bytes>) -> Self {
+        let answer = Self::new(data, self.peer);
+        match self.arrival {
+            Some(arrival) if arrival.is_broadcast => {
+                Self { interface: arrival.interface, ..answer }
+            }
+            _ => Self { local: self.local, ..answer },
+        }
     }
 }
 
@@ -45,8 +103,8 @@ impl Datagram {
 /// (`::ffff:a.b.c.d`); [`UdpOptions::only_v6`] ends that. Clones share the socket, and several
 /// threads may use it at once. It is closed when the last clone is dropped.
 ///
-/// The stack has neither multicast nor broadcast, so std's methods for these are missing. The
-/// socket has no descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
+/// The stack has no multicast, so std's methods for groups are missing. The socket has no
+/// descriptor of the kernel; a [`Poller`](crate::Poller) waits for it.
 #[derive(Clone)]
 pub struct UdpSocket {
     handle: UdpHandle,
@@ -88,6 +146,11 @@ impl UdpSocket {
             let (engine, wait_mode) = (engine.clone(), Arc::default());
             Ok(Self { handle, engine, wait_mode, only_v6, is_v6: local.is_ipv6() })
         })
+    }
+
+    /// A socket around the handle of a forwarder, which shows addresses as they are.
+    pub(super) fn of_forwarder(handle: UdpHandle, engine: Arc<Engine>) -> Self {
+        Self { handle, engine, wait_mode: Arc::default(), only_v6: false, is_v6: false }
     }
 
     pub(crate) fn handle(&self) -> &UdpHandle {
@@ -169,16 +232,20 @@ impl UdpSocket {
     /// # Errors
     /// As [`send_to`](Self::send_to) for the first datagram: the error of a later one is that of
     /// the call that begins with it. `AddrNotAvailable` for a [`Datagram::local`] that is no
-    /// address of the stack, or not the one that the socket is bound to.
+    /// address of the stack (unless the socket is [transparent](UdpOptions::transparent)), or not
+    /// the address and port that the socket is bound to. `PermissionDenied` for a broadcast address
+    /// without [`set_broadcast`](Self::set_broadcast). `InvalidInput` for a hop limit of 0.
     pub fn send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
         let timeout = &self.wait_mode.write_timeout;
         self.wait_for(WRITE_READY, timeout, || self.attempt_batch(datagrams)).map_err(socket_error)
     }
 
     fn attempt_batch(&self, datagrams: &[Datagram]) -> Result<usize, SocketError> {
-        let to_send = |Datagram { data, peer, local }: &Datagram| {
-            let to = Some(self.canonical(*peer));
-            SendDatagram { data: data.clone(), to, from: local.map(|ip| ip.to_canonical()) }
+        let to_send = |datagram: &Datagram| {
+            let &Datagram { peer, local, interface, hop_limit, tos, .. } = datagram;
+            let from = local.map(|local| self.canonical(local));
+            let to = Some(self.canonical(peer));
+            SendDatagram { data: datagram.data.clone(), to, from, interface, hop_limit, tos }
         };
         match self.handle.send_batch(clock::now(), datagrams.iter().map(to_send)) {
             (0, Err(error)) => Err(error),
@@ -259,10 +326,34 @@ impl UdpSocket {
     }
 
     fn take_batch(&self, into: &mut Vec<Datagram>, most: usize) -> Result<usize, SocketError> {
-        self.handle.recv_batch(most, |ReceivedDatagram { from, to, data, .. }| {
-            let local = self.show(SocketAddr::new(to, 0)).ip();
-            into.push(Datagram { data, peer: self.show(from), local: Some(local) });
-        })
+        self.handle.recv_batch(most, |datagram| into.push(self.received(datagram)))
+    }
+
+    /// Waits for a datagram, with both of its ends.
+    pub(super) fn recv_datagram(&self) -> io::Result<Datagram> {
+        let timeout = &self.wait_mode.read_timeout;
+        let datagram = self.wait_for(READ_READY, timeout, || self.handle.recv_from());
+        Ok(self.received(datagram.map_err(socket_error)?))
+    }
+
+    /// Answers a received datagram by an ICMP error.
+    pub(super) fn refuse(&self, datagram: &Datagram, why: Refusal) -> io::Result<()> {
+        let (Some(local), Some(arrival)) = (datagram.local, datagram.arrival) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let (from, to) = (self.canonical(datagram.peer), self.canonical(local));
+        let mut received = ReceivedDatagram::new(from, to, datagram.data.clone());
+        (received.hop_limit, received.tos) = (arrival.hop_limit, arrival.tos);
+        self.handle.refuse(clock::now(), &received, why).map_err(socket_error)
+    }
+
+    /// A received datagram as the application sees it.
+    fn received(&self, datagram: ReceivedDatagram) -> Datagram {
+        let ReceivedDatagram { from, to, hop_limit, tos, interface, is_broadcast, data, .. } =
+            datagram;
+        let arrival = Arrival { interface, hop_limit, tos, is_broadcast };
+        let local = Some(self.show(to));
+        Datagram { local, arrival: Some(arrival), ..Datagram::new(data, self.show(from)) }
     }
 
     /// Returns another handle of the same socket, as `clone` does. Modes and timeouts are shared.
@@ -346,6 +437,69 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Returns the TOS byte of packets, of IPv6 their traffic class (`IP_TOS`, `IPV6_TCLASS`).
+    pub fn tos(&self) -> io::Result<u8> {
+        let (v4, v6) = self.handle.tos();
+        Ok(if self.handle.local_addr().is_ipv4() { v4 } else { v6 })
+    }
+
+    /// Sets `IP_TOS` and `IPV6_TCLASS`, with the ECN codepoint in the low two bits. As in Linux the
+    /// TOS byte also chooses the band of `pfifo_fast` and `fq`.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.handle.set_tos(tos, tos);
+        Ok(())
+    }
+
+    /// Returns whether the socket may send to broadcast addresses (`SO_BROADCAST`).
+    pub fn broadcast(&self) -> io::Result<bool> {
+        Ok(self.handle.broadcast())
+    }
+
+    /// Lets the socket send to `255.255.255.255` and to the broadcast address of a network
+    /// (`SO_BROADCAST`); without it such calls fail with `PermissionDenied`. Sockets that are bound
+    /// to `0.0.0.0` or to the broadcast address receive what others send there.
+    ///
+    /// A stack that has no address yet sends to `255.255.255.255` from `0.0.0.0`, by the interface
+    /// that [`Datagram::interface`] names. On Ethernet such an interface also receives datagrams
+    /// for any address that come to its link address, as a DHCP client needs it.
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        self.handle.set_broadcast(broadcast);
+        Ok(())
+    }
+
+    /// Asks for the error queue (`IP_RECVERR`, `IPV6_RECVERR`): what ICMP says of any datagram is
+    /// told by the next call, connected or not, and kept for [`recv_error`](Self::recv_error).
+    pub fn set_receive_errors(&self, on: bool) -> io::Result<()> {
+        self.handle.set_receive_errors(on, on);
+        if !on {
+            self.handle.clear_errors();
+        }
+        Ok(())
+    }
+
+    /// Waits for a record of the error queue (`MSG_ERRQUEUE`): which datagram, by both of its ends,
+    /// met which error, and who says so. Records beyond the room in the receive buffer are dropped
+    /// and counted.
+    ///
+    /// # Errors
+    /// `WouldBlock` in non-blocking mode or after the read timeout; `ConnectionAborted` when the
+    /// stack was dropped.
+    pub fn recv_error(&self) -> io::Result<ErrorRecord> {
+        let timeout = &self.wait_mode.read_timeout;
+        self.wait_for(ERROR_READY, timeout, || self.take_record()).map_err(socket_error)
+    }
+
+    fn take_record(&self) -> Result<ErrorRecord, SocketError> {
+        let Some(mut record) = self.handle.next_error() else {
+            let has_ended = self.handle.readiness().bits().contains(Ready::READ_CLOSED);
+            return Err(if has_ended { SocketError::ShutDown } else { SocketError::WouldBlock });
+        };
+        record.destination = self.show(record.destination);
+        record.source = record.source.map(|source| self.show(source));
+        record.offender = record.offender.map(|ip| self.show(SocketAddr::new(ip, 0)).ip());
+        Ok(record)
+    }
+
     /// Limits the rate in bytes per second (`SO_MAX_PACING_RATE`); `None` is unlimited. It needs
     /// the qdisc `fq`, as in Linux: see [`Builder::qdisc`](crate::Builder::qdisc).
     pub fn set_max_pacing_rate(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
@@ -366,6 +520,14 @@ impl UdpSocket {
 
     pub(crate) fn try_send_batch(&self, datagrams: &[Datagram]) -> io::Result<usize> {
         self.attempt_batch(datagrams).map_err(socket_error)
+    }
+
+    pub(crate) fn try_recv_datagram(&self) -> io::Result<Datagram> {
+        self.handle.recv_from().map(|datagram| self.received(datagram)).map_err(socket_error)
+    }
+
+    pub(crate) fn try_recv_error(&self) -> io::Result<ErrorRecord> {
+        self.take_record().map_err(socket_error)
     }
 
     pub(crate) fn try_recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {

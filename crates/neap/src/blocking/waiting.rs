@@ -12,6 +12,8 @@ use std::time::Duration;
 
 pub(crate) const WRITE_READY: Ready =
     Ready::WRITABLE.union(Ready::WRITE_CLOSED).union(Ready::ERROR);
+/// The error queue has a record, or will have none.
+pub(crate) const ERROR_READY: Ready = Ready::ERROR_QUEUE.union(Ready::READ_CLOSED);
 pub(crate) const READ_READY: Ready = Ready::READABLE.union(Ready::READ_CLOSED).union(Ready::ERROR);
 
 /// How the calls of one socket wait.

@@ -2,11 +2,12 @@
 
 use super::wait::{self, Direction};
 use super::{drive, names};
-use crate::blocking::{self, Datagram, READ_READY, WRITE_READY};
+use crate::blocking::{self, Datagram, ERROR_READY, READ_READY, WRITE_READY};
 use crate::resolver::ToAddrs;
 use crate::workers::Stack;
 use ::tokio::io::{Interest, ReadBuf, Ready};
 use core::net::SocketAddr;
+use neap_stack::socket::errors::ErrorRecord;
 use neap_stack::stack::UdpOptions;
 use std::future::ready;
 use std::io;
@@ -15,12 +16,13 @@ use std::task::{Context, Poll};
 /// A UDP socket of a stack, used as [`tokio::net::UdpSocket`](::tokio::net::UdpSocket) is.
 ///
 /// Several tasks may use it at once. It lacks what [`neap::UdpSocket`](crate::UdpSocket) lacks,
-/// multicast and broadcast, and the calls with `_buf` in their names.
+/// multicast, and the calls with `_buf` in their names.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: blocking::UdpSocket,
     reads: Direction,
     writes: Direction,
+    errors: Direction,
 }
 
 impl UdpSocket {
@@ -60,7 +62,8 @@ impl UdpSocket {
         socket.set_nonblocking(true)?;
         drive::ensure(socket.engine(), 0)?;
         let (reads, writes) = (Direction::new(READ_READY), Direction::new(WRITE_READY));
-        Ok(Self { socket, reads, writes })
+        let errors = Direction::new(ERROR_READY);
+        Ok(Self { socket, reads, writes, errors })
     }
 
     /// Fixes the peer: [`send`](Self::send) sends to it, and datagrams of others are not received.
@@ -198,6 +201,11 @@ impl UdpSocket {
         self.reads.wait(self.socket.handle(), || self.socket.try_recv_batch(into, most)).await
     }
 
+    /// Waits for a datagram, with both of its ends.
+    pub(super) async fn recv_datagram(&self) -> io::Result<Datagram> {
+        self.reads.wait(self.socket.handle(), || self.socket.try_recv_datagram()).await
+    }
+
     /// Does what [`recv_batch`](Self::recv_batch) does, for `poll` functions. The task that asked
     /// last is woken.
     ///
@@ -324,6 +332,37 @@ impl UdpSocket {
     /// `InvalidInput` for a number that is not from 1 to 255.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.socket.set_ttl(ttl)
+    }
+
+    /// Returns the TOS byte of packets, of IPv6 their traffic class (`IP_TOS`, `IPV6_TCLASS`).
+    pub fn tos(&self) -> io::Result<u8> {
+        self.socket.tos()
+    }
+
+    /// Sets `IP_TOS` and `IPV6_TCLASS`, with the ECN codepoint in the low two bits.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.socket.set_tos(tos)
+    }
+
+    /// Returns whether the socket may send to broadcast addresses (`SO_BROADCAST`).
+    pub fn broadcast(&self) -> io::Result<bool> {
+        self.socket.broadcast()
+    }
+
+    /// Lets the socket send to broadcast addresses, as
+    /// [`neap::UdpSocket::set_broadcast`](crate::UdpSocket::set_broadcast) does.
+    pub fn set_broadcast(&self, broadcast: bool) -> io::Result<()> {
+        self.socket.set_broadcast(broadcast)
+    }
+
+    /// Waits for a record of the error queue, which
+    /// [`set_receive_errors`](crate::UdpSocket::set_receive_errors) asks for. Dropped before it is
+    /// done, the future has taken none.
+    ///
+    /// # Errors
+    /// `ConnectionAborted` when the stack was dropped.
+    pub async fn recv_error(&self) -> io::Result<ErrorRecord> {
+        self.errors.wait(self.socket.handle(), || self.socket.try_recv_error()).await
     }
 
     /// Takes the pending error (`SO_ERROR`).

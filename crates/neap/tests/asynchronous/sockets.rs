@@ -14,7 +14,7 @@ use neap::tokio::{TcpListener, TcpStream, UdpSocket};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 
 use crate::common::{
-    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace,
+    Family, Pattern, expect_end, expect_nothing_below, expect_nothing_left, in_namespace, run,
 };
 use crate::on_runtime;
 
@@ -359,6 +359,45 @@ fn batches_of_datagrams_come_back() {
 }
 
 #[test]
+fn a_forwarder_serves_tasks_from_every_address() {
+    in_namespace(|| {
+        let family = Family::V4;
+        let stack = neap::Stack::builder()
+            .tun("t0")
+            .host_address(family.cidr(family.kernel()))
+            .address(family.cidr(family.ours()))
+            .any_destination(true)
+            .build()
+            .expect("a stack on a TUN");
+        run("ip route add 192.0.2.0/24 dev t0");
+        on_runtime(1, async {
+            let options = neap::UdpForwarderOptions::default();
+            let forwarder = neap::tokio::UdpForwarder::new(&stack, options).expect("a forwarder");
+            let none = forwarder.try_recv().expect_err("nothing came");
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
+            let theirs = std::net::UdpSocket::bind((family.kernel(), 0)).expect("bind");
+            theirs.connect("192.0.2.7:53").expect("a route");
+            theirs.send(b"question").expect("sent");
+            let asked = forwarder.recv().await.expect("a question");
+            assert_eq!(asked.local, Some("192.0.2.7:53".parse().expect("an address")));
+            forwarder.send(&asked.reply(&b"answer"[..])).await.expect("sent");
+            let mut buf = [0; 10];
+            assert_eq!(theirs.recv(&mut buf).expect("an answer"), 6);
+            theirs.send(b"again").expect("sent");
+            let mut all = Vec::new();
+            assert_eq!(forwarder.recv_batch(&mut all, 9).await.expect("a question"), 1);
+            // The port that asked is closed now: its host says so.
+            forwarder.get_ref().set_receive_errors(true).expect("set");
+            assert!(poll_once(forwarder.recv_error()).is_pending());
+            drop(theirs);
+            forwarder.send_batch(&[all[0].reply(&b"too late"[..])]).await.expect("sent");
+            let record = forwarder.recv_error().await.expect("a record");
+            assert_eq!((record.source, record.destination), (all[0].local, all[0].peer));
+        });
+    });
+}
+
+#[test]
 fn readiness_is_told_by_interest() {
     in_namespace(|| {
         let stack = Family::V4.stack();
@@ -397,6 +436,35 @@ fn readiness_is_told_by_interest() {
             assert_eq!(ours.peek(&mut buf).await.expect("a datagram"), 4);
             let read = ours.async_io(Interest::READABLE, || ours.try_recv(&mut buf)).await;
             assert_eq!(read.expect("a datagram"), 4);
+        });
+    });
+}
+
+#[test]
+fn a_task_answers_pings_of_foreign_addresses() {
+    in_namespace(|| {
+        let stack = neap::Stack::builder()
+            .tun("t0")
+            .host_address("10.9.0.1/24")
+            .address("10.9.0.2/24")
+            .any_destination(true)
+            .build()
+            .expect("a stack on a TUN");
+        run("ip route add 203.0.113.0/24 via 10.9.0.2");
+        on_runtime(1, async {
+            let socket = neap::tokio::IcmpSocket::open(&stack, neap::IcmpOptions::default());
+            let socket = socket.expect("a socket");
+            assert!(poll_once(socket.recv()).is_pending());
+            assert!(socket.try_recv().is_err());
+            let ping = tokio::task::spawn_blocking(|| run("ping -n -c 2 -i 0.2 -W 30 203.0.113.9"));
+            for _ in 0..2 {
+                socket.readable().await.expect("a message");
+                let message = socket.recv().await.expect("a message");
+                assert_eq!(message.destination.to_string(), "203.0.113.9");
+                socket.writable().await.expect("room");
+                socket.send(&message.echo_reply().expect("a ping")).await.expect("a reply");
+            }
+            ping.await.expect("two answers");
         });
     });
 }

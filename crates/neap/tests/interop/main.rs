@@ -10,6 +10,8 @@ mod descriptors;
 mod dual;
 mod errors;
 mod fairness;
+mod forwarding;
+mod gateway;
 mod idle;
 mod lifecycle;
 mod links;

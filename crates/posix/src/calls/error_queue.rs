@@ -3,6 +3,7 @@
 
 use crate::Received;
 use crate::abi::*;
+use crate::cmsg::Control;
 use crate::errno::Errno;
 use crate::sockaddr::{self, Domain};
 use crate::socket::{Kind, SharedSocket, Socket};
@@ -35,21 +36,6 @@ fn extended_error(domain: Domain, record: &ErrorRecord) -> ([u8; MOST], usize) {
     (bytes, SOCK_EXTENDED_ERR_LEN + address_len)
 }
 
-/// Writes one control message, as much as fits (`put_cmsg`): the bytes that it takes, and whether
-/// it was cut.
-fn put_message(control: &mut [u8], level: i32, kind: i32, data: &[u8]) -> (usize, bool) {
-    let whole = CMSG_HEADER_LEN + data.len();
-    let len = whole.min(control.len());
-    if len < CMSG_HEADER_LEN {
-        return (0, true);
-    }
-    control[..8].copy_from_slice(&len.to_ne_bytes());
-    control[8..12].copy_from_slice(&level.to_ne_bytes());
-    control[12..16].copy_from_slice(&kind.to_ne_bytes());
-    control[16..len].copy_from_slice(&data[..len - CMSG_HEADER_LEN]);
-    (whole.next_multiple_of(8).min(control.len()), len < whole)
-}
-
 impl SharedSocket {
     /// `recvmsg(2)` with `MSG_ERRQUEUE`; it never waits.
     pub(super) fn read_error(
@@ -60,7 +46,7 @@ impl SharedSocket {
     ) -> Result<Received, Errno> {
         let mut socket = self.lock();
         let record = socket.next_error(now).ok_or(Errno::EAGAIN)?;
-        let domain = socket.domain;
+        let (domain, asked) = (socket.domain, socket.common.asked);
         // A connection tells its watchers itself.
         if socket.has_errors() {
             self.changed();
@@ -73,10 +59,14 @@ impl SharedSocket {
             Domain::V6 => (SOL_IPV6, IPV6_RECVERR),
         };
         let (error, error_len) = extended_error(domain, &record);
-        let (control, is_cut) = put_message(control, level, kind, &error[..error_len]);
-        let mut flags = MSG_ERRQUEUE;
+        let mut messages = Control::new(control);
+        if let Some(source) = record.source {
+            messages.put_source(domain, asked, source);
+        }
+        messages.put(level, kind, &error[..error_len]);
+        let (control, cut) = messages.finish();
+        let mut flags = MSG_ERRQUEUE | cut;
         flags |= if len < record.data.len() { MSG_TRUNC } else { 0 };
-        flags |= if is_cut { MSG_CTRUNC } else { 0 };
         Ok(Received { len, flags, from: Some(domain.show(record.destination)), control })
     }
 }
@@ -125,36 +115,5 @@ impl Socket {
             Kind::Datagram(Some(handle)) => handle.clear_errors(),
             Kind::Fresh | Kind::Listening(_) | Kind::Datagram(None) => self.errors = None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_control_message_is_cut_to_the_room() {
-        let data = [7; 32];
-        for (room, used, len, is_cut) in [
-            (0, 0, 0, true),
-            (15, 0, 0, true),
-            (16, 16, 16, true),
-            (30, 30, 30, true),
-            (48, 48, 48, false),
-            (100, 48, 48, false),
-        ] {
-            let mut control = [0xff; 100];
-            let put = put_message(&mut control[..room], SOL_IP, IP_RECVERR, &data);
-            assert_eq!(put, (used, is_cut), "room {room}");
-            if len > 0 {
-                assert_eq!(control[..8], (len as u64).to_ne_bytes());
-                assert_eq!(control[12..16], IP_RECVERR.to_ne_bytes());
-                assert!(control[16..len].iter().all(|byte| *byte == 7));
-            }
-            assert!(control[used..].iter().all(|byte| *byte == 0xff));
-        }
-        let mut control = [0; 64];
-        assert_eq!(put_message(&mut control, SOL_IPV6, IPV6_RECVERR, &[1; 44]), (64, false));
-        assert_eq!(control[..8], 60u64.to_ne_bytes(), "the length without padding");
     }
 }

@@ -24,7 +24,9 @@ impl Posix {
             return Err(Errno::EINVAL);
         }
         let local = socket.canonical(local);
-        self.stack.check_local(local.ip())?;
+        if socket.is_stream() || !self.stack.is_broadcast(local.ip()) {
+            self.stack.check_local(local.ip())?;
+        }
         match &socket.kind {
             Kind::Fresh if socket.bound.is_none() => self.bind_stream(&mut socket, local),
             Kind::Datagram(None) => {

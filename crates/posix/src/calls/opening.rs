@@ -74,6 +74,7 @@ impl Posix {
             only_v6: socket.common.v6_only,
             options: socket.options_for(local.is_ipv4()),
             options_v4: local.is_ipv6().then(|| socket.options_for(true)),
+            ..ListenOptions::default()
         };
         socket.kind = Kind::Listening(port.listen(local, options)?);
         shared.changed();
@@ -189,7 +190,8 @@ impl Posix {
             return Err(Errno::ENETUNREACH);
         }
         let local = socket.bound_for(remote);
-        let options = ConnectOptions { local, options: socket.options_for(remote.is_ipv4()) };
+        let options = socket.options_for(remote.is_ipv4());
+        let options = ConnectOptions { local, options, ..ConnectOptions::default() };
         let handle = self.stack.connect(now, remote, options).map_err(|error| match error {
             SocketError::AddressInUse => Errno::EADDRNOTAVAIL,
             error => error.into(),
@@ -214,7 +216,7 @@ impl Posix {
         }
         let remote = socket.canonical(sockaddr::parse(socket.domain, address)?);
         self.stack.source_for(remote.ip())?;
-        if self.stack.is_broadcast(remote.ip()) {
+        if self.stack.is_broadcast(remote.ip()) && !socket.common.broadcast {
             return Err(Errno::EACCES);
         }
         Ok(self.datagram(shared, socket)?.connect(Some(remote))?)
@@ -245,7 +247,8 @@ impl Posix {
         local: SocketAddr,
     ) -> Result<UdpHandle, Errno> {
         let reuse = socket.common.reuse_address;
-        let options = UdpOptions { reuse_address: reuse, only_v6: socket.common.v6_only };
+        let only_v6 = socket.common.v6_only;
+        let options = UdpOptions { reuse_address: reuse, only_v6, ..UdpOptions::default() };
         let handle = self.stack.bind_udp(local, options)?;
         socket.configure(&handle);
         socket.kind = Kind::Datagram(Some(handle.clone()));

@@ -2,6 +2,7 @@
 //! behind.
 
 use crate::abi::*;
+use crate::cmsg::Asked;
 use crate::errno::Errno;
 use crate::sockaddr::{self, Domain};
 use crate::socket::{Common, Kind, Socket};
@@ -16,7 +17,6 @@ use neap_tcp::time::{Instant, Nanos, Rate};
 /// Options that say how something is and nothing else: they can be read, and set to what they are.
 const FIXED: &[(i32, i32, i32)] = &[
     (SOL_SOCKET, SO_DONTROUTE, 0),
-    (SOL_SOCKET, SO_BROADCAST, 0),
     (SOL_SOCKET, SO_OOBINLINE, 0),
     (SOL_SOCKET, SO_REUSEPORT, 0),
     (SOL_SOCKET, SO_TIMESTAMP, 0),
@@ -74,6 +74,11 @@ fn hop_limit(asked: i32) -> Result<u8, Errno> {
         -1 => Ok(0),
         hops => u8::try_from(hops).ok().filter(|hops| *hops > 0).ok_or(Errno::EINVAL),
     }
+}
+
+/// A traffic class; -1 is the default.
+fn traffic_class(asked: i32) -> Result<u8, Errno> {
+    if asked == -1 { Ok(0) } else { u8::try_from(asked).map_err(|_| Errno::EINVAL) }
 }
 
 /// An `int` of seconds, from 1.
@@ -159,6 +164,9 @@ impl Posix {
         if value.is_empty() && level == SOL_IP && NEVER_EMPTY.contains(&name) {
             return Err(Errno::EINVAL);
         }
+        if !socket.is_stream() && is_served && socket.set_of_datagrams(level, name, value)? {
+            return Ok(());
+        }
         if let Some(only) = fixed(level, name).filter(|_| is_served) {
             let asked = if level == SOL_IP { ip_int(value)? } else { int(value)? };
             let is_default = level == SOL_IPV6 && asked == -1;
@@ -225,12 +233,19 @@ impl Posix {
         }
         let (v4, v6) = socket.common.receive_errors;
         let (ttl, hops) = socket.common.hop_limits;
+        let (tos, class) = socket.common.tos;
         let value = match (level, name) {
+            (SOL_IP, IP_TOS) => Some(tos.into()),
+            (SOL_IPV6, IPV6_TCLASS) => Some(class.into()),
             (SOL_IP, IP_TTL) => Some(self.stack.hop_limit(ttl, true).into()),
             (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(self.stack.hop_limit(hops, false).into()),
             (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
             (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
-            _ => fixed(level, name),
+            _ => {
+                let asked = Asked::by(level, name).filter(|_| !socket.is_stream());
+                let is_asked = asked.map(|asked| socket.common.asked.contains(asked).into());
+                is_asked.or_else(|| fixed(level, name))
+            }
         };
         if let Some(value) = value {
             // As in Linux, a small value of an IP option fits less than an int.
@@ -319,6 +334,26 @@ impl Socket {
         Ok(())
     }
 
+    /// Sets an option of datagrams; false if it is none.
+    fn set_of_datagrams(&mut self, level: i32, name: i32, value: &[u8]) -> Result<bool, Errno> {
+        let (v4, v6) = self.common.tos;
+        match (level, name) {
+            // As in Linux, a byte of any number counts.
+            (SOL_IP, IP_TOS) => self.common.tos = (ip_int(value)? as u8, v6),
+            (SOL_IPV6, IPV6_TCLASS) => self.common.tos = (v4, traffic_class(int(value)?)?),
+            (SOL_SOCKET, SO_BROADCAST) => self.common.broadcast = switch(value)?,
+            _ => {
+                let Some(asked) = Asked::by(level, name) else { return Ok(false) };
+                let on = if level == SOL_IP { ip_int(value)? != 0 } else { switch(value)? };
+                self.common.asked.set(asked, on);
+            }
+        }
+        if let Kind::Datagram(Some(handle)) = &self.kind {
+            self.configure(handle);
+        }
+        Ok(true)
+    }
+
     /// Sets an option of TCP on whatever the socket is now.
     fn set(&mut self, now: Instant, config: &Config, option: SocketOption) -> Result<(), Errno> {
         match &self.kind {
@@ -349,6 +384,11 @@ impl Socket {
                 if let Some(port) = &self.port {
                     port.set_reuse(self.common.reuse_address);
                 }
+                return Ok(());
+            }
+            // TCP has the option, and nothing heeds it.
+            SO_BROADCAST => {
+                self.common.broadcast = switch(value)?;
                 return Ok(());
             }
             SO_RCVLOWAT => {
@@ -439,6 +479,7 @@ impl Socket {
         let is_stream = self.is_stream();
         Ok(match name {
             SO_REUSEADDR => give_int(i32::from(self.common.reuse_address), out),
+            SO_BROADCAST => give_int(i32::from(self.common.broadcast), out),
             SO_TYPE => give_int(if is_stream { SOCK_STREAM } else { SOCK_DGRAM }, out),
             SO_PROTOCOL => give_int(if is_stream { IPPROTO_TCP } else { IPPROTO_UDP }, out),
             SO_DOMAIN => give_int(self.domain.number(), out),

@@ -1,22 +1,22 @@
 //! Sending and receiving: `read`, `write`, `send`, `recv` and their relatives, after `tcp_sendmsg`
 //! and `tcp_recvmsg`.
 //!
-//! The caller flattens vectors and `struct msghdr`. Control messages come only from the error
-//! queue, and none can be sent.
+//! The caller flattens vectors and `struct msghdr`.
 
 use crate::abi::*;
 use crate::call::{Call, Outcome};
+use crate::cmsg::{self, Control};
 use crate::errno::Errno;
 use crate::file::{File, Object};
 use crate::sockaddr::{self, Domain};
 use crate::socket::Kind;
 use crate::{Fd, Posix, Received};
 use bytes::Bytes;
-use core::net::SocketAddr;
+use core::net::IpAddr;
 use neap_stack::socket::SocketError;
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::socket::udp::UdpHandle;
+use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle};
 use neap_tcp::connection::{ReadError, WriteError, WriteFlags};
 use neap_tcp::time::{Instant, Nanos};
 
@@ -178,15 +178,52 @@ impl Posix {
             }
             Kind::Datagram(_) if flags & MSG_OOB != 0 => Err(Errno::EOPNOTSUPP),
             Kind::Datagram(handle) => {
-                let (domain, handle) = (socket.domain, handle.clone());
+                let (domain, asked, handle) = (socket.domain, socket.common.asked, handle.clone());
                 drop(socket);
-                read_datagram(how, call, domain, handle.as_ref(), buf)
+                let datagram = match take_datagram(how, call, handle.as_ref())? {
+                    Outcome::Done(Some(datagram)) => datagram,
+                    Outcome::Done(None) => return Ok(Outcome::Done(Received::bytes(0))),
+                    Outcome::Wait(until) => return Ok(Outcome::Wait(until)),
+                };
+                let mut messages = Control::new(control);
+                if !asked.is_empty() {
+                    let spec_dst = self.answer_source(domain, &datagram);
+                    messages.put_datagram(domain, asked, &datagram, spec_dst);
+                }
+                Ok(Outcome::Done(give_datagram(flags, domain, &datagram, buf, messages)))
             }
         }
     }
 
-    /// `sendto(2)`, `sendmsg(2)`: sends data. It waits up to `SO_SNDTIMEO` until everything is
-    /// taken.
+    /// The own address that an answer to a datagram comes from (`fib_compute_spec_dst`).
+    fn answer_source(&self, domain: Domain, datagram: &ReceivedDatagram) -> IpAddr {
+        if !datagram.is_broadcast {
+            return datagram.to.ip();
+        }
+        self.stack.source_for(datagram.from.ip()).unwrap_or(domain.unspecified())
+    }
+
+    /// `sendto(2)`: sends data like [`send_msg`](Self::send_msg), without control messages.
+    ///
+    /// # Errors
+    /// Those of [`send_msg`](Self::send_msg).
+    pub fn send_to(
+        &self,
+        now: Instant,
+        call: &mut Call,
+        fd: Fd,
+        data: &[u8],
+        flags: i32,
+        to: Option<&[u8]>,
+    ) -> Result<Outcome<usize>, Errno> {
+        self.send_msg(now, call, fd, data, &[], flags, to)
+    }
+
+    /// `sendmsg(2)`: sends data, with control messages laid out as cmsg(3) says (`msg_control`). It
+    /// waits up to `SO_SNDTIMEO` until everything is taken.
+    ///
+    /// Datagrams take `IP_PKTINFO`, `IP_TTL`, `IP_TOS`, `IPV6_PKTINFO`, `IPV6_HOPLIMIT` and
+    /// `IPV6_TCLASS`; TCP takes no messages and ignores them.
     ///
     /// The flags `MSG_MORE`, `MSG_EOR`, `MSG_DONTWAIT` and `MSG_NOSIGNAL` are supported.
     /// `MSG_ZEROCOPY` is a hint that changes nothing. TCP ignores `to`.
@@ -194,13 +231,17 @@ impl Posix {
     /// # Errors
     /// `EAGAIN`; `EPIPE`, for which the caller raises SIGPIPE on TCP without `MSG_NOSIGNAL`;
     /// `EOPNOTSUPP` for `MSG_OOB`, `MSG_FASTOPEN` and `MSG_MORE` of datagrams; `EDESTADDRREQ`,
-    /// `EMSGSIZE`, `ENOBUFS`; the error that ended the connection, once.
-    pub fn send_to(
+    /// `EMSGSIZE`, `ENOBUFS`; `EACCES` for a broadcast address without `SO_BROADCAST`; `EINVAL` for
+    /// a bad control message, and for a source that is no own address; `ENODEV` for an interface
+    /// that is not there; the error that ended the connection, once.
+    #[expect(clippy::too_many_arguments, reason = "those of the system call")]
+    pub fn send_msg(
         &self,
         now: Instant,
         call: &mut Call,
         fd: Fd,
         data: &[u8],
+        control: &[u8],
         flags: i32,
         to: Option<&[u8]>,
     ) -> Result<Outcome<usize>, Errno> {
@@ -235,9 +276,18 @@ impl Posix {
                 if handle.is_none() && to.is_none() {
                     return Err(Errno::EDESTADDRREQ);
                 }
+                let domain = socket.domain;
                 let handle = self.datagram(shared, &mut socket)?;
                 drop(socket);
-                write_datagram(how, call, &handle, data, to)
+                let mut datagram = SendDatagram::new(Bytes::copy_from_slice(data), to);
+                if !control.is_empty() {
+                    let remote = to.or_else(|| handle.remote_addr());
+                    cmsg::apply(&mut datagram, domain, remote, control)?;
+                    if datagram.interface.is_some_and(|one| !self.stack.has_interface(one)) {
+                        return Err(Errno::ENODEV);
+                    }
+                }
+                write_datagram(how, call, &handle, datagram)
             }
         }
     }
@@ -334,39 +384,46 @@ fn write_stream(
     how.wait_for(call, POLLOUT)
 }
 
-/// Takes a datagram; what does not fit `buf` is lost.
-fn read_datagram(
+/// Takes a datagram; `None` if reading has ended.
+fn take_datagram(
     how: Transfer,
     call: &mut Call,
-    domain: Domain,
     handle: Option<&UdpHandle>,
-    buf: &mut [u8],
-) -> Result<Outcome<Received>, Errno> {
+) -> Result<Outcome<Option<ReceivedDatagram>>, Errno> {
     let Transfer { now, flags, may_wait, timeout, is_shut } = how;
     let next = match handle {
         Some(handle) if flags & MSG_PEEK != 0 => handle.peek_from(),
         Some(handle) => handle.recv_from(),
         None => Err(SocketError::WouldBlock),
     };
-    let datagram = match next {
-        Ok(datagram) => datagram,
+    match next {
+        Ok(datagram) => Ok(Outcome::Done(Some(datagram))),
         // As in Linux, who does not wait hears nothing of the end.
-        Err(SocketError::WouldBlock) if is_shut && may_wait => {
-            return Ok(Outcome::Done(Received::bytes(0)));
-        }
+        Err(SocketError::WouldBlock) if is_shut && may_wait => Ok(Outcome::Done(None)),
         Err(SocketError::WouldBlock) if may_wait => {
-            return call.wait(now, timeout, POLLIN).ok_or(Errno::EAGAIN);
+            call.wait(now, timeout, POLLIN).ok_or(Errno::EAGAIN)
         }
-        Err(error) => return Err(error.into()),
-    };
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Copies a datagram; what does not fit `buf` is lost.
+fn give_datagram(
+    flags: i32,
+    domain: Domain,
+    datagram: &ReceivedDatagram,
+    buf: &mut [u8],
+    messages: Control<'_>,
+) -> Received {
     let (whole, cut) = (datagram.data.len(), datagram.data.len().min(buf.len()));
     buf[..cut].copy_from_slice(&datagram.data[..cut]);
-    Ok(Outcome::Done(Received {
+    let (control, control_cut) = messages.finish();
+    Received {
         len: if flags & MSG_TRUNC != 0 { whole } else { cut },
-        flags: if cut < whole { MSG_TRUNC } else { 0 },
+        flags: control_cut | if cut < whole { MSG_TRUNC } else { 0 },
         from: Some(domain.show(datagram.from)),
-        control: 0,
-    }))
+        control,
+    }
 }
 
 /// Sends a datagram, to the connected peer if no address is given.
@@ -374,15 +431,16 @@ fn write_datagram(
     how: Transfer,
     call: &mut Call,
     handle: &UdpHandle,
-    data: &[u8],
-    to: Option<SocketAddr>,
+    datagram: SendDatagram,
 ) -> Result<Outcome<usize>, Errno> {
-    match handle.send_to(how.now, Bytes::copy_from_slice(data), to) {
-        Ok(()) => Ok(Outcome::Done(data.len())),
+    let (len, has_source) = (datagram.data.len(), datagram.from.is_some());
+    match handle.send_batch(how.now, [datagram]).1 {
+        Ok(()) => Ok(Outcome::Done(len)),
         Err(SocketError::WouldBlock) if how.may_wait => {
             call.wait(how.now, how.timeout, POLLOUT).ok_or(Errno::EAGAIN)
         }
         Err(SocketError::AddressFamily) => Err(Errno::ENETUNREACH),
+        Err(SocketError::AddressNotAvailable) if has_source => Err(Errno::EINVAL),
         Err(error) => Err(error.into()),
     }
 }

@@ -189,16 +189,308 @@ fn only_who_waits_hears_that_reading_has_ended() {
 }
 
 #[test]
-fn nobody_speaks_to_all_hosts_of_a_network() {
+fn broadcast_needs_the_option() {
     let mut p = Process::new();
     let fd = p.udp();
-    for to in ["192.0.2.255:9", "192.0.2.255:10"] {
+    let all = ["192.0.2.255:9", "192.0.2.255:10"];
+    for to in all {
         assert_eq!(send_to(&mut p, fd, b"x", Some(to)), Err(Errno::EACCES));
         assert_eq!(p.connect(fd, to), Err(Errno::EACCES));
     }
     assert_eq!(send_to(&mut p, fd, b"x", Some("255.255.255.255:9")), Err(Errno::ENETUNREACH));
     assert_eq!(p.connect(fd, "255.255.255.255:9"), Err(Errno::ENETUNREACH));
-    assert_eq!(p.set(fd, SOL_SOCKET, SO_BROADCAST, &int(1)), Err(Errno::ENOPROTOOPT));
-    assert_eq!(p.bind(fd, "192.0.2.255:0"), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(p.get(fd, SOL_SOCKET, SO_BROADCAST), Ok(0));
+    p.set(fd, SOL_SOCKET, SO_BROADCAST, &int(5)).expect("known");
+    assert_eq!(p.get(fd, SOL_SOCKET, SO_BROADCAST), Ok(1));
+    for to in all {
+        assert_eq!(send_to(&mut p, fd, b"x", Some(to)), Ok(1));
+        assert_eq!(p.connect(fd, to), Ok(()));
+    }
+    let other = p.udp();
+    assert_eq!(p.bind(other, "192.0.2.255:0"), Ok(()));
+    p.set(fd, SOL_SOCKET, SO_BROADCAST, &int(0)).expect("known");
+    let nothing = [0u8; 16];
+    p.once(|posix, now, call| posix.connect(now, call, fd, &nothing)).expect("fine");
+    assert_eq!(send_to(&mut p, fd, b"x", Some(all[0])), Err(Errno::EACCES));
     assert_eq!(send_to(&mut p, fd, b"x", Some("192.0.2.254:9")), Ok(1));
+    // The option is there for TCP too, and does nothing.
+    let tcp = p.tcp();
+    p.set(tcp, SOL_SOCKET, SO_BROADCAST, &int(1)).expect("known");
+    assert_eq!(p.get(tcp, SOL_SOCKET, SO_BROADCAST), Ok(1));
+}
+
+#[test]
+fn a_broadcast_comes_back_to_its_own_host() {
+    let mut p = Process::new();
+    let (fd, other) = (p.udp(), p.udp());
+    p.bind(fd, "0.0.0.0:67").expect("free");
+    p.set(other, SOL_SOCKET, SO_BROADCAST, &int(1)).expect("known");
+    p.set(fd, SOL_IP, IP_PKTINFO, &int(1)).expect("known");
+    assert_eq!(send_to(&mut p, other, b"all", Some("192.0.2.255:67")), Ok(3));
+    p.settle();
+    let (got, control) = recv_msg(&mut p, fd, 0).expect("one");
+    assert_eq!(got.len, 3);
+    // The interface, the address of an answer, and the one that it was sent to.
+    let info = [&int(1)[..], &[192, 0, 2, 1, 192, 0, 2, 255]].concat();
+    assert_eq!(control, [(SOL_IP, IP_PKTINFO, info)]);
+}
+
+/// One control message with its padding.
+fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (CMSG_HEADER_LEN + data.len()).to_ne_bytes().to_vec();
+    bytes.extend([level.to_ne_bytes(), kind.to_ne_bytes()].concat());
+    bytes.extend(data);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// Level, kind and data of each control message.
+fn messages(mut control: &[u8]) -> Vec<(i32, i32, Vec<u8>)> {
+    let mut all = Vec::new();
+    while let Some((header, _)) = control.split_first_chunk::<CMSG_HEADER_LEN>() {
+        let len = usize::from_ne_bytes(header[..8].try_into().expect("eight"));
+        let int = |at: usize| i32::from_ne_bytes(header[at..at + 4].try_into().expect("four"));
+        all.push((int(8), int(12), control[CMSG_HEADER_LEN..len].to_vec()));
+        control = &control[len.next_multiple_of(8).min(control.len())..];
+    }
+    all
+}
+
+type WithControl = (neap_posix::Received, Vec<(i32, i32, Vec<u8>)>);
+
+fn recv_msg(p: &mut Process, fd: Fd, flags: i32) -> Result<WithControl, Errno> {
+    let (mut buf, mut control) = ([0; 100], [0; 256]);
+    let got = p.once(|posix, now, call| {
+        posix.recv_msg(now, call, fd, &mut buf, &mut control, flags | MSG_DONTWAIT)
+    })?;
+    let control = messages(&control[..got.control]);
+    Ok((got, control))
+}
+
+fn send_msg(p: &mut Process, fd: Fd, control: &[u8], to: &str) -> Result<usize, Errno> {
+    let to = address(to);
+    p.once(|posix, now, call| {
+        posix.send_msg(now, call, fd, b"data", control, MSG_DONTWAIT, Some(&to))
+    })
+}
+
+#[test]
+fn control_messages_say_how_a_datagram_came() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    p.bind(fd, "127.0.0.1:500").expect("free");
+    let sender = p.udp();
+    p.set(sender, SOL_IP, IP_TOS, &int(0xb9)).expect("known");
+    p.set(sender, SOL_IP, IP_TTL, &int(9)).expect("known");
+    let to = Some("127.0.0.1:500");
+    send_to(&mut p, sender, b"x", to).expect("room");
+    p.settle();
+    assert_eq!(recv_msg(&mut p, fd, 0).expect("one").1, [], "nobody asked");
+    let own = [127, 0, 0, 1];
+    let all = [
+        (IP_PKTINFO, IP_PKTINFO, [&int(1)[..], &own, &own].concat()),
+        (IP_RECVTTL, IP_TTL, int(9).to_vec()),
+        (IP_RECVTOS, IP_TOS, vec![0xb9]),
+        (IP_RECVORIGDSTADDR, IP_ORIGDSTADDR, address("127.0.0.1:500").to_vec()),
+    ];
+    let mut wanted = Vec::new();
+    for (option, kind, data) in all {
+        assert_eq!(p.get(fd, SOL_IP, option), Ok(0));
+        p.set(fd, SOL_IP, option, &int(1)).expect("known");
+        assert_eq!(p.get(fd, SOL_IP, option), Ok(1));
+        wanted.push((SOL_IP, kind, data));
+        send_to(&mut p, sender, b"x", to).expect("room");
+        p.settle();
+        assert_eq!(recv_msg(&mut p, fd, MSG_PEEK).expect("one").1, wanted);
+        let (got, control) = recv_msg(&mut p, fd, 0).expect("one");
+        assert_eq!((got.flags, control), (0, wanted.clone()));
+    }
+    // What does not fit is cut, and the call says so.
+    send_to(&mut p, sender, b"x", to).expect("room");
+    p.settle();
+    let (mut buf, mut control) = ([0; 100], [0; 40]);
+    let got = p.once(|posix, now, call| {
+        posix.recv_msg(now, call, fd, &mut buf, &mut control, MSG_DONTWAIT)
+    });
+    let got = got.expect("one");
+    assert_eq!((got.flags, got.control), (MSG_CTRUNC, 32));
+    for option in [IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR] {
+        p.set(fd, SOL_IP, option, &int(0)).expect("known");
+    }
+    send_to(&mut p, sender, b"x", to).expect("room");
+    p.settle();
+    assert_eq!(recv_msg(&mut p, fd, 0).expect("one").1, []);
+}
+
+#[test]
+fn a_stream_has_no_control_messages() {
+    let mut p = Process::new();
+    let fd = p.tcp();
+    for option in [IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_RECVORIGDSTADDR] {
+        assert_eq!(p.set(fd, SOL_IP, option, &int(1)), Err(Errno::ENOPROTOOPT));
+        assert_eq!(p.get(fd, SOL_IP, option), Err(Errno::ENOPROTOOPT));
+    }
+}
+
+#[test]
+fn a_socket_of_ipv6_hears_of_both_families() {
+    let mut p = Process::new();
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    p.bind(fd, "[::]:500").expect("free");
+    for option in [IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS, IPV6_RECVORIGDSTADDR] {
+        p.set(fd, SOL_IPV6, option, &int(1)).expect("known");
+        assert_eq!(p.get(fd, SOL_IPV6, option), Ok(1));
+    }
+    let sender = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    p.set(sender, SOL_IPV6, IPV6_TCLASS, &int(0x2e)).expect("known");
+    p.set(sender, SOL_IPV6, IPV6_UNICAST_HOPS, &int(3)).expect("known");
+    send_to(&mut p, sender, b"x", Some("[::1]:500")).expect("room");
+    p.settle();
+    let own = |ip: &str| {
+        let ip: core::net::Ipv6Addr = ip.parse().expect("an address");
+        [&ip.octets()[..], &int(1)].concat()
+    };
+    let wanted = [
+        (SOL_IPV6, IPV6_PKTINFO, own("::1")),
+        (SOL_IPV6, IPV6_HOPLIMIT, int(3).to_vec()),
+        (SOL_IPV6, IPV6_TCLASS, int(0x2e).to_vec()),
+        (SOL_IPV6, IPV6_ORIGDSTADDR, address("[::1]:500").to_vec()),
+    ];
+    assert_eq!(recv_msg(&mut p, fd, 0).expect("one").1, wanted);
+    // Of IPv4 the address is mapped, and the rest is what the options of IPv4 ask for.
+    p.set(fd, SOL_IP, IP_RECVTTL, &int(1)).expect("known");
+    send_to(&mut p, sender, b"x", Some("[::ffff:127.0.0.1]:500")).expect("room");
+    p.settle();
+    let wanted =
+        [(SOL_IPV6, IPV6_PKTINFO, own("::ffff:127.0.0.1")), (SOL_IP, IP_TTL, int(64).to_vec())];
+    assert_eq!(recv_msg(&mut p, fd, 0).expect("one").1, wanted);
+}
+
+/// The latest packet that the process sent by its interface.
+fn latest(p: &Process) -> Bytes {
+    p.wire.ends().sent.back().cloned().expect("a packet")
+}
+
+#[test]
+fn control_messages_say_how_a_datagram_is_to_leave() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    let to = "192.0.2.9:9";
+    let pktinfo = |index: i32, source: [u8; 4]| {
+        message(SOL_IP, IP_PKTINFO, &[&int(index)[..], &source, &[0; 4]].concat())
+    };
+    let ttl = message(SOL_IP, IP_TTL, &int(5));
+    let tos = message(SOL_IP, IP_TOS, &int(0xb9));
+    let own = pktinfo(0, [192, 0, 2, 1]);
+    assert_eq!(send_msg(&mut p, fd, &[ttl, tos, own].concat(), to), Ok(4));
+    p.settle();
+    let packet = latest(&p);
+    assert_eq!((packet[1], packet[8], &packet[12..16]), (0xb9, 5, &[192, 0, 2, 1][..]));
+    // One byte is enough for a TOS, and messages of other levels are for others.
+    let byte = message(SOL_IP, IP_TOS, &[0x10]);
+    let foreign = message(SOL_IPV6, IPV6_TCLASS, &int(3));
+    assert_eq!(send_msg(&mut p, fd, &[byte, foreign].concat(), to), Ok(4));
+    p.settle();
+    assert_eq!((latest(&p)[1], latest(&p)[8]), (0x10, 64));
+    // By the interface of that number; there is one besides the loopback.
+    assert_eq!(send_msg(&mut p, fd, &pktinfo(2, [0; 4]), "203.0.113.1:9"), Ok(4));
+    assert_eq!(send_msg(&mut p, fd, &pktinfo(0, [0; 4]), "203.0.113.1:9"), Err(Errno::ENETUNREACH));
+    for index in [3, -1] {
+        assert_eq!(send_msg(&mut p, fd, &pktinfo(index, [0; 4]), to), Err(Errno::ENODEV));
+    }
+    let good = message(SOL_IP, IP_TTL, &int(5));
+    for bad in [
+        pktinfo(0, [198, 51, 100, 1]),
+        message(SOL_IP, IP_TTL, &int(0)),
+        message(SOL_IP, IP_TTL, &int(256)),
+        message(SOL_IP, IP_TTL, &[5]),
+        message(SOL_IP, IP_TOS, &int(256)),
+        message(SOL_IP, IP_TOS, &[1, 2]),
+        message(SOL_IP, IP_RECVERR, &int(1)),
+        message(SOL_IP, IP_PKTINFO, &[0; 11]),
+        message(SOL_SOCKET, SO_MARK, &int(1)),
+        good[..19].to_vec(),
+    ] {
+        assert_eq!(send_msg(&mut p, fd, &bad, to), Err(Errno::EINVAL), "{bad:?}");
+    }
+    // Who connects need not name the peer for its family to be known.
+    p.connect(fd, to).expect("nothing is sent");
+    let sent = p
+        .once(|posix, now, call| posix.send_msg(now, call, fd, b"data", &good, MSG_DONTWAIT, None));
+    assert_eq!(sent, Ok(4));
+    p.settle();
+    assert_eq!(latest(&p)[8], 5);
+}
+
+#[test]
+fn control_messages_of_ipv6_say_how_a_datagram_is_to_leave() {
+    let mut p = Process::new();
+    let fd = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    let to = "[2001:db8::9]:9";
+    let pktinfo = |source: &str| {
+        let ip: core::net::Ipv6Addr = source.parse().expect("an address");
+        message(SOL_IPV6, IPV6_PKTINFO, &[&ip.octets()[..], &int(0)].concat())
+    };
+    let hops = message(SOL_IPV6, IPV6_HOPLIMIT, &int(5));
+    let class = message(SOL_IPV6, IPV6_TCLASS, &int(0xb9));
+    let all = [hops, class, pktinfo("2001:db8::1")].concat();
+    assert_eq!(send_msg(&mut p, fd, &all, to), Ok(4));
+    p.settle();
+    let packet = latest(&p);
+    assert_eq!((packet[0] << 4 | packet[1] >> 4, packet[7]), (0xb9, 5));
+    let default = message(SOL_IPV6, IPV6_HOPLIMIT, &int(-1));
+    assert_eq!(send_msg(&mut p, fd, &default, to), Ok(4));
+    p.settle();
+    assert_eq!(latest(&p)[7], 64);
+    // An address of IPv4 goes by its mapped form.
+    let v4 = "[::ffff:192.0.2.9]:9";
+    assert_eq!(send_msg(&mut p, fd, &pktinfo("::ffff:192.0.2.1"), v4), Ok(4));
+    p.settle();
+    assert_eq!(latest(&p)[12..16], [192, 0, 2, 1]);
+    assert_eq!(send_msg(&mut p, fd, &pktinfo("2001:db8::1"), v4), Err(Errno::EINVAL));
+    for bad in [
+        pktinfo("2001:db8:1::1"),
+        pktinfo("::ffff:192.0.2.1"),
+        message(SOL_IPV6, IPV6_HOPLIMIT, &int(0)),
+        message(SOL_IPV6, IPV6_HOPLIMIT, &int(256)),
+        message(SOL_IPV6, IPV6_TCLASS, &int(-2)),
+        message(SOL_IPV6, IPV6_RECVERR, &int(1)),
+    ] {
+        assert_eq!(send_msg(&mut p, fd, &bad, to), Err(Errno::EINVAL), "{bad:?}");
+    }
+}
+
+#[test]
+fn the_tos_byte_is_set_and_read() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    assert_eq!(p.get(fd, SOL_IP, IP_TOS), Ok(0));
+    // As in Linux, of a larger number the low byte counts.
+    for (value, tos) in [(0xb9, 0xb9), (0x1ff, 0xff), (-1, 0xff), (0, 0)] {
+        p.set(fd, SOL_IP, IP_TOS, &int(value)).expect("known");
+        assert_eq!(p.get(fd, SOL_IP, IP_TOS), Ok(tos));
+        send_to(&mut p, fd, b"x", Some("192.0.2.9:9")).expect("room");
+        p.settle();
+        assert_eq!(i32::from(latest(&p)[1]), tos);
+    }
+    assert_eq!(p.set(fd, SOL_IPV6, IPV6_TCLASS, &int(1)), Err(Errno::ENOPROTOOPT));
+    let v6 = p.posix.socket(AF_INET6, SOCK_DGRAM, 0).expect("a descriptor");
+    for (value, expected) in [(0x2e, Ok(())), (-1, Ok(())), (256, Err(Errno::EINVAL))] {
+        assert_eq!(p.set(v6, SOL_IPV6, IPV6_TCLASS, &int(value)), expected);
+    }
+    assert_eq!(p.get(v6, SOL_IPV6, IPV6_TCLASS), Ok(0), "-1 is the default");
+}
+
+#[test]
+fn the_error_queue_says_what_the_packet_was_sent_from() {
+    let mut p = Process::new();
+    let fd = p.udp();
+    p.set(fd, SOL_IP, IP_RECVERR, &int(1)).expect("known");
+    p.set(fd, SOL_IP, IP_PKTINFO, &int(1)).expect("known");
+    send_to(&mut p, fd, b"x", Some("127.0.0.1:9")).expect("sent");
+    p.settle();
+    let (_, control) = recv_msg(&mut p, fd, MSG_ERRQUEUE).expect("a record");
+    let kinds: Vec<_> = control.iter().map(|(_, kind, _)| *kind).collect();
+    assert_eq!(kinds, [IP_PKTINFO, IP_RECVERR]);
+    assert_eq!(control[0].2[8..], [127, 0, 0, 1]);
 }

@@ -12,6 +12,7 @@ use super::ports::{Ephemeral, Exhausted, PortUses};
 use super::remains::{Looked, RemainsTable};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
+use crate::net::egress::IpOptions;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
@@ -63,8 +64,8 @@ struct Tables {
 pub(crate) struct Everything {
     pub(crate) connections: Vec<Arc<TcpSocket>>,
     pub(crate) listeners: Vec<Arc<Listener>>,
-    /// Flow, priority, and what is left of the connection, those in TIME_WAIT left out.
-    pub(crate) remains: Vec<(FourTuple, u8, Remains)>,
+    /// Flow, options of answers, and what is left of the connection, those in TIME_WAIT left out.
+    pub(crate) remains: Vec<(FourTuple, IpOptions, Remains)>,
 }
 
 /// Numbers of TCP sockets of a host, by kind.
@@ -190,14 +191,14 @@ impl Demux {
     }
 
     /// Replaces a connection by what is left of it. Beyond the bound the oldest in TIME_WAIT goes.
-    pub(crate) fn enter_remains(&self, socket: &TcpSocket, remains: Remains, priority: u8) {
+    pub(crate) fn enter_remains(&self, socket: &TcpSocket, remains: Remains, options: IpOptions) {
         let mut tables = self.lock();
         if !tables.remove(self.key, socket) || tables.is_shut_down {
             return;
         }
         let tuple = *socket.tuple();
         let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
-        if table.insert(tuple, remains, priority, &mut |gone| free_port(uses, exhausted, gone)) {
+        if table.insert(tuple, remains, options, &mut |gone| free_port(uses, exhausted, gone)) {
             uses.add(tuple.local_port);
         }
     }
@@ -221,7 +222,7 @@ impl Demux {
     pub(crate) fn expire_remains(
         &self,
         now: Instant,
-        f: impl FnMut(&FourTuple, u8, &mut Remains) -> bool,
+        f: impl FnMut(&FourTuple, IpOptions, &mut Remains) -> bool,
     ) -> Instant {
         let mut tables = self.lock();
         let Tables { remains, uses, exhausted, .. } = &mut *tables;

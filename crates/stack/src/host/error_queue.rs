@@ -41,6 +41,9 @@ pub struct ErrorRecord {
     pub info: u32,
     /// Destination of the packet.
     pub destination: SocketAddr,
+    /// Own address and port that the packet was sent from, foreign ones included; `None` of a
+    /// packet that was not sent.
+    pub source: Option<SocketAddr>,
     /// Sender of the ICMP message.
     pub offender: Option<IpAddr>,
     /// Quoted part of the packet: of UDP its payload, of TCP from the header on.
@@ -131,6 +134,7 @@ mod tests {
             code: 1,
             info: 0,
             destination: SocketAddr::from(([192, 0, 2, 1], 9)),
+            source: None,
             offender: None,
             data: Bytes::from_static(b"12345678"),
         }

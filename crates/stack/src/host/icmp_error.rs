@@ -21,10 +21,17 @@ impl Host {
         }
     }
 
-    /// Hands an ICMP error to the socket whose packet it quotes. TCP believes it only about a
-    /// segment in flight; UDP has no such means.
-    pub(crate) fn on_icmp_error(&self, visit: Visit, error: &IcmpError) {
-        let handled = match (error.quoted.protocol, error.tuple()) {
+    /// Hands an ICMP error to the socket whose packet it quotes, or counts its drop.
+    fn on_icmp_error(&self, visit: Visit, error: &IcmpError) {
+        if !self.tell_of_error(visit, error) {
+            self.net.counters.drops.count(DropReason::Icmp);
+        }
+    }
+
+    /// Hands an ICMP error to the socket whose packet it quotes; whether there is one. TCP believes
+    /// it only about a segment in flight; UDP has no such means.
+    pub(crate) fn tell_of_error(&self, visit: Visit, error: &IcmpError) -> bool {
+        match (error.quoted.protocol, error.tuple()) {
             (Protocol::TCP, Some(tuple)) => self.tell_tcp(visit, error, &tuple),
             (Protocol::UDP, Some(tuple)) => self.udp.on_error(&tuple, |socket| {
                 if error.is_too_big {
@@ -34,9 +41,6 @@ impl Host {
                 socket.on_report(self, report(error, &tuple, udp::HEADER_LEN));
             }),
             _ => false,
-        };
-        if !handled {
-            self.net.counters.drops.count(DropReason::Icmp);
         }
     }
 
@@ -70,6 +74,7 @@ fn report(error: &IcmpError, tuple: &FourTuple, offset: usize) -> ErrorReport {
         code: error.code,
         info: error.info,
         destination: tuple.remote_addr(),
+        source: Some(tuple.local_addr()),
         offender: Some(error.offender),
         // A copy: what came may share its memory with much more.
         data: Bytes::copy_from_slice(error.transport(offset)),

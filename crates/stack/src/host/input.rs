@@ -5,24 +5,27 @@
 
 use super::Host;
 use super::demux::Recipient;
+use super::forwarder::{Arrival, Fate, Refusal, SynContext};
 use super::gro::Gro;
+use super::icmp::{IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
+use super::udp_queue::ReceivedDatagram;
 use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::Frame;
 use crate::net::Visit;
 use crate::net::egress::{CachedRoute, IpOptions};
-use crate::net::icmp::IcmpError;
+use crate::net::icmp::{IcmpErrorKind, Notice, Receiver, Refused};
 use crate::net::interface::Interface;
 use crate::net::reassembly::{Part, Whole};
 use crate::net::topology::Locals;
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
 use crate::wire::ethernet::{self, EtherType};
-use crate::wire::{Protocol, arp, ipv4, ipv6, tcp, udp};
+use crate::wire::{Protocol, arp, icmpv6, ipv4, ipv6, tcp, udp};
 use bytes::{Buf, Bytes};
 use core::net::{IpAddr, Ipv4Addr};
 use neap_tcp::counters::Counter;
@@ -39,6 +42,8 @@ pub(crate) struct Input<'a> {
     pub(crate) visit: Visit,
     /// Where the packet came in; `None` for what this host sent to itself.
     pub(crate) interface: Option<&'a Arc<Interface>>,
+    /// The frame was for a group of stations.
+    pub(crate) is_link_group: bool,
     /// The queue that it came from.
     pub(crate) rx: Option<&'a dyn RxQueue>,
     pub(crate) locals: &'a Locals,
@@ -46,11 +51,36 @@ pub(crate) struct Input<'a> {
     pub(crate) batch: &'a mut Batch,
 }
 
+/// Whose address a packet that is taken was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addressee {
+    /// This host, or a group that it is in.
+    Own,
+    /// Another host; the interface takes any destination.
+    Foreign,
+    /// All hosts of a network.
+    Everybody,
+    /// Nobody knows: an Ethernet interface without an address of IPv4 has got a datagram for one,
+    /// as a DHCP client does whose server takes the offered address for granted (RFC 2131 section
+    /// 4.1).
+    Unconfigured,
+}
+
 /// One IP packet to this host, its header taken off.
 struct Delivery<'a> {
     source: IpAddr,
     destination: IpAddr,
     ecn: Ecn,
+    /// Hops left (`IP_RECVTTL`). That of a datagram which came in fragments is its last one's.
+    hop_limit: u8,
+    /// DSCP and ECN as they came (`IP_RECVTOS`), from the same packet.
+    tos: u8,
+    /// The destination is no own address: an interface took it that takes any destination.
+    is_foreign: bool,
+    /// The packet was for all hosts of a network.
+    is_broadcast: bool,
+    /// The destination is an address that this host may answer for.
+    may_be_answered: bool,
     /// Payload of each coalesced segment, or 0.
     gso_size: u16,
     /// The device vouches for the transport checksum.
@@ -70,6 +100,7 @@ impl Input<'_> {
             if destination != own && !ethernet::is_multicast(destination) {
                 return self.drop(DropReason::LinkHeader);
             }
+            self.is_link_group = destination != own;
             packet.data.advance(ethernet::HEADER_LEN);
             match header.ether_type {
                 EtherType::IPV4 | EtherType::IPV6 => {}
@@ -130,13 +161,23 @@ impl Input<'_> {
         if header.ecn == Ecn::Ce {
             self.count(IpCounter::IpInCEPkts);
         }
-        if !self.is_acceptable(header.source.into(), header.destination.into()) {
+        let (source, destination) = (header.source.into(), header.destination.into());
+        let Some(addressee) = self.addressee(source, destination, header.protocol) else {
             return self.count(IpCounter::IpInAddrErrors);
+        };
+        let is_foreign = addressee == Addressee::Foreign;
+        if is_foreign && self.has_expired(header.ttl, header.source.into(), data) {
+            return;
         }
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
+            hop_limit: header.ttl,
+            tos: header.dscp << 2 | header.ecn as u8,
+            is_foreign,
+            is_broadcast: addressee == Addressee::Everybody,
+            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
             packet: data,
@@ -171,13 +212,22 @@ impl Input<'_> {
         if header.protocol != Protocol::TCP || packet.fragment.is_some() {
             self.count(IpCounter::Ip6InReceives);
         }
-        if !self.is_acceptable_v6(&header) {
+        let Some(addressee) = self.addressee_v6(&header, &data[packet.payload.clone()]) else {
             return self.count(IpCounter::Ip6InAddrErrors);
+        };
+        let is_foreign = addressee == Addressee::Foreign;
+        if is_foreign && self.has_expired(header.hop_limit, header.source.into(), data) {
+            return;
         }
         let mut delivery = Delivery {
             source: header.source.into(),
             destination: header.destination.into(),
             ecn: header.ecn,
+            hop_limit: header.hop_limit,
+            tos: header.dscp << 2 | header.ecn as u8,
+            is_foreign,
+            is_broadcast: addressee == Addressee::Everybody,
+            may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
             packet: data,
@@ -197,35 +247,71 @@ impl Input<'_> {
         }
     }
 
-    /// Whether a host may take a packet with these addresses; counts the drop if not.
-    fn is_acceptable(&self, source: IpAddr, destination: IpAddr) -> bool {
+    /// Whose a packet with these addresses is; `None`, and the drop is counted, if this host may
+    /// not take it.
+    fn addressee(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: Protocol,
+    ) -> Option<Addressee> {
         let is_from_outside = self.interface.is_some();
         let is_impossible = source.is_multicast()
             || source == IpAddr::V4(Ipv4Addr::BROADCAST)
-            || source.is_unspecified()
+            // Who has no address yet speaks to all hosts.
+            || (source.is_unspecified() && destination != IpAddr::V4(Ipv4Addr::BROADCAST))
             || (is_from_outside
                 && (source.is_loopback()
                     || destination.is_loopback()
                     || self.locals.contains(source)));
         if is_impossible {
             self.drop(DropReason::IpMartian);
-            return false;
+            return None;
         }
-        if !self.locals.contains(destination) {
-            self.drop(DropReason::IpOtherHost);
-            return false;
+        if self.locals.contains(destination) {
+            return Some(Addressee::Own);
         }
-        true
+        if self.locals.is_broadcast(destination) {
+            if protocol == Protocol::UDP {
+                return Some(Addressee::Everybody);
+            }
+            self.drop(DropReason::Broadcast);
+            return None;
+        }
+        // What is sent to all stations of a link is for none in particular.
+        let takes_any = self.interface.is_some_and(|interface| interface.takes_any_destination());
+        if takes_any && !self.is_link_group && self.locals.may_be_foreign(destination) {
+            return Some(Addressee::Foreign);
+        }
+        let is_unconfigured = protocol == Protocol::UDP
+            && destination.is_ipv4()
+            && !self.is_link_group
+            && self.interface.is_some_and(|one| one.link_address().is_some() && !one.has_v4())
+            && self.locals.may_be_foreign(destination);
+        if is_unconfigured {
+            return Some(Addressee::Unconfigured);
+        }
+        self.drop(DropReason::IpOtherHost);
+        None
     }
 
-    /// Besides the host's own addresses: the groups of neighbour discovery, and as source of a
-    /// solicitation the unspecified address.
-    fn is_acceptable_v6(&self, header: &ipv6::Header) -> bool {
-        let is_discovery = header.protocol == Protocol::ICMPV6
+    /// Besides the host's own addresses: the groups of neighbour and router discovery, and as
+    /// source of a solicitation the unspecified address; solicitations to an address that the
+    /// interface answers for, which ask whether it is still there.
+    fn addressee_v6(&self, header: &ipv6::Header, payload: &[u8]) -> Option<Addressee> {
+        let may_be_discovery = header.protocol == Protocol::ICMPV6 && !header.source.is_multicast();
+        let is_discovery = may_be_discovery
             && header.destination.is_multicast()
-            && self.interface.is_some_and(|interface| interface.hears(header.destination))
-            && !header.source.is_multicast();
-        is_discovery || self.is_acceptable(header.source.into(), header.destination.into())
+            && self.interface.is_some_and(|interface| interface.hears(header.destination));
+        let is_proxied = || {
+            let proxied =
+                |interface: &&Arc<Interface>| interface.is_proxy_for(header.destination.into());
+            icmpv6::is_solicitation(payload) && self.interface.filter(proxied).is_some()
+        };
+        if is_discovery || (may_be_discovery && is_proxied()) {
+            return Some(Addressee::Own);
+        }
+        self.addressee(header.source.into(), header.destination.into(), header.protocol)
     }
 
     fn reassemble(&self, part: &Part<'_>) -> Option<Whole> {
@@ -244,14 +330,17 @@ impl Input<'_> {
             (Protocol::TCP, ..) => return self.tcp(delivery, payload),
             (Protocol::UDP, ..) => self.udp(delivery, payload),
             (Protocol::ICMP, Some(header), _) => {
-                let error = self.host.net.receive_icmp_v4(self.visit, header, &payload);
-                self.icmp_error(error);
+                let receiver = self.receiver(delivery);
+                let net = &self.host.net;
+                let notice = net.receive_icmp_v4(self.visit, receiver, header, &payload);
+                self.icmp(delivery, notice, payload);
             }
             (Protocol::ICMPV6, _, Some(header)) => {
                 let interface = self.interface.map(Arc::as_ref);
                 let net = &self.host.net;
-                let error = net.receive_icmp_v6(self.visit, interface, header, &payload);
-                self.icmp_error(error);
+                let receiver = self.receiver(delivery);
+                let notice = net.receive_icmp_v6(self.visit, interface, receiver, header, &payload);
+                self.icmp(delivery, notice, payload);
             }
             (Protocol::NO_NEXT_HEADER, _, Some(_)) => {}
             _ => {
@@ -270,10 +359,75 @@ impl Input<'_> {
         });
     }
 
-    fn icmp_error(&self, error: Option<IcmpError>) {
-        if let Some(error) = error {
-            self.host.on_icmp_error(self.visit, &error);
+    /// Whose address an ICMP message was for.
+    fn receiver(&self, delivery: &Delivery<'_>) -> Receiver {
+        if !delivery.is_foreign {
+            return Receiver::Own;
         }
+        Receiver::Foreign { answers_echo: self.interface.is_some_and(|one| one.answers_echo()) }
+    }
+
+    /// Hands a message to those whom it concerns: a subscriber, the socket whose packet it quotes,
+    /// or ICMP sockets.
+    fn icmp(&self, delivery: &Delivery<'_>, notice: Option<Notice>, data: Bytes) {
+        let is_foreign = delivery.is_foreign;
+        let is_over = match notice {
+            None => return,
+            Some(Notice::Router(interface)) => return self.host.on_router(interface),
+            Some(Notice::Done) => true,
+            Some(Notice::Error(error)) => self.host.tell_of_error(self.visit, &error),
+            Some(Notice::ForSockets) => false,
+        };
+        // Those of a link are nobody else's.
+        let is_wanted = if is_foreign { !is_over } else { self.wants_own(&data, delivery) };
+        let taken = if is_wanted { self.to_icmp_sockets(delivery, data) } else { Taken::ByNobody };
+        match taken {
+            Taken::ByAll => {}
+            Taken::Full(count) => {
+                self.host.net.counters.drops.add(DropReason::SocketReceiveBuffer, count);
+            }
+            Taken::ByNobody if is_over => {}
+            Taken::ByNobody if is_foreign => self.drop(DropReason::NoSocketForeign),
+            Taken::ByNobody => self.drop(DropReason::Icmp),
+        }
+    }
+
+    /// Whether an ICMP socket may want a message to this host.
+    fn wants_own(&self, data: &[u8], delivery: &Delivery<'_>) -> bool {
+        let is_discovery = || {
+            delivery.destination.is_ipv6() && data.first().is_some_and(|&k| icmpv6::is_discovery(k))
+        };
+        self.host.icmp.wants_own() && !is_discovery()
+    }
+
+    fn to_icmp_sockets(&self, delivery: &Delivery<'_>, data: Bytes) -> Taken {
+        let message = IcmpMessage {
+            hop_limit: delivery.hop_limit,
+            tos: delivery.tos,
+            interface: self.interface.map(|interface| interface.id()),
+            ..IcmpMessage::new(delivery.source, delivery.destination, data)
+        };
+        self.host.icmp.deliver(&message, delivery.is_foreign)
+    }
+
+    /// Whether a packet to an address of others ends here because it has used up its hops. Its
+    /// sender is told, as by a router, from an address of the interface.
+    fn has_expired(&self, hop_limit: u8, source: IpAddr, packet: &Bytes) -> bool {
+        let Some(interface) = self.interface.filter(|_| hop_limit <= 1) else { return false };
+        if !interface.honours_hop_limit() {
+            return false;
+        }
+        self.count(match source {
+            IpAddr::V4(_) => IpCounter::IpInHdrErrors,
+            IpAddr::V6(_) => IpCounter::Ip6InHdrErrors,
+        });
+        self.drop(DropReason::HopLimit);
+        let from = |remote| interface.source_for(remote).ok_or(());
+        let (net, error) = (&self.host.net, IcmpErrorKind::TimeExceeded);
+        if let Ok(Err(Refused::Limited)) = net.send_error(self.visit, packet, error, from) {
+            self.drop(DropReason::RateLimited);
+        }
+        true
     }
 
     fn unreachable(&self, delivery: &Delivery<'_>, is_port: bool) {
@@ -306,17 +460,37 @@ impl Input<'_> {
             local_port: datagram.ports.destination,
             remote_port: datagram.ports.source,
         };
-        match self.host.udp.deliver(&tuple, datagram.payload) {
+        let received = ReceivedDatagram {
+            from: tuple.remote_addr(),
+            to: tuple.local_addr(),
+            hop_limit: delivery.hop_limit,
+            tos: delivery.tos,
+            interface: self.interface.map(|interface| interface.id()),
+            is_broadcast: delivery.is_broadcast,
+            data: datagram.payload,
+        };
+        match self.host.udp.deliver(&tuple, received) {
             Some(true) => self.count(IpCounter::UdpInDatagrams),
             Some(false) => {
                 self.count(IpCounter::UdpInErrors);
                 self.count(IpCounter::UdpRcvbufErrors);
                 self.drop(DropReason::SocketReceiveBuffer);
             }
+            None if delivery.is_broadcast => {
+                self.count(IpCounter::UdpIgnoredMulti);
+                self.drop(DropReason::NoSocket);
+            }
             None => {
                 self.count(IpCounter::UdpNoPorts);
-                self.drop(DropReason::NoSocket);
-                self.unreachable(delivery, true);
+                let is_foreign = delivery.is_foreign;
+                self.drop(if is_foreign {
+                    DropReason::NoSocketForeign
+                } else {
+                    DropReason::NoSocket
+                });
+                if delivery.may_be_answered {
+                    self.unreachable(delivery, true);
+                }
             }
         }
     }
@@ -347,10 +521,13 @@ impl Input<'_> {
             local_port: ports.destination,
             remote_port: ports.source,
         };
+        let interface = self.interface.map(|interface| interface.id());
+        let arrival = Arrival { interface, hop_limit: delivery.hop_limit, tos: delivery.tos };
         let Self { host, visit, rx, batch, gro, .. } = self;
         let hash = u64::from(ports.source) ^ u64::from(ports.destination);
+        // What GRO has held is no SYN, so it does not matter how it arrived.
         gro.receive(tuple, hash, segment, &mut |tuple, segment| {
-            host.on_segment(*visit, *rx, batch, &tuple, segment);
+            host.on_segment(*visit, *rx, batch, &tuple, segment, arrival);
         });
     }
 }
@@ -360,18 +537,18 @@ impl Input<'_> {
 /// allocated once the batch has seen its largest.
 #[derive(Default)]
 pub(crate) struct Batch {
-    touched: Vec<Arc<TcpSocket>>,
+    touched: Vec<(Arc<TcpSocket>, Arrival)>,
     /// Those of each touched connection; kept, empty, from batch to batch.
     segments: Vec<Vec<Segment>>,
     /// Those behind the end of their connections; kept, empty, too.
-    late: Vec<(FourTuple, Segment)>,
+    late: Vec<(FourTuple, Segment, Arrival)>,
 }
 
 impl Batch {
-    fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment) {
-        let known = self.touched.iter().rposition(|one| Arc::ptr_eq(one, &socket));
+    fn push(&mut self, socket: Arc<TcpSocket>, segment: Segment, arrival: Arrival) {
+        let known = self.touched.iter().rposition(|(one, _)| Arc::ptr_eq(one, &socket));
         let at = known.unwrap_or_else(|| {
-            self.touched.push(socket);
+            self.touched.push((socket, arrival));
             self.touched.len() - 1
         });
         if self.segments.len() <= at {
@@ -387,16 +564,16 @@ impl Batch {
     /// then, as if it had come in a batch of its own.
     pub(crate) fn deliver(&mut self, host: &Host, visit: Visit) {
         loop {
-            let Self { touched, segments, late } = self;
-            for (socket, segments) in touched.drain(..).zip(segments) {
-                socket.receive(host, visit.now, segments, late);
+            let Self { touched, segments, late, .. } = self;
+            for ((socket, arrival), segments) in touched.drain(..).zip(segments) {
+                socket.receive(host, visit.now, arrival, segments, late);
             }
             if late.is_empty() {
                 return;
             }
             let mut late = core::mem::take(&mut self.late);
-            for (tuple, segment) in late.drain(..) {
-                host.dispatch(visit, None, self, &tuple, segment);
+            for (tuple, segment, arrival) in late.drain(..) {
+                host.dispatch(visit, None, self, &tuple, segment, arrival);
             }
             self.late = late;
         }
@@ -427,11 +604,12 @@ impl Host {
         batch: &mut Batch,
         tuple: &FourTuple,
         segment: Segment,
+        arrival: Arrival,
     ) {
         self.count_tcp_packet(tuple.local.is_ipv4());
         let counters = self.shards[visit.shard].counters();
         counters.add(Counter::InSegs, u64::from(segment.segments()));
-        self.dispatch(visit, rx, batch, tuple, segment);
+        self.dispatch(visit, rx, batch, tuple, segment, arrival);
     }
 
     /// As [`on_segment`](Self::on_segment), for a segment that is counted already.
@@ -442,28 +620,66 @@ impl Host {
         batch: &mut Batch,
         tuple: &FourTuple,
         segment: Segment,
+        arrival: Arrival,
     ) {
         match self.demux.lookup(tuple) {
             Recipient::Connection(socket) => {
                 if socket.cell.list().shard() != visit.shard {
                     self.net.counters.ip.add(IpCounter::CrossShard, 1);
                 }
-                batch.push(socket, segment);
+                batch.push(socket, segment, arrival);
             }
-            Recipient::Remains => self.on_remains(visit, batch, tuple, segment),
+            Recipient::Remains => self.on_remains(visit, batch, tuple, segment, arrival),
             Recipient::Listener(listener) => {
                 visit.now = rx.map_or(visit.now, |rx| rx.arrival(visit.now));
-                self.on_listener(visit, batch, &listener, tuple, segment, None);
+                self.on_listener(visit, batch, &listener, tuple, segment, (None, arrival));
             }
-            Recipient::Nobody => {
-                self.count_drop(DropReason::NoSocket);
-                self.send_reset(visit, tuple, &segment);
+            Recipient::Nobody => self.on_stray(visit, tuple, &segment, None, arrival),
+        }
+    }
+
+    /// A segment that no socket takes: a forwarder does, or its sender is told. `iss` is the
+    /// initial sequence number to use if the flow was in TIME_WAIT until now.
+    fn on_stray(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        segment: &Segment,
+        iss: Option<SeqNumber>,
+        arrival: Arrival,
+    ) {
+        let cx = SynContext {
+            now: visit.now,
+            shard: visit.shard,
+            key: self.flow_key,
+            arrival,
+            iss,
+            is_connected: &|tuple| self.demux.connection(tuple).is_some(),
+        };
+        let (fate, due) = self.forwarders.on_segment(&cx, tuple, segment);
+        match fate {
+            Fate::Taken => self.net.housekeeping.schedule(due),
+            Fate::Refused(Refusal::Full) => self.count_drop(DropReason::PendingFull),
+            Fate::Refused(Refusal::FullForSource) => self.count_drop(DropReason::PendingSource),
+            Fate::Nobody => {
+                let is_foreign = self.net.topology.is_foreign(tuple.local);
+                let reason =
+                    if is_foreign { DropReason::NoSocketForeign } else { DropReason::NoSocket };
+                self.count_drop(reason);
+                self.send_reset(visit, tuple, segment);
             }
         }
     }
 
     /// A segment of a connection of which little is left.
-    fn on_remains(&self, visit: Visit, batch: &mut Batch, tuple: &FourTuple, segment: Segment) {
+    fn on_remains(
+        &self,
+        visit: Visit,
+        batch: &mut Batch,
+        tuple: &FourTuple,
+        segment: Segment,
+        arrival: Arrival,
+    ) {
         let looked = self.demux.with_remains(tuple, |remains| {
             let was_waiting = remains.is_time_wait();
             let verdict = remains.on_segment(visit.now, &segment);
@@ -473,7 +689,7 @@ impl Host {
             );
             ((verdict, !was_waiting && remains.is_time_wait()), is_over)
         });
-        let Some(Looked { answer: (verdict, is_new), priority, due, is_gone }) = looked else {
+        let Some(Looked { answer: (verdict, is_new), options, due, is_gone }) = looked else {
             return;
         };
         let counters = self.shards[visit.shard].counters();
@@ -482,7 +698,6 @@ impl Host {
         if is_gone {
             self.on_connection_end();
         }
-        let options = IpOptions { priority, ..IpOptions::default() };
         match verdict {
             RemainsVerdict::Drop | RemainsVerdict::Remove => {}
             RemainsVerdict::Send(answer) => self.send_orphan(visit, tuple, options, answer),
@@ -492,9 +707,10 @@ impl Host {
             }
             RemainsVerdict::Reopen { iss } => match self.demux.listener(tuple.local_addr()) {
                 Some(listener) => {
-                    self.on_listener(visit, batch, &listener, tuple, segment, Some(iss));
+                    let how = (Some(iss), arrival);
+                    self.on_listener(visit, batch, &listener, tuple, segment, how);
                 }
-                None => self.send_reset(visit, tuple, &segment),
+                None => self.on_stray(visit, tuple, &segment, Some(iss), arrival),
             },
         }
     }
@@ -505,8 +721,7 @@ impl Host {
         let counters = self.shards[visit.shard].counters();
         let mut answers = Vec::new();
         let mut has_ended = false;
-        let next = self.demux.expire_remains(visit.now, |tuple, priority, remains| {
-            let options = IpOptions { priority, ..IpOptions::default() };
+        let next = self.demux.expire_remains(visit.now, |tuple, options, remains| {
             if remains.is_orphan() && self.memory().has_too_many_orphans(0) {
                 counters.add(Counter::AbortOnMemory, 1);
                 answers.push((*tuple, options, remains.reset(visit.now)));
@@ -536,8 +751,8 @@ impl Host {
         next
     }
 
-    /// A segment of no connection to a listener. `iss` is the initial sequence number to use if the
-    /// flow was in TIME_WAIT until now.
+    /// A segment of no connection to a listener, with how it arrived, and the initial sequence
+    /// number to use if the flow was in TIME_WAIT until now.
     fn on_listener(
         &self,
         visit: Visit,
@@ -545,9 +760,10 @@ impl Host {
         listener: &Listener,
         tuple: &FourTuple,
         segment: Segment,
-        iss: Option<SeqNumber>,
+        (iss, arrival): (Option<SeqNumber>, Arrival),
     ) {
-        let mut route = CachedRoute::default();
+        let is_foreign = self.net.topology.is_foreign(tuple.local);
+        let mut route = CachedRoute::new(is_foreign);
         let Some(way) = route.refresh(&self.net, visit.now, tuple.local, tuple.remote) else {
             return self.count_drop(DropReason::NoRoute);
         };
@@ -557,12 +773,13 @@ impl Host {
             Answer::Full => self.count_drop(DropReason::ListenerFull),
             Answer::NoHandshake => self.count_drop(DropReason::ListenerState),
             Answer::Send(answer) => {
-                self.send_orphan(visit, tuple, listener.ip_options(tuple.local), answer);
+                let options = listener.ip_options(tuple.local, is_foreign);
+                self.send_orphan(visit, tuple, options, answer);
             }
             Answer::Reset => self.send_reset(visit, tuple, &segment),
             Answer::Establish(accepted) => {
                 if let Some(socket) = self.establish(visit, listener, tuple, accepted, route) {
-                    batch.push(socket, segment);
+                    batch.push(socket, segment, arrival);
                 }
             }
         }
@@ -590,11 +807,12 @@ impl Host {
         Some(socket)
     }
 
-    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
+    /// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1), from the
+    /// address that it was for, which may be a foreign one.
     ///
     /// As in Linux no limit holds resets back: one is no larger than what it answers, nothing
     /// answers it, and a limit that strangers use up would hide the refusals that others wait for.
-    fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
+    pub(crate) fn send_reset(&self, visit: Visit, tuple: &FourTuple, segment: &Segment) {
         if segment.flags.contains(Flags::RST) {
             return;
         }
@@ -604,7 +822,8 @@ impl Host {
             let flags = Flags::RST | Flags::ACK;
             Segment { ack: segment.end_seq(), flags, ..Segment::default() }
         };
-        self.send_orphan(visit, tuple, IpOptions::default(), answer);
+        let options = IpOptions { is_transparent: true, ..IpOptions::default() };
+        self.send_orphan(visit, tuple, options, answer);
     }
 
     /// Sends a segment that no connection sends: SYN-ACK, reset, or what the remains of one send. A

@@ -45,10 +45,11 @@ impl Host {
             socket.on_device_gone(self, now, id);
         }
         self.udp.on_device_gone(self, now, id, is_last);
+        self.forwarders.on_device_gone(id, is_last);
         for listener in self.demux.listeners() {
             let local = listener.local().ip();
             let is_cut_off =
-                if local.is_unspecified() { is_last } else { self.check_local(local).is_err() };
+                if local.is_unspecified() { is_last } else { !self.may_be_reached(local) };
             if is_cut_off {
                 listener.on_network_down();
             }
@@ -56,6 +57,11 @@ impl Host {
         let name = interface.name().to_owned();
         self.events.tell(&StackEvent::DeviceGone { interface: id, name });
         Ok(())
+    }
+
+    /// A router on the link of an interface has advertised itself.
+    pub(crate) fn on_router(&self, interface: InterfaceId) {
+        self.events.tell_once(&StackEvent::RouterAdvertised { interface });
     }
 
     /// Packets that the device of an interface lost before they could be received. It waits for

@@ -227,10 +227,11 @@ impl Listener {
         self.lock().options.of(local).clone()
     }
 
-    /// Options of a segment that the listener sends from `local`. A load.
-    pub(crate) fn ip_options(&self, local: IpAddr) -> IpOptions {
+    /// Options of a segment that the listener sends from `local`. A load. It may leave from the
+    /// address that the peer's SYN was for, whosever that is.
+    pub(crate) fn ip_options(&self, local: IpAddr, is_foreign: bool) -> IpOptions {
         let hop_limit = self.hop_limits[usize::from(local.is_ipv6())].load(Relaxed);
-        IpOptions { priority: 0, hop_limit }
+        IpOptions { priority: 0, hop_limit, is_transparent: is_foreign }
     }
 
     /// Judges a segment to this listener that belongs to no connection. `iss` is the initial

@@ -8,7 +8,9 @@ mod bulk;
 pub(crate) mod demux;
 pub(crate) mod error;
 pub mod error_queue;
+pub(crate) mod forwarder;
 pub mod gro;
+pub(crate) mod icmp;
 mod icmp_error;
 pub(crate) mod input;
 mod links;
@@ -26,10 +28,13 @@ pub(crate) mod tcp;
 mod tcp_egress;
 mod turns;
 pub(crate) mod udp;
+pub(crate) mod udp_egress;
+pub(crate) mod udp_queue;
+pub(crate) mod udp_table;
 
+use crate::drop_reason::DropReason;
 use crate::event::Subscribers;
 use crate::flow::FlowKey;
-use crate::net::egress::IpOptions;
 use crate::net::rate_limit::Rates;
 use crate::net::reassembly;
 use crate::net::{Net, Seeds, Visit};
@@ -38,6 +43,8 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use demux::{Demux, Everything};
 use error::SocketError;
+use forwarder::Forwarders;
+use icmp::IcmpTable;
 use neap_tcp::config::Config;
 use neap_tcp::handshake::SynCookies;
 use neap_tcp::isn::Secrets;
@@ -51,7 +58,7 @@ use registry::Registry;
 use shard::Shard;
 use std::sync::Arc;
 use std::task::Waker;
-use udp::UdpTable;
+use udp_table::UdpTable;
 
 /// Settings with which a [`Stack`](crate::stack::Stack) is made.
 #[derive(Clone, Debug)]
@@ -79,6 +86,8 @@ pub(crate) struct Host {
     pub(crate) flow_key: FlowKey,
     pub(crate) demux: Demux,
     pub(crate) udp: UdpTable,
+    pub(crate) icmp: IcmpTable,
+    pub(crate) forwarders: Forwarders,
     pub(crate) registry: Registry,
     pub(crate) events: Subscribers,
     pub(crate) shards: Box<[Shard]>,
@@ -142,6 +151,8 @@ impl Host {
             flow_key,
             demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),
             udp: UdpTable::new(seed(6)),
+            icmp: IcmpTable::default(),
+            forwarders: Forwarders::default(),
             registry: Registry::default(),
             events: Subscribers::default(),
             shards,
@@ -238,7 +249,9 @@ impl Host {
         let next = self.expire_remains(visit);
         let (due, undeliverable) = self.net.expire(visit);
         self.on_undeliverable(visit, undeliverable);
-        self.net.housekeeping.schedule(next.min(due));
+        let (expired, expiry) = self.forwarders.expire(visit.now, self.flow_key);
+        self.net.counters.drops.add(DropReason::PendingExpired, expired);
+        self.net.housekeeping.schedule(next.min(due).min(expiry));
     }
 
     /// Whether a socket may be bound to this address: the unspecified one, or an own one.
@@ -247,6 +260,25 @@ impl Host {
             return Ok(());
         }
         Err(SocketError::AddressNotAvailable)
+    }
+
+    /// As [`check_local`](Self::check_local); a socket that is transparent may also be bound to an
+    /// address of others (`IP_TRANSPARENT`).
+    pub(crate) fn check_source(
+        &self,
+        local: IpAddr,
+        is_transparent: bool,
+    ) -> Result<(), SocketError> {
+        if is_transparent && self.net.topology.locals().may_be_foreign(local) {
+            return Ok(());
+        }
+        self.check_local(local)
+    }
+
+    /// Whether packets to this address are taken: it is an own one, or an interface takes any
+    /// destination.
+    pub(crate) fn may_be_reached(&self, local: IpAddr) -> bool {
+        self.check_local(local).is_ok() || self.net.topology.is_foreign(local)
     }
 
     /// Whether `address` is a broadcast address.
@@ -258,7 +290,9 @@ impl Host {
     pub(crate) fn begin_close(&self, now: Instant) -> usize {
         self.is_closing.store(true, Ordering::SeqCst);
         let (connections, listeners) = self.demux.begin_close();
-        let reset = listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
+        let reset: usize =
+            listeners.iter().map(|listener| self.close_listener(listener, now)).sum();
+        self.reset_pending(now, self.forwarders.shut_down());
         for socket in connections {
             socket.with(self, now, |connection, _| match connection.state() {
                 State::SynSent => connection.abort(),
@@ -295,12 +329,13 @@ impl Host {
         for listener in listeners {
             self.close_listener(&listener, now);
         }
+        self.reset_pending(now, self.forwarders.shut_down());
         let visit = Visit::new(now, 0);
-        for (tuple, priority, remains) in remains {
-            let options = IpOptions { priority, ..IpOptions::default() };
+        for (tuple, options, remains) in remains {
             self.send_orphan(visit, &tuple, options, remains.reset(now));
         }
         self.udp.shut_down();
+        self.icmp.shut_down();
         self.events.end();
     }
 }

@@ -3,10 +3,11 @@
 use super::Host;
 use super::bound::Bound;
 use super::error::SocketError;
+use super::forwarder::{Decided, Forwarder, ForwarderOptions, Pending};
 use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
-use super::udp::UdpSocket;
+use super::udp::{Binding, UdpForwarderOptions, UdpOptions, UdpSocket, is_dual};
 use crate::flow::FourTuple;
 use crate::net::Visit;
 use crate::net::egress::CachedRoute;
@@ -31,6 +32,9 @@ pub struct ConnectOptions {
     pub local: Option<SocketAddr>,
     /// Socket options, which act from the SYN on.
     pub options: SocketOptions,
+    /// `IP_TRANSPARENT`: `local` may be an address of others. Answers come back only through an
+    /// interface that takes any destination.
+    pub transparent: bool,
 }
 
 /// Options of [`Stack::listen`](crate::stack::Stack::listen).
@@ -42,6 +46,9 @@ pub struct ListenOptions {
     pub reuse_address: bool,
     /// `IPV6_V6ONLY`: a listener on `[::]` does not take connections of IPv4.
     pub only_v6: bool,
+    /// `IP_TRANSPARENT`: the address may be one of others. Connections to it come through an
+    /// interface that takes any destination.
+    pub transparent: bool,
     /// Options that accepted sockets inherit.
     pub options: SocketOptions,
     /// Options that accepted sockets of IPv4 inherit; with `None` they inherit `options`. A
@@ -52,22 +59,15 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> Self {
         let options = SocketOptions::default();
-        Self { backlog: 4096, reuse_address: true, only_v6: false, options, options_v4: None }
+        Self {
+            backlog: 4096,
+            reuse_address: true,
+            only_v6: false,
+            transparent: false,
+            options,
+            options_v4: None,
+        }
     }
-}
-
-/// Options of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UdpOptions {
-    /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.
-    pub reuse_address: bool,
-    /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
-    pub only_v6: bool,
-}
-
-/// Whether a socket bound to `local` serves IPv4 as well.
-fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
-    local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
 impl Host {
@@ -78,7 +78,7 @@ impl Host {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> Result<Arc<TcpSocket>, SocketError> {
-        let ConnectOptions { local, options } = options;
+        let ConnectOptions { local, options, transparent } = options;
         let options = self.share(options);
         // As in Linux, the unspecified address means this host.
         let remote_ip = match remote.ip() {
@@ -92,22 +92,29 @@ impl Host {
         if self.is_broadcast(remote_ip) {
             return Err(SocketError::NetworkUnreachable);
         }
-        let source = self.net.topology.source_for(remote_ip)?;
-        let bound = local.unwrap_or(SocketAddr::new(source, 0));
-        self.check_local(bound.ip())?;
-        if bound.is_ipv4() != remote.is_ipv4() {
+        let topology = &self.net.topology;
+        let source = match local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified()) {
+            Some(bound) => {
+                self.check_source(bound, transparent)?;
+                bound
+            }
+            None => topology.source_for(remote_ip, None)?,
+        };
+        if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(SocketError::AddressFamily);
         }
-        let local = if bound.ip().is_unspecified() { source } else { bound.ip() };
+        let is_foreign = transparent && !topology.locals().contains(source);
         let mut tuple = FourTuple {
-            local,
+            local: source,
             remote: remote_ip,
-            local_port: bound.port(),
+            local_port: local.map_or(0, |local| local.port()),
             remote_port: remote.port(),
         };
         let is_ephemeral = tuple.local_port == 0;
-        let mut route = CachedRoute::default();
-        route.refresh(&self.net, now, tuple.local, tuple.remote);
+        let mut route = CachedRoute::new(is_foreign);
+        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+            return Err(SocketError::NetworkUnreachable);
+        }
         for _ in 0..CONNECT_TRIES {
             if is_ephemeral {
                 tuple.local_port = self.demux.choose_port(&tuple)?;
@@ -150,6 +157,63 @@ impl Host {
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
         self.open(visit, tuple, options, route, accept)
+    }
+
+    /// As [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
+    pub(crate) fn forward_tcp(
+        &self,
+        options: ForwarderOptions,
+    ) -> Result<Arc<Forwarder>, SocketError> {
+        if self.is_closing.load(Ordering::SeqCst) || self.is_shut_down.load(Ordering::SeqCst) {
+            return Err(SocketError::ShutDown);
+        }
+        Ok(self.forwarders.add(options, self.fork_seed()))
+    }
+
+    /// Ends a forwarder, and resets the connections that nobody has decided about.
+    pub(crate) fn close_forwarder(&self, forwarder: &Arc<Forwarder>, now: Instant) {
+        self.reset_pending(now, self.forwarders.remove(forwarder));
+    }
+
+    /// Refuses connections that nobody has decided about.
+    pub(crate) fn reset_pending(&self, now: Instant, pending: Vec<Arc<Pending>>) {
+        for pending in pending {
+            let visit = Visit::new(now, pending.shard);
+            self.send_reset(visit, &pending.tuple, &pending.syn().0.segment());
+        }
+    }
+
+    /// Answers the SYN of a pending connection with a SYN-ACK.
+    ///
+    /// # Errors
+    /// Why the connection is over; `NetworkUnreachable` without a route to the peer, `AddressInUse`
+    /// if a socket has the same ends, `InvalidArgument` for an unknown controller, `ShutDown`.
+    pub(crate) fn accept_pending(
+        &self,
+        now: Instant,
+        pending: &Pending,
+        options: SocketOptions,
+    ) -> Result<Arc<TcpSocket>, SocketError> {
+        let tuple = pending.tuple;
+        let mut route = CachedRoute::new(self.net.topology.is_foreign(tuple.local));
+        if route.refresh(&self.net, now, tuple.local, tuple.remote).is_none() {
+            return Err(SocketError::NetworkUnreachable);
+        }
+        let visit = Visit::new(now, pending.shard);
+        let Decided { syn, iss, place } = pending.decide()?;
+        let answer = |setup: Setup| {
+            let isn = iss.unwrap_or(setup.isn);
+            Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
+        };
+        let socket = self.open(visit, tuple, self.share(options), route, answer);
+        // The socket is in the tables before the pending connection leaves its own, so a SYN that
+        // comes meanwhile finds one of them.
+        pending.forget(self.flow_key);
+        let socket = socket.inspect_err(|_| {
+            self.send_reset(visit, &tuple, &syn.segment());
+        })?;
+        socket.begin_in(self, now, place);
+        Ok(socket)
     }
 
     /// Makes a socket around the connection that `make` makes, and enters it into the tables.
@@ -221,7 +285,7 @@ impl Host {
         options: ListenOptions,
         own: Option<&Bound>,
     ) -> Result<Arc<Listener>, SocketError> {
-        self.check_local(local.ip())?;
+        self.check_source(local.ip(), options.transparent)?;
         if local.port() == 0 {
             local.set_port(self.demux.free_port(self.port_salt())?);
         }
@@ -280,8 +344,26 @@ impl Host {
         local: SocketAddr,
         options: UdpOptions,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        self.check_local(local.ip())?;
-        let is_dual = is_dual(local, options.only_v6);
-        self.udp.bind(self.flow_key, local, options.reuse_address, is_dual)
+        let UdpOptions { reuse_address, only_v6, transparent } = options;
+        let is_broadcast = self.is_broadcast(local.ip());
+        if !is_broadcast {
+            self.check_source(local.ip(), transparent)?;
+        }
+        let binding = Binding {
+            local,
+            is_dual: is_dual(local, only_v6),
+            is_broadcast,
+            reuse: reuse_address,
+            is_transparent: transparent,
+        };
+        self.udp.bind(self.flow_key, binding)
+    }
+
+    /// As [`Stack::forward_udp`](crate::stack::Stack::forward_udp).
+    pub(crate) fn forward_udp(
+        &self,
+        options: UdpForwarderOptions,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        self.udp.forward(options, self.fork_seed())
     }
 }

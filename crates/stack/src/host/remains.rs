@@ -7,6 +7,7 @@
 //! before it gets here.
 
 use crate::flow::{FlowKey, FourTuple};
+use crate::net::egress::IpOptions;
 use crate::wheel::Wheel;
 use hashbrown::HashTable;
 use neap_tcp::memory::HostMemory;
@@ -27,8 +28,8 @@ struct Entry {
     tuple: FourTuple,
     remains: Remains,
     serial: u32,
-    /// Priority of the socket: answers stay in its band (`tw_priority`).
-    priority: u8,
+    /// Options of answers: they stay in the band of the socket (`tw_priority`).
+    options: IpOptions,
 }
 
 /// Remains of connections by flow.
@@ -55,8 +56,8 @@ pub(crate) struct RemainsTable {
 /// Result of a look at one entry.
 pub(crate) struct Looked<R> {
     pub(crate) answer: R,
-    /// Priority of the socket.
-    pub(crate) priority: u8,
+    /// Options of answers.
+    pub(crate) options: IpOptions,
     /// When its next timer is due.
     pub(crate) due: Instant,
     /// The entry is gone.
@@ -112,14 +113,14 @@ impl RemainsTable {
         &mut self,
         tuple: FourTuple,
         remains: Remains,
-        priority: u8,
+        options: IpOptions,
         gone: &mut impl FnMut(&FourTuple),
     ) -> bool {
         if !remains.is_orphan() && !self.make_room(1, gone) {
             return false;
         }
         self.next_serial = self.next_serial.wrapping_add(1);
-        let entry = Entry { tuple, remains, serial: self.next_serial, priority };
+        let entry = Entry { tuple, remains, serial: self.next_serial, options };
         let slot = self.entries.insert(entry) as u32;
         if remains.is_orphan() {
             self.count_orphan();
@@ -141,12 +142,12 @@ impl RemainsTable {
         gone: &mut impl FnMut(&FourTuple),
     ) -> Looked<R> {
         let entry = &mut self.entries[slot as usize];
-        let (before, priority) = (entry.remains, entry.priority);
+        let (before, options) = (entry.remains, entry.options);
         let (answer, is_gone) = f(&mut entry.remains);
         let after = entry.remains;
         if is_gone {
             self.remove(slot, gone);
-            return Looked { answer, priority, due: Instant::FAR_FUTURE, is_gone };
+            return Looked { answer, options, due: Instant::FAR_FUTURE, is_gone };
         }
         if before.is_orphan() && !after.is_orphan() {
             self.orphans -= 1;
@@ -159,10 +160,10 @@ impl RemainsTable {
             if !self.make_room(0, gone) {
                 // All others are in FIN-WAIT-2, which nobody ends early.
                 self.remove(slot, gone);
-                return Looked { answer, priority, due: Instant::FAR_FUTURE, is_gone: true };
+                return Looked { answer, options, due: Instant::FAR_FUTURE, is_gone: true };
             }
         }
-        Looked { answer, priority, due: after.deadline(), is_gone }
+        Looked { answer, options, due: after.deadline(), is_gone }
     }
 
     /// Lets `f` do what is due for each entry whose time has come; with `true` it is removed, and
@@ -171,7 +172,7 @@ impl RemainsTable {
     pub(crate) fn expire(
         &mut self,
         now: Instant,
-        mut f: impl FnMut(&FourTuple, u8, &mut Remains) -> bool,
+        mut f: impl FnMut(&FourTuple, IpOptions, &mut Remains) -> bool,
         gone: &mut impl FnMut(&FourTuple),
     ) -> Instant {
         while let Some(&(queued_for, slot, serial)) = self.expiry.front() {
@@ -196,7 +197,7 @@ impl RemainsTable {
             if entry.serial != serial || entry.remains.is_time_wait() {
                 continue;
             }
-            if f(&entry.tuple, entry.priority, &mut entry.remains) {
+            if f(&entry.tuple, entry.options, &mut entry.remains) {
                 self.remove(slot, gone);
             } else {
                 self.file(slot);
@@ -210,7 +211,7 @@ impl RemainsTable {
     }
 
     /// Takes out everything. Returns what is not in TIME-WAIT.
-    pub(crate) fn drain(&mut self) -> Vec<(FourTuple, u8, Remains)> {
+    pub(crate) fn drain(&mut self) -> Vec<(FourTuple, IpOptions, Remains)> {
         (0..self.orphans).for_each(|_| self.memory.remove_orphan());
         self.orphans = 0;
         self.by_flow.clear();
@@ -218,7 +219,7 @@ impl RemainsTable {
         self.timers = None;
         self.due.clear();
         let entries = self.entries.drain().filter(|entry| !entry.remains.is_time_wait());
-        entries.map(|entry| (entry.tuple, entry.priority, entry.remains)).collect()
+        entries.map(|entry| (entry.tuple, entry.options, entry.remains)).collect()
     }
 
     fn entry(&self, slot: u32, serial: u32) -> Option<&Entry> {
@@ -321,8 +322,8 @@ mod tests {
         table.set_most_waiting(1);
         let mut gone = Vec::new();
         let mut note = |tuple: &FourTuple| gone.push(tuple.remote_port);
-        assert!(table.insert(flow(1), fin_wait_2(), 0, &mut note));
-        assert!(table.insert(flow(2), orphan(), 0, &mut note));
+        assert!(table.insert(flow(1), fin_wait_2(), IpOptions::default(), &mut note));
+        assert!(table.insert(flow(2), orphan(), IpOptions::default(), &mut note));
         assert_eq!((table.waiting(), table.orphans()), (1, 1));
         let slot = table.find(key.hash(&flow(2)), &flow(2)).expect("it was added");
         let acknowledged = |remains: &mut Remains| {

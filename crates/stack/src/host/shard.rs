@@ -4,6 +4,7 @@
 //! through the run list.
 
 use super::Host;
+use super::forwarder::Arrival;
 use super::input::{Batch, Input};
 use super::pages::PagePool;
 use super::registry::Target;
@@ -464,6 +465,7 @@ impl Driver {
                     host,
                     visit,
                     interface: Some(&queue.interface),
+                    is_link_group: false,
                     rx: Some(&*queue.rx),
                     locals: &self.locals,
                     gro: &mut self.gro,
@@ -491,6 +493,7 @@ impl Driver {
                 host,
                 visit,
                 interface: None,
+                is_link_group: false,
                 rx: None,
                 locals: &self.locals,
                 gro: &mut self.gro,
@@ -507,7 +510,9 @@ impl Driver {
     /// Gives each touched connection its segments.
     fn flush(&mut self, host: &Host, visit: Visit) {
         let Self { gro, batch, .. } = self;
-        gro.flush(&mut |tuple, segment| host.on_segment(visit, None, batch, &tuple, segment));
+        gro.flush(&mut |tuple, segment| {
+            host.on_segment(visit, None, batch, &tuple, segment, Arrival::default());
+        });
         batch.deliver(host, visit);
     }
 
@@ -578,7 +583,9 @@ impl Target {
                 }
                 let visit = Visit::new(now, listener.cell.list().shard());
                 listener.on_deadline(now, host.flow_key, &host.config(), |tuple, segment| {
-                    host.send_orphan(visit, tuple, listener.ip_options(tuple.local), segment);
+                    let is_foreign = host.net.topology.is_foreign(tuple.local);
+                    let options = listener.ip_options(tuple.local, is_foreign);
+                    host.send_orphan(visit, tuple, options, segment);
                 });
             }
         }

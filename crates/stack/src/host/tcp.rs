@@ -3,6 +3,7 @@
 use super::Host;
 use super::bulk::Volume;
 use super::error_queue::{ErrorQueue, ErrorRecord, ErrorReport};
+use super::forwarder::{Arrival, Place};
 use super::readiness::{Readiness, Ready};
 use super::run_list::{RunCell, Work};
 use super::tcp_egress::TcpEgress;
@@ -72,6 +73,8 @@ pub(crate) struct TcpState {
     told_mtu: u32,
     /// What routers said while the connection was opened; rare, so boxed.
     errors: Option<Box<ErrorQueue>>,
+    /// Within the bounds of a forwarder, until the handshake is over.
+    place: Option<Box<Place>>,
     /// The socket is out of the tables; what remains serves the application's last reads.
     is_retired: bool,
 }
@@ -184,6 +187,9 @@ impl TcpState {
         let blocked =
             self.with_egress(cx, |connection, now, egress| connection.transmit(now, egress));
         cx.socket.cell.set_wants_turn(blocked == TxBlocked::Yield);
+        if self.place.is_some() && self.connection.state() != State::SynReceived {
+            self.place = None;
+        }
         if !self.is_retired {
             let remains = self.connection.take_remains(cx.now);
             if remains.is_some() || self.connection.is_closed() {
@@ -208,7 +214,11 @@ impl TcpState {
     ) -> R {
         let TcpSocket { tuple, cell, .. } = &**cx.socket;
         let options = self.connection.options();
-        let options = IpOptions { priority: options.priority, hop_limit: options.hop_limit };
+        let options = IpOptions {
+            priority: options.priority,
+            hop_limit: options.hop_limit,
+            is_transparent: self.route.is_transparent(),
+        };
         let (route, receives_bulk) = (&mut self.route, self.volume.is_bulk());
         let mut egress =
             TcpEgress::new(cx.host, cx.now, tuple, cell, route, options, receives_bulk);
@@ -280,8 +290,12 @@ impl TcpState {
         match remains.or_else(time_wait) {
             Some(remains) => {
                 cx.host.net.housekeeping.schedule(remains.deadline());
-                let priority = self.connection.options().priority;
-                cx.host.demux.enter_remains(cx.socket, remains, priority);
+                let options = IpOptions {
+                    priority: self.connection.options().priority,
+                    hop_limit: 0,
+                    is_transparent: self.route.is_transparent(),
+                };
+                cx.host.demux.enter_remains(cx.socket, remains, options);
             }
             None => {
                 cx.host.demux.remove(cx.socket);
@@ -378,6 +392,7 @@ impl TcpSocket {
             volume: Volume::default(),
             told_mtu,
             errors: None,
+            place: None,
             is_retired: false,
         };
         Self { tuple, state: HandOff::new(state), readiness: Readiness::new(), cell, backlog_limit }
@@ -437,13 +452,15 @@ impl TcpSocket {
 
     /// Gives the connection the segments of one receive batch; it transmits once, afterwards. If
     /// another thread owns it, they become its debt. `segments` is empty afterwards. Those that
-    /// follow the end of the connection are for others: they are appended to `late`.
+    /// follow the end of the connection are for others: they are appended to `late`, as what
+    /// arrived with the first of the batch.
     pub(crate) fn receive(
         self: &Arc<Self>,
         host: &Host,
         now: Instant,
+        arrival: Arrival,
         segments: &mut Vec<Segment>,
-        late: &mut Vec<(FourTuple, Segment)>,
+        late: &mut Vec<(FourTuple, Segment, Arrival)>,
     ) {
         let mut cx = Context { now, host, socket: self };
         if let Some(mut owner) = self.state.try_own() {
@@ -456,7 +473,7 @@ impl TcpSocket {
             }
             owner.finish(&mut cx);
             self.release(owner, &mut cx);
-            late.extend(segments.map(|segment| (self.tuple, segment)));
+            late.extend(segments.map(|segment| (self.tuple, segment, arrival)));
             return;
         }
         let limit = self.backlog_limit.load(Relaxed);
@@ -500,6 +517,12 @@ impl TcpSocket {
         flags: WriteFlags,
     ) -> Result<usize, WriteError> {
         self.with_state(host, now, |state, cx| state.send_vectored(cx, slices, flags))
+    }
+
+    /// Sends what a connection owes that was just made. It keeps the place until its handshake is
+    /// over.
+    pub(crate) fn begin_in(self: &Arc<Self>, host: &Host, now: Instant, place: Option<Box<Place>>) {
+        self.with_state(host, now, |state, _| state.place = place);
     }
 
     /// Takes the oldest record of the error queue.
@@ -796,6 +819,6 @@ mod tests {
             + 3 * size_of::<[usize; 2]>();
         let state = size_of::<TcpState>() - size_of::<Connection>();
         let tables = 9 + 32;
-        assert!(arcs + state + tables < 512, "{arcs} + {state} + {tables} bytes");
+        assert!(arcs + state + tables < 520, "{arcs} + {state} + {tables} bytes");
     }
 }

@@ -38,7 +38,7 @@ impl<'a> TcpEgress<'a> {
         tuple: &'a FourTuple,
         cell: &'a RunCell,
         route: &'a mut CachedRoute,
-        IpOptions { priority, hop_limit }: IpOptions,
+        IpOptions { priority, hop_limit, .. }: IpOptions,
         receives_bulk: bool,
     ) -> Self {
         let shard = cell.list().shard();

@@ -1,31 +1,24 @@
-//! UDP sockets: bounded receive queues, and an account so that a full way down pushes back.
+//! UDP sockets: bounded receive queues, an error queue, options, and an account so that a full way
+//! down pushes back.
 
 use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
-use super::ports::Ephemeral;
 use super::readiness::{Readiness, Ready};
+use super::udp_queue::{DatagramQueue, ReceivedDatagram};
 use crate::drop_reason::DropReason;
-use crate::flow::{FlowKey, FourTuple, overlap};
-use crate::frame::{DATAGRAM, Headers};
-use crate::net::Visit;
-use crate::net::egress::{CachedRoute, OutgoingDatagram};
-use crate::net::interface::{Interface, InterfaceId};
-use crate::net::topology::NextHop;
-use crate::stats::IpCounter;
+use crate::flow::{FourTuple, overlap};
+use crate::net::egress::CachedRoute;
+use crate::net::interface::InterfaceId;
+use crate::net::route::Prefix;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
 use bytes::Bytes;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use hashbrown::HashTable;
 use neap_tcp::connection::ConnectionError;
-use neap_tcp::segment::Payload;
 use neap_tcp::time::{Instant, Rate};
-use neap_tcp::transmit::egress::Verdict;
-use neap_tcp::transmit::small_queue::{TxAccount, TxCredit};
-use std::collections::VecDeque;
+use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -33,102 +26,75 @@ use std::task::Wake;
 /// `wmem_default`).
 pub const DEFAULT_BUFFER: u32 = 212_992;
 
-/// Memory that a datagram counts besides its payload (Linux's `SKB_TRUESIZE(0)`, rounded).
-const OVERHEAD: u32 = 640;
+/// Default receive and send buffer of a forwarder, which has the datagrams of many, in bytes.
+pub const FORWARDER_BUFFER: u32 = 4 * DEFAULT_BUFFER;
 
-/// The shard whose ports datagrams leave by.
-const SHARD: usize = 0;
+/// Error records have at most the receive buffer of a forwarder divided by this.
+const FORWARDER_ERRORS: u32 = 4;
 
-/// Received datagram.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ReceivedDatagram {
-    /// Address and port of the sender.
-    pub from: SocketAddr,
-    /// Address of this host that the datagram was sent to.
-    pub to: IpAddr,
-    /// Data of the datagram.
-    pub data: Bytes,
+/// Options of [`Stack::bind_udp`](crate::stack::Stack::bind_udp).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// `SO_REUSEADDR`: sockets that all have it may be bound to one address.
+    pub reuse_address: bool,
+    /// `IPV6_V6ONLY`: a socket on `[::]` has nothing to do with IPv4.
+    pub only_v6: bool,
+    /// `IP_TRANSPARENT`: the socket may be bound to an address of others, and send from one.
+    pub transparent: bool,
 }
 
-/// A datagram that an application sends.
-#[derive(Clone, Debug)]
-pub struct SendDatagram {
-    /// Data.
-    pub data: Bytes,
-    /// Where it goes; `None` is the connected peer.
-    pub to: Option<SocketAddr>,
-    /// Own address that it is sent from (`IP_PKTINFO`); `None` is the bound one, or what the route
-    /// says.
-    pub from: Option<IpAddr>,
+/// Whether a socket bound to `local` serves IPv4 as well.
+pub(super) fn is_dual(local: SocketAddr, only_v6: bool) -> bool {
+    local.is_ipv6() && local.ip().is_unspecified() && !only_v6
 }
 
-/// What sending needs of a socket, read once for a batch.
-struct Sending {
-    remote: Option<SocketAddr>,
-    /// Bytes that may be below.
-    limit: u64,
-    /// `SO_MAX_PACING_RATE`
-    rate: Rate,
-    /// `IP_TTL`, `IPV6_UNICAST_HOPS`
-    hop_limits: (u8, u8),
-    /// An error is to be told first.
-    has_error: bool,
-    route: CachedRoute,
-    /// Where `route` leads.
-    route_to: Option<IpAddr>,
-    /// The device hears of all frames of the batch together.
-    batch: Option<Batch>,
+/// Options of [`Stack::forward_udp`](crate::stack::Stack::forward_udp): the datagrams that a
+/// forwarder takes. By default they are all that no socket takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpForwarderOptions {
+    /// Interface that they come in by; `None` is any.
+    pub interface: Option<InterfaceId>,
+    /// Addresses that they are sent to; `None` is all of both families.
+    pub prefix: Option<Prefix>,
+    /// Ports that they are sent to.
+    pub ports: RangeInclusive<u16>,
 }
 
-/// The interface whose device has frames of a batch that it was not told of. It is told when this
-/// is dropped, or when the batch goes on through another interface.
-struct Batch {
-    now: Instant,
-    interface: Option<Arc<Interface>>,
-}
-
-impl Batch {
-    /// A frame was given to the interface that `route` leads through.
-    fn hold(&mut self, route: &CachedRoute) {
-        let Some(NextHop::Neighbor(interface, _)) = route.get().map(|route| &route.next_hop) else {
-            return;
-        };
-        if !self.interface.as_ref().is_some_and(|held| Arc::ptr_eq(held, interface)) {
-            self.flush();
-            self.interface = Some(interface.clone());
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Some(interface) = self.interface.take() {
-            interface.flush(SHARD, self.now);
-        }
+impl Default for UdpForwarderOptions {
+    fn default() -> Self {
+        Self { interface: None, prefix: None, ports: 0..=u16::MAX }
     }
 }
 
-impl Drop for Batch {
-    fn drop(&mut self) {
-        self.flush();
+impl UdpForwarderOptions {
+    /// Whether a forwarder with these options serves this address and port.
+    fn contains(&self, local: SocketAddr) -> bool {
+        self.ports.contains(&local.port())
+            && self.prefix.is_none_or(|prefix| prefix.contains(local.ip()))
     }
 }
 
-struct UdpState {
-    remote: Option<SocketAddr>,
-    queue: VecDeque<ReceivedDatagram>,
-    queued_bytes: u32,
+pub(super) struct UdpState {
+    pub(super) remote: Option<SocketAddr>,
+    queue: DatagramQueue,
     receive_buffer: u32,
-    send_buffer: u32,
-    max_pacing_rate: Rate,
-    error: Option<SocketError>,
+    pub(super) send_buffer: u32,
+    pub(super) max_pacing_rate: Rate,
+    pub(super) error: Option<SocketError>,
     /// `IP_RECVERR`, `IPV6_RECVERR`
     receive_errors: (bool, bool),
     /// `IP_TTL`, `IPV6_UNICAST_HOPS`; 0 is the default.
-    hop_limits: (u8, u8),
+    pub(super) hop_limits: (u8, u8),
+    /// `IP_TOS`, `IPV6_TCLASS`
+    pub(super) tos: (u8, u8),
+    /// `SO_BROADCAST`
+    pub(super) may_broadcast: bool,
+    /// `IP_TRANSPARENT`
+    pub(super) is_transparent: bool,
     errors: ErrorQueue,
     /// The route to the connected peer.
-    route: CachedRoute,
-    is_closed: bool,
+    pub(super) route: CachedRoute,
+    pub(super) is_closed: bool,
 }
 
 impl UdpState {
@@ -137,23 +103,51 @@ impl UdpState {
         if self.is_closed { SocketError::ShutDown } else { SocketError::WouldBlock }
     }
 
+    /// The route to the peer, for a call that gives it back.
+    pub(super) fn take_route(&mut self) -> CachedRoute {
+        core::mem::replace(&mut self.route, CachedRoute::new(self.is_transparent))
+    }
+
     /// Whether `IP_RECVERR` or `IPV6_RECVERR` is on for datagrams to this address.
     fn receives_errors_of(&self, remote: IpAddr) -> bool {
         let (v4, v6) = self.receive_errors;
         if remote.is_ipv4() { v4 } else { v6 }
     }
 }
+/// The address of a socket, and the options that are set before it has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) local: SocketAddr,
+    /// `[::]` that is `0.0.0.0` as well.
+    pub(crate) is_dual: bool,
+    /// `local` is a broadcast address, which nothing is sent from.
+    pub(crate) is_broadcast: bool,
+    /// `SO_REUSEADDR`
+    pub(crate) reuse: bool,
+    /// `IP_TRANSPARENT`
+    pub(crate) is_transparent: bool,
+}
 
-/// One UDP socket.
+impl Binding {
+    /// Whether sockets with these two would both serve some address.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let is_both =
+            self.is_dual && other.local.is_ipv4() || other.is_dual && self.local.is_ipv4();
+        overlap(self.local, other.local) || is_both && self.local.port() == other.local.port()
+    }
+}
+
+/// One UDP socket, or a forwarder.
 pub(crate) struct UdpSocket {
     /// Number of the socket among all UDP sockets of the host, never used twice.
-    number: u64,
-    local: SocketAddr,
+    pub(super) number: u64,
+    /// Of a forwarder unspecified, with port 0.
+    pub(super) binding: Binding,
     reuse: AtomicBool,
-    /// `[::]` that is `0.0.0.0` as well.
-    is_dual: bool,
+    /// What a forwarder takes; `None` for a socket.
+    forwards: Option<UdpForwarderOptions>,
     readiness: Arc<UdpReadiness>,
-    account: Arc<TxAccount>,
+    pub(super) account: Arc<TxAccount>,
     state: Mutex<UdpState>,
 }
 
@@ -169,45 +163,95 @@ impl Wake for UdpReadiness {
 
 impl core::fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("UdpSocket").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("UdpSocket").field("local", &self.binding.local).finish_non_exhaustive()
     }
 }
 
 impl UdpSocket {
-    fn new(number: u64, local: SocketAddr, reuse: bool, is_dual: bool) -> Self {
+    pub(super) fn new(number: u64, binding: Binding) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
         let state = UdpState {
             remote: None,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
+            queue: DatagramQueue::default(),
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
             max_pacing_rate: Rate::UNLIMITED,
             error: None,
             receive_errors: (false, false),
             hop_limits: (0, 0),
+            tos: (0, 0),
+            may_broadcast: false,
+            is_transparent: binding.is_transparent,
             errors: ErrorQueue::default(),
-            route: CachedRoute::default(),
+            route: CachedRoute::new(binding.is_transparent),
             is_closed: false,
         };
-        let (reuse, state) = (AtomicBool::new(reuse), Mutex::new(state));
-        Self { number, local, reuse, is_dual, readiness, account, state }
+        Self {
+            number,
+            binding,
+            reuse: AtomicBool::new(binding.reuse),
+            forwards: None,
+            readiness,
+            account,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// A forwarder. `seed` is random: it keys the shares of sources.
+    pub(super) fn forwarder(number: u64, options: UdpForwarderOptions, seed: u64) -> Self {
+        let binding = Binding {
+            local: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+            is_dual: true,
+            is_broadcast: false,
+            reuse: false,
+            is_transparent: true,
+        };
+        let mut forwarder = Self::new(number, binding);
+        forwarder.forwards = Some(options);
+        let mut state = lock(&forwarder.state);
+        state.queue = DatagramQueue::with_shares(seed);
+        (state.receive_buffer, state.send_buffer) = (FORWARDER_BUFFER, FORWARDER_BUFFER);
+        drop(state);
+        forwarder
+    }
+
+    /// Whether a socket of the same address may be bound to it too (`SO_REUSEADDR`).
+    pub(super) fn may_share(&self) -> bool {
+        self.reuse.load(Relaxed)
+    }
+
+    /// Whether it is bound to no address that datagrams can be sent from.
+    pub(super) fn has_no_address(&self) -> bool {
+        self.binding.local.ip().is_unspecified() || self.binding.is_broadcast
+    }
+
+    pub(super) fn is_forwarder(&self) -> bool {
+        self.forwards.is_some()
+    }
+
+    /// Whether a forwarder serves an address and port, of datagrams that came in by `interface`
+    /// where that is known.
+    pub(super) fn forwards(&self, local: SocketAddr, interface: Option<InterfaceId>) -> bool {
+        self.forwards.as_ref().is_some_and(|options| {
+            let is_elsewhere = |own| interface.is_some_and(|interface| interface != own);
+            options.contains(local) && !options.interface.is_some_and(is_elsewhere)
+        })
     }
 
     /// Whether it has to do with the family of an address.
-    fn serves(&self, address: IpAddr) -> bool {
-        self.is_dual || address.is_ipv4() == self.local.is_ipv4()
+    pub(super) fn serves(&self, address: IpAddr) -> bool {
+        self.binding.is_dual || address.is_ipv4() == self.binding.local.is_ipv4()
     }
 
     /// How well the socket fits a datagram: 0 not at all, more is better.
-    fn score(&self, tuple: &FourTuple) -> u32 {
+    pub(super) fn score(&self, tuple: &FourTuple) -> u32 {
         let local = tuple.local_addr();
-        if !(overlap(self.local, local) || self.is_dual && local.is_ipv4()) {
+        if !(overlap(self.binding.local, local) || self.binding.is_dual && local.is_ipv4()) {
             return 0;
         }
-        let exact = u32::from(self.local.ip() == local.ip());
+        let exact = u32::from(self.binding.local.ip() == local.ip());
         match lock(&self.state).remote {
             None => 1 + exact,
             Some(remote) if remote == tuple.remote_addr() => 4 + exact,
@@ -215,26 +259,28 @@ impl UdpSocket {
         }
     }
 
-    /// Queues a datagram; false when the receive buffer is full.
-    fn deliver(&self, datagram: ReceivedDatagram) -> bool {
+    /// Queues a datagram; false when the receive buffer or the share of its source is full.
+    pub(super) fn deliver(&self, datagram: ReceivedDatagram) -> bool {
         let mut state = lock(&self.state);
-        let bytes = (datagram.data.len() as u32).saturating_add(OVERHEAD);
-        let total = state.queued_bytes.saturating_add(bytes);
-        let total_with_errors = total.saturating_add(state.errors.memory());
-        if state.is_closed || (total_with_errors > state.receive_buffer && !state.queue.is_empty())
-        {
+        let room = state.receive_buffer.saturating_sub(state.errors.memory());
+        if state.is_closed || !state.queue.push(datagram, room) {
             return false;
         }
-        state.queued_bytes = total;
-        state.queue.push_back(datagram);
         self.readiness.0.signal(Ready::READABLE);
         true
     }
 
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
     /// not ask for errors hears of hard ones alone, and only where the socket is connected.
+    /// A forwarder has a peer for each datagram: its calls do not fail for what one of them says.
     pub(crate) fn on_report(&self, host: &Host, ErrorReport { record, is_hard, .. }: ErrorReport) {
         let mut state = lock(&self.state);
+        if self.is_forwarder() {
+            if state.receives_errors_of(record.destination.ip()) {
+                self.queue(&mut state, host, record);
+            }
+            return;
+        }
         let error = record.error;
         if state.receives_errors_of(record.destination.ip()) {
             self.queue(&mut state, host, record);
@@ -249,18 +295,25 @@ impl UdpSocket {
     /// The device of an interface is gone. The socket fails once if nothing can reach it any more:
     /// the way to its peer led there and no other does, its own address was there, or it was bound
     /// to none and the host has none left.
-    fn on_device_gone(&self, host: &Host, now: Instant, interface: InterfaceId, is_last: bool) {
+    pub(super) fn on_device_gone(
+        &self,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+        is_last: bool,
+    ) {
         let mut state = lock(&self.state);
-        let UdpState { remote, route, .. } = &mut *state;
-        let local = self.local.ip();
+        let UdpState { remote, route, is_transparent, .. } = &mut *state;
+        let local = self.binding.local.ip();
         let is_cut_off = match remote {
             Some(remote) => {
-                let local = if local.is_unspecified() { None } else { Some(local) };
+                let has_own = !self.has_no_address() && !*is_transparent;
+                let local = if has_own { Some(local) } else { None };
                 let way = host.net.topology.resolve_from(now, local, remote.ip());
                 way.is_none() && route.may_have_led_through(interface)
             }
-            None if local.is_unspecified() => is_last,
-            None => host.check_local(local).is_err(),
+            None if self.has_no_address() => is_last,
+            None => !host.may_be_reached(local),
         };
         if is_cut_off && !state.is_closed {
             state.error = Some(ConnectionError::NetworkDown.into());
@@ -269,16 +322,22 @@ impl UdpSocket {
     }
 
     fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
-        let room = state.receive_buffer.saturating_sub(state.queued_bytes);
+        let mut room = state.receive_buffer.saturating_sub(state.queue.bytes());
+        if self.is_forwarder() {
+            // Whoever forges errors leaves room for datagrams.
+            room = room.min(state.receive_buffer / FORWARDER_ERRORS);
+        }
         if state.errors.push(record, room) {
-            self.readiness.0.signal(Ready::ERROR_QUEUE);
+            // What a forwarder is told has no call that fails: the records alone are its error.
+            let error = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
+            self.readiness.0.signal(Ready::ERROR_QUEUE | error);
         } else {
             host.net.counters.drops.count(DropReason::ErrorQueue);
         }
     }
 
     /// A datagram that is too long for any packet (`ip_local_error`, `ipv6_local_error`).
-    fn on_too_long(
+    pub(super) fn on_too_long(
         &self,
         host: &Host,
         now: Instant,
@@ -304,6 +363,7 @@ impl UdpSocket {
             code: 0,
             info: mtu,
             destination,
+            source: None,
             offender: None,
             data: Bytes::new(),
         };
@@ -314,7 +374,7 @@ impl UdpSocket {
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.is_closed = true;
-        let queue = core::mem::take(&mut state.queue);
+        let queue = state.queue.take_all();
         state.errors.clear();
         drop(state);
         drop(queue);
@@ -322,138 +382,9 @@ impl UdpSocket {
     }
 }
 
-/// The UDP sockets of a host by local port.
-///
-/// Cost of a lookup: a multiplication, one mutex, and one look at each socket on the port.
-pub(crate) struct UdpTable(Mutex<UdpSockets>);
-
-struct UdpSockets {
-    by_port: HashTable<Arc<UdpSocket>>,
-    ephemeral: Ephemeral,
-    bound: u64,
-    is_shut_down: bool,
-}
-
-fn hash(port: u16) -> u64 {
-    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-impl UdpTable {
-    /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(UdpSockets {
-            by_port: HashTable::new(),
-            ephemeral: Ephemeral::new(seed),
-            bound: 0,
-            is_shut_down: false,
-        }))
-    }
-
-    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
-    pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
-        lock(&self.0).ephemeral.set_range(ports);
-    }
-
-    /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.
-    pub(crate) fn bind(
-        &self,
-        key: FlowKey,
-        mut local: SocketAddr,
-        reuse: bool,
-        is_dual: bool,
-    ) -> Result<Arc<UdpSocket>, SocketError> {
-        let mut sockets = lock(&self.0);
-        if sockets.is_shut_down {
-            return Err(SocketError::ShutDown);
-        }
-        let UdpSockets { by_port, ephemeral, bound, .. } = &mut *sockets;
-        if local.port() == 0 {
-            let any = FourTuple::new(local, local);
-            let is_free = |port| by_port.find(hash(port), |one| one.local.port() == port).is_none();
-            let port = ephemeral.choose(key.hash(&any), is_free);
-            local.set_port(port.ok_or(SocketError::AddressInUse)?);
-        }
-        let is_taken = by_port
-            .iter_hash(hash(local.port()))
-            .filter(|one| !(reuse && one.reuse.load(Relaxed)))
-            .any(|one| {
-                let is_both = is_dual && one.local.is_ipv4() || one.is_dual && local.is_ipv4();
-                overlap(one.local, local) || is_both && one.local.port() == local.port()
-            });
-        if is_taken {
-            return Err(SocketError::AddressInUse);
-        }
-        *bound += 1;
-        let socket = Arc::new(UdpSocket::new(*bound, local, reuse, is_dual));
-        by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
-        Ok(socket)
-    }
-
-    fn find(&self, tuple: &FourTuple) -> Option<Arc<UdpSocket>> {
-        let sockets = lock(&self.0);
-        let scored = sockets
-            .by_port
-            .iter_hash(hash(tuple.local_port))
-            .map(|socket| (socket.score(tuple), socket))
-            .filter(|(score, _)| *score > 0);
-        scored.max_by_key(|(score, _)| *score).map(|(_, socket)| socket.clone())
-    }
-
-    /// Delivers a datagram. `None`: no socket; `Some(false)`: no room.
-    pub(crate) fn deliver(&self, tuple: &FourTuple, data: Bytes) -> Option<bool> {
-        let socket = self.find(tuple)?;
-        let from = tuple.remote_addr();
-        Some(socket.deliver(ReceivedDatagram { from, to: tuple.local, data }))
-    }
-
-    /// Tells the socket that sent a datagram of an error; whether there is one.
-    pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
-        let socket = self.find(tuple);
-        socket.as_deref().map(tell).is_some()
-    }
-
-    /// Tells all sockets that the device of an interface is gone; `is_last` says that no other is
-    /// left. Costs a look at each.
-    pub(crate) fn on_device_gone(
-        &self,
-        host: &Host,
-        now: Instant,
-        interface: InterfaceId,
-        is_last: bool,
-    ) {
-        let sockets: Vec<_> = lock(&self.0).by_port.iter().cloned().collect();
-        for socket in sockets {
-            socket.on_device_gone(host, now, interface, is_last);
-        }
-    }
-
-    /// Forgets a socket whose last handle is gone.
-    pub(crate) fn remove(&self, socket: &Arc<UdpSocket>) {
-        let mut sockets = lock(&self.0);
-        let is_it = |one: &Arc<UdpSocket>| Arc::ptr_eq(one, socket);
-        if let Ok(entry) = sockets.by_port.find_entry(hash(socket.local.port()), is_it) {
-            entry.remove();
-        }
-    }
-
-    /// Closes all sockets and refuses more.
-    pub(crate) fn shut_down(&self) {
-        let mut sockets = lock(&self.0);
-        sockets.is_shut_down = true;
-        let all: Vec<_> = sockets.by_port.drain().collect();
-        drop(sockets);
-        all.iter().for_each(|socket| socket.close());
-    }
-
-    /// Sockets bound.
-    pub(crate) fn len(&self) -> usize {
-        lock(&self.0).by_port.len()
-    }
-}
-
 impl UdpSocket {
     pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.binding.local
     }
 
     pub(crate) fn readiness(&self) -> &Readiness {
@@ -475,23 +406,33 @@ impl UdpSocket {
     }
 
     /// Sends to and receives from `remote` only; `None` ends that.
-    pub(crate) fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
+    pub(crate) fn connect(
+        &self,
+        host: &Host,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), SocketError> {
+        if self.is_forwarder() {
+            return Err(SocketError::InvalidArgument);
+        }
         if remote.is_some_and(|remote| !self.serves(remote.ip())) {
             return Err(SocketError::AddressFamily);
         }
+        let is_broadcast = remote.is_some_and(|remote| host.is_broadcast(remote.ip()));
         let mut state = lock(&self.state);
+        if is_broadcast && !state.may_broadcast {
+            return Err(SocketError::Reported(ConnectionError::Forbidden));
+        }
         state.remote = remote;
-        state.route = CachedRoute::default();
+        state.route = CachedRoute::new(state.is_transparent);
         Ok(())
     }
 
     /// The next datagram.
     pub(crate) fn receive(&self) -> Result<ReceivedDatagram, SocketError> {
         let mut state = self.state_without_error()?;
-        let Some(datagram) = state.queue.pop_front() else {
+        let Some(datagram) = state.queue.pop() else {
             return Err(state.nothing_to_receive());
         };
-        state.queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -509,11 +450,7 @@ impl UdpSocket {
             return Err(state.nothing_to_receive());
         }
         let count = most.min(state.queue.len());
-        let UdpState { queue, queued_bytes, .. } = &mut *state;
-        let taken = queue.drain(..count).inspect(|datagram| {
-            *queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
-        });
-        taken.for_each(take);
+        (0..count).map_while(|_| state.queue.pop()).for_each(take);
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -524,6 +461,11 @@ impl UdpSocket {
     pub(crate) fn peek(&self) -> Result<ReceivedDatagram, SocketError> {
         let state = self.state_without_error()?;
         state.queue.front().cloned().ok_or_else(|| state.nothing_to_receive())
+    }
+
+    /// The state. A call of the socket holds it.
+    pub(super) fn state(&self) -> MutexGuard<'_, UdpState> {
+        lock(&self.state)
     }
 
     /// The state, unless an error is to be told first.
@@ -579,6 +521,37 @@ impl UdpSocket {
         lock(&self.state).hop_limits = (v4, v6);
     }
 
+    /// TOS bytes of IPv4 and traffic classes of IPv6.
+    pub(crate) fn tos(&self) -> (u8, u8) {
+        lock(&self.state).tos
+    }
+
+    pub(crate) fn set_tos(&self, v4: u8, v6: u8) {
+        lock(&self.state).tos = (v4, v6);
+    }
+
+    pub(crate) fn may_broadcast(&self) -> bool {
+        lock(&self.state).may_broadcast
+    }
+
+    pub(crate) fn set_broadcast(&self, on: bool) {
+        lock(&self.state).may_broadcast = on;
+    }
+
+    pub(crate) fn is_transparent(&self) -> bool {
+        lock(&self.state).is_transparent
+    }
+
+    pub(crate) fn set_transparent(&self, on: bool) {
+        let mut state = lock(&self.state);
+        state.is_transparent = on;
+        state.route = CachedRoute::new(on);
+    }
+
+    pub(crate) fn receive_errors(&self) -> (bool, bool) {
+        lock(&self.state).receive_errors
+    }
+
     pub(crate) fn set_receive_errors(&self, v4: bool, v6: bool) {
         lock(&self.state).receive_errors = (v4, v6);
     }
@@ -587,9 +560,13 @@ impl UdpSocket {
     pub(crate) fn next_error(&self) -> Option<ErrorRecord> {
         let mut state = lock(&self.state);
         let UdpState { errors, error, .. } = &mut *state;
-        let record = errors.pop(|next| *error = next.map(SocketError::from))?;
+        let record = errors.pop(|next| {
+            if !self.is_forwarder() {
+                *error = next.map(SocketError::from);
+            }
+        })?;
         let mut left = Ready::empty();
-        left.set(Ready::ERROR, error.is_some());
+        left.set(Ready::ERROR, error.is_some() || self.is_forwarder() && !errors.is_empty());
         left.set(Ready::ERROR_QUEUE, !errors.is_empty());
         self.readiness.0.clear((Ready::ERROR | Ready::ERROR_QUEUE) - left);
         if left.contains(Ready::ERROR_QUEUE) {
@@ -603,174 +580,7 @@ impl UdpSocket {
     pub(crate) fn clear_errors(&self) {
         let mut state = lock(&self.state);
         state.errors.clear();
-        self.readiness.0.clear(Ready::ERROR_QUEUE);
-    }
-
-    /// Sends datagrams in their order until one is refused. How many were sent, and why the next
-    /// one was not. The device is told once of all that leave by one interface.
-    pub(crate) fn send_batch(
-        &self,
-        host: &Host,
-        now: Instant,
-        datagrams: impl Iterator<Item = SendDatagram>,
-    ) -> (usize, Result<(), SocketError>) {
-        let is_batch = datagrams.size_hint().1 != Some(1);
-        let mut way = {
-            let mut state = lock(&self.state);
-            if state.is_closed {
-                return (0, Err(SocketError::ShutDown));
-            }
-            Sending {
-                remote: state.remote,
-                limit: state.send_buffer.into(),
-                rate: state.max_pacing_rate,
-                hop_limits: state.hop_limits,
-                has_error: state.error.is_some(),
-                route_to: state.remote.map(|remote| remote.ip()),
-                route: core::mem::take(&mut state.route),
-                batch: is_batch.then_some(Batch { now, interface: None }),
-            }
-        };
-        let (mut sent, mut outcome) = (0, Ok(()));
-        for datagram in datagrams {
-            outcome = self.send_one(host, now, &mut way, datagram);
-            if outcome.is_err() {
-                break;
-            }
-            sent += 1;
-        }
-        if way.remote.is_some_and(|remote| way.route_to == Some(remote.ip())) {
-            let mut state = lock(&self.state);
-            // Another thread may have connected the socket elsewhere meanwhile.
-            if state.remote == way.remote {
-                state.route = core::mem::take(&mut way.route);
-            }
-        }
-        (sent, outcome)
-    }
-
-    fn send_one(
-        &self,
-        host: &Host,
-        now: Instant,
-        way: &mut Sending,
-        SendDatagram { data, to, from }: SendDatagram,
-    ) -> Result<(), SocketError> {
-        let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
-        if !self.serves(remote.ip()) {
-            return Err(SocketError::AddressFamily);
-        }
-        if remote.port() == 0 {
-            return Err(SocketError::InvalidArgument);
-        }
-        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
-        if data.len() > most {
-            self.on_too_long(host, now, &mut lock(&self.state), remote, data.len());
-            return Err(SocketError::MessageTooLong);
-        }
-        if core::mem::take(&mut way.has_error)
-            && let Some(error) = self.take_error()
-        {
-            return Err(error);
-        }
-        self.admit(way.limit)?;
-        let is_connected = way.remote == Some(remote);
-        if !is_connected && host.is_broadcast(remote.ip()) {
-            host.net.topology.source_for(remote.ip())?;
-            return Err(SocketError::Reported(ConnectionError::Forbidden));
-        }
-        let local = self.source(host, remote.ip(), from)?;
-        if way.route_to != Some(remote.ip()) {
-            way.route_to = Some(remote.ip());
-            way.route = CachedRoute::default();
-        }
-        self.send(host, now, way, local, remote, data)
-    }
-
-    /// The own address of a datagram to `remote`; `from` is the one that was asked for.
-    fn source(
-        &self,
-        host: &Host,
-        remote: IpAddr,
-        from: Option<IpAddr>,
-    ) -> Result<IpAddr, SocketError> {
-        let bound = self.local.ip();
-        match from.filter(|from| !from.is_unspecified()) {
-            Some(from) if bound.is_unspecified() => {
-                host.check_local(from)?;
-                Ok(from)
-            }
-            Some(from) if from != bound => Err(SocketError::AddressNotAvailable),
-            None if bound.is_unspecified() => Ok(host.net.topology.source_for(remote)?),
-            _ => Ok(bound),
-        }
-    }
-
-    /// Whether there is room below; if not, a completion makes the socket writable.
-    fn admit(&self, limit: u64) -> Result<(), SocketError> {
-        if self.account.admit(limit) {
-            return Ok(());
-        }
-        // The first look may already be answered by a wake-up: clear, then look again.
-        self.readiness.0.clear(Ready::WRITABLE);
-        if self.account.admit(limit) {
-            self.readiness.0.signal(Ready::WRITABLE);
-            return Ok(());
-        }
-        Err(SocketError::WouldBlock)
-    }
-
-    fn send(
-        &self,
-        host: &Host,
-        now: Instant,
-        way: &mut Sending,
-        local: IpAddr,
-        remote: SocketAddr,
-        data: Bytes,
-    ) -> Result<(), SocketError> {
-        let pseudo =
-            Pseudo::of(local, remote.ip(), Protocol::UDP).ok_or(SocketError::AddressFamily)?;
-        let ports = Ports { source: self.local.port(), destination: remote.port() };
-        let bytes = (data.len() as u32).saturating_add(OVERHEAD);
-        let payload = Payload::from(data);
-        let mut headers = Headers::default();
-        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
-        let flow = if way.remote == Some(remote) {
-            DATAGRAM | self.number
-        } else {
-            let own = SocketAddr::new(local, self.local.port());
-            host.net.orphan_flow(&FourTuple::new(own, remote))
-        };
-        let datagram = OutgoingDatagram {
-            local,
-            remote: remote.ip(),
-            protocol: Protocol::UDP,
-            headers,
-            payload,
-            flow,
-            pacing_rate: way.rate,
-            credit: Some(TxCredit::charge(&self.account, bytes)),
-            hop_limit: if remote.is_ipv4() { way.hop_limits.0 } else { way.hop_limits.1 },
-        };
-        host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
-        let visit = Visit::new(now, SHARD);
-        let has_more = way.batch.is_some();
-        let sent = host.net.send_datagram(Visit { has_more, ..visit }, &mut way.route, datagram);
-        if let (Some(batch), Ok(_)) = (&mut way.batch, &sent) {
-            batch.hold(&way.route);
-        }
-        let verdict = sent.as_ref().map_or(Verdict::Dropped, |output| output.verdict);
-        if verdict == Verdict::Dropped {
-            host.net.counters.ip.add(IpCounter::UdpSndbufErrors, 1);
-        }
-        host.on_undeliverable(visit, sent?.undeliverable);
-        if verdict == Verdict::Dropped {
-            // What was refused because of the socket's own frames may be tried again when one of
-            // them has left.
-            self.admit(0)?;
-            return Err(SocketError::NoBuffers);
-        }
-        Ok(())
+        let told = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
+        self.readiness.0.clear(Ready::ERROR_QUEUE | told);
     }
 }

@@ -11,6 +11,20 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub(crate) u32);
 
+impl InterfaceId {
+    /// Returns the number by which descriptors know the interface (`ipi_ifindex`). As on Linux 1 is
+    /// the loopback, so the first interface is 2.
+    pub fn index(self) -> u32 {
+        self.0.saturating_add(2)
+    }
+
+    /// Returns the interface that descriptors know by this number; `None` for 0, which names none,
+    /// and for the loopback.
+    pub fn from_index(index: u32) -> Option<Self> {
+        index.checked_sub(2).map(Self)
+    }
+}
+
 impl fmt::Display for InterfaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "interface {}", self.0)

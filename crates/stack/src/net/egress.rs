@@ -14,9 +14,10 @@ use crate::flow::FourTuple;
 use crate::frame::{Frame, Gso, GsoKind, Headers, ORPHAN};
 use crate::stats::IpCounter;
 use crate::wire::checksum::Pseudo;
-use crate::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, partial_checksum, tcp};
+use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, partial_checksum, tcp};
+use bytes::Bytes;
 use core::net::IpAddr;
-use neap_tcp::segment::{Ecn, Payload, Segment};
+use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::{Instant, Nanos, Rate};
 use neap_tcp::transmit::autosize::Load;
 use neap_tcp::transmit::egress::{GsoLimits, Verdict};
@@ -39,9 +40,22 @@ pub(crate) struct CachedRoute {
     /// The interface that the latest way led through.
     via: Option<InterfaceId>,
     identification: u16,
+    /// Packets may leave from an address that is no own one.
+    is_transparent: bool,
 }
 
 impl CachedRoute {
+    /// No route yet; `is_transparent` says that packets may leave from an address that is no own
+    /// one (`FLOWI_FLAG_ANYSRC`).
+    pub(crate) fn new(is_transparent: bool) -> Self {
+        Self { is_transparent, ..Self::default() }
+    }
+
+    /// Whether packets may leave from an address that is no own one.
+    pub(crate) fn is_transparent(&self) -> bool {
+        self.is_transparent
+    }
+
     /// The route now; looks for it again when routes, addresses or path MTUs have changed.
     pub(crate) fn refresh(
         &mut self,
@@ -50,8 +64,24 @@ impl CachedRoute {
         local: IpAddr,
         remote: IpAddr,
     ) -> Option<&ResolvedRoute> {
+        self.refresh_through(net, now, local, remote, None)
+    }
+
+    /// As [`refresh`](Self::refresh), for a way that must lead through the interface `only` if one
+    /// is given (`flowi4_oif`). The caller drops the route when it asks for another one.
+    pub(crate) fn refresh_through(
+        &mut self,
+        net: &Net,
+        now: Instant,
+        local: IpAddr,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Option<&ResolvedRoute> {
         if !self.is_current(net, now) {
-            self.route = net.topology.resolve_from(now, Some(local), remote);
+            // Who has no address yet speaks to all hosts from the unspecified one.
+            let is_any = self.is_transparent || local.is_unspecified();
+            let own = (!is_any).then_some(local);
+            self.route = net.topology.resolve_through(now, own, remote, only);
             if let Some(route) = &self.route {
                 self.via = route.interface();
             }
@@ -165,36 +195,32 @@ struct IpFields {
     remote: IpAddr,
     protocol: Protocol,
     hop_limit: u8,
-    ecn: Ecn,
+    tos: u8,
     identification: u16,
     dont_fragment: bool,
 }
 
 impl IpFields {
     fn emit(&self, headers: &mut Headers, payload_len: u16) {
-        let &Self { protocol, hop_limit, ecn, identification, dont_fragment, .. } = self;
+        let &Self { protocol, hop_limit, tos, identification, dont_fragment, .. } = self;
+        let (dscp, ecn) = (tos >> 2, ecn_of(tos));
         match (self.local, self.remote) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
                 source,
                 destination,
                 protocol,
                 ttl: hop_limit,
-                dscp: 0,
+                dscp,
                 ecn,
                 identification,
                 dont_fragment,
             }
             .emit(headers, payload_len),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
-                source,
-                destination,
-                protocol,
-                hop_limit,
-                dscp: 0,
-                ecn,
-                flow_label: 0,
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let flow_label = 0;
+                ipv6::Header { source, destination, protocol, hop_limit, dscp, ecn, flow_label }
+                    .emit(headers, payload_len);
             }
-            .emit(headers, payload_len),
             // A route is found for two addresses of one family only.
             _ => {}
         }
@@ -225,7 +251,7 @@ fn tcp_frame(
         remote: tuple.remote,
         protocol: Protocol::TCP,
         hop_limit,
-        ecn: segment.ecn,
+        tos: segment.ecn as u8,
         identification,
         dont_fragment: true,
     };
@@ -264,6 +290,9 @@ pub(crate) struct IpOptions {
     pub(crate) priority: u8,
     /// Hops that the packet may take; 0 is the default.
     pub(crate) hop_limit: u8,
+    /// The packet may leave from an address that is no own one. What a connection sends goes by its
+    /// [`CachedRoute`] instead.
+    pub(crate) is_transparent: bool,
 }
 
 /// A packet of any protocol but TCP, its transport header written and summed.
@@ -281,9 +310,28 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) credit: Option<TxCredit>,
     /// Hops that the packet may take; 0 is the default.
     pub(crate) hop_limit: u8,
+    /// TOS byte or traffic class, with ECN.
+    pub(crate) tos: u8,
+    /// The only interface that it may leave by.
+    pub(crate) interface: Option<InterfaceId>,
+}
+
+/// Priority of a datagram of IPv4 by its TOS byte (`rt_tos2priority`): best effort, bulk,
+/// interactive or interactive bulk. That of IPv6 does not depend on the traffic class.
+fn priority_of(local: IpAddr, tos: u8) -> u8 {
+    if local.is_ipv6() {
+        return 0;
+    }
+    [0, 2, 6, 4][usize::from(tos >> 3 & 3)]
 }
 
 impl OutgoingDatagram {
+    /// The packet as an ICMP error quotes it, without an identification.
+    pub(crate) fn quoted(self) -> Bytes {
+        let hop_limit = self.hop_limit;
+        self.frame(0, u32::MAX, hop_limit).to_bytes()
+    }
+
     /// The packet with its IP header.
     fn frame(mut self, identification: u16, mtu: u32, hop_limit: u8) -> Frame {
         let transport_len = self.headers.len() as u32 + self.payload.len();
@@ -292,7 +340,7 @@ impl OutgoingDatagram {
             remote: self.remote,
             protocol: self.protocol,
             hop_limit,
-            ecn: Ecn::NotEct,
+            tos: self.tos,
             identification,
             dont_fragment: transport_len + 20 <= mtu,
         };
@@ -300,6 +348,8 @@ impl OutgoingDatagram {
         Frame {
             pacing_rate: self.pacing_rate,
             flow: self.flow,
+            priority: priority_of(self.local, self.tos),
+            ecn: ecn_of(self.tos),
             credit: self.credit,
             ..Frame::new(self.headers, self.payload)
         }
@@ -365,11 +415,11 @@ impl Net {
         &self,
         visit: Visit,
         tuple: &FourTuple,
-        IpOptions { priority, hop_limit }: IpOptions,
+        IpOptions { priority, hop_limit, is_transparent }: IpOptions,
         segment: Segment,
     ) -> Result<Output, NoRoute> {
         let pseudo = Pseudo::of(tuple.local, tuple.remote, Protocol::TCP);
-        let mut cached = CachedRoute::default();
+        let mut cached = CachedRoute::new(is_transparent);
         cached.refresh(self, visit.now, tuple.local, tuple.remote);
         let stamp = Stamp {
             departure: Instant::ZERO,
@@ -390,8 +440,9 @@ impl Net {
         cached: &mut CachedRoute,
         datagram: OutgoingDatagram,
     ) -> Result<Output, NoRoute> {
-        let (local, remote) = (datagram.local, datagram.remote);
-        let Some(route) = cached.refresh(self, visit.now, local, remote) else {
+        let OutgoingDatagram { local, remote, interface, .. } = datagram;
+        let route = cached.refresh_through(self, visit.now, local, remote, interface);
+        let Some(route) = route else {
             self.count_no_route();
             return Err(NoRoute);
         };
@@ -399,6 +450,11 @@ impl Net {
         let identification = self.next_identification();
         let hop_limit = self.hop_limit(datagram.hop_limit, local.is_ipv4());
         let frame = datagram.frame(identification as u16, mtu, hop_limit);
+        if next_hop.is_broadcast() {
+            // This host is one of all (`ip_mc_output`).
+            let copy = Frame::new(Headers::default(), frame.to_bytes().into());
+            let _ = self.loop_back(copy);
+        }
         if frame.len() <= mtu as usize {
             return Ok(self.output(visit, next_hop, frame));
         }

@@ -124,6 +124,17 @@ pub enum NetError {
         /// The interface that was named.
         interface: InterfaceId,
     },
+    /// The router advertisement cannot be sent.
+    #[error("router advertisement: {problem}")]
+    RouterAdvertisement {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A router needs a link-local address, from which it advertises itself.
+    #[error(
+        "{0} has no link-local address to advertise itself from: add one, for instance fe80::1/64"
+    )]
+    NoLinkLocal(InterfaceId),
     /// The link has no link addresses.
     #[error("{0} has no neighbours: its packets have no link header")]
     NoNeighbors(InterfaceId),

@@ -1,23 +1,58 @@
 //! ICMP and ICMPv6: answers to echo requests and to neighbours, errors sent and received.
 //!
-//! An error that arrives is returned as an [`IcmpError`]. The sockets that it concerns are not
-//! known here.
+//! What arrives is returned as a [`Notice`]: the sockets that an error concerns are not known here.
 
 use super::egress::{CachedRoute, OutgoingDatagram};
-use super::interface::{ALL_NODES, Interface, Output, Station};
+use super::interface::{ALL_NODES, Interface, InterfaceId, Output, Station};
+use super::router::Unheard;
 use super::{Net, Visit};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
 use crate::frame::{Frame, Headers};
 use crate::stats::IpCounter;
+use crate::wire::checksum::Pseudo;
 use crate::wire::icmp::{self, Quoted, TimeExceeded, Unreachable};
 use crate::wire::icmpv6::{self, Message as M, Unreachable as Unreachable6};
-use crate::wire::{Protocol, ipv4, ipv6};
+use crate::wire::{ChecksumBy, Ports, Protocol, ecn_of, ipv4, ipv6, tcp};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use neap_tcp::connection::ConnectionError;
-use neap_tcp::segment::Payload;
+use neap_tcp::segment::{Payload, Segment};
 use neap_tcp::time::Rate;
+
+/// Reason that an ICMP message gives to the sender of a packet whose destination cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No way leads to the network: code 0 of both versions.
+    Network,
+    /// The host does not answer: code 1, of ICMPv6 code 3.
+    Host,
+    /// Nobody has the port: code 3, of ICMPv6 code 4. A connected socket fails at once.
+    Port,
+    /// A rule forbids it: code 13, of ICMPv6 code 1.
+    Prohibited,
+}
+
+impl Refusal {
+    fn v4(self) -> Unreachable {
+        match self {
+            Self::Network => Unreachable::Network,
+            Self::Host => Unreachable::Host,
+            Self::Port => Unreachable::Port,
+            Self::Prohibited => Unreachable::PacketFiltered,
+        }
+    }
+
+    fn v6(self) -> Unreachable6 {
+        match self {
+            Self::Network => Unreachable6::NoRoute,
+            Self::Host => Unreachable6::Address,
+            Self::Port => Unreachable6::Port,
+            Self::Prohibited => Unreachable6::Prohibited,
+        }
+    }
+}
 
 /// What an ICMP error means for the socket whose packet it quotes.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +82,115 @@ impl Meaning {
     const fn bad_header(pointer: u32) -> Self {
         Self { info: pointer, ..Self::hard(ConnectionError::Protocol) }
     }
+}
+
+/// What becomes of a message that is valid.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// An error about a packet that this host may have sent.
+    Error(IcmpError),
+    /// A router on the link of this interface has advertised itself.
+    Router(InterfaceId),
+    /// It was answered, or nothing is to be done.
+    Done,
+    /// It is for ICMP sockets alone.
+    ForSockets,
+}
+
+/// Whose address a message was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiver {
+    /// This host, or a group that it is in.
+    Own,
+    /// Another host. Whether its echo requests are answered here.
+    Foreign { answers_echo: bool },
+}
+
+impl Receiver {
+    fn answers_echo(self) -> bool {
+        self == Self::Own || self == Self::Foreign { answers_echo: true }
+    }
+}
+
+/// Error that a router or a host reports to the sender of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IcmpErrorKind {
+    /// Destination unreachable. The codes differ between the versions: RFC 792 and RFC 1812 section
+    /// 5.2.7.1 have those of IPv4, without 4, which is [`PacketTooBig`](Self::PacketTooBig). RFC
+    /// 4443 section 3.1 has those of IPv6.
+    Unreachable {
+        /// The code, for instance 1 for a host of IPv4 and 3 for an address of IPv6.
+        code: u8,
+    },
+    /// The packet is larger than the next link takes: fragmentation needed for IPv4, packet too big
+    /// for IPv6.
+    PacketTooBig {
+        /// MTU of that link in bytes.
+        mtu: u32,
+    },
+    /// The packet has used up its hops.
+    TimeExceeded,
+}
+
+impl IcmpErrorKind {
+    fn v4(self) -> Option<icmp::Message> {
+        Some(match self {
+            Self::Unreachable { code } => icmp::Message::Unreachable(Unreachable::from_code(code)?),
+            Self::PacketTooBig { mtu } => {
+                icmp::Message::FragmentationNeeded { mtu: mtu.try_into().unwrap_or(u16::MAX) }
+            }
+            Self::TimeExceeded => icmp::Message::TimeExceeded(TimeExceeded::Transit),
+        })
+    }
+
+    fn v6(self) -> Option<M> {
+        Some(match self {
+            Self::Unreachable { code } => M::Unreachable(Unreachable6::from_code(code)?),
+            Self::PacketTooBig { mtu } => M::PacketTooBig { mtu },
+            Self::TimeExceeded => M::TimeExceeded(TimeExceeded::Transit),
+        })
+    }
+}
+
+/// Why an error was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A rate limit withholds it.
+    Limited,
+    /// None may be sent about such a packet.
+    Forbidden,
+    /// There is no such code in this version.
+    NoSuchError,
+}
+
+/// Source and destination of a packet that an error may be sent about: not an error itself, not a
+/// later fragment, and not from or to many (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+/// Broadcast addresses of networks are not known here.
+fn reportable(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let (source, destination, protocol, transport): (IpAddr, IpAddr, _, _) =
+        match packet.first()? >> 4 {
+            4 => {
+                let (header, len, offset) = ipv4::parse_quoted(packet).ok()?;
+                let (source, destination) = (header.source, header.destination);
+                if offset > 0 || source.is_broadcast() || destination.is_broadcast() {
+                    return None;
+                }
+                (source.into(), destination.into(), header.protocol, &packet[len..])
+            }
+            6 => {
+                let (header, transport) = ipv6::parse_quoted(packet).ok()?;
+                (header.source.into(), header.destination.into(), header.protocol, transport)
+            }
+            _ => return None,
+        };
+    let is_many = |ip: IpAddr| ip.is_multicast() || ip.is_unspecified();
+    let is_error = match protocol {
+        Protocol::ICMP => transport.first().is_none_or(|&kind| icmp::is_error(kind)),
+        Protocol::ICMPV6 => transport.first().is_none_or(|&kind| icmpv6::is_error(kind)),
+        _ => false,
+    };
+    (!is_error && !is_many(source) && !is_many(destination)).then_some((source, destination))
 }
 
 /// An ICMP error about a packet that this host sent. Nobody has checked yet that it was sent.
@@ -162,18 +306,27 @@ fn unreachable_v6(code: Unreachable6) -> Meaning {
     }
 }
 
+/// What becomes of a message that no part of this host waits for.
+fn nobodys(receiver: Receiver) -> Notice {
+    if receiver == Receiver::Own { Notice::Done } else { Notice::ForSockets }
+}
+
 impl Net {
-    /// Handles an ICMP message to this host. An error is returned.
+    /// Handles an ICMP message. `None` is for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v4(
         &self,
         visit: Visit,
+        receiver: Receiver,
         ip: &ipv4::Header,
         data: &Bytes,
-    ) -> Option<IcmpError> {
+    ) -> Option<Notice> {
         let stats = &self.counters.ip;
         stats.add(IpCounter::IcmpInMsgs, 1);
         let (message, body) = match icmp::parse(data) {
             Ok(parsed) => parsed,
+            Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
+                return Some(Notice::ForSockets);
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);
                 return None;
@@ -183,14 +336,19 @@ impl Net {
         let meaning = match message {
             icmp::Message::EchoRequest { identifier, sequence } => {
                 stats.add(IpCounter::IcmpInEchos, 1);
+                if !receiver.answers_echo() {
+                    return Some(Notice::ForSockets);
+                }
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
                 self.send_icmp_v4(visit, ip.destination, ip.source, reply, body.into());
-                return None;
+                return Some(Notice::Done);
             }
             // A fragment that came late says nothing of the way.
             icmp::Message::EchoReply { .. }
-            | icmp::Message::TimeExceeded(TimeExceeded::Reassembly) => return None,
+            | icmp::Message::TimeExceeded(TimeExceeded::Reassembly) => {
+                return Some(nobodys(receiver));
+            }
             icmp::Message::Unreachable(code) => {
                 stats.add(IpCounter::IcmpInDestUnreachs, 1);
                 unreachable_v4(code)
@@ -203,7 +361,10 @@ impl Net {
             icmp::Message::ParameterProblem { pointer } => Meaning::bad_header(u32::from(pointer)),
         };
         match Quoted::v4(&body) {
-            Ok(quoted) => Some(IcmpError::new(meaning, data, ip.source.into(), quoted, body)),
+            Ok(quoted) => {
+                let offender = ip.source.into();
+                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::IcmpInErrors, IpCounter::IcmpInCsumErrors);
                 None
@@ -211,18 +372,22 @@ impl Net {
         }
     }
 
-    /// Handles an ICMPv6 message to this host, which came in on `interface` or from this host
-    /// itself. An error is returned.
+    /// Handles an ICMPv6 message, which came in on `interface` or from this host itself. `None` is
+    /// for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v6(
         &self,
         visit: Visit,
         interface: Option<&Interface>,
+        receiver: Receiver,
         ip: &ipv6::Header,
         data: &Bytes,
-    ) -> Option<IcmpError> {
+    ) -> Option<Notice> {
         self.counters.ip.add(IpCounter::Icmp6InMsgs, 1);
         let (message, body) = match icmpv6::parse(ip, data) {
             Ok(parsed) => parsed,
+            Err(icmp::Error::Unknown { .. }) if receiver != Receiver::Own => {
+                return Some(Notice::ForSockets);
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
                 return None;
@@ -230,36 +395,82 @@ impl Net {
         };
         let body = data.slice_ref(body);
         let meaning = match message {
+            M::EchoRequest { .. } if !receiver.answers_echo() => return Some(Notice::ForSockets),
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
                 self.send_icmp_v6(visit, ip.destination, ip.source, reply, body.into());
-                return None;
+                return Some(Notice::Done);
             }
-            M::NeighborSolicitation { target, source_link } => {
-                if let Some(interface) = interface {
-                    answer_solicitation(interface, visit, ip, target, source_link);
-                }
-                return None;
+            M::NeighborSolicitation { .. }
+            | M::NeighborAdvertisement { .. }
+            | M::RouterSolicitation { .. }
+            | M::RouterAdvertisement { .. } => {
+                return Some(self.receive_discovery(visit, interface, ip, message, &body));
             }
-            M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
-                if let (Some(interface), Some(link)) = (interface, target_link) {
-                    interface.on_advertisement(visit, target.into(), link, solicited, replace);
-                }
-                return None;
-            }
-            M::EchoReply { .. } => return None,
+            M::EchoReply { .. } => return Some(nobodys(receiver)),
             M::Unreachable(code) => unreachable_v6(code),
             M::TimeExceeded(_) => Meaning::TIME_EXCEEDED,
             M::ParameterProblem { pointer, .. } => Meaning::bad_header(pointer),
             M::PacketTooBig { mtu } => Meaning::too_big(mtu),
         };
         match Quoted::v6(&body) {
-            Ok(quoted) => Some(IcmpError::new(meaning, data, ip.source.into(), quoted, body)),
+            Ok(quoted) => {
+                let offender = ip.source.into();
+                Some(Notice::Error(IcmpError::new(meaning, data, offender, quoted, body)))
+            }
             Err(error) => {
                 self.count_bad(error, IpCounter::Icmp6InErrors, IpCounter::Icmp6InCsumErrors);
                 None
             }
         }
+    }
+
+    /// Handles a message of neighbour or router discovery.
+    fn receive_discovery(
+        &self,
+        visit: Visit,
+        interface: Option<&Interface>,
+        ip: &ipv6::Header,
+        message: M,
+        body: &[u8],
+    ) -> Notice {
+        let Some(interface) = interface else { return Notice::Done };
+        match message {
+            M::NeighborSolicitation { target, source_link } => {
+                answer_solicitation(interface, visit, ip, target, source_link);
+            }
+            M::NeighborAdvertisement { target, target_link, solicited, replace, .. } => {
+                if let Some(link) = target_link {
+                    interface.on_advertisement(visit, target.into(), link, solicited, replace);
+                }
+            }
+            M::RouterSolicitation { source_link } => {
+                interface.on_router_solicitation(visit, ip.source, source_link);
+            }
+            _ => {
+                if self.on_router_advertisement(visit, interface, ip, message, body) {
+                    return Notice::Router(interface.id());
+                }
+            }
+        }
+        Notice::Done
+    }
+
+    /// A router of the link has advertised itself. Whether that is remembered.
+    fn on_router_advertisement(
+        &self,
+        visit: Visit,
+        interface: &Interface,
+        ip: &ipv6::Header,
+        message: M,
+        body: &[u8],
+    ) -> bool {
+        match interface.on_router_advertisement(visit, ip.source, message, body) {
+            Ok(is_heard) => return is_heard,
+            Err(Unheard::Malformed) => self.counters.drops.count(DropReason::Icmp),
+            Err(Unheard::Full) => self.counters.drops.count(DropReason::RouterTable),
+        }
+        false
     }
 
     /// Counts a message that cannot be understood, and its drop.
@@ -285,27 +496,166 @@ impl Net {
         packet: &Bytes,
         is_port: bool,
     ) {
-        let is_own = self.topology.locals().contains(source);
-        if !is_own && !self.icmp_limit.allows(visit.now, source) {
-            self.counters.drops.count(DropReason::RateLimited);
+        if is_port {
+            return self.refuse(visit, source, destination, packet, Refusal::Port);
+        }
+        if !self.may_send_error(visit, source) {
             return;
         }
         let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                let code = if is_port { Unreachable::Port } else { Unreachable::Protocol };
-                let message = icmp::Message::Unreachable(code);
+                let message = icmp::Message::Unreachable(Unreachable::Protocol);
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
                 self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                let message = if is_port {
-                    M::Unreachable(Unreachable6::Port)
-                } else {
-                    let problem = icmpv6::Problem::NextHeader;
-                    M::ParameterProblem { problem, pointer: 6 }
-                };
+                let problem = icmpv6::Problem::NextHeader;
+                let message = M::ParameterProblem { problem, pointer: 6 };
                 self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the sender of `packet` (from its IP header on), in the name of its destination, that
+    /// the destination cannot be reached. The limits are those of
+    /// [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn refuse(
+        &self,
+        visit: Visit,
+        source: IpAddr,
+        destination: IpAddr,
+        packet: &Bytes,
+        why: Refusal,
+    ) {
+        if !self.may_send_error(visit, source) {
+            return;
+        }
+        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        match (destination, source) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let message = icmp::Message::Unreachable(why.v4());
+                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
+                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let message = M::Unreachable(why.v6());
+                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the sender of `packet` (from its IP header on) of an error, from the address that
+    /// `from` answers for that sender. The rate of messages is limited as in
+    /// [`send_unreachable`](Self::send_unreachable).
+    pub(crate) fn send_error<E>(
+        &self,
+        visit: Visit,
+        packet: &Bytes,
+        error: IcmpErrorKind,
+        from: impl FnOnce(IpAddr) -> Result<IpAddr, E>,
+    ) -> Result<Result<(), Refused>, E> {
+        let Some((remote, destination)) = reportable(packet) else {
+            return Ok(Err(Refused::Forbidden));
+        };
+        let locals = self.topology.locals();
+        if locals.is_broadcast(remote) || locals.is_broadcast(destination) {
+            return Ok(Err(Refused::Forbidden));
+        }
+        let has_code = if remote.is_ipv4() { error.v4().is_some() } else { error.v6().is_some() };
+        if !has_code {
+            return Ok(Err(Refused::NoSuchError));
+        }
+        let local = from(remote)?;
+        if !locals.contains(remote) && !self.icmp_limit.allows(visit.now, remote) {
+            return Ok(Err(Refused::Limited));
+        }
+        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        let count = |counter| self.counters.ip.add(counter, 1);
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let Some(message) = error.v4() else { return Ok(Err(Refused::NoSuchError)) };
+                count(match error {
+                    IcmpErrorKind::TimeExceeded => IpCounter::IcmpOutTimeExcds,
+                    _ => IpCounter::IcmpOutDestUnreachs,
+                });
+                self.send_icmp_v4(visit, local, remote, message, quote(icmp::MAX_QUOTE));
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let Some(message) = error.v6() else { return Ok(Err(Refused::NoSuchError)) };
+                if error == IcmpErrorKind::TimeExceeded {
+                    count(IpCounter::Icmp6OutTimeExcds);
+                }
+                self.send_icmp_v6(visit, local, remote, message, quote(icmpv6::MAX_QUOTE));
+            }
+            _ => return Ok(Err(Refused::Forbidden)),
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether the limits allow one more error to this host; a drop is counted if not.
+    fn may_send_error(&self, visit: Visit, to: IpAddr) -> bool {
+        let is_own = self.topology.locals().contains(to);
+        let may = is_own || self.icmp_limit.allows(visit.now, to);
+        if !may {
+            self.counters.drops.count(DropReason::RateLimited);
+        }
+        may
+    }
+
+    /// Tells the sender of `syn`, a segment of this flow, that it is rejected. The rate is limited
+    /// as that of other errors. The packet is not kept, so the quote is made anew: identification
+    /// and IP options are not those of the original.
+    pub(crate) fn send_rejection(
+        &self,
+        visit: Visit,
+        tuple: &FourTuple,
+        syn: &Segment,
+        (hop_limit, tos): (u8, u8),
+        why: Refusal,
+    ) {
+        if !self.may_send_error(visit, tuple.remote) {
+            return;
+        }
+        let (local, remote) = (tuple.local, tuple.remote);
+        let Some(pseudo) = Pseudo::of(remote, local, Protocol::TCP) else { return };
+        let ports = Ports { source: tuple.remote_port, destination: tuple.local_port };
+        let mut quote = Headers::default();
+        let tcp_len = tcp::emit(&mut quote, ports, syn, pseudo, ChecksumBy::Stack) as u16;
+        let (dscp, ecn) = (tos >> 2, ecn_of(tos));
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                ipv4::Header {
+                    source: remote,
+                    destination: local,
+                    protocol: Protocol::TCP,
+                    ttl: hop_limit,
+                    dscp,
+                    ecn,
+                    identification: 0,
+                    dont_fragment: true,
+                }
+                .emit(&mut quote, tcp_len);
+                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                let message = icmp::Message::Unreachable(why.v4());
+                self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
+                self.send_icmp_v4(visit, local, remote, message, quote);
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                ipv6::Header {
+                    source: remote,
+                    destination: local,
+                    protocol: Protocol::TCP,
+                    hop_limit,
+                    dscp,
+                    ecn,
+                    flow_label: 0,
+                }
+                .emit(&mut quote, tcp_len);
+                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                self.send_icmp_v6(visit, local, remote, M::Unreachable(why.v6()), quote);
             }
             _ => {}
         }
@@ -359,8 +709,11 @@ impl Net {
             pacing_rate: Rate::UNLIMITED,
             credit: None,
             hop_limit: 0,
+            tos: 0,
+            interface: None,
         };
-        let sent = self.send_datagram(visit, &mut CachedRoute::default(), datagram);
+        // An answer leaves from the address that the packet was for, which may be a foreign one.
+        let sent = self.send_datagram(visit, &mut CachedRoute::new(true), datagram);
         // Nobody waits for an answer of this host: what became of it is in the counters.
         if let Ok(Output { undeliverable, .. }) = sent {
             self.counters.drops.add(DropReason::Icmp, undeliverable.len() as u64);
@@ -368,7 +721,11 @@ impl Net {
     }
 }
 
-/// Answers a neighbour that asks for an address of this interface (RFC 4861 section 7.2.4).
+/// Answers a neighbour that asks for an address of this interface (RFC 4861 section 7.2.4), or for
+/// one that the interface answers for (section 7.2.8).
+///
+/// A probe for a duplicate gets no answer for an address of others: its sender wants to have the
+/// address, and would not take it.
 fn answer_solicitation(
     interface: &Interface,
     visit: Visit,
@@ -376,9 +733,13 @@ fn answer_solicitation(
     target: Ipv6Addr,
     source_link: Option<[u8; 6]>,
 ) {
-    let own = interface.link_address().filter(|_| interface.has(target.into()));
-    let Some(link) = own else { return };
     let is_probe = ip.source.is_unspecified();
+    let is_own = interface.has(target.into());
+    let is_claimed = is_probe || ip.source == target;
+    if !is_own && (is_claimed || !interface.is_proxy_for(target.into())) {
+        return;
+    }
+    let Some(link) = interface.link_address() else { return };
     let asking = source_link.filter(|_| !is_probe);
     if let Some(link) = asking {
         interface.on_solicited_by(visit, ip.source.into(), link);
@@ -390,9 +751,14 @@ fn answer_solicitation(
     let reply = M::NeighborAdvertisement {
         target,
         target_link: Some(link),
-        router: false,
+        router: is_own && interface.is_router(),
         solicited: !is_probe,
-        replace: true,
+        // Whoever has the address itself is believed rather than a proxy.
+        replace: is_own,
     };
-    interface.send_neighbor_message(visit, Station { ip: target, link }, to, reply);
+    let source = match interface.source_for(to.ip.into()) {
+        Some(IpAddr::V6(source)) if !is_own => source,
+        _ => target,
+    };
+    interface.send_neighbor_message(visit, Station { ip: source, link }, to, reply);
 }

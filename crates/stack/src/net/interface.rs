@@ -1,10 +1,14 @@
 //! Interfaces: a device's ports, the addresses on it, and its neighbours.
 
+mod discovery;
+
 use super::Visit;
+use super::address::Prefix;
 use super::error::NetError;
 use super::housekeeping::Housekeeping;
 use super::neighbor::{LinkAddress, Neighbor, Neighbors, Outcome, Solicit};
 use super::port::{Port, PortStats};
+use super::router::{Heard, Router};
 use crate::device::{Capabilities, LinkMonitor, LinkState, LinkStatus, Medium, Steering};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
@@ -24,6 +28,8 @@ pub use super::address::{Address, InterfaceId};
 
 /// All nodes on the link (RFC 4291 section 2.7.1).
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// All routers on the link (RFC 4291 section 2.7.1).
+pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// Least MTU of a link with IPv4 (RFC 791 section 3.2).
 const MIN_MTU_V4: u16 = 68;
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
@@ -35,6 +41,9 @@ pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) capabilities: Capabilities,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) any_destination: bool,
+    pub(crate) answers_echo: bool,
+    pub(crate) ignores_hop_limit: bool,
     pub(crate) ports: Vec<Arc<Port>>,
     pub(crate) steering: Option<Arc<dyn Steering>>,
     pub(crate) monitor: Option<Box<dyn LinkMonitor>>,
@@ -43,6 +52,23 @@ pub(crate) struct Parts {
     /// Those of the host.
     pub(crate) counters: Arc<PacketCounters>,
     pub(crate) housekeeping: Arc<Housekeeping>,
+}
+
+/// Settings with which an interface is added.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceOptions {
+    /// Own addresses. Routes to their networks are added.
+    pub addresses: Vec<Address>,
+    /// Packets to any address that can be that of one host are taken, as if it were an own one
+    /// (AnyIP: `ip route add local 0.0.0.0/0 dev lo`). Groups, broadcast and loopback addresses,
+    /// `0.0.0.0/8` and IPv4-mapped IPv6 addresses are not.
+    pub any_destination: bool,
+    /// Echo requests to addresses of others are answered. Otherwise ICMP sockets get them.
+    pub answers_echo: bool,
+    /// Packets to addresses of others are taken although their hop limit is used up. Otherwise they
+    /// are answered as a router does, with time exceeded (RFC 1812 section 5.3.1, RFC 4443 section
+    /// 3.3).
+    pub ignores_hop_limit: bool,
 }
 
 /// Settings of an interface that calls and its device change.
@@ -59,6 +85,10 @@ struct Settings {
     has_link: bool,
     /// Addresses that the kernel of the machine had at the last look.
     taken: Vec<IpAddr>,
+    /// Prefixes whose addresses it answers for without having them.
+    proxies: Vec<Prefix>,
+    /// Whether it is a router of its link.
+    is_router: bool,
 }
 
 impl Settings {
@@ -76,6 +106,9 @@ pub(crate) struct Interface {
     id: InterfaceId,
     name: String,
     capabilities: Capabilities,
+    any_destination: bool,
+    answers_echo: bool,
+    ignores_hop_limit: bool,
     settings: Mutex<Settings>,
     /// That of the settings.
     mtu: AtomicU16,
@@ -86,6 +119,10 @@ pub(crate) struct Interface {
     steering: Option<Arc<dyn Steering>>,
     monitor: Mutex<Option<Box<dyn LinkMonitor>>>,
     neighbors: Mutex<Neighbors>,
+    /// What it advertises as a router of its link.
+    router: Mutex<Option<Router>>,
+    /// The routers that it has heard of, if somebody wants to know.
+    heard: Mutex<Option<Heard>>,
     counters: Arc<PacketCounters>,
     housekeeping: Arc<Housekeeping>,
 }
@@ -134,10 +171,15 @@ pub struct InterfaceInfo {
     pub link: LinkState,
     /// Addresses.
     pub addresses: Vec<Address>,
+    /// Whether packets to any address of one host are taken, see
+    /// [`InterfaceOptions::any_destination`].
+    pub any_destination: bool,
     /// Figures of each queue's way out.
     pub ports: Vec<PortStats>,
     /// Neighbours, as `ip neighbour` shows them.
     pub neighbors: Vec<Neighbor>,
+    /// Prefixes whose addresses it answers for without having them.
+    pub proxies: Vec<Prefix>,
     /// Packets that the device lost before the stack could receive them, since it was opened. For
     /// AF_PACKET they found no free slot, or no room in the receive queue (`PACKET_STATISTICS`).
     /// For TUN the queue of the device was full (`tx_dropped` of the kernel's interface).
@@ -199,11 +241,16 @@ impl Interface {
             is_enabled: true,
             has_link: true,
             taken: Vec::new(),
+            proxies: Vec::new(),
+            is_router: false,
         };
         Self {
             id: parts.id,
             name: parts.name,
             capabilities,
+            any_destination: parts.any_destination,
+            answers_echo: parts.answers_echo,
+            ignores_hop_limit: parts.ignores_hop_limit,
             settings: Mutex::new(settings),
             mtu: AtomicU16::new(capabilities.mtu),
             is_up: AtomicBool::new(true),
@@ -212,6 +259,8 @@ impl Interface {
             steering: parts.steering,
             monitor: Mutex::new(parts.monitor),
             neighbors: Mutex::new(Neighbors::new(parts.seed)),
+            router: Mutex::default(),
+            heard: Mutex::default(),
             counters: parts.counters,
             housekeeping: parts.housekeeping,
         }
@@ -225,6 +274,21 @@ impl Interface {
         &self.name
     }
 
+    /// Whether packets to addresses of others are taken, see [`InterfaceOptions`].
+    pub(crate) fn takes_any_destination(&self) -> bool {
+        self.any_destination
+    }
+
+    /// Whether echo requests to addresses of others are answered here.
+    pub(crate) fn answers_echo(&self) -> bool {
+        self.answers_echo
+    }
+
+    /// Whether packets to addresses of others end here when their hops are used up.
+    pub(crate) fn honours_hop_limit(&self) -> bool {
+        !self.ignores_hop_limit
+    }
+
     /// The queue at which the packets of a flow arrive, where the device knows.
     pub(crate) fn queue_of(&self, tuple: &FourTuple) -> Option<usize> {
         let steering = self.steering.as_ref()?;
@@ -233,6 +297,11 @@ impl Interface {
 
     pub(crate) fn addresses(&self) -> Vec<Address> {
         lock(&self.settings).addresses.clone()
+    }
+
+    /// Whether an address of IPv4 is on it.
+    pub(crate) fn has_v4(&self) -> bool {
+        lock(&self.settings).addresses.iter().any(|own| own.ip.is_ipv4())
     }
 
     /// Whether an address of IPv6 is on it.
@@ -298,6 +367,9 @@ impl Interface {
             return None;
         }
         self.ports.iter().for_each(|port| port.set_link(is_up, now));
+        if is_up {
+            self.restart_router(now);
+        }
         Some(is_up)
     }
 
@@ -309,6 +381,9 @@ impl Interface {
     /// Enables the interface or disables it (`ip link set DEV up`). Whether the link is up
     /// afterwards, if that has changed.
     pub(crate) fn set_enabled(&self, is_enabled: bool, now: Instant) -> Option<bool> {
+        if !is_enabled {
+            self.withdraw_router(Visit::new(now, 0));
+        }
         let mut settings = lock(&self.settings);
         settings.is_enabled = is_enabled;
         self.publish_link(&settings, now)
@@ -368,8 +443,10 @@ impl Interface {
         changes
     }
 
-    /// The interface is no longer part of a host: drops what waits, and gives the device back.
+    /// The interface is no longer part of a host: drops what waits, and gives the device back. The
+    /// link hears that it has lost a router.
     pub(crate) fn close(&self, now: Instant) {
+        self.end_router(Visit::new(now, 0));
         drop(lock(&self.monitor).take());
         let held = lock(&self.neighbors).close();
         self.counters.drops.add(DropReason::LinkDown, held.len() as u64);
@@ -415,13 +492,16 @@ impl Interface {
         lock(&self.settings).addresses.iter().any(|own| own.ip == address)
     }
 
-    /// Whether a neighbour discovery message to this group is for this host.
+    /// Whether a message of neighbour or router discovery to this group is for this host.
     pub(crate) fn hears(&self, group: Ipv6Addr) -> bool {
+        let settings = lock(&self.settings);
         group == ALL_NODES
-            || lock(&self.settings).addresses.iter().any(|own| match own.ip {
+            || (group == ALL_ROUTERS && settings.is_router)
+            || settings.addresses.iter().any(|own| match own.ip {
                 IpAddr::V6(own) => icmpv6::solicited_node(own) == group,
                 IpAddr::V4(_) => false,
             })
+            || Self::proxies_group(&settings.proxies, group)
     }
 
     /// The address that packets to `next_hop` are sent from if nothing else is said: one of the
@@ -444,7 +524,11 @@ impl Interface {
         let Some(own) = self.link_address() else {
             return Output::of(self.enqueue(visit, frame));
         };
-        let resolved = lock(&self.neighbors).resolve(visit.now, neighbor);
+        let resolved = if neighbor == Ipv4Addr::BROADCAST {
+            Some(ethernet::BROADCAST)
+        } else {
+            lock(&self.neighbors).resolve(visit.now, neighbor)
+        };
         if let Some(link) = resolved {
             add_link_header(&mut frame, own, link);
             return Output::of(self.enqueue(visit, frame));
@@ -531,7 +615,7 @@ impl Interface {
         packet.emit(&mut headers);
         let ether_type = ethernet::EtherType::ARP;
         ethernet::Header { destination: to, source: own, ether_type }.emit(&mut headers);
-        self.enqueue(visit, link_frame(headers));
+        self.enqueue(visit, link_frame(headers, Payload::new()));
     }
 
     /// Sends a message of neighbour discovery.
@@ -542,30 +626,45 @@ impl Interface {
         to: Station,
         message: icmpv6::Message,
     ) {
+        self.send_discovery(visit, from, to, message, Payload::new());
+    }
+
+    /// The headers of a message of neighbour or router discovery, without a link header.
+    fn discovery_headers(
+        &self,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        message: icmpv6::Message,
+        body: &Payload,
+    ) -> Headers {
         let mut headers = Headers::default();
-        message.emit(&mut headers, from.ip, to.ip, &Payload::new());
-        let len = headers.len() as u16;
+        message.emit(&mut headers, source, destination, body);
+        let len = headers.len() as u32 + body.len();
         let header = ipv6::Header {
-            source: from.ip,
-            destination: to.ip,
+            source,
+            destination,
             protocol: Protocol::ICMPV6,
             hop_limit: icmpv6::NEIGHBOR_HOP_LIMIT,
             dscp: 0,
             ecn: Ecn::NotEct,
             flow_label: 0,
         };
-        header.emit(&mut headers, len);
-        let ether_type = ethernet::EtherType::IPV6;
-        ethernet::Header { destination: to.link, source: from.link, ether_type }.emit(&mut headers);
+        header.emit(&mut headers, len as u16);
         self.counters.ip.add(IpCounter::Icmp6OutMsgs, 1);
-        self.enqueue(visit, link_frame(headers));
+        headers
     }
 
-    /// An ARP packet: learns from it, and answers a question for an own address (RFC 826).
+    /// An ARP packet: learns from it, and answers a question for an own address (RFC 826), or for
+    /// one that the interface answers for (RFC 1027).
+    ///
+    /// A probe (RFC 5227, sender 0.0.0.0) for an address of others gets no answer, as in Linux: its
+    /// sender wants to have the address, and would take an answer for a conflict.
     pub(crate) fn on_arp(&self, visit: Visit, packet: &arp::Packet) {
         let Some(own) = self.link_address() else { return };
-        let is_for_us = self.has(packet.target.into());
         let is_claim = packet.sender == packet.target;
+        let is_probe = packet.sender == Ipv4Addr::UNSPECIFIED;
+        let target = packet.target.into();
+        let is_for_us = self.has(target) || (!is_claim && !is_probe && self.is_proxy_for(target));
         if self.has(packet.sender.into()) || packet.sender == Ipv4Addr::UNSPECIFIED {
             // A duplicate address or a probe: nothing to learn, but a probe is answered.
             if packet.sender != Ipv4Addr::UNSPECIFIED {
@@ -613,9 +712,16 @@ impl Interface {
         debug_assert!(failed.is_empty(), "a question fails nobody");
     }
 
-    /// Asks again what was not answered. When to come back, and the packets whose neighbour does
-    /// not answer.
-    pub(crate) fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+    /// Asks again what neighbours did not answer, and advertises what is due. When to come back,
+    /// and the packets whose neighbour does not answer.
+    pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
+        let (advertise, mut undeliverable) = self.expire_router(visit);
+        let (ask, failed) = self.expire_neighbors(visit);
+        undeliverable.extend(failed);
+        (advertise.min(ask), undeliverable)
+    }
+
+    fn expire_neighbors(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let due = lock(&self.neighbors).deadline();
         if due > visit.now {
             return (due, Vec::new());
@@ -656,7 +762,7 @@ impl Interface {
         self.counters.drops.add(DropReason::Neighbor, held.len() as u64);
     }
 
-    fn check_has_neighbors(&self) -> Result<(), NetError> {
+    pub(crate) fn check_has_neighbors(&self) -> Result<(), NetError> {
         self.link_address().map(drop).ok_or(NetError::NoNeighbors(self.id))
     }
 
@@ -672,8 +778,10 @@ impl Interface {
             capabilities: self.capabilities(),
             link: if self.is_up() { LinkState::Up } else { LinkState::Down },
             addresses: self.addresses(),
+            any_destination: self.any_destination,
             ports: self.ports.iter().map(|port| port.stats(now)).collect(),
             neighbors: self.neighbors(now),
+            proxies: self.proxies(),
             rx_dropped,
         }
     }
@@ -686,12 +794,8 @@ pub(crate) struct Station {
     pub(crate) link: LinkAddress,
 }
 
-fn link_frame(headers: Headers) -> Frame {
-    Frame {
-        link_len: ethernet::HEADER_LEN as u8,
-        flow: ORPHAN,
-        ..Frame::new(headers, Payload::new())
-    }
+fn link_frame(headers: Headers, body: Payload) -> Frame {
+    Frame { link_len: ethernet::HEADER_LEN as u8, flow: ORPHAN, ..Frame::new(headers, body) }
 }
 
 /// Puts the link header in front of an IP packet.

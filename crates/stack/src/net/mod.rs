@@ -19,6 +19,7 @@ pub mod qdisc;
 pub(crate) mod rate_limit;
 pub mod reassembly;
 pub mod route;
+pub mod router;
 pub(crate) mod sojourn;
 pub(crate) mod topology;
 
@@ -199,15 +200,15 @@ impl Net {
         self.counters.drops.add(DropReason::FragmentTimeout, expired.into());
     }
 
-    /// Forgets old fragments and asks neighbours again. When to come back, and the packets whose
-    /// neighbour does not answer.
+    /// Forgets old fragments, asks neighbours again, and advertises routers. When to come back, and
+    /// the packets whose neighbour does not answer.
     pub(crate) fn expire(&self, visit: Visit) -> (Instant, Vec<Frame>) {
         let mut reassembler = lock(&self.reassembler);
         let expired = reassembler.expire(visit.now);
         let next = reassembler.deadline();
         drop(reassembler);
         self.count_fragment_timeouts(expired);
-        let (due, undeliverable) = self.topology.expire_neighbors(visit);
+        let (due, undeliverable) = self.topology.expire(visit);
         (next.min(due), undeliverable)
     }
 }

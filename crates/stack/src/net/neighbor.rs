@@ -225,6 +225,11 @@ impl Neighbors {
         Some(self.entries[key].link)
     }
 
+    /// Returns whether the link address of a neighbour is known, though it may be outdated.
+    pub fn is_known(&self, address: IpAddr) -> bool {
+        self.find(address).is_some_and(|key| self.entries[key].has_link())
+    }
+
     /// Keeps a frame until its next hop has answered, and asks for that. At most 101 frames or
     /// 212,992 bytes wait for one neighbour; the oldest are dropped.
     pub fn hold(&mut self, now: Instant, address: IpAddr, frame: Frame, out: &mut Outcome) {

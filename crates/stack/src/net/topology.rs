@@ -7,7 +7,7 @@ use super::route::{Prefix, Route, RouteEntry, Routes};
 use crate::frame::Frame;
 use crate::sync::{Mutex, lock};
 use core::net::{IpAddr, Ipv4Addr};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use neap_tcp::lateness::Departures;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
@@ -34,6 +34,23 @@ impl Locals {
         matches!(address, IpAddr::V4(ip) if ip.is_broadcast() || self.broadcast.contains(&ip))
     }
 
+    /// Whether `address` may be that of one host elsewhere, so that an interface which takes any
+    /// destination takes packets to it. IPv4-mapped addresses are not: sockets take them for IPv4
+    /// addresses. Cost: a comparison per network.
+    pub(crate) fn may_be_foreign(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(ip) => {
+                let is_this_network = ip.octets()[0] == 0;
+                let is_group = ip.is_multicast() || self.is_broadcast(address);
+                !(is_this_network || ip.is_loopback() || is_group)
+            }
+            IpAddr::V6(ip) => {
+                let is_nobody = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+                !is_nobody && ip.to_ipv4_mapped().is_none()
+            }
+        }
+    }
+
     fn add(&mut self, address: &Address) {
         self.own.push(address.ip);
         self.broadcast.extend(address.prefix.broadcast());
@@ -47,6 +64,13 @@ pub(crate) enum NextHop {
     Loopback,
     /// To the neighbour with this address on an interface.
     Neighbor(Arc<Interface>, IpAddr),
+}
+
+impl NextHop {
+    /// Whether all hosts of a link are meant.
+    pub(crate) fn is_broadcast(&self) -> bool {
+        matches!(self, Self::Neighbor(_, IpAddr::V4(Ipv4Addr::BROADCAST)))
+    }
 }
 
 /// The way to one destination, as it was found (Linux's `dst_entry`).
@@ -94,6 +118,8 @@ pub(crate) struct Topology {
     generation: AtomicU64,
     /// Interfaces that were named.
     named: AtomicU32,
+    /// Whether an interface takes any destination; read without the lock.
+    takes_foreign: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -119,11 +145,25 @@ impl Tables {
     }
 
     /// The route to `remote`, its interface and the neighbour that it leads through; `None` if
-    /// there is no route through an interface that is enabled.
-    fn route(&self, remote: IpAddr) -> Option<(Route, &Arc<Interface>, IpAddr)> {
-        let is_enabled = |id| self.interface(id).is_ok_and(|interface| interface.is_enabled());
-        let route = self.routes.lookup(remote, is_enabled)?;
+    /// there is no route through an interface that is enabled, which is `only` if that is given. As
+    /// in Linux (`fib_lookup` for a `flowi4_oif`), what no route through `only` leads to is on its
+    /// link. A broadcast address has no router.
+    fn route(
+        &self,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Option<(Route, &Arc<Interface>, IpAddr)> {
+        let may_use = |id| {
+            only.is_none_or(|only| only == id)
+                && self.interface(id).is_ok_and(|interface| interface.is_enabled())
+        };
+        let on_link = |interface| Route { interface, gateway: None, mtu: None, pref_src: None };
+        let found = self.routes.lookup(remote, may_use);
+        let route = found.or_else(|| only.filter(|id| may_use(*id)).map(on_link))?;
         let interface = self.interface(route.interface).ok()?;
+        if self.locals.is_broadcast(remote) {
+            return Some((route, interface, Ipv4Addr::BROADCAST.into()));
+        }
         Some((route, interface, route.next_hop(remote)))
     }
 
@@ -219,7 +259,12 @@ impl Topology {
             changes: 0,
             locals: Arc::default(),
         };
-        Self { tables: Mutex::new(tables), generation, named: AtomicU32::new(0) }
+        Self {
+            tables: Mutex::new(tables),
+            generation,
+            named: AtomicU32::new(0),
+            takes_foreign: AtomicBool::new(false),
+        }
     }
 
     /// A name for an interface that is about to be made.
@@ -235,6 +280,8 @@ impl Topology {
     fn change<R>(&self, change: impl FnOnce(&mut Tables) -> R) -> R {
         let mut tables = lock(&self.tables);
         let answer = change(&mut tables);
+        let takes_foreign = tables.interfaces.iter().any(|one| one.takes_any_destination());
+        self.takes_foreign.store(takes_foreign, Ordering::Relaxed);
         self.generation.store(tables.generation(), Ordering::Release);
         answer
     }
@@ -339,6 +386,12 @@ impl Topology {
         self.resolve_from(now, None, remote)
     }
 
+    /// Whether packets to `local` are taken although it is no own address: an interface takes any
+    /// destination. A load where none does.
+    pub(crate) fn is_foreign(&self, local: IpAddr) -> bool {
+        self.takes_foreign.load(Ordering::Relaxed) && !self.locals().contains(local)
+    }
+
     /// The way from an own address to `remote`; `None` if it is unreachable, or `local` is no own
     /// address any more.
     pub(crate) fn resolve_from(
@@ -346,6 +399,17 @@ impl Topology {
         now: Instant,
         local: Option<IpAddr>,
         remote: IpAddr,
+    ) -> Option<ResolvedRoute> {
+        self.resolve_through(now, local, remote, None)
+    }
+
+    /// As [`resolve_from`](Self::resolve_from), through the interface `only` if one is given.
+    pub(crate) fn resolve_through(
+        &self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
     ) -> Option<ResolvedRoute> {
         let tables = lock(&self.tables);
         let generation = tables.generation();
@@ -357,7 +421,7 @@ impl Topology {
             let (next_hop, mtu) = (NextHop::Loopback, LOOPBACK_MTU);
             return Some(ResolvedRoute { generation, expires, next_hop, mtu });
         }
-        let (route, interface, neighbor) = tables.route(remote)?;
+        let (route, interface, neighbor) = tables.route(remote, only)?;
         let link_mtu = u32::from(interface.mtu());
         let mut mtu = route.mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu));
         if let Some((known, forgotten)) = tables.routes.path_mtu(now, remote) {
@@ -367,13 +431,18 @@ impl Topology {
         Some(ResolvedRoute { generation, expires, next_hop, mtu })
     }
 
-    /// The own address that packets to `remote` are sent from where nothing else is said.
-    pub(crate) fn source_for(&self, remote: IpAddr) -> Result<IpAddr, NoSource> {
+    /// The own address that packets to `remote` are sent from where nothing else is said; through
+    /// the interface `only` if one is given.
+    pub(crate) fn source_for(
+        &self,
+        remote: IpAddr,
+        only: Option<InterfaceId>,
+    ) -> Result<IpAddr, NoSource> {
         let tables = lock(&self.tables);
         if tables.locals.contains(remote) {
             return Ok(remote);
         }
-        let (route, interface, neighbor) = tables.route(remote).ok_or(NoSource::NoRoute)?;
+        let (route, interface, neighbor) = tables.route(remote, only).ok_or(NoSource::NoRoute)?;
         let source = route.pref_src.or_else(|| interface.source_for(neighbor));
         source.ok_or(NoSource::NoAddress)
     }
@@ -411,12 +480,12 @@ impl Topology {
         }
     }
 
-    /// Lets all interfaces ask again what neighbours did not answer. When to come back, and the
-    /// frames whose neighbour does not answer.
-    pub(crate) fn expire_neighbors(&self, visit: super::Visit) -> (Instant, Vec<Frame>) {
+    /// Lets all interfaces ask again what neighbours did not answer, and advertise what is due.
+    /// When to come back, and the frames whose neighbour does not answer.
+    pub(crate) fn expire(&self, visit: super::Visit) -> (Instant, Vec<Frame>) {
         let (mut next, mut undeliverable) = (Instant::FAR_FUTURE, Vec::new());
         for interface in self.interfaces() {
-            let (due, frames) = interface.expire_neighbors(visit);
+            let (due, frames) = interface.expire(visit);
             next = next.min(due);
             undeliverable.extend(frames);
         }

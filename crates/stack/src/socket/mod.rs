@@ -1,6 +1,8 @@
 //! Sockets as applications hold them: references that may be cloned and used from any thread.
 
 pub mod bound;
+pub mod forwarder;
+pub mod icmp;
 pub mod listener;
 pub mod mapped;
 pub mod tcp;

@@ -11,7 +11,10 @@ use neap_tcp::time::{Instant, Rate};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-pub use crate::host::udp::{DEFAULT_BUFFER, ReceivedDatagram, SendDatagram};
+pub use crate::host::udp::{DEFAULT_BUFFER, FORWARDER_BUFFER};
+pub use crate::host::udp_egress::SendDatagram;
+pub use crate::host::udp_queue::ReceivedDatagram;
+pub use crate::net::icmp::Refusal;
 
 /// The application's reference to a UDP socket; clones share it, the last one closes it.
 #[derive(Clone, Debug)]
@@ -63,7 +66,7 @@ impl UdpHandle {
         let mut name = socket.local_addr();
         if let Some(remote) = socket.remote_addr()
             && name.ip().is_unspecified()
-            && let Ok(source) = host.net.topology.source_for(remote.ip())
+            && let Ok(source) = host.net.topology.source_for(remote.ip(), None)
         {
             name.set_ip(source);
         }
@@ -83,9 +86,11 @@ impl UdpHandle {
     /// Sends to and receives from `remote` only; `None` ends that.
     ///
     /// # Errors
-    /// [`SocketError::AddressFamily`] if the socket is bound to the other family.
+    /// [`SocketError::AddressFamily`] if the socket is bound to the other family; `Reported` with
+    /// `Forbidden` for a broadcast address without [`set_broadcast`](Self::set_broadcast);
+    /// `InvalidArgument` for a forwarder.
     pub fn connect(&self, remote: Option<SocketAddr>) -> Result<(), SocketError> {
-        self.0.socket.connect(remote)
+        self.0.socket.connect(&self.0.host, remote)
     }
 
     /// Sends `data` to `to`, or to the connected peer. The datagram is queued below, or refused as
@@ -95,15 +100,16 @@ impl UdpHandle {
     /// `WouldBlock` when the send buffer's worth of bytes is below, or the qdisc takes no more
     /// while frames of this socket wait in it: a completion makes the socket writable; `NoBuffers`
     /// when the qdisc is full of others' frames; `MessageTooLong`; `DestinationRequired`; a pending
-    /// ICMP error; no route; `Reported` with `Forbidden` for a broadcast address, since there is no
-    /// `SO_BROADCAST`.
+    /// ICMP error; no route; `Reported` with `Forbidden` for a broadcast address without
+    /// [`set_broadcast`](Self::set_broadcast); `AddressNotAvailable` for a forwarder, which has no
+    /// address of its own to send from.
     pub fn send_to(
         &self,
         now: Instant,
         data: Bytes,
         to: Option<SocketAddr>,
     ) -> Result<(), SocketError> {
-        self.send_batch(now, [SendDatagram { data, to, from: None }]).1
+        self.send_batch(now, [SendDatagram::new(data, to)]).1
     }
 
     /// Sends datagrams in their order until one is refused (`sendmmsg(2)`). How many were sent, and
@@ -112,13 +118,31 @@ impl UdpHandle {
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to); `AddressNotAvailable` for a source that is no own address, or
-    /// not the one that the socket is bound to.
+    /// not the one that the socket is bound to (a transparent socket sends from any), and for
+    /// another port than the socket's; `InvalidArgument` for no hop.
     pub fn send_batch(
         &self,
         now: Instant,
         datagrams: impl IntoIterator<Item = SendDatagram>,
     ) -> (usize, Result<(), SocketError>) {
         self.0.socket.send_batch(&self.0.host, now, datagrams.into_iter())
+    }
+
+    /// Tells the sender of a received datagram by ICMP that its destination cannot be reached. The
+    /// message comes from the address that the datagram was sent to and is under the limits of all
+    /// ICMP errors, beyond which it is dropped and counted.
+    ///
+    /// # Errors
+    /// `AddressNotAvailable` if the destination is no own address, and the socket is neither
+    /// transparent nor a forwarder; for a broadcast one. `InvalidArgument` for what cannot have
+    /// been received.
+    pub fn refuse(
+        &self,
+        now: Instant,
+        datagram: &ReceivedDatagram,
+        why: Refusal,
+    ) -> Result<(), SocketError> {
+        self.0.socket.refuse(&self.0.host, now, datagram, why)
     }
 
     /// The next datagram.
@@ -186,6 +210,37 @@ impl UdpHandle {
         self.0.socket.set_hop_limits(v4, v6);
     }
 
+    /// `IP_TOS` and `IPV6_TCLASS`: the TOS byte and the traffic class, ECN in the low two bits.
+    pub fn tos(&self) -> (u8, u8) {
+        self.0.socket.tos()
+    }
+
+    /// Sets `IP_TOS` and `IPV6_TCLASS`. As in Linux, the TOS byte also chooses the band of
+    /// `pfifo_fast` and `fq`.
+    pub fn set_tos(&self, v4: u8, v6: u8) {
+        self.0.socket.set_tos(v4, v6);
+    }
+
+    /// `SO_BROADCAST`: whether the socket may send to broadcast addresses.
+    pub fn broadcast(&self) -> bool {
+        self.0.socket.may_broadcast()
+    }
+
+    /// Sets `SO_BROADCAST`.
+    pub fn set_broadcast(&self, on: bool) {
+        self.0.socket.set_broadcast(on);
+    }
+
+    /// `IP_TRANSPARENT`: whether the socket may send from addresses of others.
+    pub fn transparent(&self) -> bool {
+        self.0.socket.is_transparent()
+    }
+
+    /// Sets `IP_TRANSPARENT` for what is sent from now on. What the socket is bound to stays.
+    pub fn set_transparent(&self, on: bool) {
+        self.0.socket.set_transparent(on);
+    }
+
     /// `SO_ERROR`: the pending error, once.
     pub fn take_error(&self) -> Option<SocketError> {
         self.0.socket.take_error()
@@ -195,6 +250,11 @@ impl UdpHandle {
     /// connected or not, and kept in the error queue.
     pub fn set_receive_errors(&self, v4: bool, v6: bool) {
         self.0.socket.set_receive_errors(v4, v6);
+    }
+
+    /// `IP_RECVERR` and `IPV6_RECVERR` as they were set.
+    pub fn receive_errors(&self) -> (bool, bool) {
+        self.0.socket.receive_errors()
     }
 
     /// `MSG_ERRQUEUE`: the oldest record of the error queue. What [`take_error`](Self::take_error)

@@ -10,12 +10,14 @@ use crate::event::{StackEvent, Subscription};
 use crate::net::Visit;
 use crate::net::error::NetError;
 use crate::net::interface::{
-    Address, Interface, InterfaceId, InterfaceInfo, LinkChanges, Parts, check_addresses, check_free,
+    Address, Interface, InterfaceId, InterfaceInfo, InterfaceOptions, LinkChanges, Parts,
+    check_addresses, check_free,
 };
 use crate::net::neighbor::{LinkAddress, Neighbor};
 use crate::net::port::Port;
 use crate::net::qdisc::config::QdiscConfig;
 use crate::net::route::{Prefix, RouteEntry};
+use crate::net::router::{HeardRouter, RouterAdvertisement};
 use core::net::IpAddr;
 use neap_tcp::time::Instant;
 use std::sync::Arc;
@@ -33,12 +35,28 @@ impl Stack {
         device: Device,
         addresses: &[Address],
     ) -> Result<InterfaceId, StackError> {
+        let options = InterfaceOptions { addresses: addresses.to_vec(), ..Default::default() };
+        self.add_interface_with(now, device, options)
+    }
+
+    /// As [`add_interface`](Self::add_interface), with every setting of an interface.
+    ///
+    /// # Errors
+    /// As [`add_interface`](Self::add_interface).
+    pub fn add_interface_with(
+        &self,
+        now: Instant,
+        device: Device,
+        options: InterfaceOptions,
+    ) -> Result<InterfaceId, StackError> {
+        let InterfaceOptions { addresses, any_destination, .. } = options;
+        let InterfaceOptions { answers_echo, ignores_hop_limit, .. } = options;
         let Device { name, capabilities, queues, steering, mut monitor } = device;
         if queues.is_empty() {
             return Err(StackError::NoQueues(name));
         }
-        check_addresses(addresses)?;
-        check_free(monitor.as_deref_mut(), addresses)?;
+        check_addresses(&addresses)?;
+        check_free(monitor.as_deref_mut(), &addresses)?;
         let host = &self.host;
         let mut ports = Vec::new();
         let mut receivers = Vec::new();
@@ -53,7 +71,10 @@ impl Stack {
             id,
             name,
             capabilities,
-            addresses: addresses.to_vec(),
+            addresses,
+            any_destination,
+            answers_echo,
+            ignores_hop_limit,
             ports,
             steering,
             monitor,
@@ -95,6 +116,11 @@ impl Stack {
         let info =
             |interface: &Arc<Interface>| interface.info(now, self.host.rx_dropped(interface));
         interfaces.iter().map(info).collect()
+    }
+
+    /// Returns whether there is such an interface. One mutex.
+    pub fn has_interface(&self, interface: InterfaceId) -> bool {
+        self.host.net.topology.interface(interface).is_ok()
     }
 
     /// Names of all interfaces, in the order in which they were added.
@@ -199,6 +225,87 @@ impl Stack {
         self.host.net.topology.remove_address(interface, address)?;
         self.host.events.tell(&StackEvent::AddressRemoved { interface, address });
         Ok(())
+    }
+
+    /// Answers ARP and neighbour solicitations for all addresses of these prefixes, besides those
+    /// of the interface (Linux's `proxy_arp` and `proxy_ndp`). It replaces the prefixes of an
+    /// earlier call.
+    ///
+    /// An address is not answered for if a neighbour is known to have it, or if the sender of the
+    /// request claims it: in a gratuitous request, in a probe of RFC 5227 and in duplicate address
+    /// detection. Advertisements of neighbours are sent without the override flag (RFC 4861 section
+    /// 7.2.8). Answers are not delayed. A packet that comes for such an address is taken only if
+    /// the interface takes packets for any destination.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]; [`NetError::NoNeighbors`] without Ethernet.
+    pub fn set_proxies(
+        &self,
+        interface: InterfaceId,
+        prefixes: Vec<Prefix>,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        if !prefixes.is_empty() {
+            interface.check_has_neighbors()?;
+        }
+        interface.set_proxies(prefixes);
+        Ok(())
+    }
+
+    /// Makes an interface a router of its link, which advertises itself (RFC 4861 section 6.2), or
+    /// ends that with `None`.
+    ///
+    /// Advertisements come from the first link-local address of the interface. The first one is
+    /// sent at once, two more after 16 seconds each, and then one in 198 to 600 seconds. A host
+    /// that solicits routers is answered alone after at most half a second; several that ask at
+    /// once are answered together, at most once in three seconds. When the interface is removed or
+    /// disabled, when the stack closes it and with `None`, a last advertisement says that the
+    /// router is none any more.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`]; [`NetError::NoLinkLocal`] without a link-local address;
+    /// [`NetError::RouterAdvertisement`] for one that cannot be sent.
+    pub fn set_router_advertisement(
+        &self,
+        now: Instant,
+        interface: InterfaceId,
+        advertisement: Option<RouterAdvertisement>,
+    ) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        let seed = self.host.fork_seed();
+        interface.set_router(Visit::new(now, 0), advertisement, seed)
+    }
+
+    /// Listens to the routers on the link of an interface, or forgets them. What they say has no
+    /// effect on the stack: the application gives the interface addresses and routes by it
+    /// ([`StackEvent::RouterAdvertised`], [`routers`](Self::routers)).
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn set_hears_routers(&self, interface: InterfaceId, is_on: bool) -> Result<(), NetError> {
+        self.host.net.topology.interface(interface)?.set_hears_routers(is_on);
+        Ok(())
+    }
+
+    /// Asks the routers on the link of an interface to advertise themselves, with one solicitation
+    /// from the link-local address of the interface, or from `::` if it has none.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn solicit_routers(&self, now: Instant, interface: InterfaceId) -> Result<(), NetError> {
+        let interface = self.host.net.topology.interface(interface)?;
+        interface.solicit_routers(Visit::new(now, 0));
+        Ok(())
+    }
+
+    /// Returns the routers that an interface has heard of, at most eight, each with the latest of
+    /// its advertisements. In a full list a new router takes the place of one whose lifetime is
+    /// over; without such a one its advertisement is dropped and counted.
+    ///
+    /// # Errors
+    /// [`NetError::NoInterface`].
+    pub fn routers(&self, interface: InterfaceId) -> Result<Vec<HeardRouter>, NetError> {
+        Ok(self.host.net.topology.interface(interface)?.heard_routers())
     }
 
     /// Adds a route (`ip route add`).

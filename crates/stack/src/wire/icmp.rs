@@ -13,11 +13,18 @@ pub const HEADER_LEN: usize = 8;
 /// 1812 section 4.3.2.3).
 pub const MAX_QUOTE: usize = 576 - ipv4::HEADER_LEN - HEADER_LEN;
 
-const ECHO_REPLY: u8 = 0;
+pub(crate) const ECHO_REPLY: u8 = 0;
 pub(crate) const UNREACHABLE: u8 = 3;
-const ECHO_REQUEST: u8 = 8;
+pub(crate) const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
+const SOURCE_QUENCH: u8 = 4;
+const REDIRECT: u8 = 5;
+
+/// Whether a type is that of an error, about which no error is sent (RFC 1122 section 3.2.2).
+pub(crate) fn is_error(kind: u8) -> bool {
+    matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
+}
 
 /// Reason why a destination is unreachable: the code of type 3, except for 4, which has a message
 /// of its own.
@@ -57,7 +64,7 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Network,
             1 => Self::Host,

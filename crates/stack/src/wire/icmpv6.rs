@@ -1,7 +1,8 @@
-//! ICMPv6 (RFC 4443), with the two messages of neighbour discovery that resolve addresses (RFC 4861
-//! sections 4.3, 4.4).
+//! ICMPv6 (RFC 4443), with the messages of neighbour and router discovery (RFC 4861 sections 4.1 to
+//! 4.4).
 
 pub use super::icmp::{Error, Quoted, TimeExceeded};
+use super::nd_option::{NdOption, options};
 use super::{Protocol, checksum::Pseudo, ethernet, ipv6};
 use crate::wire::headers::Headers;
 use core::net::Ipv6Addr;
@@ -25,10 +26,29 @@ pub(crate) const UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
-const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+pub(crate) const ECHO_REQUEST: u8 = 128;
+pub(crate) const ECHO_REPLY: u8 = 129;
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Whether a type is that of an error or a redirect, about which no error is sent (RFC 4443 section
+/// 2.4).
+pub(crate) fn is_error(kind: u8) -> bool {
+    kind < ECHO_REQUEST || kind == REDIRECT
+}
+
+/// Whether a message is a neighbour solicitation, as far as its type says.
+pub(crate) fn is_solicitation(message: &[u8]) -> bool {
+    message.first() == Some(&SOLICITATION)
+}
+
+/// Whether a message is one of neighbour or router discovery, which only a link concerns.
+pub(crate) fn is_discovery(kind: u8) -> bool {
+    (ROUTER_SOLICITATION..=REDIRECT).contains(&kind)
+}
 
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
@@ -36,6 +56,12 @@ const TARGET_LINK: u8 = 2;
 const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
+
+const MANAGED: u8 = 0x80;
+const OTHER: u8 = 0x40;
+/// Bytes of the reachable time and the retransmission timer, the beginning of the body of a router
+/// advertisement.
+pub(crate) const ROUTER_TIMERS_LEN: usize = 8;
 
 /// Reason why a destination is unreachable: the code of type 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +84,7 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::NoRoute,
             1 => Self::Prohibited,
@@ -148,10 +174,27 @@ pub enum Message {
         /// Whether the message replaces a cached link address.
         replace: bool,
     },
+    /// Router solicitation: which routers are on the link? It has no body.
+    RouterSolicitation {
+        /// Link address of the sender, if it has said it.
+        source_link: Option<[u8; 6]>,
+    },
+    /// Router advertisement. Its body is two timers in milliseconds, of four bytes each (reachable
+    /// time and retransmission timer), and then options ([`nd_option`](super::nd_option)).
+    RouterAdvertisement {
+        /// Hop limit that hosts should use; 0 says nothing.
+        hop_limit: u8,
+        /// Addresses are to be had by DHCPv6.
+        managed: bool,
+        /// Other settings are to be had by DHCPv6.
+        other: bool,
+        /// Seconds for which the sender is a default router; 0 if it is none.
+        lifetime: u16,
+    },
 }
 
 /// Parses and verifies the payload of an IPv6 packet with this header: checksum, and for neighbour
-/// discovery the rules of RFC 4861 section 7.1. Returns the message and its body.
+/// discovery the rules of RFC 4861 sections 6.1 and 7.1. Returns the message and its body.
 pub fn parse<'a>(ip: &ipv6::Header, bytes: &'a [u8]) -> Result<(Message, &'a [u8]), Error> {
     let (header, body) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Truncated)?;
     if !Pseudo::v6(ip.source, ip.destination, Protocol::ICMPV6).verifies(bytes) {
@@ -171,6 +214,12 @@ pub fn parse<'a>(ip: &ipv6::Header, bytes: &'a [u8]) -> Result<(Message, &'a [u8
         (PARAMETER_PROBLEM, _) => {
             let problem = Problem::from_code(code).ok_or(unknown)?;
             Message::ParameterProblem { problem, pointer: word }
+        }
+        (ROUTER_SOLICITATION, 0) => return Ok((router_solicitation(ip, body)?, &[])),
+        (ROUTER_ADVERTISEMENT, 0) => {
+            check_router_advertisement(ip, body)?;
+            let (managed, other) = (b & MANAGED != 0, b & OTHER != 0);
+            Message::RouterAdvertisement { hop_limit: a, managed, other, lifetime: sequence }
         }
         (SOLICITATION, 0) => return Ok((solicitation(ip, body)?, &[])),
         (ADVERTISEMENT, 0) => return Ok((advertisement(ip, a, body)?, &[])),
@@ -237,6 +286,32 @@ fn advertisement(ip: &ipv6::Header, flags: u8, body: &[u8]) -> Result<Message, E
     })
 }
 
+/// RFC 4861 section 6.1.1
+fn router_solicitation(ip: &ipv6::Header, body: &[u8]) -> Result<Message, Error> {
+    if ip.hop_limit != NEIGHBOR_HOP_LIMIT {
+        return Err(Error::Neighbor);
+    }
+    let mut source_link = None;
+    for option in options(body) {
+        if let NdOption::SourceLink(link) = option? {
+            source_link = Some(link).filter(|link| !ethernet::is_multicast(*link));
+        }
+    }
+    if ip.source.is_unspecified() && source_link.is_some() {
+        return Err(Error::Neighbor);
+    }
+    Ok(Message::RouterSolicitation { source_link })
+}
+
+/// RFC 4861 section 6.1.2
+fn check_router_advertisement(ip: &ipv6::Header, body: &[u8]) -> Result<(), Error> {
+    if ip.hop_limit != NEIGHBOR_HOP_LIMIT || !ip.source.is_unicast_link_local() {
+        return Err(Error::Neighbor);
+    }
+    let behind = body.get(ROUTER_TIMERS_LEN..).ok_or(Error::Truncated)?;
+    options(behind).try_for_each(|option| option.map(drop))
+}
+
 /// Returns the multicast group that a host joins for an address (RFC 4291 section 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let low = address.to_bits() & 0xff_ffff;
@@ -250,8 +325,8 @@ pub fn multicast_link(group: Ipv6Addr) -> [u8; 6] {
 }
 
 impl Message {
-    /// Writes the message in front of its body (empty for neighbour discovery) and returns the
-    /// size. The addresses are those of the IPv6 header that follows.
+    /// Writes the message in front of its body (empty for solicitations and for advertisements of
+    /// neighbours) and returns the size. The addresses are those of the IPv6 header that follows.
     pub fn emit(
         &self,
         headers: &mut Headers,
@@ -273,6 +348,10 @@ impl Message {
                 bytes[NEIGHBOR_LEN + 2..].copy_from_slice(link);
             }
         }
+        if let Self::RouterSolicitation { source_link: Some(link) } = self {
+            bytes[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&[SOURCE_LINK, 1]);
+            bytes[HEADER_LEN + 2..].copy_from_slice(link);
+        }
         let pseudo = Pseudo::v6(source, destination, Protocol::ICMPV6);
         let mut sum = pseudo.with_len((len as u32).saturating_add(body.len()));
         sum.add(bytes);
@@ -289,6 +368,7 @@ impl Message {
             | Self::NeighborAdvertisement { target_link: link, .. } => {
                 NEIGHBOR_LEN + if link.is_some() { LINK_OPTION_LEN } else { 0 }
             }
+            Self::RouterSolicitation { source_link: Some(_) } => HEADER_LEN + LINK_OPTION_LEN,
             _ => HEADER_LEN,
         }
     }
@@ -314,6 +394,13 @@ impl Message {
                 let flags =
                     flag(router, ROUTER) | flag(solicited, SOLICITED) | flag(replace, OVERRIDE);
                 words(ADVERTISEMENT, 0, u32::from(flags) << 24)
+            }
+            Self::RouterSolicitation { .. } => words(ROUTER_SOLICITATION, 0, 0),
+            Self::RouterAdvertisement { hop_limit, managed, other, lifetime } => {
+                let flag = |set, flag| if set { flag } else { 0 };
+                let flags = flag(managed, MANAGED) | flag(other, OTHER);
+                let [high, low] = lifetime.to_be_bytes();
+                [ROUTER_ADVERTISEMENT, 0, 0, 0, hop_limit, flags, high, low]
             }
         }
     }
@@ -419,6 +506,41 @@ mod tests {
         assert_eq!(parse(&ip(), &endless), refused.map(|m: Message| (m, &[][..])));
         let unknown = emitted(&ip(), solicitation_of(target, None), &[14, 1, 0, 0, 0, 0, 0, 0]);
         assert!(parse(&ip(), &unknown).is_ok());
+    }
+
+    #[test]
+    fn router_messages_round_trip_and_keep_the_rules() {
+        let link = Some([2, 0, 0, 0, 0, 9]);
+        let router = ipv6::Header { source: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1), ..ip() };
+        for message in [
+            Message::RouterSolicitation { source_link: link },
+            Message::RouterSolicitation { source_link: None },
+        ] {
+            let bytes = emitted(&router, message, &[]);
+            assert_eq!(parse(&router, &bytes), Ok((message, &[][..])));
+        }
+        let message = Message::RouterAdvertisement {
+            hop_limit: 64,
+            managed: true,
+            other: false,
+            lifetime: 1800,
+        };
+        let body = [0, 0, 0, 1, 0, 0, 0, 2, 5, 1, 0, 0, 0, 0, 5, 0xdc];
+        let bytes = emitted(&router, message, &body);
+        assert_eq!(parse(&router, &bytes), Ok((message, &body[..])));
+        let refused = |ip: &ipv6::Header, message, body: &[u8]| {
+            parse(ip, &emitted(ip, message, body)).unwrap_err()
+        };
+        let far = ipv6::Header { hop_limit: 254, ..router };
+        let solicitation = Message::RouterSolicitation { source_link: link };
+        let nobody = ipv6::Header { source: Ipv6Addr::UNSPECIFIED, ..router };
+        assert_eq!(refused(&far, solicitation, &[]), Error::Neighbor);
+        assert_eq!(refused(&nobody, solicitation, &[]), Error::Neighbor);
+        assert_eq!(refused(&router, solicitation, &[1, 0, 0, 0, 0, 0, 0, 0]), Error::Neighbor);
+        assert_eq!(refused(&far, message, &body), Error::Neighbor);
+        assert_eq!(refused(&ip(), message, &body), Error::Neighbor, "not from a link");
+        assert_eq!(refused(&router, message, &body[..7]), Error::Truncated);
+        assert_eq!(refused(&router, message, &body[..12]), Error::Neighbor);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use neap_tcp::segment::Ecn;
 /// Size in bytes of a header without options, the only kind that is emitted.
 pub const HEADER_LEN: usize = 20;
 
+/// Most bytes behind such a header: the total length says no more than 65,535.
+pub const MAX_PAYLOAD: u16 = u16::MAX - HEADER_LEN as u16;
+
 /// Fields of the IPv4 header that a receiver or sender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -144,7 +147,7 @@ impl Header {
     }
 
     fn write(&self, headers: &mut Headers, payload_len: u16, fragment_word: u16) {
-        debug_assert!(payload_len <= 65_515, "an IPv4 packet has at most 65535 bytes");
+        debug_assert!(payload_len <= MAX_PAYLOAD, "an IPv4 packet has at most 65535 bytes");
         let total = (HEADER_LEN as u16).saturating_add(payload_len);
         let flags = if self.dont_fragment { 0x4000 } else { 0 };
         let mut bytes = [0; HEADER_LEN];

@@ -12,6 +12,7 @@ pub mod icmp;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod nd_option;
 pub mod tcp;
 pub mod udp;
 

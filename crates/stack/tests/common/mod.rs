@@ -6,7 +6,8 @@ use neap_stack::device::{
     RxChecksum, RxQueue, TxQueue,
 };
 use neap_stack::frame::Frame;
-use neap_stack::interface::{Address, InterfaceId};
+use neap_stack::interface::{Address, InterfaceId, InterfaceOptions};
+use neap_stack::route::{Prefix, Route, RouteEntry};
 use neap_stack::stack::{Stack, StackConfig};
 use neap_tcp::time::{Instant, Nanos};
 use std::collections::{BTreeSet, VecDeque};
@@ -219,6 +220,34 @@ impl World {
     }
 
     pub(crate) fn with(wire: &WireConfig, a: StackConfig, b: StackConfig) -> Self {
+        Self::build(wire, a, b, InterfaceOptions::default())
+    }
+
+    /// A world in which b takes any destination, and a sends everything to b.
+    #[allow(dead_code, reason = "not all tests have such a world")]
+    pub(crate) fn with_any_destination(wire: &WireConfig) -> Self {
+        Self::with_gateway(wire, InterfaceOptions::default())
+    }
+
+    /// As [`with_any_destination`](Self::with_any_destination), with further options of b.
+    pub(crate) fn with_gateway(wire: &WireConfig, options: InterfaceOptions) -> Self {
+        let options = InterfaceOptions { any_destination: true, ..options };
+        let world = Self::build(wire, config(1), config(2), options);
+        for (prefix, gateway) in [("0.0.0.0/0", "10.0.0.2"), ("::/0", "fd00::2")] {
+            let prefix: Prefix = prefix.parse().unwrap();
+            let gateway = Some(gateway.parse().unwrap());
+            let route = Route { interface: world.a_interface, gateway, mtu: None, pref_src: None };
+            world.a.add_route(RouteEntry { prefix, metric: 0, route }).unwrap();
+        }
+        world
+    }
+
+    fn build(
+        wire: &WireConfig,
+        a: StackConfig,
+        b: StackConfig,
+        mut options: InterfaceOptions,
+    ) -> Self {
         let now = Instant::from_nanos(1_000_000_000_000);
         let (ab, ba) = (Shared::default(), Shared::default());
         let a = Stack::new(a).unwrap();
@@ -228,7 +257,8 @@ impl World {
             text.map(|address| address.parse::<Address>().unwrap())
         };
         let a_interface = a.add_interface(now, device(wire, 1, &ab, &ba), &addresses(1)).unwrap();
-        let b_interface = b.add_interface(now, device(wire, 2, &ba, &ab), &addresses(2)).unwrap();
+        options.addresses = addresses(2).to_vec();
+        let b_interface = b.add_interface_with(now, device(wire, 2, &ba, &ab), options).unwrap();
         Self { now, a, b, a_interface, b_interface, ab, ba }
     }
 

@@ -1,6 +1,7 @@
 //! What arrives: RFC 9293 section 3.10.7, hardened by RFC 5961 and RFC 7323.
 
 use super::deadlines::Deadline;
+use super::opening::SynAck;
 use super::timers::{IDLE_RELEASE, SOON};
 use super::{Connection, ConnectionError, Fin, Owed, Path, Readiness};
 use crate::congestion::CaState;
@@ -138,6 +139,10 @@ impl Connection {
             }
             return false;
         }
+        if self.is_repeated_syn(segment) {
+            self.answer_syn_again(now);
+            return false;
+        }
         if self.receiver.acceptable(segment.seq, segment.end_seq()) != Acceptable::Yes {
             self.on_outside(now, segment);
             return false;
@@ -200,6 +205,24 @@ impl Connection {
             && segment.ack == self.sender.nxt()
     }
 
+    /// The SYN that a passive open answers has come once more: the SYN-ACK may be lost.
+    fn is_repeated_syn(&self, segment: &Segment) -> bool {
+        self.state == State::SynReceived
+            && self.opening.is_passive()
+            && segment.flags & (Flags::SYN | Flags::ACK) == Flags::SYN
+            && segment.seq + 1 == self.receiver.nxt()
+    }
+
+    /// Owes the SYN-ACK once more, if the rate limit of answers allows it (`tcp_check_req`).
+    fn answer_syn_again(&mut self, now: Instant) {
+        if !self.receiver.may_answer_invalid(now) {
+            return;
+        }
+        self.owed |= Owed::SYN;
+        self.opening.synack.insert(SynAck::REPEATED);
+        self.arm_syn(now);
+    }
+
     /// Some stacks reset at the sequence number of their FIN (`tcp_reset_check`).
     fn is_at_fin(&self, segment: &Segment) -> bool {
         self.receiver.is_finished() && segment.seq + 1 == self.receiver.nxt()
@@ -212,7 +235,7 @@ impl Connection {
             return;
         }
         let error = match self.state {
-            State::SynReceived => ConnectionError::Refused,
+            State::SynReceived if !self.opening.is_passive() => ConnectionError::Refused,
             State::CloseWait => ConnectionError::BrokenPipe,
             _ => ConnectionError::Reset,
         };
@@ -235,8 +258,11 @@ impl Connection {
         }
     }
 
-    /// Our SYN of a simultaneous open was acknowledged.
+    /// Our SYN of a simultaneous or passive open was acknowledged.
     fn open_passively(&mut self, now: Instant, segment: &Segment) {
+        if self.opening.is_passive() {
+            self.counters.add(Counter::PassiveOpens, 1);
+        }
         if let Some(rtt) = self.opening.rtt(now) {
             self.sender.on_handshake_rtt(now, rtt);
         }

@@ -147,7 +147,7 @@ enum Fin {
     Sent,
 }
 
-/// One TCP connection (Linux's `tcp_sock`), from SYN-SENT or ESTABLISHED to its end.
+/// One TCP connection (Linux's `tcp_sock`), from SYN-SENT, SYN-RECEIVED or ESTABLISHED to its end.
 ///
 /// Cost: 1216 bytes. An idle connection has no heap memory beyond its boxed controller.
 #[derive(Debug)]
@@ -414,7 +414,7 @@ impl Connection {
     /// Returns whether `seq` is in flight. Quoted segments of ICMP errors are checked with it (RFC
     /// 5927 section 4).
     pub fn is_in_flight(&self, seq: SeqNumber) -> bool {
-        if self.state == State::SynSent {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
             return seq == self.opening.iss;
         }
         seq.at_or_after(self.sender.una()) && seq.before(self.sender.nxt())

@@ -11,6 +11,23 @@ use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
 
+bitflags::bitflags! {
+    /// What the SYN-ACK of a passive open says. A SYN-ACK of a simultaneous open repeats the SYN.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(super) struct SynAck: u8 {
+        /// The open is a passive one.
+        const PASSIVE = 1;
+        /// Windows are scaled.
+        const WINDOW_SCALE = 2;
+        /// SACK may be used.
+        const SACK = 4;
+        /// ECN may be used.
+        const ECN = 8;
+        /// It was sent once more because the peer's SYN came once more.
+        const REPEATED = 16;
+    }
+}
+
 /// The handshake and what it settled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
@@ -30,6 +47,8 @@ pub(super) struct Opening {
     pub(super) rcv_wscale: u8,
     /// Segments carry timestamps.
     pub(super) timestamps: bool,
+    /// What the SYN-ACK of a passive open says.
+    pub(super) synack: SynAck,
 }
 
 impl Opening {
@@ -44,7 +63,13 @@ impl Opening {
             snd_wscale: 0,
             rcv_wscale: 0,
             timestamps: false,
+            synack: SynAck::empty(),
         }
+    }
+
+    /// Whether the connection answers the peer's SYN.
+    pub(super) fn is_passive(&self) -> bool {
+        self.synack.contains(SynAck::PASSIVE)
     }
 
     /// What both ends agreed on.
@@ -57,15 +82,39 @@ impl Opening {
 
     /// The time from the only SYN to now; `None` if it was sent again (Karn's rule).
     pub(super) fn rtt(&self, now: Instant) -> Option<Nanos> {
-        (self.retransmits == 0).then(|| now.since(self.sent_at))
+        let is_only = self.retransmits == 0 && !self.synack.contains(SynAck::REPEATED);
+        is_only.then(|| now.since(self.sent_at))
     }
 }
 
 impl Connection {
     /// Opens a connection actively. The SYN leaves at the next [`transmit`](Self::transmit).
     pub fn connect(now: Instant, setup: Setup) -> Self {
+        setup.counters.add(Counter::ActiveOpens, 1);
+        Self::begin(now, setup)
+    }
+
+    /// Opens a connection passively: it answers `syn`, a SYN without ACK and RST, and is in
+    /// SYN-RECEIVED. The SYN-ACK leaves at the next [`transmit`](Self::transmit), and is repeated
+    /// `tcp_synack_retries` times.
+    ///
+    /// A listener uses a [`Request`](crate::handshake::Request) for the time of the handshake: it
+    /// takes less memory. Data in `syn` is ignored; the peer sends it again.
+    pub fn answer(now: Instant, setup: Setup, syn: &Segment) -> Self {
+        let mut connection = Self::begin(now, setup);
+        let Negotiated { snd_wscale, sack, ecn, .. } = connection.meet_peer(now, syn);
+        let synack = &mut connection.opening.synack;
+        synack.insert(SynAck::PASSIVE);
+        synack.set(SynAck::WINDOW_SCALE, snd_wscale.is_some());
+        synack.set(SynAck::SACK, sack);
+        synack.set(SynAck::ECN, ecn);
+        connection.turn(Transition::SynArrived);
+        connection
+    }
+
+    /// A connection in SYN-SENT, which owes its SYN.
+    fn begin(now: Instant, setup: Setup) -> Self {
         let counters = setup.counters.clone();
-        counters.add(Counter::ActiveOpens, 1);
         let receiver = receiver::Terms {
             irs: SeqNumber(0),
             wnd: 0,
@@ -142,7 +191,15 @@ impl Connection {
             segment.flags.remove(Flags::ECE | Flags::CWR);
         }
         if self.state == State::SynReceived {
+            let said = self.opening.synack;
             segment.flags = Flags::SYN | Flags::ACK;
+            segment.flags.set(Flags::ECE, said.contains(SynAck::ECN));
+            if said.contains(SynAck::PASSIVE) {
+                let options = &mut segment.options;
+                options.sack_permitted = said.contains(SynAck::SACK);
+                options.window_scale =
+                    options.window_scale.filter(|_| said.contains(SynAck::WINDOW_SCALE));
+            }
             segment.ack = self.receiver.nxt();
             if let Some(timestamps) = &mut segment.options.timestamps {
                 timestamps.echo = self.receiver.ts_recent();

@@ -197,6 +197,26 @@ impl Peer {
         hello: Hello,
         controller: Box<dyn CongestionControl>,
     ) -> Self {
+        Self::around(config, options, hello, controller, Connection::connect)
+    }
+
+    /// A connection in SYN-RECEIVED that answers the peer's SYN and has not sent anything.
+    pub(crate) fn answering(config: Config, hello: Hello) -> Self {
+        let controller = config.controllers.make(&config.tcp_congestion_control).expect("known");
+        let options = SocketOptions::default();
+        // The SYN is that of a peer which is thrown away.
+        let syn = Self::opening(config.clone(), options.clone(), hello.clone()).syn(Flags::SYN);
+        let answer = |now, setup| Connection::answer(now, setup, &syn);
+        Self::around(config, options, hello, controller, answer)
+    }
+
+    fn around(
+        config: Config,
+        options: SocketOptions,
+        hello: Hello,
+        controller: Box<dyn CongestionControl>,
+        open: impl FnOnce(Instant, Setup) -> Connection,
+    ) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let counters = Arc::new(Counters::default());
         let woken = Arc::new(Woken::default());
@@ -225,7 +245,7 @@ impl Peer {
         };
         Self {
             now,
-            connection: Connection::connect(now, setup),
+            connection: open(now, setup),
             counters,
             account,
             wire,

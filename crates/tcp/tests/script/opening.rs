@@ -182,6 +182,90 @@ fn simultaneous_open_by_a_plain_ack() {
 }
 
 #[test]
+fn an_answered_syn_leads_to_a_connection() {
+    let hello = Hello { timestamps: true, ecn: true, ..Hello::default() };
+    let config = Config { tcp_ecn: 2, ..Config::default() };
+    let mut peer = Peer::answering(config, hello);
+    assert_eq!(peer.connection.state(), State::SynReceived);
+    peer.transmit();
+    let synack = peer.one();
+    assert_eq!(synack.segment.flags, Flags::SYN | Flags::ACK | Flags::ECE);
+    assert_eq!((synack.seq(), synack.ack()), (-1, 0));
+    let options = &synack.segment.options;
+    assert!(options.sack_permitted && options.timestamps.is_some_and(|ts| ts.echo != 0));
+    assert_eq!(options.window_scale, Some(10));
+    assert_eq!(peer.counters.get(Counter::PassiveOpens), 0, "it is not open yet");
+    peer.advance(RTT);
+    peer.ack(0);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.info().min_rtt, Some(RTT));
+    let opens = [Counter::PassiveOpens, Counter::ActiveOpens];
+    assert_eq!(opens.map(|counter| peer.counters.get(counter)), [1, 0]);
+    peer.write(100);
+    assert_eq!(peer.sent(), [(0, 100)]);
+    peer.data(100);
+    assert_eq!(peer.read().len(), 100);
+}
+
+#[test]
+fn the_answer_to_a_syn_has_no_option_that_the_peer_did_not_offer() {
+    let hello = Hello { mss: None, wscale: None, sack: false, ..Hello::default() };
+    let mut peer = Peer::answering(Config::default(), hello);
+    peer.transmit();
+    let options = peer.one().segment.options;
+    assert_eq!((options.window_scale, options.sack_permitted), (None, false));
+    assert_eq!((options.timestamps, options.mss), (None, Some(1460)));
+}
+
+#[test]
+fn a_syn_that_comes_again_is_answered_again_at_a_limited_rate() {
+    let mut peer = Peer::answering(Config::default(), Hello::default());
+    peer.transmit();
+    peer.one();
+    let syn = peer.syn(Flags::SYN);
+    for _ in 0..3 {
+        peer.inject(syn.clone());
+    }
+    assert_eq!(peer.one().segment.flags, Flags::SYN | Flags::ACK);
+    assert_eq!(peer.connection.state(), State::SynReceived);
+    peer.ack(0);
+    assert_eq!(peer.connection.state(), State::Established);
+    assert_eq!(peer.info().min_rtt, None, "which of both was acknowledged is not known");
+}
+
+#[test]
+fn an_answered_syn_that_leads_to_nothing_is_given_up() {
+    let config = Config { tcp_synack_retries: 2, ..Config::default() };
+    let mut peer = Peer::answering(config, Hello::default());
+    let start = peer.now;
+    peer.transmit();
+    peer.one();
+    while peer.connection.state() == State::SynReceived {
+        let due = peer.connection.deadline();
+        peer.advance(due.since(peer.now));
+    }
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::TimedOut));
+    let times = peer.take();
+    let times: Vec<_> = times.iter().map(|out| out.at.since(start).as_millis()).collect();
+    assert_eq!(times, [1000, 3000]);
+}
+
+#[test]
+fn a_reset_and_an_icmp_error_end_an_answered_syn() {
+    let mut peer = Peer::answering(Config::default(), Hello::default());
+    peer.transmit();
+    let reset = peer.segment(0, Flags::RST);
+    peer.inject(reset);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::Reset));
+
+    let mut peer = Peer::answering(Config::default(), Hello::default());
+    peer.transmit();
+    assert!(peer.connection.is_in_flight(ISS), "the SYN-ACK");
+    peer.connection.on_unreachable(ConnectionError::HostUnreachable);
+    assert_eq!(peer.connection.take_error(), Some(ConnectionError::HostUnreachable));
+}
+
+#[test]
 fn an_ack_of_nothing_we_sent_is_reset_in_syn_received() {
     let mut peer = opening(Hello::default());
     peer.transmit();

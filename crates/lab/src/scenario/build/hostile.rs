@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
             traffic: traffic(attack),
             read_rate: None,
             polls: false,
-            client: ConnectOptions { local: None, options: options.clone() },
+            client: ConnectOptions { options: options.clone(), ..ConnectOptions::default() },
             server: ListenOptions { options, ..ListenOptions::default() },
         });
         if attack.is_called() {

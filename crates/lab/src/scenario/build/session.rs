@@ -127,7 +127,10 @@ impl Builder<'_> {
             let options = |host| session.options(&self.world.stack(host).config());
             let listen =
                 ListenOptions { options: options(to).map_err(refuse)?, ..ListenOptions::default() };
-            let connect = ConnectOptions { options: options(from).map_err(refuse)?, local: None };
+            let connect = ConnectOptions {
+                options: options(from).map_err(refuse)?,
+                ..ConnectOptions::default()
+            };
             let stack = self.world.stack(to);
             let (app, server) = session::server(stack, remote, listen, server, rng.fork(1))
                 .map_err(|error| self.source.error(spanned, error))?;

@@ -1,0 +1,362 @@
+//! The way down of datagrams: source, route, headers, and a full way that pushes back.
+
+use super::Host;
+use super::error::SocketError;
+use super::readiness::Ready;
+use super::udp::UdpSocket;
+use super::udp_queue::{OVERHEAD, ReceivedDatagram};
+use crate::flow::FourTuple;
+use crate::frame::{DATAGRAM, Headers};
+use crate::net::Visit;
+use crate::net::egress::{CachedRoute, OutgoingDatagram};
+use crate::net::icmp::Refusal;
+use crate::net::interface::{Interface, InterfaceId};
+use crate::net::topology::{NextHop, NoSource};
+use crate::stats::IpCounter;
+use crate::wire::{ChecksumBy, Ports, Protocol, checksum::Pseudo, udp};
+use bytes::Bytes;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use neap_tcp::connection::ConnectionError;
+use neap_tcp::segment::Payload;
+use neap_tcp::time::{Instant, Rate};
+use neap_tcp::transmit::egress::Verdict;
+use neap_tcp::transmit::small_queue::TxCredit;
+use std::sync::Arc;
+
+/// The shard whose ports datagrams leave by.
+const SHARD: usize = 0;
+
+/// A datagram that an application sends. Settings of one datagram come before those of the socket.
+#[derive(Clone, Debug)]
+pub struct SendDatagram {
+    /// Data.
+    pub data: Bytes,
+    /// Where it goes; `None` is the connected peer.
+    pub to: Option<SocketAddr>,
+    /// Address that it is sent from (`IP_PKTINFO`, `IPV6_PKTINFO`). `None` and the unspecified
+    /// address are the bound one, or what the route says. It is an own one, or any with
+    /// [`transparent`](super::udp::UdpOptions::transparent). The port is the socket's, or 0; a
+    /// forwarder needs both.
+    pub from: Option<SocketAddr>,
+    /// Interface that it leaves by (`ipi_ifindex`), without a router where no route leads there;
+    /// `None` is that of the route.
+    pub interface: Option<InterfaceId>,
+    /// Hops that it may take, from 1 (`IP_TTL`, `IPV6_HOPLIMIT`).
+    pub hop_limit: Option<u8>,
+    /// TOS byte or traffic class, ECN in its low two bits (`IP_TOS`, `IPV6_TCLASS`).
+    pub tos: Option<u8>,
+}
+
+impl SendDatagram {
+    /// Makes a datagram to `to`, or to the connected peer, with the settings of the socket.
+    pub fn new(data: Bytes, to: Option<SocketAddr>) -> Self {
+        Self { data, to, from: None, interface: None, hop_limit: None, tos: None }
+    }
+}
+
+/// What sending needs of a socket, read once for a batch.
+struct Sending {
+    remote: Option<SocketAddr>,
+    /// Bytes that may be below.
+    limit: u64,
+    /// `SO_MAX_PACING_RATE`
+    rate: Rate,
+    /// `IP_TTL`, `IPV6_UNICAST_HOPS`
+    hop_limits: (u8, u8),
+    /// `IP_TOS`, `IPV6_TCLASS`
+    tos: (u8, u8),
+    /// `SO_BROADCAST`
+    may_broadcast: bool,
+    /// `IP_TRANSPARENT`
+    is_transparent: bool,
+    /// An error is to be told first.
+    has_error: bool,
+    route: CachedRoute,
+    /// Where `route` leads, and the interface that it had to lead through.
+    route_to: Option<(IpAddr, Option<InterfaceId>)>,
+    /// The device hears of all frames of the batch together.
+    batch: Option<Batch>,
+}
+
+/// Headers of one datagram: both ends, and what its packet says besides.
+struct Envelope {
+    local: SocketAddr,
+    remote: SocketAddr,
+    hop_limit: u8,
+    tos: u8,
+}
+
+/// The interface whose device has frames of a batch that it was not told of. It is told when this
+/// is dropped, or when the batch goes on through another interface.
+struct Batch {
+    now: Instant,
+    interface: Option<Arc<Interface>>,
+}
+
+impl Batch {
+    /// A frame was given to the interface that `route` leads through.
+    fn hold(&mut self, route: &CachedRoute) {
+        let Some(NextHop::Neighbor(interface, _)) = route.get().map(|route| &route.next_hop) else {
+            return;
+        };
+        if !self.interface.as_ref().is_some_and(|held| Arc::ptr_eq(held, interface)) {
+            self.flush();
+            self.interface = Some(interface.clone());
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(interface) = self.interface.take() {
+            interface.flush(SHARD, self.now);
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl UdpSocket {
+    /// Sends datagrams in their order until one is refused. How many were sent, and why the next
+    /// one was not. The device is told once of all that leave by one interface.
+    pub(crate) fn send_batch(
+        &self,
+        host: &Host,
+        now: Instant,
+        datagrams: impl Iterator<Item = SendDatagram>,
+    ) -> (usize, Result<(), SocketError>) {
+        let is_batch = datagrams.size_hint().1 != Some(1);
+        let mut way = {
+            let mut state = self.state();
+            if state.is_closed {
+                return (0, Err(SocketError::ShutDown));
+            }
+            Sending {
+                remote: state.remote,
+                limit: state.send_buffer.into(),
+                rate: state.max_pacing_rate,
+                hop_limits: state.hop_limits,
+                tos: state.tos,
+                may_broadcast: state.may_broadcast,
+                is_transparent: state.is_transparent,
+                has_error: state.error.is_some(),
+                route_to: state.remote.map(|remote| (remote.ip(), None)),
+                route: state.take_route(),
+                batch: is_batch.then_some(Batch { now, interface: None }),
+            }
+        };
+        let (mut sent, mut outcome) = (0, Ok(()));
+        for datagram in datagrams {
+            outcome = self.send_one(host, now, &mut way, datagram);
+            if outcome.is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        if way.remote.is_some_and(|remote| way.route_to == Some((remote.ip(), None))) {
+            let mut state = self.state();
+            // Another thread may have connected the socket elsewhere meanwhile.
+            if state.remote == way.remote {
+                state.route = core::mem::take(&mut way.route);
+            }
+        }
+        (sent, outcome)
+    }
+
+    /// Answers a received datagram by an ICMP error in the name of the address that it was sent to.
+    /// What is quoted is made of the datagram, so it may have come in fragments.
+    pub(crate) fn refuse(
+        &self,
+        host: &Host,
+        now: Instant,
+        datagram: &ReceivedDatagram,
+        why: Refusal,
+    ) -> Result<(), SocketError> {
+        let &ReceivedDatagram { from, to, hop_limit, tos, .. } = datagram;
+        host.check_source(to.ip(), self.state().is_transparent)?;
+        let pseudo = Pseudo::of(from.ip(), to.ip(), Protocol::UDP);
+        let pseudo = pseudo.ok_or(SocketError::AddressFamily)?;
+        if datagram.data.len() > udp::MAX_PAYLOAD_V4 || to.ip().is_unspecified() {
+            return Err(SocketError::InvalidArgument);
+        }
+        let ports = Ports { source: from.port(), destination: to.port() };
+        let (mut headers, payload) = (Headers::default(), Payload::from(datagram.data.clone()));
+        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
+        let packet = OutgoingDatagram {
+            local: from.ip(),
+            remote: to.ip(),
+            protocol: Protocol::UDP,
+            headers,
+            payload,
+            flow: 0,
+            pacing_rate: Rate::UNLIMITED,
+            credit: None,
+            hop_limit,
+            tos,
+            interface: None,
+        };
+        host.net.refuse(Visit::new(now, SHARD), from.ip(), to.ip(), &packet.quoted(), why);
+        Ok(())
+    }
+
+    fn send_one(
+        &self,
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        datagram: SendDatagram,
+    ) -> Result<(), SocketError> {
+        let SendDatagram { data, to, from, interface, hop_limit, tos } = datagram;
+        let remote = to.or(way.remote).ok_or(SocketError::DestinationRequired)?;
+        if !self.serves(remote.ip()) {
+            return Err(SocketError::AddressFamily);
+        }
+        if remote.port() == 0 || hop_limit == Some(0) {
+            return Err(SocketError::InvalidArgument);
+        }
+        let most = if remote.is_ipv4() { udp::MAX_PAYLOAD_V4 } else { udp::MAX_PAYLOAD_V6 };
+        if data.len() > most {
+            self.on_too_long(host, now, &mut self.state(), remote, data.len());
+            return Err(SocketError::MessageTooLong);
+        }
+        if core::mem::take(&mut way.has_error)
+            && let Some(error) = self.take_error()
+        {
+            return Err(error);
+        }
+        self.admit(way.limit)?;
+        let is_broadcast = way.remote != Some(remote) && host.is_broadcast(remote.ip());
+        if is_broadcast && !way.may_broadcast {
+            host.net.topology.source_for(remote.ip(), interface)?;
+            return Err(SocketError::Reported(ConnectionError::Forbidden));
+        }
+        let local = self.source(host, way, remote.ip(), from, interface)?;
+        if way.route_to != Some((remote.ip(), interface)) {
+            way.route_to = Some((remote.ip(), interface));
+            way.route = CachedRoute::new(way.is_transparent);
+        }
+        let is_v4 = remote.is_ipv4();
+        let of_family = |(v4, v6): (u8, u8)| if is_v4 { v4 } else { v6 };
+        let envelope = Envelope {
+            local,
+            remote,
+            hop_limit: hop_limit.unwrap_or(of_family(way.hop_limits)),
+            tos: tos.unwrap_or(of_family(way.tos)),
+        };
+        self.send(host, now, way, envelope, data)
+    }
+
+    /// The source of a datagram to `remote`; `from` is the one that was asked for.
+    fn source(
+        &self,
+        host: &Host,
+        way: &Sending,
+        remote: IpAddr,
+        from: Option<SocketAddr>,
+        interface: Option<InterfaceId>,
+    ) -> Result<SocketAddr, SocketError> {
+        let bound = self.binding.local;
+        let port = match from.map_or(0, |from| from.port()) {
+            0 => bound.port(),
+            port if port == bound.port() || self.is_forwarder() => port,
+            _ => return Err(SocketError::AddressNotAvailable),
+        };
+        if port == 0 {
+            return Err(SocketError::AddressNotAvailable);
+        }
+        let from = from.map(|from| from.ip()).filter(|from| !from.is_unspecified());
+        let ip = match from {
+            Some(from) if from == bound.ip() => from,
+            Some(from) if from.is_ipv4() != remote.is_ipv4() => {
+                return Err(SocketError::AddressFamily);
+            }
+            Some(from) if self.has_no_address() || way.is_transparent => {
+                host.check_source(from, way.is_transparent)?;
+                from
+            }
+            Some(_) => return Err(SocketError::AddressNotAvailable),
+            None if self.is_forwarder() => return Err(SocketError::AddressNotAvailable),
+            None if self.has_no_address() => {
+                match host.net.topology.source_for(remote, interface) {
+                    // Who has no address yet asks all hosts for one.
+                    Err(NoSource::NoAddress) if remote == Ipv4Addr::BROADCAST => {
+                        Ipv4Addr::UNSPECIFIED.into()
+                    }
+                    source => source?,
+                }
+            }
+            None => bound.ip(),
+        };
+        Ok(SocketAddr::new(ip, port))
+    }
+
+    /// Whether there is room below; if not, a completion makes the socket writable.
+    fn admit(&self, limit: u64) -> Result<(), SocketError> {
+        if self.account.admit(limit) {
+            return Ok(());
+        }
+        // The first look may already be answered by a wake-up: clear, then look again.
+        self.readiness().clear(Ready::WRITABLE);
+        if self.account.admit(limit) {
+            self.readiness().signal(Ready::WRITABLE);
+            return Ok(());
+        }
+        Err(SocketError::WouldBlock)
+    }
+
+    fn send(
+        &self,
+        host: &Host,
+        now: Instant,
+        way: &mut Sending,
+        Envelope { local, remote, hop_limit, tos }: Envelope,
+        data: Bytes,
+    ) -> Result<(), SocketError> {
+        let pseudo = Pseudo::of(local.ip(), remote.ip(), Protocol::UDP);
+        let pseudo = pseudo.ok_or(SocketError::AddressFamily)?;
+        let ports = Ports { source: local.port(), destination: remote.port() };
+        let bytes = (data.len() as u32).saturating_add(OVERHEAD);
+        let payload = Payload::from(data);
+        let mut headers = Headers::default();
+        udp::emit(&mut headers, ports, &payload, pseudo, ChecksumBy::Stack);
+        let flow = if way.remote == Some(remote) {
+            DATAGRAM | self.number
+        } else {
+            host.net.orphan_flow(&FourTuple::new(local, remote))
+        };
+        let datagram = OutgoingDatagram {
+            local: local.ip(),
+            remote: remote.ip(),
+            protocol: Protocol::UDP,
+            headers,
+            payload,
+            flow,
+            pacing_rate: way.rate,
+            credit: Some(TxCredit::charge(&self.account, bytes)),
+            hop_limit,
+            tos,
+            interface: way.route_to.and_then(|(_, interface)| interface),
+        };
+        host.net.counters.ip.add(IpCounter::UdpOutDatagrams, 1);
+        let visit = Visit::new(now, SHARD);
+        let has_more = way.batch.is_some();
+        let sent = host.net.send_datagram(Visit { has_more, ..visit }, &mut way.route, datagram);
+        if let (Some(batch), Ok(_)) = (&mut way.batch, &sent) {
+            batch.hold(&way.route);
+        }
+        let verdict = sent.as_ref().map_or(Verdict::Dropped, |output| output.verdict);
+        if verdict == Verdict::Dropped {
+            host.net.counters.ip.add(IpCounter::UdpSndbufErrors, 1);
+        }
+        host.on_undeliverable(visit, sent?.undeliverable);
+        if verdict == Verdict::Dropped {
+            // What was refused because of the socket's own frames may be tried again when one of
+            // them has left.
+            self.admit(0)?;
+            return Err(SocketError::NoBuffers);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! The UDP sockets of a host by local port, and the forwarders that take what no socket takes.
+//!
+//! Cost of a lookup: a multiplication, one mutex, and one look at each socket on the port; where no
+//! socket is found, one at each forwarder.
+
+use super::Host;
+use super::error::SocketError;
+use super::ports::Ephemeral;
+use super::udp::{Binding, UdpForwarderOptions, UdpSocket};
+use super::udp_queue::ReceivedDatagram;
+use crate::flow::{FlowKey, FourTuple};
+use crate::net::interface::InterfaceId;
+use crate::sync::{Mutex, lock};
+use core::ops::RangeInclusive;
+use hashbrown::HashTable;
+use neap_tcp::time::Instant;
+use std::sync::Arc;
+
+/// The UDP sockets and forwarders of a host.
+pub(crate) struct UdpTable(Mutex<UdpSockets>);
+
+struct UdpSockets {
+    by_port: HashTable<Arc<UdpSocket>>,
+    /// In the order in which they were made.
+    forwarders: Vec<Arc<UdpSocket>>,
+    ephemeral: Ephemeral,
+    bound: u64,
+    is_shut_down: bool,
+}
+
+/// Where a datagram comes from, or the packet that an error is about.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// This host.
+    Host,
+    Interface(InterfaceId),
+    Unknown,
+}
+
+impl UdpSockets {
+    fn all(&self) -> impl Iterator<Item = &Arc<UdpSocket>> {
+        self.by_port.iter().chain(&self.forwarders)
+    }
+}
+
+fn hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl UdpTable {
+    /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Mutex::new(UdpSockets {
+            by_port: HashTable::new(),
+            forwarders: Vec::new(),
+            ephemeral: Ephemeral::new(seed),
+            bound: 0,
+            is_shut_down: false,
+        }))
+    }
+
+    /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
+    pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
+        lock(&self.0).ephemeral.set_range(ports);
+    }
+
+    /// Binds a socket; port 0 is an ephemeral one.
+    pub(crate) fn bind(
+        &self,
+        key: FlowKey,
+        mut binding: Binding,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        let mut sockets = lock(&self.0);
+        if sockets.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        let UdpSockets { by_port, ephemeral, bound, .. } = &mut *sockets;
+        let local = &mut binding.local;
+        if local.port() == 0 {
+            let any = FourTuple::new(*local, *local);
+            let is_of = |port| move |one: &Arc<UdpSocket>| one.binding.local.port() == port;
+            let is_free = |port| by_port.find(hash(port), is_of(port)).is_none();
+            let port = ephemeral.choose(key.hash(&any), is_free);
+            local.set_port(port.ok_or(SocketError::AddressInUse)?);
+        }
+        let port = hash(local.port());
+        let is_taken = by_port
+            .iter_hash(port)
+            .filter(|one| !(binding.reuse && one.may_share()))
+            .any(|one| one.binding.overlaps(&binding));
+        if is_taken {
+            return Err(SocketError::AddressInUse);
+        }
+        *bound += 1;
+        let socket = Arc::new(UdpSocket::new(*bound, binding));
+        by_port.insert_unique(port, socket.clone(), |one| hash(one.binding.local.port()));
+        Ok(socket)
+    }
+
+    /// Makes a forwarder. `seed` is random: it keys the shares of sources.
+    pub(crate) fn forward(
+        &self,
+        options: UdpForwarderOptions,
+        seed: u64,
+    ) -> Result<Arc<UdpSocket>, SocketError> {
+        let mut sockets = lock(&self.0);
+        if sockets.is_shut_down {
+            return Err(SocketError::ShutDown);
+        }
+        sockets.bound += 1;
+        let forwarder = Arc::new(UdpSocket::forwarder(sockets.bound, options, seed));
+        sockets.forwarders.push(forwarder.clone());
+        Ok(forwarder)
+    }
+
+    /// The socket that fits best, or else the first forwarder that takes such datagrams.
+    fn find(&self, tuple: &FourTuple, from: Origin) -> Option<Arc<UdpSocket>> {
+        let sockets = lock(&self.0);
+        let scored = sockets
+            .by_port
+            .iter_hash(hash(tuple.local_port))
+            .map(|socket| (socket.score(tuple), socket))
+            .filter(|(score, _)| *score > 0);
+        if let Some((_, socket)) = scored.max_by_key(|(score, _)| *score) {
+            return Some(socket.clone());
+        }
+        let interface = match from {
+            Origin::Host => return None,
+            Origin::Interface(interface) => Some(interface),
+            Origin::Unknown => None,
+        };
+        let local = tuple.local_addr();
+        sockets.forwarders.iter().find(|one| one.forwards(local, interface)).cloned()
+    }
+
+    /// Delivers a datagram between the two addresses of `tuple`. `None`: no socket takes it;
+    /// `Some(false)`: no room. What is for all hosts goes to every socket that fits, and to no
+    /// forwarder.
+    pub(crate) fn deliver(&self, tuple: &FourTuple, datagram: ReceivedDatagram) -> Option<bool> {
+        if datagram.is_broadcast {
+            return self.deliver_to_all(tuple, &datagram);
+        }
+        let from = datagram.interface.map_or(Origin::Host, Origin::Interface);
+        Some(self.find(tuple, from)?.deliver(datagram))
+    }
+
+    /// `__udp4_lib_mcast_deliver`. Whether all who fit had room.
+    fn deliver_to_all(&self, tuple: &FourTuple, datagram: &ReceivedDatagram) -> Option<bool> {
+        let sockets = lock(&self.0);
+        let fitting = sockets.by_port.iter_hash(hash(tuple.local_port));
+        let fitting: Vec<_> = fitting.filter(|one| one.score(tuple) > 0).cloned().collect();
+        drop(sockets);
+        let took = fitting.iter().map(|socket| socket.deliver(datagram.clone()));
+        took.reduce(|all, one| all && one)
+    }
+
+    /// Tells the socket that sent a datagram of an error; whether there is one.
+    pub(crate) fn on_error(&self, tuple: &FourTuple, tell: impl FnOnce(&UdpSocket)) -> bool {
+        let socket = self.find(tuple, Origin::Unknown);
+        socket.as_deref().map(tell).is_some()
+    }
+
+    /// Tells all sockets that the device of an interface is gone; `is_last` says that no other is
+    /// left. Costs a look at each.
+    pub(crate) fn on_device_gone(
+        &self,
+        host: &Host,
+        now: Instant,
+        interface: InterfaceId,
+        is_last: bool,
+    ) {
+        let sockets: Vec<_> = lock(&self.0).all().cloned().collect();
+        for socket in sockets {
+            socket.on_device_gone(host, now, interface, is_last);
+        }
+    }
+
+    /// Forgets a socket whose last handle is gone.
+    pub(crate) fn remove(&self, socket: &Arc<UdpSocket>) {
+        let mut sockets = lock(&self.0);
+        let is_it = |one: &Arc<UdpSocket>| Arc::ptr_eq(one, socket);
+        if socket.is_forwarder() {
+            return sockets.forwarders.retain(|one| !is_it(one));
+        }
+        if let Ok(entry) = sockets.by_port.find_entry(hash(socket.binding.local.port()), is_it) {
+            entry.remove();
+        }
+    }
+
+    /// Closes all sockets and refuses more.
+    pub(crate) fn shut_down(&self) {
+        let mut sockets = lock(&self.0);
+        sockets.is_shut_down = true;
+        let UdpSockets { by_port, forwarders, .. } = &mut *sockets;
+        let all: Vec<_> = by_port.drain().chain(forwarders.drain(..)).collect();
+        drop(sockets);
+        all.iter().for_each(|socket| socket.close());
+    }
+
+    /// Sockets bound, and forwarders.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).all().count()
+    }
+}

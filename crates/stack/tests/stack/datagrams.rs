@@ -1,0 +1,620 @@
+//! Datagrams with both addresses, hop limit and TOS; forwarders; broadcast.
+
+use super::common::{Shared, WireConfig, World, config, inject};
+use super::{SECOND, address};
+use bytes::Bytes;
+use core::net::{IpAddr, SocketAddr};
+use neap_stack::drop_reason::DropReason;
+use neap_stack::interface::Address;
+use neap_stack::route::{Route, RouteEntry};
+use neap_stack::socket::SocketError;
+use neap_stack::socket::errors::ErrorOrigin;
+use neap_stack::socket::readiness::Ready;
+use neap_stack::socket::udp::{ReceivedDatagram, Refusal, SendDatagram, UdpHandle};
+use neap_stack::stack::{ConnectOptions, Stack, UdpForwarderOptions, UdpOptions};
+use neap_stack::stats::IpCounter;
+use neap_tcp::connection::ConnectionError;
+use neap_tcp::state::State;
+use neap_tcp::time::Nanos;
+
+const FORBIDDEN: SocketError = SocketError::Reported(ConnectionError::Forbidden);
+
+fn ethernet() -> WireConfig {
+    WireConfig { ethernet: true, ..WireConfig::default() }
+}
+
+fn bind(stack: &Stack, local: &str) -> UdpHandle {
+    stack.bind_udp(address(local), UdpOptions::default()).unwrap()
+}
+
+fn forwarder(stack: &Stack) -> UdpHandle {
+    stack.forward_udp(UdpForwarderOptions::default()).unwrap()
+}
+
+fn to(remote: SocketAddr, data: &'static [u8]) -> SendDatagram {
+    SendDatagram::new(Bytes::from_static(data), Some(remote))
+}
+
+fn send(world: &World, socket: &UdpHandle, datagram: SendDatagram) -> Result<(), SocketError> {
+    socket.send_batch(world.now, [datagram]).1
+}
+
+fn received(socket: &UdpHandle) -> Vec<ReceivedDatagram> {
+    core::iter::from_fn(|| socket.recv_from().ok()).collect()
+}
+
+/// Frames that were sent in a direction since the last call, without the link header of Ethernet.
+fn taken(direction: &Shared, is_ethernet: bool) -> Vec<Bytes> {
+    let sent = core::mem::take(&mut direction.lock().unwrap().sent);
+    sent.into_iter().map(|frame| frame.slice(if is_ethernet { 14 } else { 0 }..)).collect()
+}
+
+#[test]
+fn a_datagram_says_how_it_came() {
+    for wire in [WireConfig::default(), ethernet()] {
+        for (own, peer) in [("10.0.0.2:53", "10.0.0.1:0"), ("[fd00::2]:53", "[fd00::1]:0")] {
+            let mut world = World::new(&wire);
+            let server = bind(&world.b, "[::]:53");
+            let client = bind(&world.a, peer);
+            client.set_hop_limits(7, 8);
+            client.set_tos(0xb9, 0xba);
+            let is_v4 = own.starts_with('1');
+            let of_socket = if is_v4 { (7, 0xb9) } else { (8, 0xba) };
+            // In one packet, and in fragments.
+            for len in [3, 4000] {
+                let data: Bytes = vec![1; len].into();
+                let datagram = SendDatagram::new(data.clone(), Some(address(own)));
+                send(&world, &client, datagram.clone()).unwrap();
+                let one = SendDatagram { hop_limit: Some(33), tos: Some(3), ..datagram };
+                send(&world, &client, one).unwrap();
+                world.run(SECOND);
+                let got = received(&server);
+                let said: Vec<_> = got.iter().map(|one| (one.hop_limit, one.tos)).collect();
+                assert_eq!(said, [of_socket, (33, 3)], "{own} {len}");
+                for one in got {
+                    assert_eq!((one.from, one.to), (client.local_addr(), address(own)));
+                    assert_eq!(one.interface, Some(world.b_interface));
+                    assert_eq!((one.data, one.is_broadcast), (data.clone(), false));
+                }
+            }
+        }
+    }
+    let mut world = World::new(&WireConfig::default());
+    let socket = bind(&world.a, "127.0.0.1:53");
+    send(&world, &socket, to(address("127.0.0.1:53"), b"self")).unwrap();
+    world.settle();
+    assert_eq!(received(&socket)[0].interface, None);
+}
+
+#[test]
+fn a_datagram_without_a_hop_is_refused() {
+    let world = World::new(&WireConfig::default());
+    let client = bind(&world.a, "10.0.0.1:0");
+    let datagram = SendDatagram { hop_limit: Some(0), ..to(address("10.0.0.2:53"), b"x") };
+    assert_eq!(send(&world, &client, datagram), Err(SocketError::InvalidArgument));
+}
+
+#[test]
+fn the_tos_byte_chooses_the_band() {
+    for (remote, bands) in [("10.0.0.2:53", [0, 2, 6, 4, 6]), ("[fd00::2]:53", [0; 5])] {
+        let mut world = World::new(&WireConfig::default());
+        let client = bind(&world.a, "[::]:0");
+        for tos in [0, 0x08, 0x10, 0x18, 0xb8 & !8 | 3] {
+            let datagram = SendDatagram { tos: Some(tos), ..to(address(remote), b"x") };
+            send(&world, &client, datagram).unwrap();
+            world.run(SECOND);
+        }
+        let chosen = world.ab.lock().unwrap().priorities.clone();
+        assert_eq!(chosen, bands, "{remote}");
+    }
+}
+
+#[test]
+fn a_datagram_leaves_by_the_interface_that_it_names() {
+    let mut world = World::new(&WireConfig::default());
+    let (there, back) = (Shared::default(), Shared::default());
+    let device = super::common::device(&WireConfig::default(), 9, &there, &back);
+    let addresses: [Address; 1] = ["192.0.2.1/24".parse().unwrap()];
+    let other = world.a.add_interface(world.now, device, &addresses).unwrap();
+    let client = bind(&world.a, "0.0.0.0:0");
+    let remote = address("10.0.0.2:53");
+    for interface in [None, Some(other), Some(world.a_interface)] {
+        send(&world, &client, SendDatagram { interface, ..to(remote, b"x") }).unwrap();
+    }
+    world.run(SECOND);
+    // What no route leads to by that interface is on its link.
+    let strays = taken(&there, false);
+    assert_eq!(strays.len(), 1);
+    assert_eq!(strays[0][12..20], [192, 0, 2, 1, 10, 0, 0, 2]);
+    assert_eq!(taken(&world.ab, false).len(), 2);
+    world.a.remove_interface(world.now, other).unwrap();
+    let gone = SendDatagram { interface: Some(other), ..to(remote, b"x") };
+    assert_eq!(send(&world, &client, gone), Err(SocketError::NetworkUnreachable));
+}
+
+#[test]
+fn a_connected_socket_keeps_its_way_beside_datagrams_that_name_another() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let options = UdpOptions { transparent: true, ..UdpOptions::default() };
+    let socket = world.b.bind_udp(address("0.0.0.0:53"), options).unwrap();
+    let client = bind(&world.a, "10.0.0.1:0");
+    socket.connect(Some(client.local_addr())).unwrap();
+    let from = Some(address("192.0.2.9:53"));
+    for from in [from, None, from] {
+        let interface = from.map(|_| world.b_interface);
+        let data = Bytes::from_static(b"x");
+        let datagram = SendDatagram { from, interface, ..SendDatagram::new(data, None) };
+        send(&world, &socket, datagram).unwrap();
+    }
+    world.run(SECOND);
+    let sources: Vec<_> = received(&client).iter().map(|one| one.from.to_string()).collect();
+    assert_eq!(sources, ["192.0.2.9:53", "10.0.0.2:53", "192.0.2.9:53"]);
+}
+
+#[test]
+fn a_socket_sends_from_its_own_port_alone() {
+    let world = World::with_any_destination(&WireConfig::default());
+    let options = UdpOptions { transparent: true, ..UdpOptions::default() };
+    let socket = world.b.bind_udp(address("0.0.0.0:53"), options).unwrap();
+    let with = |from: &str| {
+        let from = Some(address(from));
+        SendDatagram { from, ..to(address("10.0.0.1:9"), b"x") }
+    };
+    for from in ["192.0.2.9:0", "192.0.2.9:53", "0.0.0.0:53", "10.0.0.2:0"] {
+        assert_eq!(send(&world, &socket, with(from)), Ok(()), "{from}");
+    }
+    for from in ["192.0.2.9:54", "10.0.0.255:53", "224.0.0.1:53", "127.0.0.1:1"] {
+        let error = Err(SocketError::AddressNotAvailable);
+        assert_eq!(send(&world, &socket, with(from)), error, "{from}");
+    }
+    let other_family = send(&world, &socket, with("[2001:db8::1]:53"));
+    assert_eq!(other_family, Err(SocketError::AddressFamily));
+}
+
+#[test]
+fn a_socket_bound_to_an_address_sends_from_it_alone() {
+    let world = World::with_any_destination(&WireConfig::default());
+    world.b.add_address(world.b_interface, "10.0.0.3/24".parse().unwrap()).unwrap();
+    for (transparent, others) in [(false, Err(SocketError::AddressNotAvailable)), (true, Ok(()))] {
+        let options = UdpOptions { transparent, ..UdpOptions::default() };
+        let socket = world.b.bind_udp(address("10.0.0.2:0"), options).unwrap();
+        let outcomes = ["10.0.0.2:0", "10.0.0.3:0", "192.0.2.1:0"].map(|from| {
+            let from = Some(address(from));
+            send(&world, &socket, SendDatagram { from, ..to(address("10.0.0.1:9"), b"x") })
+        });
+        assert_eq!(outcomes, [Ok(()), others, others]);
+    }
+}
+
+#[test]
+fn a_forwarder_takes_what_no_socket_takes_and_answers_from_there() {
+    for wire in [WireConfig::default(), ethernet()] {
+        let mut world = World::with_any_destination(&wire);
+        let forwarder = forwarder(&world.b);
+        assert_eq!(world.b.usage().udp, 1);
+        let dns = bind(&world.b, "[::]:53");
+        for (own, remotes) in [
+            ("10.0.0.1:0", ["192.0.2.7:1", "198.51.100.8:65535", "10.0.0.2:9"]),
+            ("[fd00::1]:0", ["[2001:db8::7]:1", "[2001:db8:1::8]:65535", "[fd00::2]:9"]),
+        ] {
+            let client = bind(&world.a, own);
+            client.set_tos(0x2e, 0x2e);
+            client.set_hop_limits(12, 12);
+            for remote in remotes.map(address) {
+                for len in [5, 4000] {
+                    let data: Bytes = vec![7; len].into();
+                    client.send_to(world.now, data.clone(), Some(remote)).unwrap();
+                    world.run(SECOND);
+                    let one = forwarder.recv_from().unwrap();
+                    assert_eq!((one.from, one.to), (client.local_addr(), remote));
+                    assert_eq!((one.hop_limit, one.tos), (12, 0x2e));
+                    assert_eq!((one.interface, &one.data), (Some(world.b_interface), &data));
+                    let answer = SendDatagram {
+                        from: Some(one.to),
+                        hop_limit: Some(3),
+                        tos: Some(0xff),
+                        ..SendDatagram::new(one.data, Some(one.from))
+                    };
+                    send(&world, &forwarder, answer).unwrap();
+                    world.run(SECOND);
+                    let one = client.recv_from().unwrap();
+                    assert_eq!((one.from, one.hop_limit, one.tos), (remote, 3, 0xff));
+                    assert_eq!(one.data, data);
+                }
+            }
+            // A socket comes first, at any address.
+            let remote = SocketAddr::new(address(remotes[0]).ip(), 53);
+            send(&world, &client, to(remote, b"dns")).unwrap();
+            world.run(SECOND);
+            assert_eq!(received(&dns)[0].to, remote);
+            assert!(received(&forwarder).is_empty());
+        }
+        drop(forwarder);
+        assert_eq!(world.b.usage().udp, 1);
+        let client = bind(&world.a, "10.0.0.1:0");
+        client.connect(Some(address("192.0.2.7:1"))).unwrap();
+        client.send_to(world.now, Bytes::new(), None).unwrap();
+        world.run(SECOND);
+        assert_eq!(client.take_error(), Some(SocketError::Refused));
+    }
+}
+
+#[test]
+fn a_forwarder_takes_what_its_options_name() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let with = |options| world.b.forward_udp(options).unwrap();
+    let all = UdpForwarderOptions::default;
+    let narrow = with(UdpForwarderOptions {
+        interface: Some(world.b_interface),
+        prefix: Some("192.0.2.0/24".parse().unwrap()),
+        ports: 100..=200,
+    });
+    let elsewhere = with(UdpForwarderOptions { interface: Some(world.a_interface), ..all() });
+    // Both hosts count their interfaces from 0.
+    assert_eq!(world.a_interface, world.b_interface);
+    let v6 = with(UdpForwarderOptions { prefix: Some("::/0".parse().unwrap()), ..all() });
+    drop(elsewhere);
+    let client = bind(&world.a, "[::]:0");
+    for (remote, expected) in [
+        ("192.0.2.1:100", 0),
+        ("192.0.2.255:200", 0),
+        ("192.0.2.1:99", 2),
+        ("192.0.2.1:201", 2),
+        ("192.0.3.1:150", 2),
+        ("[2001:db8::1]:150", 1),
+    ] {
+        send(&world, &client, to(address(remote), b"x")).unwrap();
+        world.run(SECOND);
+        let got = [&narrow, &v6].map(|one| received(one).len());
+        let mut wanted = [0; 2];
+        if expected < 2 {
+            wanted[expected] = 1;
+        }
+        assert_eq!(got, wanted, "{remote}");
+    }
+    assert_eq!(world.b.ip_counters().get(IpCounter::UdpNoPorts), 3);
+}
+
+#[test]
+fn a_forwarder_is_no_socket_of_its_own_host() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let forwarder = forwarder(&world.b);
+    let own = bind(&world.b, "10.0.0.2:0");
+    own.connect(Some(address("10.0.0.2:9"))).unwrap();
+    own.send_to(world.now, Bytes::new(), None).unwrap();
+    world.settle();
+    assert_eq!(own.take_error(), Some(SocketError::Refused));
+    assert!(received(&forwarder).is_empty());
+    assert_eq!(forwarder.connect(Some(address("10.0.0.1:9"))), Err(SocketError::InvalidArgument));
+    // It has no address and no port of its own.
+    for from in [None, Some("192.0.2.1:0"), Some("0.0.0.0:9")] {
+        let from = from.map(address);
+        let datagram = SendDatagram { from, ..to(address("10.0.0.1:9"), b"x") };
+        assert_eq!(send(&world, &forwarder, datagram), Err(SocketError::AddressNotAvailable));
+    }
+}
+
+#[test]
+fn one_source_leaves_room_in_a_forwarder_for_others() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let forwarder = forwarder(&world.b);
+    forwarder.set_buffers(Some(100 * (640 + 100)), None);
+    let options = UdpOptions { transparent: true, ..UdpOptions::default() };
+    let flood = |world: &mut World, from: &str, remote: &str, count: usize| {
+        let client = world.a.bind_udp(address(from), options).unwrap();
+        for _ in 0..count {
+            let data = Bytes::from_static(&[0; 100]);
+            client.send_to(world.now, data, Some(address(remote))).unwrap();
+            world.run(Nanos::from_millis(2));
+        }
+    };
+    flood(&mut world, "10.0.0.1:1", "192.0.2.1:9", 300);
+    let dropped = world.b.drops().get(DropReason::SocketReceiveBuffer);
+    assert_eq!(dropped, 250);
+    assert_eq!(world.b.ip_counters().get(IpCounter::UdpRcvbufErrors), dropped);
+    // Another port of the same host is the same source.
+    flood(&mut world, "10.0.0.1:2", "192.0.2.2:9", 1);
+    assert_eq!(world.b.drops().get(DropReason::SocketReceiveBuffer), dropped + 1);
+    flood(&mut world, "10.0.0.77:1", "192.0.2.1:9", 10);
+    flood(&mut world, "[fd00::1]:1", "[2001:db8::1]:9", 10);
+    let got = received(&forwarder);
+    let from = |ip: &str| {
+        let ip: IpAddr = ip.parse().unwrap();
+        got.iter().filter(|one| one.from.ip() == ip).count()
+    };
+    assert_eq!([from("10.0.0.1"), from("10.0.0.77"), from("fd00::1")], [50, 10, 10]);
+    flood(&mut world, "10.0.0.1:2", "192.0.2.2:9", 60);
+    assert_eq!(received(&forwarder).len(), 50);
+}
+
+#[test]
+fn what_icmp_says_of_forwarded_datagrams_is_in_the_error_queue() {
+    for (foreign, peer, kind) in
+        [("192.0.2.7:53", "10.0.0.1:9", 3), ("[2001:db8::7]:53", "[fd00::1]:9", 1)]
+    {
+        let (foreign, peer) = (address(foreign), address(peer));
+        let mut world = World::with_any_destination(&WireConfig::default());
+        let forwarder = forwarder(&world.b);
+        let datagram = SendDatagram { from: Some(foreign), ..to(peer, b"hello") };
+        // Who does not ask hears nothing.
+        send(&world, &forwarder, datagram.clone()).unwrap();
+        world.run(SECOND);
+        assert!(forwarder.next_error().is_none());
+        forwarder.set_receive_errors(true, true);
+        let bits = |forwarder: &UdpHandle| forwarder.readiness().bits() & Ready::ERROR;
+        for _ in 0..2 {
+            send(&world, &forwarder, datagram.clone()).unwrap();
+        }
+        world.run(SECOND);
+        assert_eq!(bits(&forwarder), Ready::ERROR);
+        // No call fails for it.
+        send(&world, &forwarder, datagram.clone()).unwrap();
+        world.run(SECOND);
+        assert_eq!(forwarder.recv_from().unwrap_err(), SocketError::WouldBlock);
+        for _ in 0..3 {
+            assert_eq!(bits(&forwarder), Ready::ERROR);
+            let record = forwarder.next_error().unwrap();
+            assert_eq!((record.source, record.destination), (Some(foreign), peer));
+            assert_eq!((record.error, record.kind), (ConnectionError::Refused, kind));
+            assert_eq!(record.offender, Some(peer.ip()));
+            assert_eq!(&record.data[..], b"hello");
+        }
+        assert!(forwarder.next_error().is_none() && bits(&forwarder).is_empty());
+        // The records leave room for datagrams.
+        forwarder.set_buffers(Some(20_000), None);
+        for _ in 0..100 {
+            send(&world, &forwarder, datagram.clone()).unwrap();
+            world.run(SECOND);
+        }
+        let kept = core::iter::from_fn(|| forwarder.next_error()).count();
+        assert_eq!(kept, 6, "a quarter of the buffer");
+        assert!(world.b.drops().get(DropReason::ErrorQueue) > 90);
+    }
+}
+
+#[test]
+fn a_transparent_socket_hears_of_errors_about_foreign_addresses() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let options = UdpOptions { transparent: true, ..UdpOptions::default() };
+    let socket = world.b.bind_udp(address("0.0.0.0:53"), options).unwrap();
+    socket.set_receive_errors(true, true);
+    let (from, peer) = (address("192.0.2.7:53"), address("10.0.0.1:9"));
+    send(&world, &socket, SendDatagram { from: Some(from), ..to(peer, b"hello") }).unwrap();
+    world.run(SECOND);
+    assert_eq!(socket.recv_from().unwrap_err(), SocketError::Refused);
+    let record = socket.next_error().unwrap();
+    assert_eq!((record.source, record.destination), (Some(from), peer));
+    assert_eq!(record.origin, ErrorOrigin::Icmp);
+}
+
+#[test]
+fn a_forwarder_refuses_by_icmp_in_the_name_of_the_destination() {
+    use ConnectionError as E;
+    for (own, remote, errors) in [
+        (
+            "10.0.0.1:0",
+            "192.0.2.7:9",
+            [E::NetworkUnreachable, E::HostUnreachable, E::Refused, E::HostUnreachable],
+        ),
+        (
+            "[fd00::1]:0",
+            "[2001:db8::7]:9",
+            [E::NetworkUnreachable, E::HostUnreachable, E::Refused, E::Forbidden],
+        ),
+    ] {
+        let reasons = [Refusal::Network, Refusal::Host, Refusal::Port, Refusal::Prohibited];
+        for (why, error) in reasons.into_iter().zip(errors) {
+            for len in [0, 10, 4000] {
+                let mut world = World::with_any_destination(&WireConfig::default());
+                let forwarder = forwarder(&world.b);
+                let client = bind(&world.a, own);
+                client.set_receive_errors(true, true);
+                let data: Bytes = vec![9; len].into();
+                client.send_to(world.now, data.clone(), Some(address(remote))).unwrap();
+                world.run(SECOND);
+                let datagram = forwarder.recv_from().unwrap();
+                forwarder.refuse(world.now, &datagram, why).unwrap();
+                world.run(SECOND);
+                let record = client.next_error().unwrap();
+                assert_eq!((record.error, record.destination), (error, address(remote)));
+                assert_eq!(record.source, Some(client.local_addr()));
+                assert_eq!(record.offender, Some(address(remote).ip()));
+                assert!(data.starts_with(&record.data) && record.data.len() >= len.min(500));
+            }
+        }
+    }
+}
+
+#[test]
+fn refusals_are_under_the_limits_of_icmp() {
+    let mut world = World::with_any_destination(&WireConfig::default());
+    let forwarder = forwarder(&world.b);
+    let client = bind(&world.a, "10.0.0.1:0");
+    send(&world, &client, to(address("192.0.2.7:9"), b"x")).unwrap();
+    world.run(SECOND);
+    let datagram = forwarder.recv_from().unwrap();
+    for _ in 0..20 {
+        forwarder.refuse(world.now, &datagram, Refusal::Port).unwrap();
+    }
+    assert_eq!(world.b.ip_counters().get(IpCounter::IcmpOutDestUnreachs), 6);
+    assert_eq!(world.b.drops().get(DropReason::RateLimited), 14);
+    // Nobody speaks for all hosts, and a socket for its own addresses alone.
+    let mut broadcast = datagram.clone();
+    broadcast.to = address("10.0.0.255:9");
+    let error = Err(SocketError::AddressNotAvailable);
+    assert_eq!(forwarder.refuse(world.now, &broadcast, Refusal::Port), error);
+    let socket = bind(&world.b, "0.0.0.0:0");
+    assert_eq!(socket.refuse(world.now, &datagram, Refusal::Port), error);
+}
+
+#[test]
+fn broadcast_needs_the_option() {
+    let mut world = World::new(&ethernet());
+    let socket = bind(&world.a, "0.0.0.0:0");
+    let all = address("10.0.0.255:67");
+    assert_eq!(send(&world, &socket, to(all, b"x")), Err(FORBIDDEN));
+    assert_eq!(socket.connect(Some(all)), Err(FORBIDDEN));
+    // Without a route to all hosts it is not the option that is missing.
+    let everybody = address("255.255.255.255:67");
+    assert_eq!(send(&world, &socket, to(everybody, b"x")), Err(SocketError::NetworkUnreachable));
+    let interface = Some(world.a_interface);
+    let by_link = SendDatagram { interface, ..to(everybody, b"x") };
+    assert_eq!(send(&world, &socket, by_link.clone()), Err(FORBIDDEN));
+    socket.set_broadcast(true);
+    assert!(socket.broadcast());
+    send(&world, &socket, to(all, b"x")).unwrap();
+    send(&world, &socket, by_link).unwrap();
+    socket.connect(Some(all)).unwrap();
+    socket.send_to(world.now, Bytes::from_static(b"x"), None).unwrap();
+    world.run(SECOND);
+    let sent = world.ab.lock().unwrap().sent.clone();
+    assert_eq!(sent.len(), 3, "without a word of ARP");
+    for frame in sent {
+        assert_eq!(frame[..6], [0xff; 6]);
+        assert_eq!(frame[26..30], [10, 0, 0, 1], "from the address of the interface");
+    }
+}
+
+#[test]
+fn a_broadcast_reaches_every_socket_that_fits() {
+    for wire in [WireConfig::default(), ethernet()] {
+        let mut world = World::with_any_destination(&wire);
+        let reuse = UdpOptions { reuse_address: true, ..UdpOptions::default() };
+        let listen = |world: &World, local: &str| world.b.bind_udp(address(local), reuse).unwrap();
+        let takers = ["0.0.0.0:67", "[::]:67", "10.0.0.255:67"].map(|one| listen(&world, one));
+        let others = ["10.0.0.2:67", "0.0.0.0:68", "255.255.255.255:67"];
+        let others = others.map(|one| listen(&world, one));
+        let forwarder = forwarder(&world.b);
+        let client = bind(&world.a, "0.0.0.0:68");
+        client.set_broadcast(true);
+        let own = bind(&world.a, "0.0.0.0:67");
+        send(&world, &client, to(address("10.0.0.255:67"), b"to all")).unwrap();
+        world.run(SECOND);
+        for taker in &takers {
+            let got = received(taker);
+            assert_eq!(got.len(), 1, "{}", taker.local_addr());
+            assert!(got[0].is_broadcast && got[0].to == address("10.0.0.255:67"));
+            assert_eq!(got[0].from, address("10.0.0.1:68"));
+        }
+        assert!(others.iter().chain([&forwarder]).all(|one| received(one).is_empty()));
+        // The host that sends is one of all.
+        let got = received(&own);
+        assert_eq!((got.len(), got[0].interface), (1, None));
+        // Whoever is bound to a broadcast address sends from an own one.
+        takers[2].send_to(world.now, Bytes::new(), Some(address("10.0.0.1:68"))).unwrap();
+        world.run(SECOND);
+        assert_eq!(received(&client)[0].from, address("10.0.0.2:67"));
+        // Nobody says that nobody is there.
+        send(&world, &client, to(address("10.0.0.255:99"), b"to none")).unwrap();
+        world.run(SECOND);
+        assert_eq!(world.b.ip_counters().get(IpCounter::UdpIgnoredMulti), 1);
+        assert_eq!(world.b.ip_counters().get(IpCounter::IcmpOutMsgs), 0);
+    }
+}
+
+#[test]
+fn only_udp_speaks_to_all_hosts() {
+    let mut world = World::new(&WireConfig::default());
+    let everybody = address("10.0.0.255:80");
+    let error = world.a.connect(world.now, everybody, ConnectOptions::default()).unwrap_err();
+    assert_eq!(error, SocketError::NetworkUnreachable);
+    // An echo request to all hosts, as a stranger sends it.
+    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 255];
+    let sum = neap_stack::wire::checksum::of(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend([8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+    inject(&world.ab, world.now, packet.into());
+    world.settle();
+    assert_eq!(world.b.drops().get(DropReason::Broadcast), 1);
+    assert!(taken(&world.ba, false).is_empty());
+}
+
+/// A host without an address of IPv4, and a server on the other end of the wire.
+fn unconfigured() -> World {
+    let mut world = World::with(&ethernet(), config(1), config(2));
+    world.a.remove_address(world.a_interface, "10.0.0.1".parse().unwrap()).unwrap();
+    world.settle();
+    world
+}
+
+#[test]
+fn a_host_without_an_address_asks_all_for_one_and_hears_the_answer() {
+    let mut world = unconfigured();
+    let client = bind(&world.a, "0.0.0.0:68");
+    let server = bind(&world.b, "0.0.0.0:67");
+    client.set_broadcast(true);
+    server.set_broadcast(true);
+    let everybody = address("255.255.255.255:67");
+    let interface = Some(world.a_interface);
+    let discover = SendDatagram { interface, ..to(everybody, b"discover") };
+    // No route leads to all hosts.
+    let lost = send(&world, &client, to(everybody, b"x"));
+    assert_eq!(lost, Err(SocketError::NetworkUnreachable));
+    send(&world, &client, discover).unwrap();
+    world.run(SECOND);
+    let asked = server.recv_from().unwrap();
+    assert_eq!((asked.from, asked.to), (address("0.0.0.0:68"), everybody));
+    assert!(asked.is_broadcast);
+    // To all, by the interface that the question came in by.
+    let answer = SendDatagram {
+        interface: asked.interface,
+        ..to(address("255.255.255.255:68"), b"offer to all")
+    };
+    send(&world, &server, answer).unwrap();
+    world.run(SECOND);
+    let offer = client.recv_from().unwrap();
+    assert_eq!((&offer.data[..], offer.from), (&b"offer to all"[..], address("10.0.0.2:67")));
+    // To the address that the client is to have, at its Ethernet address.
+    let yours: IpAddr = "10.0.0.77".parse().unwrap();
+    world.b.add_neighbor(world.now, world.b_interface, yours, [2, 0, 0, 0, 0, 1]).unwrap();
+    send(&world, &server, to(SocketAddr::new(yours, 68), b"offer")).unwrap();
+    world.run(SECOND);
+    let offer = client.recv_from().unwrap();
+    assert_eq!((&offer.data[..], offer.to), (&b"offer"[..], SocketAddr::new(yours, 68)));
+    assert!(!offer.is_broadcast);
+    world.b.remove_neighbor(world.b_interface, yours).unwrap();
+    // A datagram for a port that nobody has is not answered from an address that is not there.
+    world.b.add_neighbor(world.now, world.b_interface, yours, [2, 0, 0, 0, 0, 1]).unwrap();
+    send(&world, &server, to(SocketAddr::new(yours, 99), b"nobody")).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.a.ip_counters().get(IpCounter::IcmpOutMsgs), 0);
+    // With the address the host is like any other.
+    world.a.add_address(world.a_interface, "10.0.0.77/24".parse().unwrap()).unwrap();
+    send(&world, &server, to(SocketAddr::new(yours, 68), b"yours")).unwrap();
+    let other: IpAddr = "10.0.0.78".parse().unwrap();
+    world.b.add_neighbor(world.now, world.b_interface, other, [2, 0, 0, 0, 0, 1]).unwrap();
+    let before = world.a.drops().get(DropReason::IpOtherHost);
+    send(&world, &server, to(SocketAddr::new(other, 68), b"not yours")).unwrap();
+    world.run(SECOND);
+    assert_eq!(received(&client).len(), 1);
+    assert_eq!(world.a.drops().get(DropReason::IpOtherHost), before + 1);
+}
+
+#[test]
+fn tcp_does_not_come_to_a_host_without_an_address() {
+    let mut world = unconfigured();
+    let options = neap_stack::stack::ListenOptions::default();
+    let listener = world.a.listen(address("0.0.0.0:80"), options).unwrap();
+    let to: IpAddr = "10.0.0.77".parse().unwrap();
+    world.b.add_neighbor(world.now, world.b_interface, to, [2, 0, 0, 0, 0, 1]).unwrap();
+    let to = SocketAddr::new(to, 80);
+    let client = world.b.connect(world.now, to, ConnectOptions::default()).unwrap();
+    world.run(SECOND);
+    assert_eq!(client.state(world.now), State::SynSent);
+    assert!(listener.accept().is_err());
+}
+
+#[test]
+fn all_hosts_of_an_interface_that_takes_any_destination_are_all_hosts() {
+    let wire = ethernet();
+    let mut world = World::with_any_destination(&wire);
+    let route = Route { interface: world.a_interface, gateway: None, mtu: None, pref_src: None };
+    let prefix = "255.255.255.255/32".parse().unwrap();
+    world.a.add_route(RouteEntry { prefix, metric: 0, route }).unwrap();
+    let client = bind(&world.a, "0.0.0.0:68");
+    client.set_broadcast(true);
+    let server = bind(&world.b, "0.0.0.0:67");
+    send(&world, &client, to(address("255.255.255.255:67"), b"x")).unwrap();
+    world.run(SECOND);
+    assert!(received(&server)[0].is_broadcast);
+}
