@@ -65,6 +65,12 @@ impl Connection {
         let unit = original.map_or(pass.mss, |sent| u32::from(sent.unit));
         let unit = unit.max(1);
         let max = max.min(pass.gso_bytes / unit).min(pass.gso_segs * pass.mss / unit);
+        // The peer would drop what is beyond a window that it has taken back.
+        let window = self.sender.window_for(run);
+        if window == 0 {
+            return Err(TxBlocked::Rwnd);
+        }
+        let max = max.min((window / unit).max(1));
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);

@@ -122,11 +122,17 @@ impl Connection {
         if !self.sender.has_unacked() {
             return;
         }
+        if self.sender.wnd() == 0 && !self.is_orphan {
+            self.on_timeout_of_closed_window(now);
+            return;
+        }
         let since = self.liveness.stall(now);
         if self.is_out_of_resources(now, since) {
             return;
         }
-        if self.has_given_up(now, since) {
+        // Since when there was no answer counts from the second timeout on: before it the window of
+        // the peer may have been closed for long.
+        if self.sender.recovery().timeouts_in_row() > 0 && self.has_given_up(now, since) {
             self.give_up();
             return;
         }
@@ -134,6 +140,37 @@ impl Connection {
         self.rare().timeouts.count(now, is_first);
         self.owed |= Owed::RETRANSMIT_HEAD;
         self.arm_retransmit(now);
+    }
+
+    /// A timeout while the peer has closed its window although data is in flight
+    /// (`tcp_retransmit_timer`). The oldest segment is sent again as a probe, and a peer that
+    /// answers may keep its window closed for ever, unless the user objects.
+    fn on_timeout_of_closed_window(&mut self, now: Instant) {
+        if self.is_closed_window_given_up(now) {
+            self.give_up();
+            return;
+        }
+        self.liveness.stall(now);
+        self.sender.on_timeout_of_closed_window(now, &self.config, &self.counters);
+        self.owed |= Owed::RETRANSMIT_HEAD;
+        self.arm_retransmit(now);
+    }
+
+    /// Whether a peer that has closed its window over data in flight is given up: it was silent for
+    /// twice the longest timeout, or the user timeout is over (`tcp_rtx_probe0_timed_out`). The
+    /// time of both counts from the first of these timeouts, at that one from the departure.
+    fn is_closed_window_given_up(&self, now: Instant) -> bool {
+        let since = match self.liveness.stalled_since() {
+            Instant::FAR_FUTURE => self.sender.oldest_departure().unwrap_or(now),
+            since => since,
+        };
+        let (stalled, silent) = (now.since(since), now.since(self.liveness.last_heard()));
+        let patience = self.sender.rtt().rto_max().saturating_mul(2);
+        match self.options.user_timeout {
+            Some(limit) if stalled > limit => true,
+            Some(limit) => silent.min(stalled) > limit.min(patience),
+            None => silent.min(stalled) > patience,
+        }
     }
 
     fn linear_syn_timeouts(&self) -> u32 {

@@ -443,7 +443,6 @@ impl Sender {
         reordering: u32,
         counters: &Counters,
     ) {
-        counters.add(Counter::Timeouts, 1);
         let is_new = self.recovery.state < CaState::Recovery;
         let reneged = self.board.front().is_some_and(Sent::is_sacked);
         if reneged {

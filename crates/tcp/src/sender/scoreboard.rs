@@ -483,6 +483,13 @@ impl Scoreboard {
         index
     }
 
+    /// Returns the sequence number of the first segment of a run; `None` if there is no such frame.
+    pub fn seq_of(&self, run: Run) -> Option<SeqNumber> {
+        let sent = self.sent.get(run.index)?;
+        let skipped = run.first * u32::from(sent.unit);
+        Some(sent.seq + skipped.saturating_sub(u32::from(sent.head)))
+    }
+
     /// Returns the frame at `index`.
     pub fn get(&self, index: usize) -> Option<&Sent> {
         self.sent.get(index)

@@ -169,6 +169,89 @@ fn the_user_timeout_ends_retransmission_when_it_is_over() {
     assert!(peer.ms_since(start) >= 3_000);
 }
 
+/// A connection whose peer has closed its window while 3000 bytes are in flight.
+fn closed_over_data(options: SocketOptions) -> Peer {
+    let config = Config { tcp_retries2: 3, ..Config::default() };
+    let mut peer = Peer::established(config, options, Hello::default());
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(10);
+    peer.window = 0;
+    peer.ack(0);
+    peer.nothing();
+    peer
+}
+
+/// The time in steps of 100 ms until the connection is closed. The peer answers probes.
+fn time_until_closed(peer: &mut Peer, answers: bool) -> Option<u64> {
+    for step in 1..20_000 {
+        peer.advance_ms(100);
+        for (seq, len) in peer.sent() {
+            assert_eq!((seq, len), (0, 1000), "one segment, the oldest");
+            if answers {
+                peer.ack(0);
+            }
+        }
+        if peer.connection.state() == State::Closed {
+            return Some(step * 100);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_peer_that_closes_its_window_over_data_in_flight_is_probed_while_it_answers() {
+    let mut peer = closed_over_data(SocketOptions::default());
+    assert_eq!(time_until_closed(&mut peer, true), None);
+    assert_eq!(peer.count(Counter::Timeouts), 0);
+    let info = peer.info();
+    assert_eq!((info.retransmits, info.snd_cwnd), (0, 1));
+    assert!(info.backoff > 8);
+    // A window ends it, and the silence before is no silence of the peer.
+    peer.window = 64_000;
+    peer.ack(0);
+    peer.advance_ms(130_000);
+    assert_eq!(peer.connection.state(), State::Established, "the first timeout of a row");
+    peer.take();
+    peer.ack(3000);
+    peer.write(1000);
+    assert_eq!(peer.sent(), [(3000, 1000)]);
+}
+
+#[test]
+fn a_peer_that_closes_its_window_over_data_in_flight_and_falls_silent_is_given_up() {
+    let mut peer = closed_over_data(SocketOptions::default());
+    peer.advance_ms(100_000);
+    assert!(!peer.take().is_empty());
+    peer.ack(0);
+    // The first timeout after twice the longest one.
+    let silence = time_until_closed(&mut peer, false).expect("closed");
+    assert!((240_000..=360_000).contains(&silence), "{silence}");
+    assert_eq!(peer.count(Counter::AbortOnTimeout), 1);
+}
+
+#[test]
+fn the_user_timeout_ends_the_probing_of_a_window_closed_over_data() {
+    let user_timeout = Some(Nanos::from_secs(3));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = closed_over_data(options);
+    let time = time_until_closed(&mut peer, true).expect("closed");
+    assert!((3000..=3500).contains(&time), "{time}");
+}
+
+#[test]
+fn what_is_beyond_a_window_that_was_taken_back_is_not_sent_again() {
+    let mut peer = Peer::plain();
+    peer.write(10_000);
+    peer.take();
+    peer.window = 2500;
+    peer.advance_ms(10);
+    peer.ack(0);
+    peer.advance_ms(20_000);
+    let again = peer.sent();
+    assert!(!again.is_empty() && again.iter().all(|&(seq, len)| seq + len as i32 <= 2000));
+}
+
 #[test]
 fn the_time_of_a_closed_window_does_not_count_for_what_is_sent_afterwards() {
     let user_timeout = Some(Nanos::from_secs(10));
