@@ -9,6 +9,7 @@ use super::gro::Gro;
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
+use super::udp::Delivered;
 use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
 use crate::flow::FourTuple;
@@ -55,8 +56,18 @@ struct Delivery<'a> {
     gso_size: u16,
     /// The device vouches for the transport checksum.
     is_verified: bool,
+    /// The payload was put together from fragments, in memory of its own.
+    is_whole: bool,
     /// The packet from its IP header on, for ICMP errors to quote.
     packet: &'a Bytes,
+}
+
+impl Delivery<'_> {
+    /// It stands for a datagram that was put together.
+    fn becomes(&mut self, whole: &Whole) {
+        (self.ecn, self.gso_size) = (whole.ecn, 0);
+        (self.is_verified, self.is_whole) = (false, true);
+    }
 }
 
 impl Input<'_> {
@@ -139,6 +150,7 @@ impl Input<'_> {
             ecn: header.ecn,
             gso_size,
             is_verified,
+            is_whole: false,
             packet: data,
         };
         let Some(part) = Part::v4(&packet, data) else {
@@ -146,7 +158,7 @@ impl Input<'_> {
             return self.deliver(&delivery, header.protocol, payload, Some(&header), None);
         };
         if let Some(whole) = self.reassemble(&part) {
-            (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+            delivery.becomes(&whole);
             self.deliver(&delivery, whole.protocol, whole.data, Some(&header), None);
         }
     }
@@ -180,6 +192,7 @@ impl Input<'_> {
             ecn: header.ecn,
             gso_size,
             is_verified,
+            is_whole: false,
             packet: data,
         };
         let Some(part) = Part::v6(&packet, data) else {
@@ -187,7 +200,7 @@ impl Input<'_> {
             return self.deliver(&delivery, header.protocol, payload, None, Some(&header));
         };
         let Some(whole) = self.reassemble(&part) else { return };
-        (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+        delivery.becomes(&whole);
         match ipv6::upper_layer(whole.protocol, &whole.data) {
             Ok((protocol, start)) => {
                 let payload = whole.data.slice(start..);
@@ -306,12 +319,22 @@ impl Input<'_> {
             local_port: datagram.ports.destination,
             remote_port: datagram.ports.source,
         };
-        match self.host.udp.deliver(&tuple, datagram.payload) {
-            Some(true) => self.count(IpCounter::UdpInDatagrams),
-            Some(false) => {
+        // Packets of a device share large buffers, and one that nobody reads would keep them all.
+        let data = || match self.interface {
+            Some(_) if !delivery.is_whole => Bytes::copy_from_slice(&datagram.payload),
+            _ => datagram.payload.clone(),
+        };
+        match self.host.udp.deliver(&tuple, data) {
+            Some(Delivered::Queued) => self.count(IpCounter::UdpInDatagrams),
+            Some(Delivered::BufferFull) => {
                 self.count(IpCounter::UdpInErrors);
                 self.count(IpCounter::UdpRcvbufErrors);
                 self.drop(DropReason::SocketReceiveBuffer);
+            }
+            Some(Delivered::NoMemory) => {
+                self.count(IpCounter::UdpInErrors);
+                self.count(IpCounter::UdpMemErrors);
+                self.drop(DropReason::ProtocolMemory);
             }
             None => {
                 self.count(IpCounter::UdpNoPorts);

@@ -5,6 +5,7 @@ use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
 use super::ports::Ephemeral;
 use super::readiness::{Readiness, Ready};
+use super::udp_memory::{Held, UdpMemory};
 use crate::drop_reason::DropReason;
 use crate::flow::{FlowKey, FourTuple, overlap};
 use crate::frame::{DATAGRAM, Headers};
@@ -117,6 +118,8 @@ struct UdpState {
     remote: Option<SocketAddr>,
     queue: VecDeque<ReceivedDatagram>,
     queued_bytes: u32,
+    /// Memory of the host for what waits in both queues.
+    held: Held,
     receive_buffer: u32,
     send_buffer: u32,
     max_pacing_rate: Rate,
@@ -135,6 +138,16 @@ impl UdpState {
     /// Why there is no datagram.
     fn nothing_to_receive(&self) -> SocketError {
         if self.is_closed { SocketError::ShutDown } else { SocketError::WouldBlock }
+    }
+
+    /// Memory of what waits.
+    fn waiting_bytes(&self) -> u32 {
+        self.queued_bytes.saturating_add(self.errors.memory())
+    }
+
+    /// Something that waited was taken.
+    fn lower_memory(&mut self) {
+        self.held.lower(self.waiting_bytes());
     }
 
     /// Whether `IP_RECVERR` or `IPV6_RECVERR` is on for datagrams to this address.
@@ -174,7 +187,13 @@ impl core::fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    fn new(number: u64, local: SocketAddr, reuse: bool, is_dual: bool) -> Self {
+    fn new(
+        number: u64,
+        local: SocketAddr,
+        reuse: bool,
+        is_dual: bool,
+        memory: &Arc<UdpMemory>,
+    ) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
@@ -182,6 +201,7 @@ impl UdpSocket {
             remote: None,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            held: Held::new(memory.clone()),
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
             max_pacing_rate: Rate::UNLIMITED,
@@ -215,20 +235,21 @@ impl UdpSocket {
         }
     }
 
-    /// Queues a datagram; false when the receive buffer is full.
-    fn deliver(&self, datagram: ReceivedDatagram) -> bool {
+    /// Queues a datagram (`__udp_enqueue_schedule_skb`).
+    fn deliver(&self, datagram: ReceivedDatagram) -> Delivered {
         let mut state = lock(&self.state);
         let bytes = (datagram.data.len() as u32).saturating_add(OVERHEAD);
-        let total = state.queued_bytes.saturating_add(bytes);
-        let total_with_errors = total.saturating_add(state.errors.memory());
-        if state.is_closed || (total_with_errors > state.receive_buffer && !state.queue.is_empty())
-        {
-            return false;
+        let waiting = state.waiting_bytes().saturating_add(bytes);
+        if state.is_closed || (waiting > state.receive_buffer && !state.queue.is_empty()) {
+            return Delivered::BufferFull;
         }
-        state.queued_bytes = total;
+        if !state.held.raise(waiting) {
+            return Delivered::NoMemory;
+        }
+        state.queued_bytes = state.queued_bytes.saturating_add(bytes);
         state.queue.push_back(datagram);
         self.readiness.0.signal(Ready::READABLE);
-        true
+        Delivered::Queued
     }
 
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
@@ -270,9 +291,11 @@ impl UdpSocket {
 
     fn queue(&self, state: &mut UdpState, host: &Host, record: ErrorRecord) {
         let room = state.receive_buffer.saturating_sub(state.queued_bytes);
-        if state.errors.push(record, room) {
+        let waiting = state.waiting_bytes().saturating_add(record.memory());
+        if state.held.raise(waiting) && state.errors.push(record, room) {
             self.readiness.0.signal(Ready::ERROR_QUEUE);
         } else {
+            state.lower_memory();
             host.net.counters.drops.count(DropReason::ErrorQueue);
         }
     }
@@ -315,7 +338,9 @@ impl UdpSocket {
         let mut state = lock(&self.state);
         state.is_closed = true;
         let queue = core::mem::take(&mut state.queue);
+        state.queued_bytes = 0;
         state.errors.clear();
+        state.held.release();
         drop(state);
         drop(queue);
         self.readiness.0.signal(Ready::READ_CLOSED | Ready::WRITE_CLOSED | Ready::ERROR);
@@ -325,7 +350,21 @@ impl UdpSocket {
 /// The UDP sockets of a host by local port.
 ///
 /// Cost of a lookup: a multiplication, one mutex, and one look at each socket on the port.
-pub(crate) struct UdpTable(Mutex<UdpSockets>);
+pub(crate) struct UdpTable {
+    sockets: Mutex<UdpSockets>,
+    memory: Arc<UdpMemory>,
+}
+
+/// What became of a datagram for a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// It waits for its reader.
+    Queued,
+    /// The receive buffer is full, or the socket is closed.
+    BufferFull,
+    /// `udp_mem` leaves no memory for it.
+    NoMemory,
+}
 
 struct UdpSockets {
     by_port: HashTable<Arc<UdpSocket>>,
@@ -341,17 +380,23 @@ fn hash(port: u16) -> u64 {
 impl UdpTable {
     /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(UdpSockets {
+        let sockets = Mutex::new(UdpSockets {
             by_port: HashTable::new(),
             ephemeral: Ephemeral::new(seed),
             bound: 0,
             is_shut_down: false,
-        }))
+        });
+        Self { sockets, memory: Arc::default() }
+    }
+
+    /// The memory of all sockets.
+    pub(crate) fn memory(&self) -> &UdpMemory {
+        &self.memory
     }
 
     /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
     pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
-        lock(&self.0).ephemeral.set_range(ports);
+        lock(&self.sockets).ephemeral.set_range(ports);
     }
 
     /// Binds a socket; port 0 is an ephemeral one. `is_dual`: to `0.0.0.0` besides `[::]`.
@@ -362,7 +407,7 @@ impl UdpTable {
         reuse: bool,
         is_dual: bool,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
         }
@@ -384,13 +429,13 @@ impl UdpTable {
             return Err(SocketError::AddressInUse);
         }
         *bound += 1;
-        let socket = Arc::new(UdpSocket::new(*bound, local, reuse, is_dual));
+        let socket = Arc::new(UdpSocket::new(*bound, local, reuse, is_dual, &self.memory));
         by_port.insert_unique(hash(local.port()), socket.clone(), |one| hash(one.local.port()));
         Ok(socket)
     }
 
     fn find(&self, tuple: &FourTuple) -> Option<Arc<UdpSocket>> {
-        let sockets = lock(&self.0);
+        let sockets = lock(&self.sockets);
         let scored = sockets
             .by_port
             .iter_hash(hash(tuple.local_port))
@@ -399,11 +444,16 @@ impl UdpTable {
         scored.max_by_key(|(score, _)| *score).map(|(_, socket)| socket.clone())
     }
 
-    /// Delivers a datagram. `None`: no socket; `Some(false)`: no room.
-    pub(crate) fn deliver(&self, tuple: &FourTuple, data: Bytes) -> Option<bool> {
+    /// Delivers a datagram; `None` without a socket for it. `data` may wait for long, so it is to
+    /// be alone in its memory.
+    pub(crate) fn deliver(
+        &self,
+        tuple: &FourTuple,
+        data: impl FnOnce() -> Bytes,
+    ) -> Option<Delivered> {
         let socket = self.find(tuple)?;
         let from = tuple.remote_addr();
-        Some(socket.deliver(ReceivedDatagram { from, to: tuple.local, data }))
+        Some(socket.deliver(ReceivedDatagram { from, to: tuple.local, data: data() }))
     }
 
     /// Tells the socket that sent a datagram of an error; whether there is one.
@@ -421,7 +471,7 @@ impl UdpTable {
         interface: InterfaceId,
         is_last: bool,
     ) {
-        let sockets: Vec<_> = lock(&self.0).by_port.iter().cloned().collect();
+        let sockets: Vec<_> = lock(&self.sockets).by_port.iter().cloned().collect();
         for socket in sockets {
             socket.on_device_gone(host, now, interface, is_last);
         }
@@ -429,7 +479,7 @@ impl UdpTable {
 
     /// Forgets a socket whose last handle is gone.
     pub(crate) fn remove(&self, socket: &Arc<UdpSocket>) {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         let is_it = |one: &Arc<UdpSocket>| Arc::ptr_eq(one, socket);
         if let Ok(entry) = sockets.by_port.find_entry(hash(socket.local.port()), is_it) {
             entry.remove();
@@ -438,7 +488,7 @@ impl UdpTable {
 
     /// Closes all sockets and refuses more.
     pub(crate) fn shut_down(&self) {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         sockets.is_shut_down = true;
         let all: Vec<_> = sockets.by_port.drain().collect();
         drop(sockets);
@@ -447,7 +497,7 @@ impl UdpTable {
 
     /// Sockets bound.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).by_port.len()
+        lock(&self.sockets).by_port.len()
     }
 }
 
@@ -492,6 +542,7 @@ impl UdpSocket {
             return Err(state.nothing_to_receive());
         };
         state.queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
+        state.lower_memory();
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -514,6 +565,7 @@ impl UdpSocket {
             *queued_bytes -= (datagram.data.len() as u32).saturating_add(OVERHEAD);
         });
         taken.for_each(take);
+        state.lower_memory();
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -591,6 +643,7 @@ impl UdpSocket {
         let mut left = Ready::empty();
         left.set(Ready::ERROR, error.is_some());
         left.set(Ready::ERROR_QUEUE, !errors.is_empty());
+        state.lower_memory();
         self.readiness.0.clear((Ready::ERROR | Ready::ERROR_QUEUE) - left);
         if left.contains(Ready::ERROR_QUEUE) {
             // Whoever waits for edges hears of the next.
@@ -603,6 +656,7 @@ impl UdpSocket {
     pub(crate) fn clear_errors(&self) {
         let mut state = lock(&self.state);
         state.errors.clear();
+        state.lower_memory();
         self.readiness.0.clear(Ready::ERROR_QUEUE);
     }
 

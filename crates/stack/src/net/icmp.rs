@@ -162,6 +162,12 @@ fn unreachable_v6(code: Unreachable6) -> Meaning {
     }
 }
 
+/// A copy of what is sent back: while the answer waits in a qdisc, it must not keep the large buffer
+/// that it came in.
+fn own(bytes: &[u8]) -> Payload {
+    Payload::from(Bytes::copy_from_slice(bytes))
+}
+
 impl Net {
     /// Handles an ICMP message to this host. An error is returned.
     pub(crate) fn receive_icmp_v4(
@@ -185,7 +191,7 @@ impl Net {
                 stats.add(IpCounter::IcmpInEchos, 1);
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
-                self.send_icmp_v4(visit, ip.destination, ip.source, reply, body.into());
+                self.send_icmp_v4(visit, ip.destination, ip.source, reply, own(&body));
                 return None;
             }
             // A fragment that came late says nothing of the way.
@@ -232,7 +238,7 @@ impl Net {
         let meaning = match message {
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
-                self.send_icmp_v6(visit, ip.destination, ip.source, reply, body.into());
+                self.send_icmp_v6(visit, ip.destination, ip.source, reply, own(&body));
                 return None;
             }
             M::NeighborSolicitation { target, source_link } => {
@@ -290,7 +296,7 @@ impl Net {
             self.counters.drops.count(DropReason::RateLimited);
             return;
         }
-        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        let quote = |most: usize| own(&packet[..packet.len().min(most)]);
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let code = if is_port { Unreachable::Port } else { Unreachable::Protocol };
