@@ -23,6 +23,9 @@ impl Connection {
             && let Some(first) = self.sender.head_to_retransmit()
             && let Err(blocked) = self.retransmit(pass, first, 1)
         {
+            if blocked == TxBlocked::Egress && pass.egress.has_way() {
+                self.on_retransmission_dropped(pass.now);
+            }
             return Some(blocked);
         }
         while let Some(run) = self.sender.next_lost() {
@@ -100,7 +103,9 @@ impl Connection {
         let verdict = pass.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
-            self.on_local_congestion(pass.now);
+            if pass.egress.has_way() {
+                self.on_local_congestion(pass.now);
+            }
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(pass, bytes, segments, window);

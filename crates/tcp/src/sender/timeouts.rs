@@ -100,6 +100,11 @@ impl Sender {
         self.rtt.back_off();
     }
 
+    /// Takes back the doubling of the last timeout: what it sent again did not leave this host.
+    pub fn undo_back_off(&mut self) {
+        self.rtt.undo_back_off();
+    }
+
     /// Takes the time of the handshake, the first sample.
     pub fn on_handshake_rtt(&mut self, now: Instant, rtt: Nanos) {
         self.rtt.on_sample(rtt, self.una, self.nxt);
