@@ -382,6 +382,14 @@ fn copies_do_not_fill_slow_links_where_everything_must_arrive() {
 }
 
 #[test]
+fn bursts_of_losses_end_no_connection_where_everything_must_arrive() {
+    // One takes every answer to the keepalive probes of a peer that waits for a retransmission.
+    if let Err(broken) = swarm::run_seed(500_017_099) {
+        panic!("{}", broken.fault);
+    }
+}
+
+#[test]
 fn a_world_that_breaks_is_made_smaller_until_nothing_can_go() {
     // The victim reads nothing but what must come: other bytes are a fault that never heals.
     let text = r#"
