@@ -346,6 +346,83 @@ rate = "1250bps"
 [router.r1]
 "#;
 
+/// A forged SYN crosses that of a client, which opens the connection with the attacker until the
+/// answer of its peer comes.
+const FORGED_CROSSING: &str = r#"
+duration = "33000000000ns"
+oracles = "survival"
+seed = 500031611
+[host.a.sysctl]
+"net.ipv4.tcp_syncookies" = 2
+[host.b]
+[hostile.enemy0]
+attack = "tiny-segments"
+stop = "30000000000ns"
+target = "a"
+[hostile.enemy1]
+attack = "dies-in-fin-wait-1"
+stop = "21000000000ns"
+target = "a"
+[hostile.enemy2]
+attack = "blind"
+session = "s0"
+stop = "19000000000ns"
+target = "b"
+[link.l0]
+ends = ["a", "b"]
+rate = "2060128bps"
+[link.l0.there]
+loss = "98724ppm"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "2060128bps"
+[link.to-enemy1]
+ends = ["enemy1", "a"]
+rate = "2060128bps"
+[link.to-enemy2]
+ends = ["enemy2", "b"]
+rate = "2060128bps"
+[session.s0]
+from = "b"
+to = "a"
+"#;
+
+/// The same, and the forged SYN knows SACK where the peer does not.
+const FORGED_CROSSING_WITH_SACK: &str = r#"
+duration = "56000000000ns"
+oracles = "survival"
+seed = 500104036
+[host.a]
+[host.b.sysctl]
+"net.ipv4.tcp_sack" = 0
+[hostile.enemy0]
+attack = "blind"
+interval = "28373427ns"
+session = "s0"
+stop = "27000000000ns"
+target = "a"
+[link.l0]
+delay = "5548659ns"
+ends = ["a", "r0"]
+rate = "1494162bps"
+[link.l1]
+delay = "5548659ns"
+ends = ["r0", "r1"]
+rate = "1494162bps"
+[link.l2]
+ends = ["r1", "b"]
+rate = "1419453bps"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "747081bps"
+[router.r0]
+[router.r1]
+[session.s0]
+from = "a"
+start = "435210741ns"
+to = "b"
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
     let worlds = [
@@ -359,6 +436,8 @@ fn worlds_that_were_broken_are_sound() {
         TWO_ANSWERS,
         HELD_BY_AN_ATTACKER,
         RESETS_THAT_PASS,
+        FORGED_CROSSING,
+        FORGED_CROSSING_WITH_SACK,
     ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");

@@ -175,7 +175,8 @@ impl Exhausted {
     }
 
     /// Chooses among the ports that became free. `None` if a search is to be made: nothing is known
-    /// about these ends, or TIME-WAIT has left a port. `Some(None)` if no port is free. O(1) amortized over the ports that became free.
+    /// about these ends, or TIME-WAIT has left a port. `Some(None)` if no port is free. O(1)
+    /// amortized over the ports that became free.
     pub(crate) fn choose(
         &mut self,
         now: Instant,

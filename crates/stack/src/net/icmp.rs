@@ -162,8 +162,8 @@ fn unreachable_v6(code: Unreachable6) -> Meaning {
     }
 }
 
-/// A copy of what is sent back: while the answer waits in a qdisc, it must not keep the large buffer
-/// that it came in.
+/// A copy of what is sent back: while the answer waits in a qdisc, it must not keep the large
+/// buffer that it came in.
 fn own(bytes: &[u8]) -> Payload {
     Payload::from(Bytes::copy_from_slice(bytes))
 }
