@@ -423,6 +423,82 @@ start = "435210741ns"
 to = "b"
 "#;
 
+/// Cookies have answered forged SYNs, with windows that were not for the peer.
+const FORGED_BEFORE_COOKIES: &str = r#"
+duration = "39000000000ns"
+oracles = "survival"
+[app.app1]
+bytes = 2022
+count = 4
+from = "a"
+kind = "transfer"
+to = "b"
+[host.a.sysctl]
+"net.ipv4.tcp_syncookies" = 2
+[host.b]
+[hostile.enemy0]
+attack = "dies-in-fin-wait-2"
+stop = "11000000000ns"
+target = "b"
+[hostile.enemy1]
+attack = "dies-in-syn-received"
+stop = "10000000000ns"
+target = "b"
+[hostile.enemy2]
+attack = "blind"
+session = "s0"
+stop = "22000000000ns"
+target = "a"
+[link.l0]
+ends = ["a", "r0"]
+rate = "20813bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "156097bps"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "104065bps"
+[link.to-enemy1]
+ends = ["enemy1", "b"]
+rate = "104065bps"
+[link.to-enemy2]
+ends = ["enemy2", "a"]
+rate = "104065bps"
+[router.r0]
+[session.s0]
+bytes = 1
+from = "b"
+start = "368804181ns"
+to = "a"
+"#;
+
+/// A peer gives up what it had SACKed, the first segment of a frame, and closes its window.
+const FIRST_OF_A_FRAME_GIVEN_UP: &str = r#"
+duration = "18000000000ns"
+oracles = "survival"
+[host.a]
+[host.b.sysctl]
+"neap.tcp_tso_autosizing" = 0
+"net.ipv4.tcp_congestion_control" = "bbr"
+"net.ipv4.tcp_notsent_lowat" = 1
+"net.ipv4.tcp_rto_min_us" = 5000
+[hostile.enemy0]
+attack = "never-reads"
+count = 6
+stop = "19000000000ns"
+target = "b"
+[link.l0]
+ends = ["a", "r0"]
+rate = "1353751bps"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "3384378bps"
+[link.to-enemy0.back.bottleneck]
+buffer = "46 packets"
+rate = "338437bps"
+[router.r0]
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
     let worlds = [
@@ -438,6 +514,8 @@ fn worlds_that_were_broken_are_sound() {
         RESETS_THAT_PASS,
         FORGED_CROSSING,
         FORGED_CROSSING_WITH_SACK,
+        FORGED_BEFORE_COOKIES,
+        FIRST_OF_A_FRAME_GIVEN_UP,
     ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");

@@ -444,7 +444,7 @@ impl Sender {
         counters: &Counters,
     ) {
         let is_new = self.recovery.state < CaState::Recovery;
-        let reneged = self.board.front().is_some_and(Sent::is_sacked);
+        let reneged = self.board.front().is_some_and(Sent::begins_sacked);
         if reneged {
             counters.add(Counter::SACKReneging, 1);
         }

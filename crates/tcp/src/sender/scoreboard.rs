@@ -129,9 +129,10 @@ impl Sent {
         self.seq + bytes.min(self.seq_len)
     }
 
-    /// Returns whether every segment of the frame was SACKed.
-    pub fn is_sacked(&self) -> bool {
-        self.sacked == self.all()
+    /// Returns whether the first segment of the frame was SACKed. Of the oldest frame that says
+    /// that the peer gave up what it had.
+    pub fn begins_sacked(&self) -> bool {
+        self.sacked & 1 != 0
     }
 
     /// Returns the bytes of memory that the frame counts for.
