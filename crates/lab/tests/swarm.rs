@@ -346,6 +346,159 @@ rate = "1250bps"
 [router.r1]
 "#;
 
+/// A forged SYN crosses that of a client, which opens the connection with the attacker until the
+/// answer of its peer comes.
+const FORGED_CROSSING: &str = r#"
+duration = "33000000000ns"
+oracles = "survival"
+seed = 500031611
+[host.a.sysctl]
+"net.ipv4.tcp_syncookies" = 2
+[host.b]
+[hostile.enemy0]
+attack = "tiny-segments"
+stop = "30000000000ns"
+target = "a"
+[hostile.enemy1]
+attack = "dies-in-fin-wait-1"
+stop = "21000000000ns"
+target = "a"
+[hostile.enemy2]
+attack = "blind"
+session = "s0"
+stop = "19000000000ns"
+target = "b"
+[link.l0]
+ends = ["a", "b"]
+rate = "2060128bps"
+[link.l0.there]
+loss = "98724ppm"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "2060128bps"
+[link.to-enemy1]
+ends = ["enemy1", "a"]
+rate = "2060128bps"
+[link.to-enemy2]
+ends = ["enemy2", "b"]
+rate = "2060128bps"
+[session.s0]
+from = "b"
+to = "a"
+"#;
+
+/// The same, and the forged SYN knows SACK where the peer does not.
+const FORGED_CROSSING_WITH_SACK: &str = r#"
+duration = "56000000000ns"
+oracles = "survival"
+seed = 500104036
+[host.a]
+[host.b.sysctl]
+"net.ipv4.tcp_sack" = 0
+[hostile.enemy0]
+attack = "blind"
+interval = "28373427ns"
+session = "s0"
+stop = "27000000000ns"
+target = "a"
+[link.l0]
+delay = "5548659ns"
+ends = ["a", "r0"]
+rate = "1494162bps"
+[link.l1]
+delay = "5548659ns"
+ends = ["r0", "r1"]
+rate = "1494162bps"
+[link.l2]
+ends = ["r1", "b"]
+rate = "1419453bps"
+[link.to-enemy0]
+ends = ["enemy0", "a"]
+rate = "747081bps"
+[router.r0]
+[router.r1]
+[session.s0]
+from = "a"
+start = "435210741ns"
+to = "b"
+"#;
+
+/// Cookies have answered forged SYNs, with windows that were not for the peer.
+const FORGED_BEFORE_COOKIES: &str = r#"
+duration = "39000000000ns"
+oracles = "survival"
+[app.app1]
+bytes = 2022
+count = 4
+from = "a"
+kind = "transfer"
+to = "b"
+[host.a.sysctl]
+"net.ipv4.tcp_syncookies" = 2
+[host.b]
+[hostile.enemy0]
+attack = "dies-in-fin-wait-2"
+stop = "11000000000ns"
+target = "b"
+[hostile.enemy1]
+attack = "dies-in-syn-received"
+stop = "10000000000ns"
+target = "b"
+[hostile.enemy2]
+attack = "blind"
+session = "s0"
+stop = "22000000000ns"
+target = "a"
+[link.l0]
+ends = ["a", "r0"]
+rate = "20813bps"
+[link.l1]
+ends = ["b", "r0"]
+rate = "156097bps"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "104065bps"
+[link.to-enemy1]
+ends = ["enemy1", "b"]
+rate = "104065bps"
+[link.to-enemy2]
+ends = ["enemy2", "a"]
+rate = "104065bps"
+[router.r0]
+[session.s0]
+bytes = 1
+from = "b"
+start = "368804181ns"
+to = "a"
+"#;
+
+/// A peer gives up what it had SACKed, the first segment of a frame, and closes its window.
+const FIRST_OF_A_FRAME_GIVEN_UP: &str = r#"
+duration = "18000000000ns"
+oracles = "survival"
+[host.a]
+[host.b.sysctl]
+"neap.tcp_tso_autosizing" = 0
+"net.ipv4.tcp_congestion_control" = "bbr"
+"net.ipv4.tcp_notsent_lowat" = 1
+"net.ipv4.tcp_rto_min_us" = 5000
+[hostile.enemy0]
+attack = "never-reads"
+count = 6
+stop = "19000000000ns"
+target = "b"
+[link.l0]
+ends = ["a", "r0"]
+rate = "1353751bps"
+[link.to-enemy0]
+ends = ["enemy0", "b"]
+rate = "3384378bps"
+[link.to-enemy0.back.bottleneck]
+buffer = "46 packets"
+rate = "338437bps"
+[router.r0]
+"#;
+
 #[test]
 fn worlds_that_were_broken_are_sound() {
     let worlds = [
@@ -359,6 +512,10 @@ fn worlds_that_were_broken_are_sound() {
         TWO_ANSWERS,
         HELD_BY_AN_ATTACKER,
         RESETS_THAT_PASS,
+        FORGED_CROSSING,
+        FORGED_CROSSING_WITH_SACK,
+        FORGED_BEFORE_COOKIES,
+        FIRST_OF_A_FRAME_GIVEN_UP,
     ];
     for text in worlds {
         let text = format!("about = \"once broken\"\n{text}");
@@ -379,6 +536,14 @@ fn copies_do_not_fill_slow_links_where_everything_must_arrive() {
     let least = text.lines().filter_map(|line| line.strip_prefix("\"net.ipv4.tcp_rto_max_ms\" = "));
     let least: Vec<u64> = least.map(|number| number.parse().expect("a number")).collect();
     assert!(least.len() == 2 && least.iter().all(|&ms| ms > 16 * 1200), "{least:?}");
+}
+
+#[test]
+fn bursts_of_losses_end_no_connection_where_everything_must_arrive() {
+    // One takes every answer to the keepalive probes of a peer that waits for a retransmission.
+    if let Err(broken) = swarm::run_seed(500_017_099) {
+        panic!("{}", broken.fault);
+    }
 }
 
 #[test]

@@ -242,8 +242,8 @@ impl Builder {
     /// Takes the settings of TCP from `config` instead of the defaults. [`sysctl`](Self::sysctl)
     /// changes single ones.
     ///
-    /// The defaults are those of [`Config`], but `net.ipv4.tcp_mem` follows the memory of this
-    /// machine, or of the control group of the process if that is less.
+    /// The defaults are those of [`Config`], but `net.ipv4.tcp_mem` and `net.ipv4.udp_mem` follow
+    /// the memory of this machine, or of the control group of the process if that is less.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);

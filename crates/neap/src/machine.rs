@@ -11,7 +11,8 @@ pub(crate) fn config() -> Config {
     let bytes = machine.and_then(|text| total(&text)).into_iter().chain(group).min();
     let config = Config::default();
     let tcp_mem = bytes.map_or(config.tcp_mem, MemoryPages::of_machine);
-    Config { tcp_mem, ..config }
+    let udp_mem = bytes.map_or(config.udp_mem, MemoryPages::of_machine_for_udp);
+    Config { tcp_mem, udp_mem, ..config }
 }
 
 /// The memory of the machine in bytes, from the text of `/proc/meminfo`.

@@ -32,8 +32,8 @@ congestion controllers, those of your own included, is in
 
 A name or a value that does not exist is an error that says what is expected. The first value of
 `tcp_rmem` and `tcp_wmem` is what a connection may use while the host is under memory pressure,
-which `tcp_mem` defines. The default of `tcp_mem` here is that of a machine with 8 GiB, which the
-lab has; a stack on a device takes that of its machine, as Linux does.
+which `tcp_mem` defines. The defaults of `tcp_mem` and `udp_mem` here are those of a machine with
+8 GiB, which the lab has; a stack on a device takes those of its machine, as Linux does.
 
 `Config::profile` and `neap perf --profile` set all of them to the rules of a year: `linux-2012`
 (small queues as they came), `linux-2014` (frames sized when they leave), `linux-2017` (internal

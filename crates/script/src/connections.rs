@@ -247,19 +247,23 @@ impl Connections {
         Ok((Flow { from: to, to: from }, seq.wrapping_add(connection.isn())))
     }
 
-    /// Number of the connection that a segment of the host belongs to.
-    pub(crate) fn find(&mut self, flow: Flow) -> Option<usize> {
-        let known = self
-            .list
-            .iter()
-            .rposition(|known| known.local == Some(flow.from) && known.remote == flow.to);
-        if known.is_some() {
-            return known;
+    /// Number of the connection that a segment of the host with these flags belongs to. A SYN may
+    /// begin one between the ends of an old one.
+    pub(crate) fn find(&mut self, flow: Flow, flags: u16) -> Option<usize> {
+        let is_pending = |one: &Connection| one.local.is_none() && one.remote == flow.to;
+        let is_known = |one: &Connection| one.local == Some(flow.from) && one.remote == flow.to;
+        let known = self.list.iter().rposition(is_known);
+        let pending = match known {
+            Some(known) if flags & (SYN | ACK) == SYN => {
+                self.list.iter().rposition(is_pending).filter(|&pending| pending > known)
+            }
+            Some(_) => None,
+            None => self.list.iter().position(is_pending),
+        };
+        if let Some(pending) = pending {
+            self.list[pending].local = Some(flow.from);
         }
-        let pending =
-            self.list.iter().position(|known| known.local.is_none() && known.remote == flow.to)?;
-        self.list[pending].local = Some(flow.from);
-        Some(pending)
+        pending.or(known)
     }
 
     /// The connection with this number.

@@ -250,18 +250,20 @@ impl Runner<'_> {
     /// A packet in the language of scripts.
     fn show(&mut self, sent: &SentPacket) -> String {
         match packet::parse(&sent.packet) {
-            Ok(Packet::Tcp { flow, ecn, segment }) => match self.connections.find(flow) {
-                Some(index) => {
-                    let ports = match self.connections.under_test() == Some(index) {
-                        true => String::new(),
-                        false => format!("{} > {} ", flow.from.port(), flow.to.port()),
-                    };
-                    let connection = self.connections.get(index);
-                    let segment = connection.relative(&segment);
-                    ports + &compare::show(ecn, &segment, connection)
+            Ok(Packet::Tcp { flow, ecn, segment }) => {
+                match self.connections.find(flow, segment.flags) {
+                    Some(index) => {
+                        let ports = match self.connections.under_test() == Some(index) {
+                            true => String::new(),
+                            false => format!("{} > {} ", flow.from.port(), flow.to.port()),
+                        };
+                        let connection = self.connections.get(index);
+                        let segment = connection.relative(&segment);
+                        ports + &compare::show(ecn, &segment, connection)
+                    }
+                    None => format!("a segment from {} to {}", flow.from, flow.to),
                 }
-                None => format!("a segment from {} to {}", flow.from, flow.to),
-            },
+            }
             Ok(Packet::Other(what)) => format!("> {what}"),
             Err(error) => error.to_string(),
         }
@@ -360,7 +362,7 @@ impl Runner<'_> {
         }
         let found = match (packet::parse(&sent.packet), &spec.body) {
             (Ok(Packet::Tcp { flow, ecn, segment }), Body::Tcp(expected)) => {
-                let index = self.connections.find(flow);
+                let index = self.connections.find(flow, segment.flags);
                 let is_wanted = match spec.ports {
                     Some(ports) => ports == (flow.from.port(), flow.to.port()),
                     None => index == self.connections.under_test(),

@@ -39,9 +39,34 @@ const TIMEOUTS: &str = "tcp/src/sender/timeouts.rs";
 const TIMERS: &str = "tcp/src/connection/timers.rs";
 const OUTPUT: &str = "tcp/src/connection/output.rs";
 const INPUT: &str = "tcp/src/connection/input.rs";
+const OPENING: &str = "tcp/src/connection/opening.rs";
 const TIME_WAIT: &str = "tcp/src/time_wait.rs";
 
 const MUTATIONS: &[Mutation] = &[
+    mutation(
+        "a window closed over data in flight is probed for as long as the peer answers",
+        TIMERS,
+        "if self.sender.wnd() == 0 && !self.is_orphan {",
+        "if self.sender.wnd() == 0 && !self.is_orphan && !$on {",
+    ),
+    mutation(
+        "what is beyond a window that was taken back is not sent again",
+        RETRANSMIT,
+        "if window == 0 {",
+        "if window == 0 && !$on {",
+    ),
+    mutation(
+        "a probe that the qdisc drops lengthens no wait",
+        TIMERS,
+        "        self.liveness.drop_window_probe();\n",
+        "        if !$on {\n self.liveness.drop_window_probe();\n }\n",
+    ),
+    mutation(
+        "a SYN from TIME-WAIT echoes the old timestamp",
+        OPENING,
+        "timestamps.echo = self.receiver.ts_recent();",
+        "timestamps.echo = if $on { 0 } else { self.receiver.ts_recent() };",
+    ),
     mutation(
         "the timestamp of a bad ACK is not taken",
         INPUT,

@@ -91,7 +91,9 @@ drop_reasons! {
     UdpHeader = "udp_invalid_header",
     /// The receive buffer of a UDP socket is full.
     SocketReceiveBuffer = "socket_rcvbuff",
-    /// The error queue of a socket is full (`IP_RECVERR`).
+    /// The bounds of the memory of all UDP sockets left none for the datagram (`udp_mem`).
+    ProtocolMemory = "proto_mem",
+    /// The error queue of a socket is full (`IP_RECVERR`), or its host has no memory for it.
     ErrorQueue = "socket_errqueue",
     /// The qdisc refused the frame.
     QdiscDrop = "qdisc_drop",

@@ -72,6 +72,9 @@ pub struct Usage {
     pub icmp: usize,
     /// Connections that forwarders hold and nobody has decided about.
     pub pending: usize,
+    /// Memory of all UDP sockets for what they have received and not given to their readers, in
+    /// pages of 4 KiB. `net.ipv4.udp_mem` bounds it.
+    pub udp_memory_pages: u64,
     /// Names in use for timers and the run list, one for each connection and listener.
     pub names: usize,
     /// Bytes that the host has sent to itself and not received.
@@ -88,14 +91,14 @@ pub struct Usage {
 }
 
 impl core::fmt::Display for Usage {
-    /// Prints the lines of `/proc/net/sockstat` for TCP, and the number of UDP sockets.
+    /// Prints the lines of `/proc/net/sockstat` for TCP and UDP.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let SocketCounts { connections, listeners, time_wait, orphans, waiting, .. } = self.tcp;
         let (inuse, mem) = (connections + listeners, self.memory_pages);
         writeln!(f, "sockets: used {}", inuse.saturating_sub(waiting) + self.udp)?;
         // Connections are in the tables from their first segment on.
         writeln!(f, "TCP: inuse {inuse} orphan {orphans} tw {time_wait} alloc {inuse} mem {mem}")?;
-        write!(f, "UDP: inuse {}", self.udp)
+        write!(f, "UDP: inuse {} mem {}", self.udp, self.udp_memory_pages)
     }
 }
 
@@ -398,6 +401,7 @@ impl Stack {
             udp: self.host.udp.len(),
             icmp: self.host.icmp.len(),
             pending: self.host.forwarders.pending(),
+            udp_memory_pages: self.host.udp.memory().pages(),
             names: self.host.registry.len(),
             loopback_bytes: self.host.net.loopback_bytes(),
             longest_wait: shards.map(|shard| shard.list.longest_wait()).max().unwrap_or(0),

@@ -119,6 +119,8 @@ ip_counters! {
     UdpRcvbufErrors = "UdpRcvbufErrors",
     /// UDP datagrams that the way down refused.
     UdpSndbufErrors = "UdpSndbufErrors",
+    /// UDP datagrams for which `udp_mem` left no memory.
+    UdpMemErrors = "UdpMemErrors",
     /// UDP checksums that were wrong.
     UdpInCsumErrors = "UdpInCsumErrors",
     /// Own addresses that the kernel of the machine got while the stack had them.

@@ -178,6 +178,48 @@ const ROWS: &[Row] = &[
         expected: (1, 0),
     },
     Row {
+        name: "net.ipv4.tcp_tw_reuse",
+        value: "1",
+        observe: |world, set| {
+            leave_in_time_wait(world);
+            set(world);
+            world.run(Nanos::from_secs(2));
+            u64::from(world.a.connect(world.now, address(80), ConnectOptions::default()).is_ok())
+        },
+        expected: (0, 1),
+    },
+    Row {
+        name: "net.ipv4.tcp_tw_reuse_delay",
+        value: "5000",
+        observe: |world, set| {
+            world.a.set_sysctl("net.ipv4.tcp_tw_reuse", "1").unwrap();
+            leave_in_time_wait(world);
+            set(world);
+            world.run(Nanos::from_secs(2));
+            u64::from(world.a.connect(world.now, address(80), ConnectOptions::default()).is_ok())
+        },
+        expected: (1, 0),
+    },
+    Row {
+        name: "net.ipv4.udp_mem",
+        value: "1 2 3",
+        observe: |world, set| {
+            set(world);
+            datagrams_kept(world, 10, 1000)
+        },
+        expected: (10, 2),
+    },
+    Row {
+        name: "net.ipv4.udp_rmem_min",
+        value: "8000",
+        observe: |world, set| {
+            world.b.set_sysctl("net.ipv4.udp_mem", "1 2 3").unwrap();
+            set(world);
+            datagrams_kept(world, 10, 1000)
+        },
+        expected: (2, 4),
+    },
+    Row {
         name: "net.ipv4.tcp_orphan_retries",
         value: "1",
         observe: |world, set| {
@@ -338,6 +380,28 @@ fn open(world: &mut World) -> (TcpHandle, TcpHandle) {
     let client = connect(world, 80);
     world.run(Nanos::from_millis(10));
     (client, listener.accept().unwrap().0)
+}
+
+/// Host a has one port for connections, and that of its last connection to b is in TIME-WAIT.
+fn leave_in_time_wait(world: &mut World) {
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").unwrap();
+    let (client, server) = open(world);
+    client.close(world.now);
+    world.run(Nanos::from_millis(10));
+    server.close(world.now);
+    world.run(Nanos::from_millis(10));
+    assert_eq!(world.a.usage().tcp.time_wait, 1);
+}
+
+/// How many of so many datagrams of `len` bytes are there when their reader comes.
+fn datagrams_kept(world: &mut World, count: u64, len: usize) -> u64 {
+    let sender = world.a.bind_udp("0.0.0.0:0".parse().unwrap(), UdpOptions::default()).unwrap();
+    let reader = world.b.bind_udp(address(9), UdpOptions::default()).unwrap();
+    for _ in 0..count {
+        sender.send_to(world.now, vec![7; len].into(), Some(address(9))).unwrap();
+        world.run(Nanos::from_millis(1));
+    }
+    core::iter::from_fn(|| reader.recv_from().ok()).count() as u64
 }
 
 /// How many of ten datagrams to a closed port a hears of, and 100 ms pass.

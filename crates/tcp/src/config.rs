@@ -19,23 +19,34 @@ pub struct BufferSizes {
     pub max: u32,
 }
 
-/// Bounds of the memory of all connections together, in pages of 4 KiB.
+/// Bounds of the memory of all sockets of a protocol together, in pages of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPages {
-    /// Within it buffers grow freely, and an existing pressure ends.
+    /// Within it buffers grow freely, and an existing pressure ends. Above it a UDP socket takes
+    /// nothing unless it holds less than `udp_rmem_min`.
     pub low: u32,
     /// Above it pressure begins: buffers do not grow, and a connection that has more than its share
-    /// takes nothing.
+    /// takes nothing. It means nothing for UDP.
     pub pressure: u32,
-    /// Above it no connection takes anything.
+    /// Above it nobody takes anything.
     pub high: u32,
 }
 
 impl MemoryPages {
-    /// Returns the bounds that Linux computes for a machine with so many bytes of memory: 4.7, 6.25
-    /// and 9.4 % of it (`tcp_init_mem`).
+    /// Returns the bounds of `tcp_mem` that Linux computes for a machine with so many bytes of
+    /// memory: 4.7, 6.25 and 9.4 % of it (`tcp_init_mem`).
     pub const fn of_machine(bytes: u64) -> Self {
-        let pressure = bytes / 4096 / 16;
+        Self::of_share(bytes, 16)
+    }
+
+    /// Returns the bounds of `udp_mem` that Linux computes for a machine with so many bytes of
+    /// memory, twice those of `tcp_mem` (`udp_init`).
+    pub const fn of_machine_for_udp(bytes: u64) -> Self {
+        Self::of_share(bytes, 8)
+    }
+
+    const fn of_share(bytes: u64, divisor: u64) -> Self {
+        let pressure = bytes / 4096 / divisor;
         let pressure = if pressure > MOST_PAGES { MOST_PAGES } else { pressure };
         let pressure = if pressure < 128 { 128 } else { pressure as u32 };
         let low = pressure / 4 * 3;
@@ -265,11 +276,22 @@ pub struct Config {
     /// `net.ipv4.tcp_mem`: memory of all connections together. The default is that of a machine
     /// with 8 GiB: 384, 512 and 768 MiB. See [`MemoryPages::of_machine`].
     pub tcp_mem: MemoryPages,
+    /// `net.ipv4.udp_mem`: memory of what waits in all UDP sockets together. The default is that of
+    /// a machine with 8 GiB: 768, 1024 and 1536 MiB. See [`MemoryPages::of_machine_for_udp`].
+    pub udp_mem: MemoryPages,
+    /// `net.ipv4.udp_rmem_min`: bytes that a UDP socket may hold above the first bound of
+    /// `udp_mem`.
+    pub udp_rmem_min: u32,
     /// `net.ipv4.tcp_max_orphans`: connections that no application has any more and whose end the
     /// peer has not acknowledged; more are reset.
     pub tcp_max_orphans: u32,
     /// `net.ipv4.tcp_max_tw_buckets`: connections in TIME-WAIT at the most; 0 keeps none.
     pub tcp_max_tw_buckets: u32,
+    /// `net.ipv4.tcp_tw_reuse`: whether `connect` may choose a port whose last connection to the
+    /// same peer is in TIME-WAIT: 0 never, 1 always, 2 on the loopback.
+    pub tcp_tw_reuse: u8,
+    /// `net.ipv4.tcp_tw_reuse_delay`: milliseconds in TIME-WAIT before that.
+    pub tcp_tw_reuse_delay: u32,
     /// `net.ipv4.icmp_msgs_burst`: ICMP errors of the host that may leave at once after a pause.
     pub icmp_msgs_burst: u32,
     /// `net.ipv4.icmp_msgs_per_sec`: ICMP errors of the host per second, of both families.
@@ -372,8 +394,12 @@ impl Default for Config {
             ip_default_ttl: 64,
             ip_local_port_range: PortRange { low: 32_768, high: 60_999 },
             tcp_mem: MemoryPages::of_machine(8 << 30),
+            udp_mem: MemoryPages::of_machine_for_udp(8 << 30),
+            udp_rmem_min: 4096,
             tcp_max_orphans: 262_144,
             tcp_max_tw_buckets: 262_144,
+            tcp_tw_reuse: 2,
+            tcp_tw_reuse_delay: 1000,
             icmp_msgs_burst: 50,
             icmp_msgs_per_sec: 1000,
             icmp_ratelimit: 1000,

@@ -149,6 +149,11 @@ counters! {
     ListenDrops = "TcpExtListenDrops",
     /// Connections that ended in TIME_WAIT.
     TimeWaited = "TcpExtTW",
+    /// Connections in TIME-WAIT in whose place this host has opened another (`tcp_tw_reuse`).
+    TimeWaitRecycled = "TcpExtTWRecycled",
+    /// Connections in TIME-WAIT or FIN-WAIT-2 that were forgotten for want of room
+    /// (`tcp_max_tw_buckets`).
+    TimeWaitOverflow = "TcpExtTCPTimeWaitOverflow",
     /// Times that the memory of all connections came above the second bound of `tcp_mem`.
     MemoryPressures = "TcpExtTCPMemoryPressures",
     /// Milliseconds that the host was under pressure, counted when the pressure ends.

@@ -12,7 +12,7 @@ use crate::segment::{Flags, Segment};
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
-use crate::time_wait::{Ends, TimeWait, TimeWaitVerdict};
+use crate::time_wait::{Ends, Heritage, TimeWait, TimeWaitVerdict};
 
 /// What is left of a connection after its application.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,15 @@ impl Remains {
     /// Returns whether the connection is in TIME-WAIT.
     pub fn is_time_wait(&self) -> bool {
         matches!(self, Self::TimeWait(rest) if !rest.waits_for_fin())
+    }
+
+    /// Returns what a new connection between the same ends begins with, as
+    /// [`TimeWait::heritage`]; `None` while the FIN of this end is not acknowledged.
+    pub fn heritage(&self) -> Option<Heritage> {
+        match self {
+            Self::Orphan(_) => None,
+            Self::TimeWait(time_wait) => time_wait.heritage(),
+        }
     }
 
     /// Does what is due. [`RemainsVerdict::Remove`] says that the peer was waited for long enough.

@@ -250,10 +250,18 @@ sysctls! {
         "The bonus of short paths halves with every 2^n microseconds of round trip.";
     "net.ipv4.tcp_tso_win_divisor" tcp_tso_win_divisor: int 0..255, "", OpenConnections,
         "A frame waits to grow until it is the n-th part of the window.";
+    "net.ipv4.tcp_tw_reuse" tcp_tw_reuse: int 0..2, "", Host,
+        "`connect` chooses ports in TIME-WAIT, too. 0: never. 1: always. 2: on the loopback.";
+    "net.ipv4.tcp_tw_reuse_delay" tcp_tw_reuse_delay: int 1..60000, "milliseconds", Host,
+        "The time in TIME-WAIT before `tcp_tw_reuse` allows it.";
     "net.ipv4.tcp_window_scaling" tcp_window_scaling: switch, "", NewConnections,
         "Window scaling is offered (RFC 7323).";
     "net.ipv4.tcp_wmem" tcp_wmem: sizes, "bytes", OpenConnections,
         "The send buffer: least, at the start, most. The start is for new connections.";
+    "net.ipv4.udp_mem" udp_mem: pages, "pages of 4096 bytes", Host,
+        "Memory of UDP sockets: above the first for those with little, no meaning, the most.";
+    "net.ipv4.udp_rmem_min" udp_rmem_min: int 1..2147483647, "bytes", Host,
+        "What a UDP socket may hold above the first bound of `udp_mem`.";
     "net.ipv6.icmp.ratelimit" icmp6_ratelimit: int 0..2147483647, "milliseconds", Host,
         "The time between two ICMP errors to one IPv6 address, after a burst of 6; 0 is no limit.";
     "neap.tcp_internal_pacing" internal_pacing: switch, "", OpenConnections,

@@ -33,6 +33,16 @@ pub enum TimeWaitVerdict {
     Reset(Segment),
 }
 
+/// What a connection that a host opens between the ends of an old one begins with, so that nothing
+/// of the old one is taken for a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heritage {
+    /// The initial sequence number, beyond all that the old connection has sent.
+    pub iss: SeqNumber,
+    /// The last timestamp of the peer.
+    pub ts_recent: u32,
+}
+
 /// Where both ends of a connection are, and what their segments carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
@@ -103,6 +113,11 @@ impl Ends {
     }
 }
 
+/// The first number of a connection that follows one which has sent up to `snd_nxt`.
+fn beyond(snd_nxt: SeqNumber) -> SeqNumber {
+    snd_nxt + u32::from(u16::MAX) + 2
+}
+
 /// Connection in TIME-WAIT, or in FIN-WAIT-2 without an application. It takes at most 64 bytes, and
 /// O(1) per segment.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +146,13 @@ impl TimeWait {
         self.waits_for_fin
     }
 
+    /// Returns what a new connection that this host opens between the ends begins with; `None` if
+    /// it would be unsafe, since the peer's segments carry no timestamps (`tcp_twsk_unique`).
+    pub fn heritage(&self) -> Option<Heritage> {
+        let Ends { snd_nxt, ts_recent, .. } = self.ends;
+        ts_recent.map(|ts_recent| Heritage { iss: beyond(snd_nxt), ts_recent })
+    }
+
     pub(crate) fn ends(&self) -> &Ends {
         &self.ends
     }
@@ -157,8 +179,7 @@ impl TimeWait {
             return self.on_expected(now, segment, is_reset);
         }
         if !is_old && self.is_new_connection(segment) {
-            let iss = self.ends.snd_nxt + u32::from(u16::MAX) + 2;
-            return TimeWaitVerdict::Reopen { iss };
+            return TimeWaitVerdict::Reopen { iss: beyond(self.ends.snd_nxt) };
         }
         if is_reset {
             return TimeWaitVerdict::Drop;

@@ -70,7 +70,8 @@ struct Side {
     has_reset: bool,
     /// It may say anything.
     is_actor: bool,
-    /// It has answered one SYN in two different ways. Only the peer knows which of them counts.
+    /// It has answered one SYN in two different ways, of which only the peer knows the one that
+    /// counts; or it has answered a SYN that somebody forged.
     is_vague: bool,
 }
 
@@ -137,6 +138,7 @@ impl SegmentOracle {
             )
         });
         own.is_actor = sender == Sender::Actor;
+        own.is_vague |= !self.is_quiet && answers_another(&peer, &segment);
         own.take(&peer, &segment, len);
         self.sides.insert(flow, own);
         verdict
@@ -212,6 +214,13 @@ impl Side {
     }
 }
 
+/// Whether this answers a SYN that the peer has not sent. A forged one that crosses the SYN of a
+/// client opens the connection from both ends, until the peer's own segments end it.
+fn answers_another(peer: &Side, segment: &Segment) -> bool {
+    let is_answer = segment.flags.contains(Flags::SYN | Flags::ACK);
+    is_answer && peer.hello.as_ref().is_none_or(|hello| hello.isn + 1 != segment.ack)
+}
+
 /// Whether a host may send this.
 fn judge(
     own: &Side,
@@ -242,7 +251,8 @@ fn judge(
     holds(len == 0 || !is_beyond(end, own.fin), "data behind the FIN")?;
     let is_fin = flags.contains(Flags::FIN);
     holds(!is_fin || own.fin.is_none_or(|fin| fin == end), "another FIN")?;
-    holds(len == 0 || !is_beyond(end, peer.edge), "beyond the window")?;
+    // A vague peer may have offered a window to somebody else.
+    holds(len == 0 || peer.is_vague || !is_beyond(end, peer.edge), "beyond the window")?;
     // Of an end that has answered SYNs in different ways nobody here knows what was agreed: that of
     // an attacker may hold the half-open connection while the peer's own comes by.
     let is_agreed = !own.is_vague && !peer.is_vague;
@@ -265,7 +275,8 @@ fn judge_size(theirs: &Hello, segment: &Segment, len: u32, v4: bool) -> Result<(
 
 fn judge_ack(own: &Side, peer: &Side, segment: &Segment) -> Result<(), &'static str> {
     let holds = |holds: bool, rule| if holds { Ok(()) } else { Err(rule) };
-    let was_sent = peer.is_actor || peer.is_vague || segment.ack.at_or_before(peer.end);
+    let is_known = !peer.is_actor && !peer.is_vague && !own.is_vague;
+    let was_sent = !is_known || segment.ack.at_or_before(peer.end);
     holds(was_sent, NEVER_SENT)?;
     holds(own.ack.is_none_or(|ack| segment.ack.at_or_after(ack)), BACK)?;
     let shift = own.scale(peer).unwrap_or(0);

@@ -312,6 +312,8 @@ impl Drawer {
             put("net.ipv4.tcp_rto_max_ms", self.rng.pick(&[1_000, 2_000, 10_000]).max(least));
             put("net.ipv4.tcp_retries2", 200);
             put("net.ipv4.tcp_orphan_retries", 200);
+            // A burst of losses may take ten answers in a row.
+            put("net.ipv4.tcp_keepalive_probes", 200);
             put("net.ipv4.tcp_syn_retries", 60);
             put("net.ipv4.tcp_synack_retries", 60);
         }

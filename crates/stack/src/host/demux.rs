@@ -9,16 +9,18 @@ use super::bound::Bound;
 use super::error::SocketError;
 use super::listener::Listener;
 use super::ports::{Ephemeral, Exhausted, PortUses};
-use super::remains::{Looked, RemainsTable};
+use super::remains::{Looked, RemainsTable, Reuse};
 use super::tcp::TcpSocket;
 use crate::flow::{FlowKey, FourTuple};
 use crate::net::egress::IpOptions;
 use crate::sync::{Mutex, MutexGuard, lock};
+use core::cell::Cell;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
-use neap_tcp::memory::HostMemory;
+use neap_tcp::counters::Counters;
 use neap_tcp::orphan::Remains;
 use neap_tcp::time::Instant;
+use neap_tcp::time_wait::Heritage;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -90,14 +92,14 @@ pub struct SocketCounts {
 impl Demux {
     /// Empty tables, without a port to choose and without room in TIME-WAIT; see
     /// [`set_limits`](Self::set_limits).
-    pub(crate) fn new(key: FlowKey, seed: u64, memory: Arc<HostMemory>) -> Self {
+    pub(crate) fn new(key: FlowKey, seed: u64, counters: Arc<Counters>) -> Self {
         Self {
             key,
             tables: Mutex::new(Tables {
                 connections: HashTable::new(),
                 listeners: HashTable::new(),
                 bound: HashTable::new(),
-                remains: RemainsTable::new(key, memory),
+                remains: RemainsTable::new(key, counters),
                 uses: PortUses::default(),
                 ephemeral: Ephemeral::new(seed),
                 exhausted: Exhausted::default(),
@@ -109,9 +111,15 @@ impl Demux {
 
     /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on, and keeps at most
     /// `max_time_wait` connections in TIME-WAIT (`net.ipv4.tcp_max_tw_buckets`) when the next one
-    /// comes.
-    pub(crate) fn set_limits(&self, ports: RangeInclusive<u16>, max_time_wait: usize) {
+    /// comes. `reuse` says when their ports are chosen.
+    pub(crate) fn set_limits(
+        &self,
+        ports: RangeInclusive<u16>,
+        max_time_wait: usize,
+        reuse: Reuse,
+    ) {
         let mut tables = self.lock();
+        tables.remains.set_reuse(reuse);
         tables.ephemeral.set_range(ports);
         tables.exhausted.clear();
         tables.remains.set_most_waiting(max_time_wait);
@@ -148,37 +156,56 @@ impl Demux {
         self.lock().find_listener(local).cloned()
     }
 
-    /// Adds a connection under its addresses.
+    /// Adds a connection under its addresses, in the place of one in TIME-WAIT if it began with the
+    /// `heritage` of that one. Whether it did.
     ///
     /// # Errors
     /// [`SocketError::AddressInUse`] if there is one; [`SocketError::ShutDown`].
-    pub(crate) fn insert(&self, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
-        self.lock().insert(self.key, socket)
+    pub(crate) fn insert(
+        &self,
+        socket: &Arc<TcpSocket>,
+        heritage: Option<Heritage>,
+    ) -> Result<bool, SocketError> {
+        self.lock().insert(self.key, socket, heritage)
+    }
+
+    /// What a connection of this flow begins with if it is to take the place of one in TIME-WAIT.
+    pub(crate) fn heritage(&self, tuple: &FourTuple) -> Option<Heritage> {
+        let hash = self.key.hash(tuple);
+        let tables = self.lock();
+        tables.remains.find(hash, tuple).and_then(|slot| tables.remains.heritage(slot))
     }
 
     /// An ephemeral port for a connection; `tuple.local_port` is ignored. It is not reserved: a
-    /// later [`insert`](Self::insert) tells whether another thread was faster.
+    /// later [`insert`](Self::insert) tells whether another thread was faster. As in Linux, a port
+    /// that can be had from TIME-WAIT is as good as a free one.
     ///
     /// # Errors
     /// [`SocketError::AddressNotAvailable`] if every port is in use towards this remote end.
-    pub(crate) fn choose_port(&self, tuple: &FourTuple) -> Result<u16, SocketError> {
+    pub(crate) fn choose_port(&self, now: Instant, tuple: &FourTuple) -> Result<u16, SocketError> {
         let offset = self.key.hash(&FourTuple { local_port: 0, ..*tuple });
         let mut tables = self.lock();
         let Tables { ephemeral, exhausted, connections, listeners, bound, remains, .. } =
             &mut *tables;
+        let first_reusable = Cell::new(Instant::FAR_FUTURE);
         let is_free = |port| {
             let candidate = FourTuple { local_port: port, ..*tuple };
             let hash = self.key.hash(&candidate);
+            let is_left = |slot| {
+                let after = remains.reusable_after(slot);
+                first_reusable.set(first_reusable.get().min(after));
+                now > after
+            };
             listeners.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && bound.find(port_hash(port), |one| one.local().port() == port).is_none()
                 && connections.find(hash, |socket| *socket.tuple() == candidate).is_none()
-                && remains.find(hash, &candidate).is_none()
+                && remains.find(hash, &candidate).is_none_or(is_left)
         };
-        let known = exhausted.choose(tuple, |port| ephemeral.contains(port) && is_free(port));
+        let known = exhausted.choose(now, tuple, |port| ephemeral.contains(port) && is_free(port));
         let found = known.unwrap_or_else(|| {
             let found = ephemeral.choose(offset, is_free);
             if found.is_none() {
-                exhausted.add(tuple);
+                exhausted.add(now, tuple, first_reusable.get());
             }
             found
         });
@@ -200,6 +227,7 @@ impl Demux {
         let Tables { remains: table, uses, exhausted, .. } = &mut *tables;
         if table.insert(tuple, remains, options, &mut |gone| free_port(uses, exhausted, gone)) {
             uses.add(tuple.local_port);
+            tables.note_reusable(self.key, &tuple);
         }
     }
 
@@ -214,7 +242,9 @@ impl Demux {
         let mut tables = self.lock();
         let slot = tables.remains.find(hash, tuple)?;
         let Tables { remains, uses, exhausted, .. } = &mut *tables;
-        Some(remains.look(slot, f, &mut |gone| free_port(uses, exhausted, gone)))
+        let looked = remains.look(slot, f, &mut |gone| free_port(uses, exhausted, gone));
+        tables.note_reusable(self.key, tuple);
+        Some(looked)
     }
 
     /// Lets `f` do what is due for what is left of connections; `f` must not call back. With `true`
@@ -416,20 +446,43 @@ impl Tables {
         wildcard
     }
 
-    fn insert(&mut self, key: FlowKey, socket: &Arc<TcpSocket>) -> Result<(), SocketError> {
+    fn insert(
+        &mut self,
+        key: FlowKey,
+        socket: &Arc<TcpSocket>,
+        heritage: Option<Heritage>,
+    ) -> Result<bool, SocketError> {
         if self.is_closing {
             return Err(SocketError::ShutDown);
         }
         let tuple = socket.tuple();
         let hash = key.hash(tuple);
-        let is_taken = self.remains.find(hash, tuple).is_some()
-            || self.connections.find(hash, |other| other.tuple() == tuple).is_some();
-        if is_taken {
+        let Self { remains, uses, exhausted, connections, .. } = self;
+        if connections.find(hash, |other| other.tuple() == tuple).is_some() {
             return Err(SocketError::AddressInUse);
         }
-        self.uses.add(tuple.local_port);
-        self.connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
-        Ok(())
+        let old = remains.find(hash, tuple);
+        if let Some(slot) = old {
+            // Another connection may have come and gone between these ends meanwhile.
+            if heritage.is_none() || remains.heritage(slot) != heritage {
+                return Err(SocketError::AddressInUse);
+            }
+            remains.remove(slot, &mut |gone| free_port(uses, exhausted, gone));
+        }
+        uses.add(tuple.local_port);
+        connections.insert_unique(hash, socket.clone(), |one| key.hash(one.tuple()));
+        Ok(old.is_some())
+    }
+
+    /// The remains of this flow may have entered TIME-WAIT. A comparison, unless ports have run
+    /// out.
+    fn note_reusable(&mut self, key: FlowKey, tuple: &FourTuple) {
+        if self.exhausted.is_empty() {
+            return;
+        }
+        if let Some(slot) = self.remains.find(key.hash(tuple), tuple) {
+            self.exhausted.on_waiting(tuple, self.remains.reusable_after(slot));
+        }
     }
 
     fn remove(&mut self, key: FlowKey, socket: &TcpSocket) -> bool {

@@ -56,7 +56,7 @@ impl ErrorRecord {
         self.origin != ErrorOrigin::Local
     }
 
-    fn memory(&self) -> u32 {
+    pub(crate) fn memory(&self) -> u32 {
         u32::try_from(self.data.len()).unwrap_or(u32::MAX).saturating_add(OVERHEAD)
     }
 }

@@ -11,6 +11,7 @@ use super::icmp::{IcmpMessage, Taken};
 use super::listener::{Answer, Listener};
 use super::remains::Looked;
 use super::tcp::TcpSocket;
+use super::udp::Delivered;
 use super::udp_queue::ReceivedDatagram;
 use crate::device::{Received, RxChecksum, RxQueue};
 use crate::drop_reason::DropReason;
@@ -85,8 +86,18 @@ struct Delivery<'a> {
     gso_size: u16,
     /// The device vouches for the transport checksum.
     is_verified: bool,
+    /// The payload was put together from fragments, in memory of its own.
+    is_whole: bool,
     /// The packet from its IP header on, for ICMP errors to quote.
     packet: &'a Bytes,
+}
+
+impl Delivery<'_> {
+    /// It stands for a datagram that was put together.
+    fn becomes(&mut self, whole: &Whole) {
+        (self.ecn, self.gso_size) = (whole.ecn, 0);
+        (self.is_verified, self.is_whole) = (false, true);
+    }
 }
 
 impl Input<'_> {
@@ -180,6 +191,7 @@ impl Input<'_> {
             may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
+            is_whole: false,
             packet: data,
         };
         let Some(part) = Part::v4(&packet, data) else {
@@ -187,7 +199,7 @@ impl Input<'_> {
             return self.deliver(&delivery, header.protocol, payload, Some(&header), None);
         };
         if let Some(whole) = self.reassemble(&part) {
-            (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+            delivery.becomes(&whole);
             self.deliver(&delivery, whole.protocol, whole.data, Some(&header), None);
         }
     }
@@ -230,6 +242,7 @@ impl Input<'_> {
             may_be_answered: matches!(addressee, Addressee::Own | Addressee::Foreign),
             gso_size,
             is_verified,
+            is_whole: false,
             packet: data,
         };
         let Some(part) = Part::v6(&packet, data) else {
@@ -237,7 +250,7 @@ impl Input<'_> {
             return self.deliver(&delivery, header.protocol, payload, None, Some(&header));
         };
         let Some(whole) = self.reassemble(&part) else { return };
-        (delivery.ecn, delivery.gso_size, delivery.is_verified) = (whole.ecn, 0, false);
+        delivery.becomes(&whole);
         match ipv6::upper_layer(whole.protocol, &whole.data) {
             Ok((protocol, start)) => {
                 let payload = whole.data.slice(start..);
@@ -469,12 +482,19 @@ impl Input<'_> {
             is_broadcast: delivery.is_broadcast,
             data: datagram.payload,
         };
-        match self.host.udp.deliver(&tuple, received) {
-            Some(true) => self.count(IpCounter::UdpInDatagrams),
-            Some(false) => {
+        // Packets of a device share large buffers, and one that nobody reads would keep them all.
+        let is_alone = self.interface.is_none() || delivery.is_whole;
+        match self.host.udp.deliver(&tuple, received, is_alone) {
+            Some(Delivered::Queued) => self.count(IpCounter::UdpInDatagrams),
+            Some(Delivered::BufferFull) => {
                 self.count(IpCounter::UdpInErrors);
                 self.count(IpCounter::UdpRcvbufErrors);
                 self.drop(DropReason::SocketReceiveBuffer);
+            }
+            Some(Delivered::NoMemory) => {
+                self.count(IpCounter::UdpInErrors);
+                self.count(IpCounter::UdpMemErrors);
+                self.drop(DropReason::ProtocolMemory);
             }
             None if delivery.is_broadcast => {
                 self.count(IpCounter::UdpIgnoredMulti);

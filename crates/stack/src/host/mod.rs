@@ -29,6 +29,7 @@ mod tcp_egress;
 mod turns;
 pub(crate) mod udp;
 pub(crate) mod udp_egress;
+pub(crate) mod udp_memory;
 pub(crate) mod udp_queue;
 pub(crate) mod udp_table;
 
@@ -55,6 +56,7 @@ use neap_tcp::sysctl::SysctlError;
 use neap_tcp::time::{Instant, Nanos};
 use readiness::{Readiness, Ready};
 use registry::Registry;
+use remains::Reuse;
 use shard::Shard;
 use std::sync::Arc;
 use std::task::Waker;
@@ -149,7 +151,7 @@ impl Host {
             secrets: secrets(config.seed),
             cookies: SynCookies::from_seed(seed(4)),
             flow_key,
-            demux: Demux::new(flow_key, seed(5), shards[0].counters().memory.host().clone()),
+            demux: Demux::new(flow_key, seed(5), shards[0].counters().clone()),
             udp: UdpTable::new(seed(6)),
             icmp: IcmpTable::default(),
             forwarders: Forwarders::default(),
@@ -206,8 +208,13 @@ impl Host {
         let Config { ipfrag_high_thresh, ipfrag_time, timer_slack_ns, .. } = config;
         self.net.set_default_ttl(config.ip_default_ttl);
         self.memory().set_limits(&config, self.shards.len());
-        self.demux.set_limits(ports.low..=ports.high, tcp_max_tw_buckets as usize);
+        let reuse = Reuse {
+            mode: config.tcp_tw_reuse,
+            delay: Nanos::from_millis(config.tcp_tw_reuse_delay.into()),
+        };
+        self.demux.set_limits(ports.low..=ports.high, tcp_max_tw_buckets as usize, reuse);
         self.udp.set_ports(ports.low..=ports.high);
+        self.udp.memory().set_limits(&config);
         self.net.set_reassembly(reassembly::Config {
             high_thresh: ipfrag_high_thresh as usize,
             time: Nanos::from_secs(ipfrag_time.into()),

@@ -15,9 +15,11 @@ use crate::net::topology::NextHop;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use neap_tcp::connection::{Connection, Setup};
+use neap_tcp::counters::Counter;
 use neap_tcp::handshake::Accepted;
 use neap_tcp::options::SocketOptions;
 use neap_tcp::time::Instant;
+use neap_tcp::time_wait::Heritage;
 use neap_tcp::transmit::small_queue::TxAccount;
 use std::sync::Arc;
 use std::task::Waker;
@@ -117,11 +119,16 @@ impl Host {
         }
         for _ in 0..CONNECT_TRIES {
             if is_ephemeral {
-                tuple.local_port = self.demux.choose_port(&tuple)?;
+                tuple.local_port = self.demux.choose_port(now, &tuple)?;
             }
+            // Who asks for a port gets it from TIME-WAIT at once, as in Linux.
+            let heritage = self.demux.heritage(&tuple);
             let visit = Visit::new(now, self.shard_for(&route, &tuple));
-            let open = |setup| Connection::connect(now, setup);
-            match self.open(visit, tuple, options.clone(), route.clone(), open) {
+            let open = |setup| match heritage {
+                None => Connection::connect(now, setup),
+                Some(heritage) => Connection::succeed(now, setup, heritage),
+            };
+            match self.open(visit, tuple, options.clone(), route.clone(), heritage, open) {
                 // Another thread took the port in between.
                 Err(SocketError::AddressInUse) if is_ephemeral => {}
                 Err(error) => return Err(error),
@@ -156,7 +163,7 @@ impl Host {
         route: CachedRoute,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let accept = |setup| Connection::accept(visit.now, setup, accepted);
-        self.open(visit, tuple, options, route, accept)
+        self.open(visit, tuple, options, route, None, accept)
     }
 
     /// As [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
@@ -205,7 +212,7 @@ impl Host {
             let isn = iss.unwrap_or(setup.isn);
             Connection::answer(now, Setup { isn, ..setup }, &syn.segment())
         };
-        let socket = self.open(visit, tuple, self.share(options), route, answer);
+        let socket = self.open(visit, tuple, self.share(options), route, None, answer);
         // The socket is in the tables before the pending connection leaves its own, so a SYN that
         // comes meanwhile finds one of them.
         pending.forget(self.flow_key);
@@ -216,13 +223,15 @@ impl Host {
         Ok(socket)
     }
 
-    /// Makes a socket around the connection that `make` makes, and enters it into the tables.
+    /// Makes a socket around the connection that `make` makes, and enters it into the tables. With
+    /// a `heritage`, what is in TIME-WAIT there gives way.
     fn open(
         &self,
         visit: Visit,
         tuple: FourTuple,
         options: Arc<SocketOptions>,
         mut route: CachedRoute,
+        heritage: Option<Heritage>,
         make: impl FnOnce(Setup) -> Connection,
     ) -> Result<Arc<TcpSocket>, SocketError> {
         let Visit { now, shard, .. } = visit;
@@ -252,9 +261,14 @@ impl Host {
             options,
         };
         let socket = Arc::new(TcpSocket::new(tuple, make(setup), route, mtu, cell));
-        if let Err(error) = self.demux.insert(&socket) {
-            self.registry.release(id);
-            return Err(error);
+        match self.demux.insert(&socket, heritage) {
+            Ok(is_recycled) => {
+                shard.counters().add(Counter::TimeWaitRecycled, u64::from(is_recycled));
+            }
+            Err(error) => {
+                self.registry.release(id);
+                return Err(error);
+            }
         }
         self.registry.fill(id, Target::Tcp(socket.clone()));
         Ok(socket)

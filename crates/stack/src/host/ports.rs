@@ -3,6 +3,7 @@
 use crate::flow::FourTuple;
 use core::ops::RangeInclusive;
 use hashbrown::HashTable;
+use neap_tcp::time::{Instant, Nanos};
 use std::collections::VecDeque;
 
 /// Counters of the double-hash algorithm; a remote's ports cannot be predicted from those of
@@ -14,6 +15,8 @@ const PERTURBATIONS: usize = 64;
 const EXHAUSTED: usize = 16;
 /// Ports that became free towards one of them before it is forgotten: a search finds one soon then.
 const FREED: usize = 1024;
+/// The least time between two searches towards a remote end without a free port.
+const SEARCH_PAUSE: Nanos = Nanos::from_millis(10);
 
 /// How many connections use each local port. O(1) per open and close; 8 bytes per port in use.
 #[derive(Debug, Default)]
@@ -107,13 +110,24 @@ impl Ephemeral {
 /// Remote ends towards which a search has found no free port, with the ports that became free
 /// since. A search that fails tries the whole range, under the lock of the tables which every
 /// packet takes; so it is made once, and not for each connection that an application asks for.
+/// Where ports can be had from TIME-WAIT after a while (`tcp_tw_reuse`), it is made again then.
 ///
 /// Cost: a comparison for each remote end that is remembered when a connection ends, and nothing
 /// where none is. At most 16 * 2 KiB.
 #[derive(Debug, Default)]
 pub(crate) struct Exhausted {
-    /// Ends with the local port 0, in the order in which they were found, and free ports.
-    ends: VecDeque<(FourTuple, VecDeque<u16>)>,
+    /// In the order in which they were found.
+    ends: VecDeque<Searched>,
+}
+
+#[derive(Debug)]
+struct Searched {
+    /// With the local port 0.
+    ends: FourTuple,
+    freed: VecDeque<u16>,
+    searched_at: Instant,
+    /// The time after which the first port can be had from TIME-WAIT.
+    reusable_after: Instant,
 }
 
 impl Exhausted {
@@ -121,19 +135,38 @@ impl Exhausted {
         FourTuple { local_port: 0, ..*tuple }
     }
 
-    /// A search has found no port between these ends; the local port is ignored.
-    pub(crate) fn add(&mut self, tuple: &FourTuple) {
+    fn find(&self, tuple: &FourTuple) -> Option<usize> {
+        let ends = Self::ends_of(tuple);
+        self.ends.iter().position(|searched| searched.ends == ends)
+    }
+
+    /// A search has found no port between these ends; the local port is ignored. The first of those
+    /// in TIME-WAIT can be had after `reusable_after`.
+    pub(crate) fn add(&mut self, now: Instant, tuple: &FourTuple, reusable_after: Instant) {
         if self.ends.len() >= EXHAUSTED {
             self.ends.pop_front();
         }
-        self.ends.push_back((Self::ends_of(tuple), VecDeque::new()));
+        let (ends, freed) = (Self::ends_of(tuple), VecDeque::new());
+        self.ends.push_back(Searched { ends, freed, searched_at: now, reusable_after });
+    }
+
+    /// Whether nothing is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// A connection between these ends is in TIME-WAIT, and its port can be had after this time.
+    pub(crate) fn on_waiting(&mut self, tuple: &FourTuple, reusable_after: Instant) {
+        if let Some(at) = self.find(tuple) {
+            let searched = &mut self.ends[at];
+            searched.reusable_after = searched.reusable_after.min(reusable_after);
+        }
     }
 
     /// A connection between these ends is over, or its TIME-WAIT.
     pub(crate) fn on_freed(&mut self, tuple: &FourTuple) {
-        let ends = Self::ends_of(tuple);
-        let Some(at) = self.ends.iter().position(|(other, _)| *other == ends) else { return };
-        let freed = &mut self.ends[at].1;
+        let Some(at) = self.find(tuple) else { return };
+        let freed = &mut self.ends[at].freed;
         if freed.len() >= FREED {
             self.ends.remove(at);
         } else {
@@ -141,15 +174,21 @@ impl Exhausted {
         }
     }
 
-    /// Chooses among the ports that became free. `None` if nothing is known about these ends, and
-    /// `Some(None)` if no port is free. O(1) amortized over the ports that became free.
+    /// Chooses among the ports that became free. `None` if a search is to be made: nothing is known
+    /// about these ends, or TIME-WAIT has left a port. `Some(None)` if no port is free. O(1)
+    /// amortized over the ports that became free.
     pub(crate) fn choose(
         &mut self,
+        now: Instant,
         tuple: &FourTuple,
         is_free: impl Fn(u16) -> bool,
     ) -> Option<Option<u16>> {
-        let ends = Self::ends_of(tuple);
-        let (_, freed) = self.ends.iter_mut().find(|(other, _)| *other == ends)?;
+        let at = self.find(tuple)?;
+        let Searched { freed, searched_at, reusable_after, .. } = &mut self.ends[at];
+        if now > *reusable_after && now >= *searched_at + SEARCH_PAUSE {
+            self.ends.remove(at);
+            return None;
+        }
         while let Some(port) = freed.pop_front() {
             if is_free(port) {
                 // It stays: whoever asked may not take it. It goes when it is found in use.
@@ -169,6 +208,8 @@ impl Exhausted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Instant = Instant::from_nanos(5_000_000_000);
 
     fn within(range: RangeInclusive<u16>, seed: u64) -> Ephemeral {
         let mut ephemeral = Ephemeral::new(seed);
@@ -209,35 +250,61 @@ mod tests {
     #[test]
     fn a_remote_end_without_a_free_port_is_searched_once() {
         let mut exhausted = Exhausted::default();
-        assert_eq!(exhausted.choose(&towards(80, 0), |_| true), None, "it was never searched");
-        exhausted.add(&towards(80, 0));
+        assert_eq!(exhausted.choose(NOW, &towards(80, 0), |_| true), None, "it was never searched");
+        exhausted.add(NOW, &towards(80, 0), Instant::FAR_FUTURE);
         let nobody = |_: u16| unreachable!("no port is known to be free");
-        assert_eq!(exhausted.choose(&towards(80, 0), nobody), Some(None));
-        assert_eq!(exhausted.choose(&towards(81, 0), nobody), None);
+        assert_eq!(exhausted.choose(NOW, &towards(80, 0), nobody), Some(None));
+        assert_eq!(exhausted.choose(NOW, &towards(81, 0), nobody), None);
         exhausted.on_freed(&towards(81, 40_000));
-        assert_eq!(exhausted.choose(&towards(80, 0), nobody), Some(None));
+        assert_eq!(exhausted.choose(NOW, &towards(80, 0), nobody), Some(None));
         exhausted.on_freed(&towards(80, 40_001));
         exhausted.on_freed(&towards(80, 40_002));
         let is_free = |port| port != 40_001;
-        assert_eq!(exhausted.choose(&towards(80, 0), is_free), Some(Some(40_002)));
-        assert_eq!(exhausted.choose(&towards(80, 0), is_free), Some(Some(40_002)), "not taken");
-        assert_eq!(exhausted.choose(&towards(80, 0), |_| false), Some(None));
+        assert_eq!(exhausted.choose(NOW, &towards(80, 0), is_free), Some(Some(40_002)));
+        assert_eq!(
+            exhausted.choose(NOW, &towards(80, 0), is_free),
+            Some(Some(40_002)),
+            "not taken"
+        );
+        assert_eq!(exhausted.choose(NOW, &towards(80, 0), |_| false), Some(None));
+    }
+
+    #[test]
+    fn a_search_is_made_again_when_time_wait_leaves_a_port_and_not_too_often() {
+        let mut exhausted = Exhausted::default();
+        let ms = |ms| NOW + Nanos::from_millis(ms);
+        let choose =
+            |exhausted: &mut Exhausted, at| exhausted.choose(at, &towards(80, 0), |_| true);
+        exhausted.add(NOW, &towards(80, 0), ms(1000));
+        assert_eq!(choose(&mut exhausted, ms(1000)), Some(None), "not before that time is over");
+        assert_eq!(choose(&mut exhausted, ms(1001)), None);
+        exhausted.add(ms(1001), &towards(80, 0), Instant::FAR_FUTURE);
+        assert_eq!(choose(&mut exhausted, ms(100_000)), Some(None));
+        exhausted.on_waiting(&towards(81, 7), ms(1005));
+        assert_eq!(choose(&mut exhausted, ms(100_000)), Some(None), "that of another end");
+        exhausted.on_waiting(&towards(80, 7), ms(1005));
+        assert_eq!(choose(&mut exhausted, ms(1010)), Some(None), "just searched");
+        assert_eq!(choose(&mut exhausted, ms(1011)), None);
     }
 
     #[test]
     fn exhausted_ends_and_their_free_ports_are_bounded() {
         let mut exhausted = Exhausted::default();
-        (0..100).for_each(|port| exhausted.add(&towards(port, 0)));
+        (0..100).for_each(|port| exhausted.add(NOW, &towards(port, 0), Instant::FAR_FUTURE));
         assert_eq!(exhausted.ends.len(), EXHAUSTED);
-        assert_eq!(exhausted.choose(&towards(83, 0), |_| true), None, "the oldest are forgotten");
+        assert_eq!(
+            exhausted.choose(NOW, &towards(83, 0), |_| true),
+            None,
+            "the oldest are forgotten"
+        );
         for port in 0..=FREED as u16 {
-            assert_eq!(exhausted.choose(&towards(99, 0), |_| false), Some(None));
+            assert_eq!(exhausted.choose(NOW, &towards(99, 0), |_| false), Some(None));
             exhausted.on_freed(&towards(99, port));
         }
         for port in 0..FREED as u16 {
             exhausted.on_freed(&towards(99, port));
         }
-        assert_eq!(exhausted.choose(&towards(99, 0), |_| true), None, "many are free again");
+        assert_eq!(exhausted.choose(NOW, &towards(99, 0), |_| true), None, "many are free again");
     }
 
     #[test]

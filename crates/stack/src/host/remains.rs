@@ -10,9 +10,11 @@ use crate::flow::{FlowKey, FourTuple};
 use crate::net::egress::IpOptions;
 use crate::wheel::Wheel;
 use hashbrown::HashTable;
+use neap_tcp::counters::{Counter, Counters};
 use neap_tcp::memory::HostMemory;
 use neap_tcp::orphan::Remains;
 use neap_tcp::time::{Instant, Nanos};
+use neap_tcp::time_wait::Heritage;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +34,33 @@ struct Entry {
     options: IpOptions,
 }
 
+/// When a connection that this host opens may take the place of one in TIME-WAIT.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reuse {
+    /// `net.ipv4.tcp_tw_reuse`
+    pub(crate) mode: u8,
+    /// `net.ipv4.tcp_tw_reuse_delay`
+    pub(crate) delay: Nanos,
+}
+
+impl Reuse {
+    /// The time after which `connect` may choose the port of `remains` (`tcp_twsk_unique`);
+    /// [`Instant::FAR_FUTURE`] is never.
+    fn from(self, tuple: &FourTuple, remains: &Remains) -> Instant {
+        let is_on = match self.mode {
+            0 => false,
+            1 => true,
+            _ => tuple.local.is_loopback() || tuple.remote.is_loopback(),
+        };
+        match remains {
+            Remains::TimeWait(rest) if is_on && !rest.waits_for_fin() => {
+                rest.heritage().map_or(Instant::FAR_FUTURE, |_| rest.since() + self.delay)
+            }
+            _ => Instant::FAR_FUTURE,
+        }
+    }
+}
+
 /// Remains of connections by flow.
 pub(crate) struct RemainsTable {
     key: FlowKey,
@@ -49,8 +78,9 @@ pub(crate) struct RemainsTable {
     orphans: usize,
     /// `net.ipv4.tcp_max_tw_buckets`.
     most_waiting: usize,
-    /// Counts orphans.
-    memory: Arc<HostMemory>,
+    /// Their memory counts orphans.
+    counters: Arc<Counters>,
+    reuse: Reuse,
 }
 
 /// Result of a look at one entry.
@@ -66,7 +96,7 @@ pub(crate) struct Looked<R> {
 
 impl RemainsTable {
     /// A table without room in TIME-WAIT; see [`set_most_waiting`](Self::set_most_waiting).
-    pub(crate) fn new(key: FlowKey, memory: Arc<HostMemory>) -> Self {
+    pub(crate) fn new(key: FlowKey, counters: Arc<Counters>) -> Self {
         Self {
             key,
             by_flow: HashTable::new(),
@@ -77,8 +107,26 @@ impl RemainsTable {
             next_serial: 0,
             orphans: 0,
             most_waiting: 0,
-            memory,
+            counters,
+            reuse: Reuse::default(),
         }
+    }
+
+    /// Goes by these settings from now on.
+    pub(crate) fn set_reuse(&mut self, reuse: Reuse) {
+        self.reuse = reuse;
+    }
+
+    /// The time after which `connect` may choose the port of the entry in a place;
+    /// [`Instant::FAR_FUTURE`] is never.
+    pub(crate) fn reusable_after(&self, slot: u32) -> Instant {
+        let Entry { tuple, remains, .. } = &self.entries[slot as usize];
+        self.reuse.from(tuple, remains)
+    }
+
+    /// What a connection in the place of an entry begins with; `None` if there can be none.
+    pub(crate) fn heritage(&self, slot: u32) -> Option<Heritage> {
+        self.entries[slot as usize].remains.heritage()
     }
 
     /// Keeps at most so many in TIME-WAIT and FIN-WAIT-2 when the next one comes.
@@ -98,7 +146,7 @@ impl RemainsTable {
 
     /// The memory of the host, which counts all orphans.
     pub(crate) fn memory(&self) -> &HostMemory {
-        &self.memory
+        self.counters.memory.host()
     }
 
     /// The place of what remains of this flow.
@@ -151,7 +199,7 @@ impl RemainsTable {
         }
         if before.is_orphan() && !after.is_orphan() {
             self.orphans -= 1;
-            self.memory.remove_orphan();
+            self.memory().remove_orphan();
         }
         // Only a timer of another kind is filed: a later one is found when the filed one expires.
         if before.is_orphan() != after.is_orphan() || before.is_time_wait() != after.is_time_wait()
@@ -212,7 +260,7 @@ impl RemainsTable {
 
     /// Takes out everything. Returns what is not in TIME-WAIT.
     pub(crate) fn drain(&mut self) -> Vec<(FourTuple, IpOptions, Remains)> {
-        (0..self.orphans).for_each(|_| self.memory.remove_orphan());
+        (0..self.orphans).for_each(|_| self.memory().remove_orphan());
         self.orphans = 0;
         self.by_flow.clear();
         self.expiry.clear();
@@ -228,14 +276,18 @@ impl RemainsTable {
 
     fn count_orphan(&mut self) {
         self.orphans += 1;
-        self.memory.add_orphan();
+        self.memory().add_orphan();
     }
 
     /// Whether `more` can wait within the bound, after the oldest in TIME-WAIT have gone.
     fn make_room(&mut self, more: usize, gone: &mut impl FnMut(&FourTuple)) -> bool {
         while self.waiting() + more > self.most_waiting {
-            let Some((_, slot, serial)) = self.expiry.pop_front() else { return false };
+            let Some((_, slot, serial)) = self.expiry.pop_front() else {
+                self.counters.add(Counter::TimeWaitOverflow, 1);
+                return false;
+            };
             if self.entry(slot, serial).is_some() {
+                self.counters.add(Counter::TimeWaitOverflow, 1);
                 self.remove(slot, gone);
             }
         }
@@ -254,11 +306,12 @@ impl RemainsTable {
         }
     }
 
-    fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple)) {
+    /// Removes the entry in a place, and `gone` gets its flow.
+    pub(crate) fn remove(&mut self, slot: u32, gone: &mut impl FnMut(&FourTuple)) {
         let entry = self.entries.remove(slot as usize);
         if entry.remains.is_orphan() {
             self.orphans -= 1;
-            self.memory.remove_orphan();
+            self.memory().remove_orphan();
         }
         if let Some(timers) = &mut self.timers {
             timers.remove(timer_id(slot, entry.serial));
@@ -333,6 +386,7 @@ mod tests {
         assert!(table.look(slot, acknowledged, &mut note).is_gone);
         assert_eq!((table.waiting(), table.orphans()), (1, 0));
         assert_eq!(table.memory().orphans(), 0);
+        assert_eq!(table.counters.get(Counter::TimeWaitOverflow), 1);
         assert_eq!(gone, [2]);
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct TcpEgress<'a> {
     priority: u8,
     hop_limit: u8,
     receives_bulk: bool,
+    /// No frame has found that there is no route.
+    has_way: bool,
     undeliverable: Vec<Frame>,
 }
 
@@ -54,6 +56,7 @@ impl<'a> TcpEgress<'a> {
             priority,
             hop_limit,
             receives_bulk,
+            has_way: true,
             undeliverable: Vec::new(),
         }
     }
@@ -81,8 +84,15 @@ impl Egress for TcpEgress<'_> {
                 self.undeliverable.extend(output.undeliverable);
                 output.verdict
             }
-            Err(_) => Verdict::Dropped,
+            Err(_) => {
+                self.has_way = false;
+                Verdict::Dropped
+            }
         }
+    }
+
+    fn has_way(&self) -> bool {
+        self.has_way
     }
 
     fn time(&mut self, now: Instant) -> Instant {

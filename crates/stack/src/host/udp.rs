@@ -5,6 +5,7 @@ use super::Host;
 use super::error::SocketError;
 use super::error_queue::{ErrorOrigin, ErrorQueue, ErrorRecord, ErrorReport};
 use super::readiness::{Readiness, Ready};
+use super::udp_memory::{Held, UdpMemory};
 use super::udp_queue::{DatagramQueue, ReceivedDatagram};
 use crate::drop_reason::DropReason;
 use crate::flow::{FourTuple, overlap};
@@ -74,9 +75,22 @@ impl UdpForwarderOptions {
     }
 }
 
+/// What became of a datagram for a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// It waits for its reader.
+    Queued,
+    /// The receive buffer or the share of its source is full, or the socket is closed.
+    BufferFull,
+    /// `udp_mem` leaves no memory for it.
+    NoMemory,
+}
+
 pub(super) struct UdpState {
     pub(super) remote: Option<SocketAddr>,
     queue: DatagramQueue,
+    /// Memory of the host for what waits in both queues.
+    held: Held,
     receive_buffer: u32,
     pub(super) send_buffer: u32,
     pub(super) max_pacing_rate: Rate,
@@ -106,6 +120,16 @@ impl UdpState {
     /// The route to the peer, for a call that gives it back.
     pub(super) fn take_route(&mut self) -> CachedRoute {
         core::mem::replace(&mut self.route, CachedRoute::new(self.is_transparent))
+    }
+
+    /// Memory of what waits.
+    fn waiting_bytes(&self) -> u32 {
+        self.queue.bytes().saturating_add(self.errors.memory())
+    }
+
+    /// Something that waited was taken.
+    fn lower_memory(&mut self) {
+        self.held.lower(self.waiting_bytes());
     }
 
     /// Whether `IP_RECVERR` or `IPV6_RECVERR` is on for datagrams to this address.
@@ -168,13 +192,14 @@ impl core::fmt::Debug for UdpSocket {
 }
 
 impl UdpSocket {
-    pub(super) fn new(number: u64, binding: Binding) -> Self {
+    pub(super) fn new(number: u64, binding: Binding, memory: &Arc<UdpMemory>) -> Self {
         let readiness = Arc::new(UdpReadiness::default());
         readiness.0.signal(Ready::WRITABLE);
         let account = TxAccount::new(readiness.clone().into());
         let state = UdpState {
             remote: None,
             queue: DatagramQueue::default(),
+            held: Held::new(memory.clone()),
             receive_buffer: DEFAULT_BUFFER,
             send_buffer: DEFAULT_BUFFER,
             max_pacing_rate: Rate::UNLIMITED,
@@ -200,7 +225,12 @@ impl UdpSocket {
     }
 
     /// A forwarder. `seed` is random: it keys the shares of sources.
-    pub(super) fn forwarder(number: u64, options: UdpForwarderOptions, seed: u64) -> Self {
+    pub(super) fn forwarder(
+        number: u64,
+        options: UdpForwarderOptions,
+        seed: u64,
+        memory: &Arc<UdpMemory>,
+    ) -> Self {
         let binding = Binding {
             local: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
             is_dual: true,
@@ -208,7 +238,7 @@ impl UdpSocket {
             reuse: false,
             is_transparent: true,
         };
-        let mut forwarder = Self::new(number, binding);
+        let mut forwarder = Self::new(number, binding, memory);
         forwarder.forwards = Some(options);
         let mut state = lock(&forwarder.state);
         state.queue = DatagramQueue::with_shares(seed);
@@ -259,15 +289,24 @@ impl UdpSocket {
         }
     }
 
-    /// Queues a datagram; false when the receive buffer or the share of its source is full.
-    pub(super) fn deliver(&self, datagram: ReceivedDatagram) -> bool {
+    /// Queues a datagram (`__udp_enqueue_schedule_skb`). The data of one that is not `is_alone` in
+    /// its memory is copied.
+    pub(super) fn deliver(&self, mut datagram: ReceivedDatagram, is_alone: bool) -> Delivered {
         let mut state = lock(&self.state);
         let room = state.receive_buffer.saturating_sub(state.errors.memory());
-        if state.is_closed || !state.queue.push(datagram, room) {
-            return false;
+        if state.is_closed || !state.queue.has_room(&datagram, room) {
+            return Delivered::BufferFull;
         }
+        let waiting = state.waiting_bytes().saturating_add(datagram.memory());
+        if !state.held.raise(waiting) {
+            return Delivered::NoMemory;
+        }
+        if !is_alone {
+            datagram.data = Bytes::copy_from_slice(&datagram.data);
+        }
+        state.queue.push(datagram);
         self.readiness.0.signal(Ready::READABLE);
-        true
+        Delivered::Queued
     }
 
     /// An ICMP error about a datagram of this socket (`__udp4_lib_err`, `__udp6_lib_err`). Who did
@@ -327,11 +366,13 @@ impl UdpSocket {
             // Whoever forges errors leaves room for datagrams.
             room = room.min(state.receive_buffer / FORWARDER_ERRORS);
         }
-        if state.errors.push(record, room) {
+        let waiting = state.waiting_bytes().saturating_add(record.memory());
+        if state.held.raise(waiting) && state.errors.push(record, room) {
             // What a forwarder is told has no call that fails: the records alone are its error.
             let error = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
             self.readiness.0.signal(Ready::ERROR_QUEUE | error);
         } else {
+            state.lower_memory();
             host.net.counters.drops.count(DropReason::ErrorQueue);
         }
     }
@@ -376,6 +417,7 @@ impl UdpSocket {
         state.is_closed = true;
         let queue = state.queue.take_all();
         state.errors.clear();
+        state.held.release();
         drop(state);
         drop(queue);
         self.readiness.0.signal(Ready::READ_CLOSED | Ready::WRITE_CLOSED | Ready::ERROR);
@@ -433,6 +475,7 @@ impl UdpSocket {
         let Some(datagram) = state.queue.pop() else {
             return Err(state.nothing_to_receive());
         };
+        state.lower_memory();
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -451,6 +494,7 @@ impl UdpSocket {
         }
         let count = most.min(state.queue.len());
         (0..count).map_while(|_| state.queue.pop()).for_each(take);
+        state.lower_memory();
         if state.queue.is_empty() {
             self.readiness.0.clear(Ready::READABLE);
         }
@@ -568,6 +612,7 @@ impl UdpSocket {
         let mut left = Ready::empty();
         left.set(Ready::ERROR, error.is_some() || self.is_forwarder() && !errors.is_empty());
         left.set(Ready::ERROR_QUEUE, !errors.is_empty());
+        state.lower_memory();
         self.readiness.0.clear((Ready::ERROR | Ready::ERROR_QUEUE) - left);
         if left.contains(Ready::ERROR_QUEUE) {
             // Whoever waits for edges hears of the next.
@@ -581,6 +626,7 @@ impl UdpSocket {
         let mut state = lock(&self.state);
         state.errors.clear();
         let told = if self.is_forwarder() { Ready::ERROR } else { Ready::empty() };
+        state.lower_memory();
         self.readiness.0.clear(Ready::ERROR_QUEUE | told);
     }
 }

@@ -4,7 +4,7 @@
 //! queue than is still free. So one source fills half of the queue at most, and leaves room for
 //! others.
 //!
-//! Cost of a datagram: O(1). With shares of sources it is a keyed hash more when it comes and one
+//! Cost of a datagram: O(1). With shares of sources it is two keyed hashes more when it comes and one
 //! when it goes, and about 40 bytes for each source that has something in the queue.
 
 use crate::keyed::Keyed;
@@ -48,7 +48,7 @@ impl ReceivedDatagram {
     }
 
     /// Bytes of the receive buffer that it takes.
-    fn memory(&self) -> u32 {
+    pub(super) fn memory(&self) -> u32 {
         u32::try_from(self.data.len()).unwrap_or(u32::MAX).saturating_add(OVERHEAD)
     }
 }
@@ -97,29 +97,30 @@ impl DatagramQueue {
         self.datagrams.front()
     }
 
-    /// Appends a datagram if all of them then take at most `room` bytes and its source does not
-    /// exceed its share; whether it did. An empty queue takes any datagram.
-    pub(super) fn push(&mut self, datagram: ReceivedDatagram, room: u32) -> bool {
+    /// Whether all datagrams and this one take at most `room` bytes, and its source does not exceed
+    /// its share. An empty queue has room for any datagram.
+    pub(super) fn has_room(&self, datagram: &ReceivedDatagram, room: u32) -> bool {
+        if self.datagrams.is_empty() {
+            return true;
+        }
         let bytes = datagram.memory();
-        let total = self.bytes.saturating_add(bytes);
-        if total > room && !self.datagrams.is_empty() {
-            return false;
-        }
+        let share = self.shares.as_ref().and_then(|shares| {
+            let held = shares.get(&source_of(datagram.from.ip()))?;
+            Some(held.saturating_add(bytes))
+        });
+        self.bytes.saturating_add(bytes) <= room
+            && share.is_none_or(|share| share <= room.saturating_sub(self.bytes))
+    }
+
+    /// Appends a datagram that there [is room](Self::has_room) for.
+    pub(super) fn push(&mut self, datagram: ReceivedDatagram) {
+        let bytes = datagram.memory();
         if let Some(shares) = &mut self.shares {
-            match shares.entry(source_of(datagram.from.ip())) {
-                Entry::Vacant(share) => drop(share.insert(bytes)),
-                Entry::Occupied(mut share) => {
-                    let held = share.get().saturating_add(bytes);
-                    if held > room.saturating_sub(self.bytes) {
-                        return false;
-                    }
-                    share.insert(held);
-                }
-            }
+            let share = shares.entry(source_of(datagram.from.ip())).or_default();
+            *share = share.saturating_add(bytes);
         }
-        self.bytes = total;
+        self.bytes = self.bytes.saturating_add(bytes);
         self.datagrams.push_back(datagram);
-        true
     }
 
     /// Takes the datagram that came first.
@@ -164,7 +165,16 @@ mod tests {
 
     /// How many datagrams of one source are taken before one is refused.
     fn fill(queue: &mut DatagramQueue, from: &str, room: u32) -> usize {
-        (0..1000).take_while(|_| queue.push(datagram(from), room)).count()
+        (0..1000).take_while(|_| push(queue, from, room)).count()
+    }
+
+    fn push(queue: &mut DatagramQueue, from: &str, room: u32) -> bool {
+        let datagram = datagram(from);
+        let has_room = queue.has_room(&datagram, room);
+        if has_room {
+            queue.push(datagram);
+        }
+        has_room
     }
 
     #[test]
@@ -172,7 +182,7 @@ mod tests {
         let mut queue = DatagramQueue::default();
         assert_eq!(fill(&mut queue, "10.0.0.1", 12 * SIZE), 12);
         assert_eq!(queue.bytes(), 12 * SIZE);
-        assert!(!queue.push(datagram("10.0.0.2"), 12 * SIZE));
+        assert!(!push(&mut queue, "10.0.0.2", 12 * SIZE));
         assert_eq!((queue.take_all().len(), queue.bytes()), (12, 0));
     }
 
@@ -189,7 +199,7 @@ mod tests {
         assert_eq!((queue.len(), queue.bytes()), (12, room));
         // What leaves makes room for its source again.
         assert_eq!(queue.pop().map(|one| one.from.ip().to_string()), Some("10.0.0.1".into()));
-        assert!(queue.push(datagram("10.0.0.5"), room));
+        assert!(push(&mut queue, "10.0.0.5", room));
         while queue.pop().is_some() {}
         assert_eq!(queue.bytes(), 0);
         assert!(queue.shares.as_ref().is_some_and(HashMap::is_empty));

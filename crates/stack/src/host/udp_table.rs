@@ -6,7 +6,8 @@
 use super::Host;
 use super::error::SocketError;
 use super::ports::Ephemeral;
-use super::udp::{Binding, UdpForwarderOptions, UdpSocket};
+use super::udp::{Binding, Delivered, UdpForwarderOptions, UdpSocket};
+use super::udp_memory::UdpMemory;
 use super::udp_queue::ReceivedDatagram;
 use crate::flow::{FlowKey, FourTuple};
 use crate::net::interface::InterfaceId;
@@ -17,7 +18,10 @@ use neap_tcp::time::Instant;
 use std::sync::Arc;
 
 /// The UDP sockets and forwarders of a host.
-pub(crate) struct UdpTable(Mutex<UdpSockets>);
+pub(crate) struct UdpTable {
+    sockets: Mutex<UdpSockets>,
+    memory: Arc<UdpMemory>,
+}
 
 struct UdpSockets {
     by_port: HashTable<Arc<UdpSocket>>,
@@ -50,18 +54,24 @@ fn hash(port: u16) -> u64 {
 impl UdpTable {
     /// An empty table, without a port to choose; see [`set_ports`](Self::set_ports).
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(UdpSockets {
+        let sockets = Mutex::new(UdpSockets {
             by_port: HashTable::new(),
             forwarders: Vec::new(),
             ephemeral: Ephemeral::new(seed),
             bound: 0,
             is_shut_down: false,
-        }))
+        });
+        Self { sockets, memory: Arc::default() }
+    }
+
+    /// The memory of all sockets.
+    pub(crate) fn memory(&self) -> &UdpMemory {
+        &self.memory
     }
 
     /// Chooses ports from `ports` (`net.ipv4.ip_local_port_range`) from now on.
     pub(crate) fn set_ports(&self, ports: RangeInclusive<u16>) {
-        lock(&self.0).ephemeral.set_range(ports);
+        lock(&self.sockets).ephemeral.set_range(ports);
     }
 
     /// Binds a socket; port 0 is an ephemeral one.
@@ -70,7 +80,7 @@ impl UdpTable {
         key: FlowKey,
         mut binding: Binding,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
         }
@@ -92,7 +102,7 @@ impl UdpTable {
             return Err(SocketError::AddressInUse);
         }
         *bound += 1;
-        let socket = Arc::new(UdpSocket::new(*bound, binding));
+        let socket = Arc::new(UdpSocket::new(*bound, binding, &self.memory));
         by_port.insert_unique(port, socket.clone(), |one| hash(one.binding.local.port()));
         Ok(socket)
     }
@@ -103,19 +113,19 @@ impl UdpTable {
         options: UdpForwarderOptions,
         seed: u64,
     ) -> Result<Arc<UdpSocket>, SocketError> {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         if sockets.is_shut_down {
             return Err(SocketError::ShutDown);
         }
         sockets.bound += 1;
-        let forwarder = Arc::new(UdpSocket::forwarder(sockets.bound, options, seed));
+        let forwarder = Arc::new(UdpSocket::forwarder(sockets.bound, options, seed, &self.memory));
         sockets.forwarders.push(forwarder.clone());
         Ok(forwarder)
     }
 
     /// The socket that fits best, or else the first forwarder that takes such datagrams.
     fn find(&self, tuple: &FourTuple, from: Origin) -> Option<Arc<UdpSocket>> {
-        let sockets = lock(&self.0);
+        let sockets = lock(&self.sockets);
         let scored = sockets
             .by_port
             .iter_hash(hash(tuple.local_port))
@@ -133,25 +143,35 @@ impl UdpTable {
         sockets.forwarders.iter().find(|one| one.forwards(local, interface)).cloned()
     }
 
-    /// Delivers a datagram between the two addresses of `tuple`. `None`: no socket takes it;
-    /// `Some(false)`: no room. What is for all hosts goes to every socket that fits, and to no
-    /// forwarder.
-    pub(crate) fn deliver(&self, tuple: &FourTuple, datagram: ReceivedDatagram) -> Option<bool> {
+    /// Delivers a datagram between the two addresses of `tuple`; `None` without a socket for it.
+    /// What is for all hosts goes to every socket that fits, and to no forwarder. `is_alone` says
+    /// that nothing else is in the memory of its data: it may wait for long.
+    pub(crate) fn deliver(
+        &self,
+        tuple: &FourTuple,
+        datagram: ReceivedDatagram,
+        is_alone: bool,
+    ) -> Option<Delivered> {
         if datagram.is_broadcast {
-            return self.deliver_to_all(tuple, &datagram);
+            return self.deliver_to_all(tuple, &datagram, is_alone);
         }
         let from = datagram.interface.map_or(Origin::Host, Origin::Interface);
-        Some(self.find(tuple, from)?.deliver(datagram))
+        Some(self.find(tuple, from)?.deliver(datagram, is_alone))
     }
 
-    /// `__udp4_lib_mcast_deliver`. Whether all who fit had room.
-    fn deliver_to_all(&self, tuple: &FourTuple, datagram: &ReceivedDatagram) -> Option<bool> {
-        let sockets = lock(&self.0);
+    /// `__udp4_lib_mcast_deliver`. What became of it where it fared worst.
+    fn deliver_to_all(
+        &self,
+        tuple: &FourTuple,
+        datagram: &ReceivedDatagram,
+        is_alone: bool,
+    ) -> Option<Delivered> {
+        let sockets = lock(&self.sockets);
         let fitting = sockets.by_port.iter_hash(hash(tuple.local_port));
         let fitting: Vec<_> = fitting.filter(|one| one.score(tuple) > 0).cloned().collect();
         drop(sockets);
-        let took = fitting.iter().map(|socket| socket.deliver(datagram.clone()));
-        took.reduce(|all, one| all && one)
+        let fates = fitting.iter().map(|socket| socket.deliver(datagram.clone(), is_alone));
+        fates.reduce(|all, one| if all == Delivered::Queued { one } else { all })
     }
 
     /// Tells the socket that sent a datagram of an error; whether there is one.
@@ -169,7 +189,7 @@ impl UdpTable {
         interface: InterfaceId,
         is_last: bool,
     ) {
-        let sockets: Vec<_> = lock(&self.0).all().cloned().collect();
+        let sockets: Vec<_> = lock(&self.sockets).all().cloned().collect();
         for socket in sockets {
             socket.on_device_gone(host, now, interface, is_last);
         }
@@ -177,7 +197,7 @@ impl UdpTable {
 
     /// Forgets a socket whose last handle is gone.
     pub(crate) fn remove(&self, socket: &Arc<UdpSocket>) {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         let is_it = |one: &Arc<UdpSocket>| Arc::ptr_eq(one, socket);
         if socket.is_forwarder() {
             return sockets.forwarders.retain(|one| !is_it(one));
@@ -189,7 +209,7 @@ impl UdpTable {
 
     /// Closes all sockets and refuses more.
     pub(crate) fn shut_down(&self) {
-        let mut sockets = lock(&self.0);
+        let mut sockets = lock(&self.sockets);
         sockets.is_shut_down = true;
         let UdpSockets { by_port, forwarders, .. } = &mut *sockets;
         let all: Vec<_> = by_port.drain().chain(forwarders.drain(..)).collect();
@@ -199,6 +219,6 @@ impl UdpTable {
 
     /// Sockets bound, and forwarders.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).all().count()
+        lock(&self.sockets).all().count()
     }
 }

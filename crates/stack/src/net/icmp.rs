@@ -311,6 +311,12 @@ fn nobodys(receiver: Receiver) -> Notice {
     if receiver == Receiver::Own { Notice::Done } else { Notice::ForSockets }
 }
 
+/// A copy of what is sent back: while the answer waits in a qdisc, it must not keep the large
+/// buffer that it came in.
+fn own(bytes: &[u8]) -> Payload {
+    Payload::from(Bytes::copy_from_slice(bytes))
+}
+
 impl Net {
     /// Handles an ICMP message. `None` is for one that is bad, which is counted.
     pub(crate) fn receive_icmp_v4(
@@ -341,7 +347,7 @@ impl Net {
                 }
                 stats.add(IpCounter::IcmpOutEchoReps, 1);
                 let reply = icmp::Message::EchoReply { identifier, sequence };
-                self.send_icmp_v4(visit, ip.destination, ip.source, reply, body.into());
+                self.send_icmp_v4(visit, ip.destination, ip.source, reply, own(&body));
                 return Some(Notice::Done);
             }
             // A fragment that came late says nothing of the way.
@@ -398,7 +404,7 @@ impl Net {
             M::EchoRequest { .. } if !receiver.answers_echo() => return Some(Notice::ForSockets),
             M::EchoRequest { identifier, sequence } => {
                 let reply = M::EchoReply { identifier, sequence };
-                self.send_icmp_v6(visit, ip.destination, ip.source, reply, body.into());
+                self.send_icmp_v6(visit, ip.destination, ip.source, reply, own(&body));
                 return Some(Notice::Done);
             }
             M::NeighborSolicitation { .. }
@@ -502,7 +508,7 @@ impl Net {
         if !self.may_send_error(visit, source) {
             return;
         }
-        let quote = |most: usize| Payload::from(packet.slice(..packet.len().min(most)));
+        let quote = |most: usize| own(&packet[..packet.len().min(most)]);
         match (destination, source) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let message = icmp::Message::Unreachable(Unreachable::Protocol);
@@ -638,7 +644,7 @@ impl Net {
                     dont_fragment: true,
                 }
                 .emit(&mut quote, tcp_len);
-                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                let quote = own(quote.as_slice());
                 let message = icmp::Message::Unreachable(why.v4());
                 self.counters.ip.add(IpCounter::IcmpOutDestUnreachs, 1);
                 self.send_icmp_v4(visit, local, remote, message, quote);
@@ -654,7 +660,7 @@ impl Net {
                     flow_label: 0,
                 }
                 .emit(&mut quote, tcp_len);
-                let quote = Payload::from(Bytes::copy_from_slice(quote.as_slice()));
+                let quote = own(quote.as_slice());
                 self.send_icmp_v6(visit, local, remote, M::Unreachable(why.v6()), quote);
             }
             _ => {}

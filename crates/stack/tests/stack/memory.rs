@@ -2,8 +2,11 @@
 
 use super::{SECOND, address, connect};
 use crate::common::{self, Filter, Shared, WireConfig, World};
+use bytes::Bytes;
+use neap_stack::drop_reason::DropReason;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig};
+use neap_stack::stack::{ConnectOptions, ListenOptions, StackConfig, UdpOptions};
+use neap_stack::stats::IpCounter;
 use neap_tcp::config::{Config, MemoryPages};
 use neap_tcp::connection::{ConnectionError, ReadError};
 use neap_tcp::counters::Counter;
@@ -246,6 +249,117 @@ fn writers_to_closed_windows_stay_within_tcp_mem_and_go_on_later() {
     assert!(is_over, "{read}");
     world.run(Nanos::from_secs(2));
     assert_eq!(world.a.usage().memory_pages, 0, "idle connections hold nothing");
+}
+
+#[test]
+fn datagrams_that_nobody_reads_stay_within_udp_mem() {
+    let udp_mem = MemoryPages { low: 256, pressure: 384, high: 512 };
+    let config =
+        StackConfig { config: Config { udp_mem, ..Config::default() }, ..common::config(2) };
+    let mut world = World::with(&WireConfig::default(), common::config(1), config);
+    let bind = |port: u16| {
+        world.b.bind_udp(address(&format!("10.0.0.2:{port}")), UdpOptions::default()).unwrap()
+    };
+    let servers: Vec<_> = (1000..1100).map(bind).collect();
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    let flood = |world: &mut World| {
+        for few in (0..20).flat_map(|_| servers.chunks(10)) {
+            for server in few {
+                let data = vec![7; 1000].into();
+                client.send_to(world.now, data, Some(server.local_addr())).unwrap();
+            }
+            world.run(ms(1));
+            let pages = world.b.usage().udp_memory_pages;
+            assert!(pages <= 512, "{pages}");
+        }
+        world.b.usage().udp_memory_pages
+    };
+    let of = |world: &World, counter| world.b.ip_counters().get(counter);
+    assert_eq!(flood(&mut world), 256);
+    assert!(of(&world, IpCounter::UdpMemErrors) > 1000);
+    assert_eq!(of(&world, IpCounter::UdpRcvbufErrors), 0);
+    let dropped = world.b.drops().get(DropReason::ProtocolMemory);
+    assert_eq!(dropped, of(&world, IpCounter::UdpMemErrors));
+    assert_eq!(dropped, of(&world, IpCounter::UdpInErrors));
+    let text = world.b.usage().to_string();
+    assert!(text.contains("UDP: inuse 100 mem 256"), "{text}");
+    // What is read makes room, a page for each socket apart, and a closed socket has none.
+    let received: u64 = servers
+        .iter()
+        .map(|server| core::iter::from_fn(|| server.recv_from().ok()).count() as u64)
+        .sum();
+    assert_eq!(received, of(&world, IpCounter::UdpInDatagrams));
+    assert_eq!(world.b.usage().udp_memory_pages, 100);
+    flood(&mut world);
+    drop(servers);
+    assert_eq!(world.b.usage().udp_memory_pages, 0);
+}
+
+#[test]
+fn a_socket_with_little_takes_datagrams_while_others_fill_the_memory() {
+    let udp_mem = MemoryPages { low: 16, pressure: 16, high: 32 };
+    let config =
+        StackConfig { config: Config { udp_mem, ..Config::default() }, ..common::config(2) };
+    let mut world = World::with(&WireConfig::default(), common::config(1), config);
+    let bind = |to| world.b.bind_udp(address(to), UdpOptions::default()).unwrap();
+    let (hog, other) = (bind("10.0.0.2:1"), bind("10.0.0.2:2"));
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    for _ in 0..100 {
+        client.send_to(world.now, vec![7; 1000].into(), Some(hog.local_addr())).unwrap();
+        world.run(ms(1));
+    }
+    assert_eq!(world.b.usage().udp_memory_pages, 16);
+    for _ in 0..3 {
+        client.send_to(world.now, vec![7; 1000].into(), Some(other.local_addr())).unwrap();
+        world.run(ms(1));
+    }
+    // Two of 1640 bytes are less than udp_rmem_min.
+    assert_eq!(core::iter::from_fn(|| other.recv_from().ok()).count(), 2);
+}
+
+/// A device slices packets from large buffers.
+#[test]
+fn a_datagram_that_nobody_reads_keeps_no_buffer_of_the_device() {
+    let mut world = World::new(&WireConfig::default());
+    let server = world.b.bind_udp(address("10.0.0.2:9"), UdpOptions::default()).unwrap();
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    client.send_to(world.now, vec![7; 1000].into(), Some(server.local_addr())).unwrap();
+    world.run(ms(10));
+    assert_eq!(server.recv_from().unwrap().data.len(), 1000);
+    let packet = world.ab.lock().unwrap().sent.pop().expect("the datagram");
+    let packet = Bytes::copy_from_slice(&packet);
+    common::inject(&world.ab, world.now, packet.clone());
+    world.run(ms(10));
+    world.ab.lock().unwrap().sent.clear();
+    assert!(packet.is_unique());
+    assert_eq!(server.recv_from().unwrap().data.len(), 1000);
+}
+
+#[test]
+fn records_of_errors_count_for_udp_mem() {
+    let udp_mem = MemoryPages { low: 2, pressure: 2, high: 2 };
+    let config =
+        StackConfig { config: Config { udp_mem, ..Config::default() }, ..common::config(1) };
+    let mut world = World::with(&WireConfig::default(), config, common::config(2));
+    let client = world.a.bind_udp(address("10.0.0.1:0"), UdpOptions::default()).unwrap();
+    client.set_receive_errors(true, false);
+    client.connect(Some(address("10.0.0.2:9"))).unwrap();
+    let ask = |world: &mut World| {
+        for _ in 0..20 {
+            // Every other call tells the error of the one before.
+            let _ = client.send_to(world.now, vec![7; 500].into(), None);
+            world.run(Nanos::from_secs(1));
+        }
+    };
+    ask(&mut world);
+    let records = core::iter::from_fn(|| client.next_error()).count();
+    assert_eq!(records, 8192 / (768 + 500));
+    assert!(world.a.drops().get(DropReason::ErrorQueue) > 0);
+    assert_eq!(world.a.usage().udp_memory_pages, 1);
+    ask(&mut world);
+    assert_eq!(world.a.usage().udp_memory_pages, 2);
+    client.clear_errors();
+    assert_eq!(world.a.usage().udp_memory_pages, 1);
 }
 
 #[test]

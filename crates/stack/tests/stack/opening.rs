@@ -1,8 +1,9 @@
 //! Connections that are opened anew where others have just ended, and ports that run out.
 
 use neap_stack::socket::SocketError;
+use neap_stack::socket::listener::ListenerHandle;
 use neap_stack::socket::readiness::Ready;
-use neap_stack::stack::{ConnectOptions, ListenOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, Stack};
 use neap_tcp::counters::Counter;
 use neap_tcp::time::Nanos;
 
@@ -65,6 +66,124 @@ fn half_open_connections_of_the_host_itself_end_with_their_clients() {
     world.run(Nanos::from_millis(100));
     let usage = world.a.usage().tcp;
     assert_eq!((usage.connections, usage.requests, usage.waiting), (0, 0, 0));
+}
+
+/// Host a has one port for connections; it connects from it to `listener` and closes first. When
+/// that port may be had again is asked every 10 ms. Returns the connections in TIME-WAIT and the
+/// milliseconds until then.
+fn time_until_reuse(world: &mut World, listener: &ListenerHandle) -> (usize, Option<u64>) {
+    let to = listener.local_addr();
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40000").unwrap();
+    let connect = |world: &World| world.a.connect(world.now, to, ConnectOptions::default());
+    let client = connect(world).unwrap();
+    world.run(Nanos::from_millis(5));
+    let (server, _) = listener.accept().unwrap();
+    client.close(world.now);
+    world.run(Nanos::from_millis(5));
+    server.close(world.now);
+    world.run(Nanos::from_millis(5));
+    let waiting = world.a.usage().tcp.time_wait;
+    for ms in 1..=2000 {
+        match connect(world) {
+            Ok(next) => {
+                assert_eq!(next.local_addr().port(), 40_000);
+                world.run(Nanos::from_millis(5));
+                let (server, _) = listener.accept().unwrap();
+                transfer(world, &next, &server, &pattern(10_000));
+                return (waiting, Some(ms * 10));
+            }
+            Err(error) => assert_eq!(error, SocketError::AddressNotAvailable),
+        }
+        world.run(Nanos::from_millis(10));
+    }
+    (waiting, None)
+}
+
+fn listen_on(stack: &Stack, to: &str) -> ListenerHandle {
+    stack.listen(address(to), ListenOptions::default()).unwrap()
+}
+
+#[test]
+fn a_port_in_time_wait_is_had_again_on_the_loopback_after_a_second() {
+    for to in ["127.0.0.1:80", "[::1]:80"] {
+        let mut world = World::new(&WireConfig::default());
+        let listener = listen_on(&world.a, to);
+        let (waiting, time) = time_until_reuse(&mut world, &listener);
+        assert_eq!(waiting, 1);
+        assert!((980..=1030).contains(&time.expect("within 20 s")), "{time:?}");
+        assert_eq!(world.a.usage().tcp.time_wait, 0);
+        assert_eq!(world.a.tcp_counter(Counter::TimeWaitRecycled), 1);
+    }
+}
+
+#[test]
+fn a_port_in_time_wait_towards_another_host_is_had_again_if_tcp_tw_reuse_says_so() {
+    let time = |sysctls: &[(&str, &str)]| {
+        let mut world = World::new(&WireConfig::default());
+        for (name, value) in sysctls {
+            world.a.set_sysctl(name, value).unwrap();
+        }
+        let listener = listen_on(&world.b, "10.0.0.2:80");
+        let (waiting, time) = time_until_reuse(&mut world, &listener);
+        assert_eq!(waiting, 1);
+        let recycled = world.a.tcp_counter(Counter::TimeWaitRecycled);
+        assert_eq!(recycled, u64::from(time.is_some()));
+        time
+    };
+    let on = ("net.ipv4.tcp_tw_reuse", "1");
+    assert_eq!(time(&[]), None);
+    assert_eq!(time(&[("net.ipv4.tcp_tw_reuse", "0")]), None);
+    let second = time(&[on]).expect("within 20 s");
+    assert!((980..=1030).contains(&second), "{second}");
+    let later = time(&[on, ("net.ipv4.tcp_tw_reuse_delay", "5000")]).expect("within 20 s");
+    assert!((4980..=5030).contains(&later), "{later}");
+    assert_eq!(time(&[on, ("net.ipv4.tcp_timestamps", "0")]), None, "nothing tells old segments");
+}
+
+#[test]
+fn who_binds_a_port_in_time_wait_connects_from_it_at_once() {
+    let mut world = World::new(&WireConfig::default());
+    let listener = listen_on(&world.b, "10.0.0.2:80");
+    let local = Some(address("10.0.0.1:5000"));
+    for round in 0..3 {
+        let options = ConnectOptions { local, ..ConnectOptions::default() };
+        let client = world.a.connect(world.now, listener.local_addr(), options).unwrap();
+        world.run(Nanos::from_millis(5));
+        assert_eq!(world.a.tcp_counter(Counter::TimeWaitRecycled), round);
+        let (server, _) = listener.accept().unwrap();
+        transfer(&mut world, &client, &server, &pattern(10_000));
+        client.close(world.now);
+        world.run(Nanos::from_millis(5));
+        server.close(world.now);
+        world.run(Nanos::from_millis(5));
+        assert_eq!(world.a.usage().tcp.time_wait, 1);
+    }
+}
+
+#[test]
+fn a_host_that_connects_to_itself_all_the_time_does_not_run_out_of_ports() {
+    let mut world = World::new(&WireConfig::default());
+    world.a.set_sysctl("net.ipv4.ip_local_port_range", "40000 40099").unwrap();
+    let listener = listen_on(&world.a, "127.0.0.1:80");
+    let mut refused = 0;
+    for _ in 0..2000 {
+        match world.a.connect(world.now, listener.local_addr(), ConnectOptions::default()) {
+            Ok(client) => {
+                world.run(Nanos::from_millis(1));
+                let (server, _) = listener.accept().unwrap();
+                client.close(world.now);
+                world.run(Nanos::from_millis(1));
+                server.close(world.now);
+            }
+            Err(error) => {
+                assert_eq!(error, SocketError::AddressNotAvailable);
+                refused += 1;
+            }
+        }
+        world.run(Nanos::from_millis(10));
+    }
+    assert!(refused < 200, "100 ports, and a second for each: {refused}");
+    assert!(world.a.tcp_counter(Counter::TimeWaitRecycled) > 1500);
 }
 
 #[test]

@@ -19,7 +19,7 @@ impl Connection {
             model: sender.controller().model(),
             retransmits: recovery.timeouts_in_row().max(u32::from(self.opening.retransmits)),
             probes: self.liveness.probes_out(),
-            backoff: sender.rtt().shift().max(self.liveness.window_probes().into()),
+            backoff: sender.rtt().shift().max(self.liveness.window_backoff().into()),
             rto: sender.rtt().rto(),
             ato: receiver.ato(),
             snd_mss: sender.mss(),

@@ -6,7 +6,7 @@ use super::timers::{IDLE_RELEASE, SOON};
 use super::{Connection, ConnectionError, Fin, Owed, Path, Readiness};
 use crate::congestion::CaState;
 use crate::counters::Counter;
-use crate::handshake::scaled_window;
+use crate::handshake::{is_paws_reject, scaled_window};
 use crate::receiver::{Acceptable, TsRecent};
 use crate::segment::{Flags, Segment};
 use crate::sender::{Ack, AckError};
@@ -70,12 +70,16 @@ impl Connection {
         if !segment.flags.contains(Flags::SYN) {
             return;
         }
+        // A SYN that crosses ours may be one of the connection that this one succeeds.
+        if !has_ack && is_paws_reject(Some(self.receiver.ts_recent()), &segment.options) {
+            return;
+        }
         self.meet_peer(now, segment);
         self.liveness.on_heard(now);
         if !has_ack {
             self.turn(Transition::SynArrived);
             self.owed |= Owed::SYN;
-            self.opening.retransmits = 0;
+            (self.opening.retransmits, self.opening.dropped) = (0, 0);
             self.arm_syn(now);
             return;
         }

@@ -11,8 +11,10 @@ pub(super) struct Liveness {
     stalled_since: Instant,
     /// Probes of a closed window or of an idle peer since it was last heard (`icsk_probes_out`).
     probes_out: u16,
-    /// Probes of a closed window since it was last open (`icsk_backoff`).
+    /// Probes of a closed window since it was last open.
     window_probes: u16,
+    /// Of these, the ones that this host's own queues dropped: they lengthen no wait.
+    dropped_probes: u16,
 }
 
 impl Liveness {
@@ -22,6 +24,7 @@ impl Liveness {
             stalled_since: Instant::FAR_FUTURE,
             probes_out: 0,
             window_probes: 0,
+            dropped_probes: 0,
         }
     }
 
@@ -39,7 +42,7 @@ impl Liveness {
     /// The window of the peer is open, or nothing waits for it.
     pub(super) fn end_window_probes(&mut self) {
         if self.window_probes > 0 {
-            self.window_probes = 0;
+            (self.window_probes, self.dropped_probes) = (0, 0);
             self.stalled_since = Instant::FAR_FUTURE;
         }
     }
@@ -63,9 +66,20 @@ impl Liveness {
         self.count_probe();
     }
 
+    /// The probe of a closed window that was just counted did not leave this host. As in Linux, it
+    /// still counts as one without an answer.
+    pub(super) fn drop_window_probe(&mut self) {
+        self.dropped_probes = self.dropped_probes.saturating_add(1);
+    }
+
     /// An idle peer is probed.
     pub(super) fn count_probe(&mut self) {
         self.probes_out = self.probes_out.saturating_add(1);
+    }
+
+    /// The probe of an idle peer that was just counted did not leave this host.
+    pub(super) fn drop_probe(&mut self) {
+        self.probes_out = self.probes_out.saturating_sub(1);
     }
 
     /// Probes without an answer.
@@ -73,9 +87,9 @@ impl Liveness {
         self.probes_out.into()
     }
 
-    /// Probes of a closed window since it was last open.
-    pub(super) fn window_probes(&self) -> u16 {
-        self.window_probes
+    /// How often the wait for the next probe of a closed window was doubled (`icsk_backoff`).
+    pub(super) fn window_backoff(&self) -> u16 {
+        self.window_probes.saturating_sub(self.dropped_probes)
     }
 
     /// When the peer was last heard; before the handshake, when the connection was made.

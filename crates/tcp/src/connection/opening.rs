@@ -10,6 +10,10 @@ use crate::segment::{Flags, Segment};
 use crate::seq::SeqNumber;
 use crate::state::{State, Transition};
 use crate::time::{Instant, Nanos};
+use crate::time_wait::Heritage;
+
+/// Bytes that timestamps take in the header of each segment.
+const TIMESTAMPS: u16 = 12;
 
 bitflags::bitflags! {
     /// What the SYN-ACK of a passive open says. A SYN-ACK of a simultaneous open repeats the SYN.
@@ -39,6 +43,8 @@ pub(super) struct Opening {
     pub(super) sent_at: Instant,
     /// How often the SYN was sent again.
     pub(super) retransmits: u16,
+    /// Of these, the ones that this host's own queues dropped when timeouts were doubling.
+    pub(super) dropped: u16,
     /// The most payload and options that the peer takes in one segment, bytes.
     pub(super) peer_mss: u16,
     /// Shift of the peer's windows.
@@ -59,6 +65,7 @@ impl Opening {
             ts_offset,
             sent_at: now,
             retransmits: 0,
+            dropped: 0,
             peer_mss: 536,
             snd_wscale: 0,
             rcv_wscale: 0,
@@ -90,8 +97,18 @@ impl Opening {
 impl Connection {
     /// Opens a connection actively. The SYN leaves at the next [`transmit`](Self::transmit).
     pub fn connect(now: Instant, setup: Setup) -> Self {
+        Self::open(now, setup, None)
+    }
+
+    /// Opens a connection in the place of one in TIME-WAIT, as [`connect`](Self::connect).
+    pub fn succeed(now: Instant, setup: Setup, heritage: Heritage) -> Self {
+        let Heritage { iss, ts_recent } = heritage;
+        Self::open(now, Setup { isn: iss, ..setup }, Some(ts_recent))
+    }
+
+    fn open(now: Instant, setup: Setup, ts_recent: Option<u32>) -> Self {
         setup.counters.add(Counter::ActiveOpens, 1);
-        Self::begin(now, setup)
+        Self::begin(now, setup, ts_recent)
     }
 
     /// Opens a connection passively: it answers `syn`, a SYN without ACK and RST, and is in
@@ -101,7 +118,7 @@ impl Connection {
     /// A listener uses a [`Request`](crate::handshake::Request) for the time of the handshake: it
     /// takes less memory. Data in `syn` is ignored; the peer sends it again.
     pub fn answer(now: Instant, setup: Setup, syn: &Segment) -> Self {
-        let mut connection = Self::begin(now, setup);
+        let mut connection = Self::begin(now, setup, None);
         let Negotiated { snd_wscale, sack, ecn, .. } = connection.meet_peer(now, syn);
         let synack = &mut connection.opening.synack;
         synack.insert(SynAck::PASSIVE);
@@ -112,8 +129,8 @@ impl Connection {
         connection
     }
 
-    /// A connection in SYN-SENT, which owes its SYN.
-    fn begin(now: Instant, setup: Setup) -> Self {
+    /// A connection in SYN-SENT, which owes its SYN. `ts_recent` is what it inherits.
+    fn begin(now: Instant, setup: Setup, ts_recent: Option<u32>) -> Self {
         let counters = setup.counters.clone();
         let receiver = receiver::Terms {
             irs: SeqNumber(0),
@@ -121,7 +138,7 @@ impl Connection {
             wscale: 0,
             advmss: 536,
             mss: 536,
-            ts_recent: None,
+            ts_recent,
             sack: false,
             ecn: false,
             rcvbuf: setup.options.receive_buffer,
@@ -190,6 +207,10 @@ impl Connection {
         if self.opening.retransmits > 0 && self.config.tcp_ecn_fallback {
             segment.flags.remove(Flags::ECE | Flags::CWR);
         }
+        if let Some(timestamps) = &mut segment.options.timestamps {
+            // 0, unless the peer's SYN is known or an old connection is succeeded.
+            timestamps.echo = self.receiver.ts_recent();
+        }
         if self.state == State::SynReceived {
             let said = self.opening.synack;
             segment.flags = Flags::SYN | Flags::ACK;
@@ -201,9 +222,6 @@ impl Connection {
                     options.window_scale.filter(|_| said.contains(SynAck::WINDOW_SCALE));
             }
             segment.ack = self.receiver.nxt();
-            if let Some(timestamps) = &mut segment.options.timestamps {
-                timestamps.echo = self.receiver.ts_recent();
-            }
             if !self.opening.timestamps {
                 segment.options.timestamps = None;
             }
@@ -216,7 +234,15 @@ impl Connection {
         let mss = advertised_mss(&self.path, &self.options);
         let locked = self.options.receive_buffer;
         let space = locked.unwrap_or(self.config.tcp_rmem.default) / 2;
-        Offer::new(&self.config, self.path.ip_header, mss, space, locked.unwrap_or(u32::MAX))
+        let clamp = locked.unwrap_or(u32::MAX);
+        let offer = Offer::new(&self.config, self.path.ip_header, mss, space, clamp);
+        // Who succeeds a connection counts on timestamps in each segment (`tcp_connect_init`).
+        let is_heir = self.state == State::SynSent && self.receiver.ts_recent() != 0;
+        if is_heir && self.config.tcp_timestamps {
+            offer.with_window_of(space.min(clamp), mss.saturating_sub(TIMESTAMPS))
+        } else {
+            offer
+        }
     }
 
     /// Replaces the receiver by one that knows the peer's SYN.
@@ -245,7 +271,7 @@ fn advertised_mss(path: &Path, options: &SocketOptions) -> u16 {
 }
 
 fn receiver_terms(agreed: &Negotiated, irs: SeqNumber, wnd: u32, advmss: u16) -> receiver::Terms {
-    let options = if agreed.ts_recent.is_some() { 12 } else { 0 };
+    let options = if agreed.ts_recent.is_some() { TIMESTAMPS } else { 0 };
     receiver::Terms {
         irs,
         wnd,

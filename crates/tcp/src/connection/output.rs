@@ -159,8 +159,11 @@ impl Connection {
         if self.owed.contains(Owed::ZERO_WINDOW_PROBE) {
             self.send_window_probe(&mut pass);
         }
-        if self.owed.take(Owed::KEEPALIVE) {
-            self.send_bare(&mut pass, self.sender.una() - 1, Flags::ACK);
+        if self.owed.take(Owed::KEEPALIVE)
+            && !self.send_bare(&mut pass, self.sender.una() - 1, Flags::ACK)
+            && pass.egress.has_way()
+        {
+            self.on_keepalive_dropped(now);
         }
         if self.owed.contains(Owed::LOSS_PROBE) {
             self.send_loss_probe(&mut pass);
@@ -456,7 +459,9 @@ impl Connection {
         let verdict = pass.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.sender.put_back(payload);
-            self.on_local_congestion(pass.now);
+            if pass.egress.has_way() {
+                self.on_local_congestion(pass.now);
+            }
             return Err(TxBlocked::Egress);
         }
         let was_empty = !self.sender.has_unacked();
@@ -599,14 +604,18 @@ impl Connection {
         let window = self.sender.window_left();
         let unsent = self.sender.unsent();
         let closing = unsent == 0 && self.fin == Fin::Queued;
-        if (unsent > 0 && window > 0) || closing {
+        let is_sent = if (unsent > 0 && window > 0) || closing {
             let record = self.sender.first_record().len;
             pass.is_probe = true;
-            let _ = self.send_frame(pass, record.min(window).min(pass.mss));
+            let sent = self.send_frame(pass, record.min(window).min(pass.mss));
             pass.is_probe = false;
+            sent.is_ok()
         } else {
             self.counters.add(Counter::KeepAlive, 1);
-            self.send_bare(pass, self.sender.una() - 1, Flags::ACK);
+            self.send_bare(pass, self.sender.una() - 1, Flags::ACK)
+        };
+        if !is_sent && pass.egress.has_way() {
+            self.on_window_probe_dropped(pass.now);
         }
     }
 
@@ -647,6 +656,8 @@ impl Connection {
         if egress.enqueue(segment, now, None) != Verdict::Dropped {
             self.segs_out += 1;
             self.counters.add(Counter::OutSegs, 1);
+        } else if egress.has_way() {
+            self.on_syn_dropped(now);
         }
         self.opening.sent_at = now;
     }

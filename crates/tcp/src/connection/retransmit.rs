@@ -23,6 +23,9 @@ impl Connection {
             && let Some(first) = self.sender.head_to_retransmit()
             && let Err(blocked) = self.retransmit(pass, first, 1)
         {
+            if blocked == TxBlocked::Egress && pass.egress.has_way() {
+                self.on_retransmission_dropped(pass.now);
+            }
             return Some(blocked);
         }
         while let Some(run) = self.sender.next_lost() {
@@ -65,6 +68,12 @@ impl Connection {
         let unit = original.map_or(pass.mss, |sent| u32::from(sent.unit));
         let unit = unit.max(1);
         let max = max.min(pass.gso_bytes / unit).min(pass.gso_segs * pass.mss / unit);
+        // The peer would drop what is beyond a window that it has taken back.
+        let window = self.sender.window_for(run);
+        if window == 0 {
+            return Err(TxBlocked::Rwnd);
+        }
+        let max = max.min((window / unit).max(1));
         if ticket.is_some_and(|ticket| self.account.holds(ticket)) {
             // The original is still below; its completion brings us back.
             self.counters.add(Counter::SpuriousRtxHostQueues, 1);
@@ -94,7 +103,9 @@ impl Connection {
         let verdict = pass.egress.enqueue(segment, departure, Some(credit));
         if verdict == Verdict::Dropped {
             self.counters.add(Counter::RetransFail, u64::from(segments));
-            self.on_local_congestion(pass.now);
+            if pass.egress.has_way() {
+                self.on_local_congestion(pass.now);
+            }
             return Err(TxBlocked::Egress);
         }
         self.commit_departure(pass, bytes, segments, window);

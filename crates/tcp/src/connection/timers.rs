@@ -13,6 +13,9 @@ const LEAST_TIMEOUT: Nanos = Nanos::from_millis(200);
 const SOONEST: Nanos = Nanos::from_millis(1);
 /// `TCP_TIMEOUT_MIN`, two ticks at 250 Hz.
 pub(super) const SOON: Nanos = Nanos::from_millis(8);
+/// What this host's own queues dropped is tried again after this long
+/// (`TCP_RESOURCE_PROBE_INTERVAL`).
+const RESOURCE_PROBE: Nanos = Nanos::from_millis(500);
 /// First timeout of a SYN (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Memory of a connection without data is kept this long for the next write.
@@ -90,9 +93,42 @@ impl Connection {
     /// Arms the probe of a closed window, no later than the user timeout ends
     /// (`tcp_clamp_probe0_to_user_timeout`).
     pub(super) fn arm_window_probe(&mut self, now: Instant) {
-        let at = self.sender.window_probe_at(now, self.liveness.window_probes());
+        let at = self.sender.window_probe_at(now, self.liveness.window_backoff());
         let last = self.end_of_patience(now, SOON);
         self.deadlines.set_retransmit(Deadline::Probe, at.min(last));
+    }
+
+    /// The probe of a closed window did not leave this host (`tcp_send_probe0`).
+    pub(super) fn on_window_probe_dropped(&mut self, now: Instant) {
+        self.liveness.drop_window_probe();
+        let last = self.end_of_patience(now, SOON);
+        self.deadlines.set_retransmit(Deadline::Probe, (now + RESOURCE_PROBE).min(last));
+    }
+
+    /// The probe of an idle peer did not leave this host (`tcp_keepalive_timer`).
+    pub(super) fn on_keepalive_dropped(&mut self, now: Instant) {
+        self.liveness.drop_probe();
+        self.deadlines.set(Deadline::Keepalive, now + RESOURCE_PROBE);
+    }
+
+    /// What a timeout sent again did not leave this host (`tcp_retransmit_timer`), so the timeout
+    /// is no sign of congestion on the way and the next one is no longer.
+    pub(super) fn on_retransmission_dropped(&mut self, now: Instant) {
+        if self.sender.wnd() > 0 || self.is_orphan {
+            self.sender.undo_back_off();
+            self.deadlines.set_retransmit(Deadline::Retransmit, now + RESOURCE_PROBE);
+        }
+    }
+
+    /// A SYN that was to be sent again did not leave this host.
+    pub(super) fn on_syn_dropped(&mut self, now: Instant) {
+        let retransmits = u32::from(self.opening.retransmits);
+        if retransmits > self.linear_syn_timeouts() {
+            self.opening.dropped = self.opening.dropped.saturating_add(1);
+        }
+        if retransmits > 0 {
+            self.deadlines.set_retransmit(Deadline::Retransmit, now + RESOURCE_PROBE);
+        }
     }
 
     /// Arms the tail loss probe in place of the timeout (`tcp_schedule_loss_probe`). The timeout is
@@ -109,7 +145,8 @@ impl Connection {
     /// Our own SYN is repeated a few times at the same pace before its timeouts double.
     pub(super) fn arm_syn(&mut self, now: Instant) {
         let linear = self.linear_syn_timeouts();
-        let doublings = u32::from(self.opening.retransmits).saturating_sub(linear).min(32);
+        let sent_again = self.opening.retransmits.saturating_sub(self.opening.dropped);
+        let doublings = u32::from(sent_again).saturating_sub(linear).min(32);
         let wait = SYN_TIMEOUT.saturating_mul(1 << doublings);
         self.set_retransmit(now, Some(now + wait.min(self.sender.rtt().rto_max())));
     }
@@ -122,11 +159,17 @@ impl Connection {
         if !self.sender.has_unacked() {
             return;
         }
+        if self.sender.wnd() == 0 && !self.is_orphan {
+            self.on_timeout_of_closed_window(now);
+            return;
+        }
         let since = self.liveness.stall(now);
         if self.is_out_of_resources(now, since) {
             return;
         }
-        if self.has_given_up(now, since) {
+        // Since when there was no answer counts from the second timeout on: before it the window of
+        // the peer may have been closed for long.
+        if self.sender.recovery().timeouts_in_row() > 0 && self.has_given_up(now, since) {
             self.give_up();
             return;
         }
@@ -134,6 +177,37 @@ impl Connection {
         self.rare().timeouts.count(now, is_first);
         self.owed |= Owed::RETRANSMIT_HEAD;
         self.arm_retransmit(now);
+    }
+
+    /// A timeout while the peer has closed its window although data is in flight
+    /// (`tcp_retransmit_timer`). The oldest segment is sent again as a probe, and a peer that
+    /// answers may keep its window closed for ever, unless the user objects.
+    fn on_timeout_of_closed_window(&mut self, now: Instant) {
+        if self.is_closed_window_given_up(now) {
+            self.give_up();
+            return;
+        }
+        self.liveness.stall(now);
+        self.sender.on_timeout_of_closed_window(now, &self.config, &self.counters);
+        self.owed |= Owed::RETRANSMIT_HEAD;
+        self.arm_retransmit(now);
+    }
+
+    /// Whether a peer that has closed its window over data in flight is given up: it was silent for
+    /// twice the longest timeout, or the user timeout is over (`tcp_rtx_probe0_timed_out`). The
+    /// time of both counts from the first of these timeouts, at that one from the departure.
+    fn is_closed_window_given_up(&self, now: Instant) -> bool {
+        let since = match self.liveness.stalled_since() {
+            Instant::FAR_FUTURE => self.sender.oldest_departure().unwrap_or(now),
+            since => since,
+        };
+        let (stalled, silent) = (now.since(since), now.since(self.liveness.last_heard()));
+        let patience = self.sender.rtt().rto_max().saturating_mul(2);
+        match self.options.user_timeout {
+            Some(limit) if stalled > limit => true,
+            Some(limit) => silent.min(stalled) > limit.min(patience),
+            None => silent.min(stalled) > patience,
+        }
     }
 
     fn linear_syn_timeouts(&self) -> u32 {

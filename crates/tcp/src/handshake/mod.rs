@@ -30,6 +30,12 @@ pub(crate) fn is_paws_reject(ts_recent: Option<u32>, options: &Options) -> bool 
     }
 }
 
+/// The first window: whole segments, if there is space for one.
+fn window_of(space: u32, mss: u16) -> u32 {
+    let whole = space - space % u32::from(mss.max(1));
+    if whole == 0 { space } else { whole }.min(u32::from(u16::MAX))
+}
+
 /// Abilities that this end offers in its SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
@@ -55,13 +61,11 @@ impl Offer {
     /// `clamp` is `u32::MAX` unless `SO_RCVBUF` was set.
     pub fn new(config: &Config, ip_header: u32, mss: u16, space: u32, clamp: u32) -> Self {
         let space = space.min(clamp);
-        let whole = space - space % u32::from(mss.max(1));
-        let rcv_wnd = if whole == 0 { space } else { whole }.min(u32::from(u16::MAX));
         let most = space.max(config.tcp_rmem.max).max(config.rmem_max).min(clamp);
         let rcv_wscale = (most.max(1).ilog2() as u8).saturating_sub(15).min(MAX_WSCALE);
         Self {
             mss,
-            rcv_wnd,
+            rcv_wnd: window_of(space, mss),
             rcv_wscale: if config.tcp_window_scaling { rcv_wscale } else { 0 },
             window_scaling: config.tcp_window_scaling,
             timestamps: config.tcp_timestamps,
@@ -71,6 +75,12 @@ impl Offer {
             min_mss: u16::try_from(config.tcp_min_snd_mss).unwrap_or(u16::MAX),
             rto_max_ms: config.tcp_rto_max_ms,
         }
+    }
+
+    /// Returns the offer with a first window of as many whole segments of `mss` bytes as there is
+    /// `space` for.
+    pub(crate) fn with_window_of(self, space: u32, mss: u16) -> Self {
+        Self { rcv_wnd: window_of(space, mss), ..self }
     }
 
     /// Returns the SYN of an active open. It is sent again with a new `now` after a timeout.

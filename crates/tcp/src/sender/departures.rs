@@ -94,6 +94,20 @@ impl Sender {
         self.board.run_at(End::Last)
     }
 
+    /// Returns how many bytes the peer's window leaves from the first segment of a run on, 0 if the
+    /// peer has taken the window back that far.
+    ///
+    /// The oldest segment always has a window, since it serves as the probe of a closed one
+    /// (`__tcp_retransmit_skb`).
+    pub fn window_for(&self, run: Run) -> u32 {
+        let edge = self.una + self.wnd;
+        match self.board.seq_of(run) {
+            Some(seq) if edge.after(seq) => edge.bytes_since(seq),
+            Some(seq) if seq.after(self.una) => 0,
+            _ => 1,
+        }
+    }
+
     /// Returns the frame in flight at `index`.
     pub fn frame(&self, index: usize) -> Option<&Sent> {
         self.board.get(index)

@@ -443,9 +443,8 @@ impl Sender {
         reordering: u32,
         counters: &Counters,
     ) {
-        counters.add(Counter::Timeouts, 1);
         let is_new = self.recovery.state < CaState::Recovery;
-        let reneged = self.board.front().is_some_and(Sent::is_sacked);
+        let reneged = self.board.front().is_some_and(Sent::begins_sacked);
         if reneged {
             counters.add(Counter::SACKReneging, 1);
         }

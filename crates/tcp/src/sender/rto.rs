@@ -128,6 +128,11 @@ impl RttEstimator {
         self.shift = self.shift.saturating_add(1);
     }
 
+    /// Takes the last doubling back.
+    pub fn undo_back_off(&mut self) {
+        self.shift = self.shift.saturating_sub(1);
+    }
+
     /// Returns how often the timeout was doubled (`tcpi_backoff`).
     pub fn shift(&self) -> u32 {
         self.shift

@@ -129,9 +129,10 @@ impl Sent {
         self.seq + bytes.min(self.seq_len)
     }
 
-    /// Returns whether every segment of the frame was SACKed.
-    pub fn is_sacked(&self) -> bool {
-        self.sacked == self.all()
+    /// Returns whether the first segment of the frame was SACKed. Of the oldest frame that says
+    /// that the peer gave up what it had.
+    pub fn begins_sacked(&self) -> bool {
+        self.sacked & 1 != 0
     }
 
     /// Returns the bytes of memory that the frame counts for.
@@ -481,6 +482,13 @@ impl Scoreboard {
             self.sent.insert(index + 1, rest);
         }
         index
+    }
+
+    /// Returns the sequence number of the first segment of a run; `None` if there is no such frame.
+    pub fn seq_of(&self, run: Run) -> Option<SeqNumber> {
+        let sent = self.sent.get(run.index)?;
+        let skipped = run.first * u32::from(sent.unit);
+        Some(sent.seq + skipped.saturating_sub(u32::from(sent.head)))
     }
 
     /// Returns the frame at `index`.

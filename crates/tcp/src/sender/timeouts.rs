@@ -3,7 +3,7 @@
 use super::Sender;
 use crate::config::Config;
 use crate::congestion::CaState;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::time::{Instant, Nanos};
 
 /// Slack of a tail loss probe for a peer that is slow to acknowledge: two jiffies of a kernel with
@@ -81,9 +81,28 @@ impl Sender {
     /// Takes a retransmission timeout: everything in flight counts as lost, and the next timeout
     /// waits twice as long. Returns whether it is the first of a row.
     pub fn on_timeout(&mut self, now: Instant, config: &Config, counters: &Counters) -> bool {
+        counters.add(Counter::Timeouts, 1);
+        self.on_timeout_of_closed_window(now, config, counters);
+        self.recovery.count_timeout()
+    }
+
+    /// Takes a retransmission timeout while the peer's window is 0, as [`on_timeout`], but does not
+    /// count it: what is sent again is a probe of the window.
+    ///
+    /// [`on_timeout`]: Self::on_timeout
+    pub fn on_timeout_of_closed_window(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        counters: &Counters,
+    ) {
         self.enter_loss(now, config.tcp_frto, config.tcp_reordering, counters);
         self.rtt.back_off();
-        self.recovery.count_timeout()
+    }
+
+    /// Takes back the doubling of the last timeout: what it sent again did not leave this host.
+    pub fn undo_back_off(&mut self) {
+        self.rtt.undo_back_off();
     }
 
     /// Takes the time of the handshake, the first sample.

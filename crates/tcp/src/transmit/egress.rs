@@ -40,6 +40,12 @@ pub trait Egress {
         credit: Option<TxCredit>,
     ) -> Verdict;
 
+    /// Returns whether there is a way to the peer. What is dropped without one is no sign of
+    /// congestion in this host. The default is true.
+    fn has_way(&self) -> bool {
+        true
+    }
+
     /// Returns the time as far as the host knows it: `now`, or a later time that has passed.
     ///
     /// The connection asks before each frame. A call that sends many frames has a `now` that grows

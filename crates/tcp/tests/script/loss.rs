@@ -415,6 +415,21 @@ fn reneged_sacks_are_forgotten_at_a_timeout() {
     assert_eq!(peer.info().bytes_acked, 20_001);
 }
 
+/// The one that is given up begins a frame, and the others of the frame were never SACKed.
+#[test]
+fn a_reneged_sack_of_the_first_segment_alone_is_forgotten_at_a_timeout() {
+    let mut peer =
+        flight_of(Config { tcp_early_retrans: 0, ..Config::default() }, Hello::default());
+    peer.advance_ms(10);
+    peer.ack_sack(0, &[(2000, 3000)]);
+    peer.take();
+    peer.ack(2000);
+    peer.take();
+    peer.advance_ms(1000);
+    assert_eq!(peer.count(Counter::SACKReneging), 1);
+    assert_eq!(peer.sent().first(), Some(&(2000, 1000)));
+}
+
 #[test]
 fn a_smaller_path_cuts_and_repeats_what_is_in_flight() {
     let mut peer = flight_of(Config::default(), Hello::default());

@@ -10,6 +10,7 @@ use neap_tcp::segment::Flags;
 use neap_tcp::state::State;
 use neap_tcp::time::Nanos;
 use neap_tcp::transmit::TxBlocked;
+use neap_tcp::transmit::egress::Verdict;
 
 /// A connection whose peer has closed its window, with data waiting.
 fn closed_window(options: SocketOptions) -> Peer {
@@ -167,6 +168,167 @@ fn the_user_timeout_ends_retransmission_when_it_is_over() {
     }
     // It counts from the first timeout.
     assert!(peer.ms_since(start) >= 3_000);
+}
+
+/// A connection whose peer has closed its window while 3000 bytes are in flight.
+fn closed_over_data(options: SocketOptions) -> Peer {
+    let config = Config { tcp_retries2: 3, ..Config::default() };
+    let mut peer = Peer::established(config, options, Hello::default());
+    peer.write(3000);
+    peer.take();
+    peer.advance_ms(10);
+    peer.window = 0;
+    peer.ack(0);
+    peer.nothing();
+    peer
+}
+
+/// The time in steps of 100 ms until the connection is closed. The peer answers probes.
+fn time_until_closed(peer: &mut Peer, answers: bool) -> Option<u64> {
+    for step in 1..20_000 {
+        peer.advance_ms(100);
+        for (seq, len) in peer.sent() {
+            assert_eq!((seq, len), (0, 1000), "one segment, the oldest");
+            if answers {
+                peer.ack(0);
+            }
+        }
+        if peer.connection.state() == State::Closed {
+            return Some(step * 100);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_peer_that_closes_its_window_over_data_in_flight_is_probed_while_it_answers() {
+    let mut peer = closed_over_data(SocketOptions::default());
+    assert_eq!(time_until_closed(&mut peer, true), None);
+    assert_eq!(peer.count(Counter::Timeouts), 0);
+    let info = peer.info();
+    assert_eq!((info.retransmits, info.snd_cwnd), (0, 1));
+    assert!(info.backoff > 8);
+    // A window ends it, and the silence before is no silence of the peer.
+    peer.window = 64_000;
+    peer.ack(0);
+    peer.advance_ms(130_000);
+    assert_eq!(peer.connection.state(), State::Established, "the first timeout of a row");
+    peer.take();
+    peer.ack(3000);
+    peer.write(1000);
+    assert_eq!(peer.sent(), [(3000, 1000)]);
+}
+
+#[test]
+fn a_peer_that_closes_its_window_over_data_in_flight_and_falls_silent_is_given_up() {
+    let mut peer = closed_over_data(SocketOptions::default());
+    peer.advance_ms(100_000);
+    assert!(!peer.take().is_empty());
+    peer.ack(0);
+    // The first timeout after twice the longest one.
+    let silence = time_until_closed(&mut peer, false).expect("closed");
+    assert!((240_000..=360_000).contains(&silence), "{silence}");
+    assert_eq!(peer.count(Counter::AbortOnTimeout), 1);
+}
+
+#[test]
+fn the_user_timeout_ends_the_probing_of_a_window_closed_over_data() {
+    let user_timeout = Some(Nanos::from_secs(3));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = closed_over_data(options);
+    let time = time_until_closed(&mut peer, true).expect("closed");
+    assert!((3000..=3500).contains(&time), "{time}");
+}
+
+#[test]
+fn a_probe_that_the_qdisc_drops_is_tried_again_without_back_off() {
+    let user_timeout = Some(Nanos::from_secs(3));
+    let options = SocketOptions { user_timeout, ..SocketOptions::default() };
+    let mut peer = closed_window(options);
+    peer.wire.verdict = Verdict::Dropped;
+    peer.advance_ms(2950);
+    // The first after 210 ms, the others every 500 ms.
+    let info = peer.info();
+    assert_eq!((info.probes, info.backoff), (6, 0));
+    peer.advance_ms(500);
+    assert_eq!(peer.connection.state(), State::Closed);
+
+    let mut peer = closed_window(SocketOptions::default());
+    peer.wire.verdict = Verdict::Dropped;
+    peer.advance_ms(2950);
+    peer.wire.verdict = Verdict::Queued;
+    peer.advance_ms(500);
+    assert_eq!(peer.take().len(), 1);
+    assert_eq!((peer.info().probes, peer.info().backoff), (7, 1));
+    peer.window = 64_000;
+    peer.ack(1000);
+    assert_eq!((peer.info().probes, peer.info().backoff), (0, 0));
+}
+
+#[test]
+fn a_retransmission_that_the_qdisc_drops_is_tried_again_without_back_off() {
+    let config = Config { tcp_early_retrans: 0, ..Config::default() };
+    let mut peer = Peer::established(config, SocketOptions::default(), Hello::default());
+    peer.write(1000);
+    peer.take();
+    peer.wire.verdict = Verdict::Dropped;
+    peer.advance_ms(3050);
+    assert_eq!(peer.info().backoff, 0);
+    let dropped = peer.count(Counter::RetransFail);
+    assert!((6..=7).contains(&dropped), "{dropped}");
+    peer.wire.verdict = Verdict::Queued;
+    peer.advance_ms(500);
+    assert_eq!(peer.sent(), [(0, 1000)]);
+    assert_eq!(peer.info().backoff, 1);
+}
+
+#[test]
+fn a_keepalive_that_the_qdisc_drops_counts_for_nothing_and_is_tried_again() {
+    let options = SocketOptions {
+        keepalive: true,
+        keepalive_idle: Some(Nanos::from_secs(10)),
+        keepalive_interval: Some(Nanos::from_secs(5)),
+        keepalive_count: Some(2),
+        ..SocketOptions::default()
+    };
+    let mut peer = Peer::established(Config::default(), options, Hello::default());
+    peer.wire.verdict = Verdict::Dropped;
+    peer.advance_ms(60_000);
+    assert_eq!((peer.connection.state(), peer.info().probes), (State::Established, 0));
+    peer.wire.verdict = Verdict::Queued;
+    peer.advance_ms(500);
+    assert_eq!((peer.take().len(), peer.info().probes), (1, 1));
+}
+
+#[test]
+fn a_syn_that_the_qdisc_drops_when_it_is_sent_again_is_tried_again_without_back_off() {
+    let config = Config { tcp_syn_linear_timeouts: 0, tcp_syn_retries: 20, ..Config::default() };
+    let mut peer = Peer::opening(config, SocketOptions::default(), Hello::default());
+    peer.transmit();
+    assert_eq!(peer.take().len(), 1);
+    peer.wire.verdict = Verdict::Dropped;
+    // At one second, and each half after it.
+    peer.advance_ms(3100);
+    peer.wire.verdict = Verdict::Queued;
+    peer.advance_ms(500);
+    assert_eq!(peer.take().len(), 1, "after 3.5 s");
+    peer.advance_ms(1800);
+    assert_eq!(peer.take().len(), 0);
+    peer.advance_ms(200);
+    assert_eq!(peer.take().len(), 1, "two seconds later");
+}
+
+#[test]
+fn what_is_beyond_a_window_that_was_taken_back_is_not_sent_again() {
+    let mut peer = Peer::plain();
+    peer.write(10_000);
+    peer.take();
+    peer.window = 2500;
+    peer.advance_ms(10);
+    peer.ack(0);
+    peer.advance_ms(20_000);
+    let again = peer.sent();
+    assert!(!again.is_empty() && again.iter().all(|&(seq, len)| seq + len as i32 <= 2000));
 }
 
 #[test]
