@@ -4,6 +4,7 @@ mod datagram;
 mod icmp;
 mod listener;
 mod stream;
+mod tcp_forwarder;
 mod udp_forwarder;
 mod waiting;
 
@@ -11,6 +12,7 @@ pub use datagram::{Arrival, Datagram, UdpSocket};
 pub use icmp::IcmpSocket;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use stream::TcpStream;
+pub use tcp_forwarder::{PendingConnection, TcpForwarder};
 pub use udp_forwarder::UdpForwarder;
 #[cfg(feature = "tokio")]
 pub(crate) use waiting::{ERROR_READY, READ_READY, WRITE_READY};

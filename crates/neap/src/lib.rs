@@ -124,8 +124,8 @@ mod watch;
 mod workers;
 
 pub use blocking::{
-    Arrival, Datagram, IcmpSocket, Incoming, IntoIncoming, TcpListener, TcpStream, UdpForwarder,
-    UdpSocket,
+    Arrival, Datagram, IcmpSocket, Incoming, IntoIncoming, PendingConnection, TcpForwarder,
+    TcpListener, TcpStream, UdpForwarder, UdpSocket,
 };
 pub use builder::{Builder, ToIp};
 pub use error::BuildError;
@@ -143,7 +143,9 @@ pub use neap_stack::event::StackEvent;
 pub use neap_stack::socket::SocketError;
 pub use neap_stack::socket::icmp::{IcmpErrorKind, IcmpMessage, IcmpOptions};
 pub use neap_stack::socket::udp::Refusal;
-pub use neap_stack::stack::{ConnectOptions, ListenOptions, UdpForwarderOptions, UdpOptions};
+pub use neap_stack::stack::{
+    ConnectOptions, ListenOptions, TcpForwarderOptions, UdpForwarderOptions, UdpOptions,
+};
 pub use neap_tcp::connection::{ConnectionError, WriteFlags};
 pub use neap_tcp::info::TcpInfo;
 pub use neap_tcp::options::{OptionError, SocketOption, SocketOptions};

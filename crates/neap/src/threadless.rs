@@ -12,7 +12,7 @@ pub use neap_stack::interface::InterfaceOptions;
 pub use neap_stack::socket::bound::BoundPort;
 pub use neap_stack::socket::errors::{ErrorOrigin, ErrorRecord};
 pub use neap_stack::socket::forwarder::{
-    ForwarderHandle, PendingConnection, Refusal, WeakForwarderHandle,
+    ForwarderHandle, PendingHandle, Refusal, WeakForwarderHandle,
 };
 pub use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 pub use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
@@ -20,6 +20,6 @@ pub use neap_stack::socket::mapped;
 pub use neap_stack::socket::readiness::{Ready, ReadyState};
 pub use neap_stack::socket::tcp::{TcpHandle, WeakTcpHandle};
 pub use neap_stack::socket::udp::{ReceivedDatagram, SendDatagram, UdpHandle, WeakUdpHandle};
-pub use neap_stack::stack::{ForwarderOptions, Stack, StackConfig, StackError, Why};
+pub use neap_stack::stack::{Stack, StackConfig, StackError, TcpForwarderOptions, Why};
 pub use neap_stack::stats::IpCounters;
 pub use neap_tcp::connection::{ReadError, WriteError};

@@ -19,6 +19,7 @@ mod drive;
 mod icmp;
 mod names;
 mod tcp;
+mod tcp_forwarder;
 mod udp;
 mod udp_forwarder;
 mod wait;
@@ -27,5 +28,6 @@ pub use icmp::IcmpSocket;
 pub use tcp::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, TcpListener, TcpStream, WriteHalf,
 };
+pub use tcp_forwarder::{PendingConnection, TcpForwarder};
 pub use udp::UdpSocket;
 pub use udp_forwarder::UdpForwarder;

@@ -1,7 +1,8 @@
 //! Sources that a [`Poller`](crate::Poller) can wait for.
 
-use crate::blocking::{IcmpSocket, TcpListener, TcpStream, UdpForwarder, UdpSocket};
+use crate::blocking::{IcmpSocket, TcpForwarder, TcpListener, TcpStream, UdpForwarder, UdpSocket};
 use crate::engine::Engine;
+use neap_stack::socket::forwarder::{ForwarderHandle, WeakForwarderHandle};
 use neap_stack::socket::icmp::{IcmpHandle, WeakIcmpHandle};
 use neap_stack::socket::listener::{ListenerHandle, WeakListenerHandle};
 use neap_stack::socket::readiness::{Ready, ReadyState};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
-/// [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every descriptor of the
+/// [`TcpForwarder`], [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every descriptor of the
 /// kernel.
 pub trait Pollable: sealed::Watch {}
 
@@ -54,6 +55,12 @@ impl Watch for TcpListener {
     }
 }
 
+impl Watch for TcpForwarder {
+    fn target(&self) -> Target<'_> {
+        Target::Socket(WeakSocket::Forwarder(self.handle().downgrade()), self.engine().clone())
+    }
+}
+
 impl Watch for UdpSocket {
     fn target(&self) -> Target<'_> {
         Target::Socket(WeakSocket::Udp(self.handle().downgrade()), self.engine().clone())
@@ -79,6 +86,8 @@ pub enum WeakSocket {
     Tcp(WeakTcpHandle),
     /// A listener.
     Listener(WeakListenerHandle),
+    /// A forwarder of SYNs.
+    Forwarder(WeakForwarderHandle),
     /// A UDP socket.
     Udp(WeakUdpHandle),
     /// An ICMP socket.
@@ -91,6 +100,7 @@ impl WeakSocket {
         Some(match self {
             Self::Tcp(weak) => Socket::Tcp(weak.upgrade()?),
             Self::Listener(weak) => Socket::Listener(weak.upgrade()?),
+            Self::Forwarder(weak) => Socket::Forwarder(weak.upgrade()?),
             Self::Udp(weak) => Socket::Udp(weak.upgrade()?),
             Self::Icmp(weak) => Socket::Icmp(weak.upgrade()?),
         })
@@ -101,6 +111,7 @@ impl WeakSocket {
         match self {
             Self::Tcp(weak) => weak.identity(),
             Self::Listener(weak) => weak.identity(),
+            Self::Forwarder(weak) => weak.identity(),
             Self::Udp(weak) => weak.identity(),
             Self::Icmp(weak) => weak.identity(),
         }
@@ -112,6 +123,7 @@ impl WeakSocket {
 pub(crate) enum Socket {
     Tcp(TcpHandle),
     Listener(ListenerHandle),
+    Forwarder(ForwarderHandle),
     Udp(UdpHandle),
     Icmp(IcmpHandle),
 }
@@ -121,6 +133,7 @@ impl Source for Socket {
         match self {
             Self::Tcp(handle) => handle.readiness(),
             Self::Listener(handle) => handle.readiness(),
+            Self::Forwarder(handle) => handle.readiness(),
             Self::Udp(handle) => handle.readiness(),
             Self::Icmp(handle) => handle.readiness(),
         }
@@ -130,6 +143,7 @@ impl Source for Socket {
         match self {
             Self::Tcp(handle) => handle.register(seen, interest, waker),
             Self::Listener(handle) => handle.register(seen, interest, waker),
+            Self::Forwarder(handle) => handle.register(seen, interest, waker),
             Self::Udp(handle) => handle.register(seen, interest, waker),
             Self::Icmp(handle) => handle.register(seen, interest, waker),
         }
@@ -139,6 +153,7 @@ impl Source for Socket {
         match self {
             Self::Tcp(handle) => handle.unregister(waker),
             Self::Listener(handle) => handle.unregister(waker),
+            Self::Forwarder(handle) => handle.unregister(waker),
             Self::Udp(handle) => handle.unregister(waker),
             Self::Icmp(handle) => handle.unregister(waker),
         }
@@ -148,6 +163,7 @@ impl Source for Socket {
         match self {
             Self::Tcp(handle) => Source::shard(handle),
             Self::Listener(handle) => Source::shard(handle),
+            Self::Forwarder(handle) => Source::shard(handle),
             Self::Udp(handle) => Source::shard(handle),
             Self::Icmp(handle) => Source::shard(handle),
         }

@@ -2,7 +2,7 @@
 
 use core::hash::Hasher;
 use siphasher::sip::SipHasher13;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Addresses and ports of a connection, seen from this host. It takes 38 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,15 @@ impl FourTuple {
     /// Returns the peer's address and port.
     pub fn remote_addr(&self) -> SocketAddr {
         SocketAddr::new(self.remote, self.remote_port)
+    }
+}
+
+/// What counts as one source where sources are bounded: an IPv4 address, or the first 64 bits of an
+/// IPv6 address, since a host has as many addresses in its network as it likes.
+pub(crate) fn source_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
     }
 }
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 pub use crate::host::demux::SocketCounts;
-pub use crate::host::forwarder::ForwarderOptions;
+pub use crate::host::forwarder::TcpForwarderOptions;
 pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
 pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
@@ -275,7 +275,10 @@ impl Stack {
     ///
     /// # Errors
     /// `ShutDown`.
-    pub fn forward_tcp(&self, options: ForwarderOptions) -> Result<ForwarderHandle, SocketError> {
+    pub fn forward_tcp(
+        &self,
+        options: TcpForwarderOptions,
+    ) -> Result<ForwarderHandle, SocketError> {
         let forwarder = self.host.forward_tcp(options)?;
         Ok(ForwarderHandle::new(forwarder, self.host.clone()))
     }

@@ -8,7 +8,7 @@
 //! No wake-up is lost: a waiter reads the word, tries its call, leaves its waker with the word that
 //! it read, and sleeps only if the word has not changed in between.
 
-use crate::socket::forwarder::{ForwarderHandle, PendingConnection};
+use crate::socket::forwarder::{ForwarderHandle, PendingHandle};
 use crate::socket::icmp::IcmpHandle;
 use crate::socket::listener::ListenerHandle;
 use crate::socket::readiness::{Ready, ReadyState};
@@ -65,7 +65,7 @@ source!(ListenerHandle, |_| 0);
 source!(UdpHandle, |_| 0);
 source!(IcmpHandle, |_| 0);
 source!(ForwarderHandle, |_| 0);
-source!(PendingConnection, Self::shard);
+source!(PendingHandle, Self::shard);
 
 /// Condition that a thread waits for, from one source or from many.
 pub trait Condition {

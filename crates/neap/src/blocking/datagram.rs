@@ -52,11 +52,11 @@ pub struct Datagram {
     pub arrival: Option<Arrival>,
 }
 
-/// How a datagram came.
+/// How a datagram or a SYN came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Arrival {
-    /// Interface that it came in by; `None` for a datagram of this stack.
+    /// Interface that it came in by; `None` for one of this stack.
     pub interface: Option<InterfaceId>,
     /// Hops that its packet had left (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`). Of a fragmented datagram
     /// they are those of the fragment that came last.

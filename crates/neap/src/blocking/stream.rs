@@ -120,19 +120,24 @@ impl TcpStream {
         options: ConnectOptions,
         deadline: Instant,
     ) -> io::Result<Self> {
-        let stream = Self::connect_nonblocking(stack, remote, options)?;
-        let handle = &stream.handle;
+        Self::connect_nonblocking(stack, remote, options)?.established_by(deadline)
+    }
+
+    /// Waits until the handshake is over, and makes the stream a blocking one. A connection that is
+    /// not established in time is reset.
+    pub(crate) fn established_by(self, deadline: Instant) -> io::Result<Self> {
+        let handle = &self.handle;
         let mut condition = IsReady { source: handle, interest: WRITE_READY };
-        let in_time = stream.engine.wait(handle.shard(), deadline, &mut condition);
+        let in_time = self.engine.wait(handle.shard(), deadline, &mut condition);
         if !in_time {
             handle.abort(clock::now());
             return Err(io::ErrorKind::TimedOut.into());
         }
-        match stream.take_error()? {
+        match self.take_error()? {
             Some(error) => Err(error),
             None => {
-                stream.set_nonblocking(false)?;
-                Ok(stream)
+                self.set_nonblocking(false)?;
+                Ok(self)
             }
         }
     }

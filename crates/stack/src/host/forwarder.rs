@@ -10,13 +10,13 @@
 
 use super::error::SocketError;
 use super::readiness::{Readiness, Ready};
-use crate::flow::{FlowKey, FourTuple};
+use crate::flow::{FlowKey, FourTuple, source_of};
 use crate::keyed::Keyed;
 use crate::net::interface::InterfaceId;
 use crate::net::route::Prefix;
 use crate::sync::{Mutex, MutexGuard, lock};
 use core::hash::BuildHasher;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hashbrown::HashTable;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 /// Options of [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
 #[derive(Clone, Debug)]
-pub struct ForwarderOptions {
+pub struct TcpForwarderOptions {
     /// Interface whose SYNs are taken; `None` for all interfaces. What the host sends to itself is
     /// never taken.
     pub interface: Option<InterfaceId>,
@@ -46,7 +46,7 @@ pub struct ForwarderOptions {
     pub expiry: Nanos,
 }
 
-impl Default for ForwarderOptions {
+impl Default for TcpForwarderOptions {
     /// Everything is taken: 4096 connections at the same time, 1024 of them from one source, each
     /// for 127 seconds. That is how long a client tries with six repeated SYNs (RFC 6298).
     fn default() -> Self {
@@ -61,7 +61,7 @@ impl Default for ForwarderOptions {
     }
 }
 
-impl ForwarderOptions {
+impl TcpForwarderOptions {
     fn takes(&self, interface: InterfaceId, tuple: &FourTuple) -> bool {
         self.interface.is_none_or(|wanted| wanted == interface)
             && self.ports.contains(&tuple.local_port)
@@ -116,14 +116,6 @@ struct Counts {
     total: usize,
 }
 
-/// What a source counts as: its address, or its /64, which one host may have all of.
-fn source_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-    }
-}
-
 /// A place within the bounds of a forwarder, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -135,7 +127,7 @@ impl Place {
     fn take(
         counts: &Arc<Mutex<Counts>>,
         remote: IpAddr,
-        most: &ForwarderOptions,
+        most: &TcpForwarderOptions,
     ) -> Result<Self, Refusal> {
         let source = source_of(remote);
         let mut held = lock(counts);
@@ -329,7 +321,7 @@ impl Table {
 
 /// A forwarder.
 pub(crate) struct Forwarder {
-    pub(crate) options: ForwarderOptions,
+    pub(crate) options: TcpForwarderOptions,
     counts: Arc<Mutex<Counts>>,
     table: Mutex<Table>,
     pub(crate) readiness: Readiness,
@@ -493,7 +485,7 @@ pub(crate) struct Forwarders {
 
 impl Forwarders {
     /// Adds a forwarder; `seed` is its secret.
-    pub(crate) fn add(&self, options: ForwarderOptions, seed: u64) -> Arc<Forwarder> {
+    pub(crate) fn add(&self, options: TcpForwarderOptions, seed: u64) -> Arc<Forwarder> {
         let counts = Counts { key: Keyed::new(seed), sources: HashTable::new(), total: 0 };
         let table = Table {
             pending: Slab::new(),
@@ -610,8 +602,11 @@ mod tests {
     fn places_are_counted_by_source_and_in_total_and_given_back() {
         let counts = Counts { key: Keyed::new(7), sources: HashTable::new(), total: 0 };
         let counts = Arc::new(Mutex::new(counts));
-        let most =
-            ForwarderOptions { max_pending: 3, max_per_source: 2, ..ForwarderOptions::default() };
+        let most = TcpForwarderOptions {
+            max_pending: 3,
+            max_per_source: 2,
+            ..TcpForwarderOptions::default()
+        };
         let take = |last: u8| Place::take(&counts, [192, 0, 2, last].into(), &most);
         let first = take(1).expect("room");
         let _second = take(1).expect("room");

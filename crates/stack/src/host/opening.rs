@@ -3,7 +3,7 @@
 use super::Host;
 use super::bound::Bound;
 use super::error::SocketError;
-use super::forwarder::{Decided, Forwarder, ForwarderOptions, Pending};
+use super::forwarder::{Decided, Forwarder, Pending, TcpForwarderOptions};
 use super::listener::{Inherited, ListenContext, Listener};
 use super::registry::Target;
 use super::tcp::TcpSocket;
@@ -169,7 +169,7 @@ impl Host {
     /// As [`Stack::forward_tcp`](crate::stack::Stack::forward_tcp).
     pub(crate) fn forward_tcp(
         &self,
-        options: ForwarderOptions,
+        options: TcpForwarderOptions,
     ) -> Result<Arc<Forwarder>, SocketError> {
         if self.is_closing.load(Ordering::SeqCst) || self.is_shut_down.load(Ordering::SeqCst) {
             return Err(SocketError::ShutDown);

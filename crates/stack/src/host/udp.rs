@@ -56,14 +56,14 @@ pub struct UdpForwarderOptions {
     /// Interface that they come in by; `None` is any.
     pub interface: Option<InterfaceId>,
     /// Addresses that they are sent to; `None` is all of both families.
-    pub prefix: Option<Prefix>,
+    pub destinations: Option<Prefix>,
     /// Ports that they are sent to.
     pub ports: RangeInclusive<u16>,
 }
 
 impl Default for UdpForwarderOptions {
     fn default() -> Self {
-        Self { interface: None, prefix: None, ports: 0..=u16::MAX }
+        Self { interface: None, destinations: None, ports: 0..=u16::MAX }
     }
 }
 
@@ -71,7 +71,7 @@ impl UdpForwarderOptions {
     /// Whether a forwarder with these options serves this address and port.
     fn contains(&self, local: SocketAddr) -> bool {
         self.ports.contains(&local.port())
-            && self.prefix.is_none_or(|prefix| prefix.contains(local.ip()))
+            && self.destinations.is_none_or(|prefix| prefix.contains(local.ip()))
     }
 }
 

@@ -7,10 +7,11 @@
 //! Cost of a datagram: O(1). With shares of sources it is two keyed hashes more when it comes and one
 //! when it goes, and about 40 bytes for each source that has something in the queue.
 
+use crate::flow::source_of;
 use crate::keyed::Keyed;
 use crate::net::interface::InterfaceId;
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use std::collections::VecDeque;
@@ -50,15 +51,6 @@ impl ReceivedDatagram {
     /// Bytes of the receive buffer that it takes.
     pub(super) fn memory(&self) -> u32 {
         u32::try_from(self.data.len()).unwrap_or(u32::MAX).saturating_add(OVERHEAD)
-    }
-}
-
-/// What counts as one source: an IPv4 address, or the 64 bits of a network of IPv6, since a host
-/// has as many addresses in its network as it likes.
-fn source_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
     }
 }
 

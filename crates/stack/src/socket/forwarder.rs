@@ -1,11 +1,11 @@
-//! [`ForwarderHandle`] and [`PendingConnection`]: connections that an application decides about
+//! [`ForwarderHandle`] and [`PendingHandle`]: connections that an application decides about
 //! before they are answered.
 
 use super::tcp::TcpHandle;
 use crate::drop_reason::DropReason;
 use crate::host::Host;
 use crate::host::error::SocketError;
-use crate::host::forwarder::{Forwarder, ForwarderOptions, Pending};
+use crate::host::forwarder::{Forwarder, Pending, TcpForwarderOptions};
 use crate::host::readiness::{Ready, ReadyState};
 use crate::net::Visit;
 use crate::net::interface::InterfaceId;
@@ -60,10 +60,10 @@ impl ForwarderHandle {
     /// # Errors
     /// `WouldBlock`; `ShutDown` once closed; `Reported` with `NetworkDown` if the device of its
     /// interface is gone.
-    pub fn receive(&self) -> Result<PendingConnection, SocketError> {
+    pub fn receive(&self) -> Result<PendingHandle, SocketError> {
         let Held { forwarder, host } = &*self.0;
         let pending = forwarder.receive()?;
-        Ok(PendingConnection { pending, host: host.clone() })
+        Ok(PendingHandle { pending, host: host.clone() })
     }
 
     /// Stops taking SYNs: what is pending is reset.
@@ -72,7 +72,7 @@ impl ForwarderHandle {
     }
 
     /// The options that it was made with.
-    pub fn options(&self) -> &ForwarderOptions {
+    pub fn options(&self) -> &TcpForwarderOptions {
         &self.0.forwarder.options
     }
 
@@ -116,18 +116,18 @@ impl ForwarderHandle {
 /// once. The value is over without a decision if the peer resets the connection, when the time of
 /// the forwarder is over, and with the forwarder itself.
 #[derive(Debug)]
-pub struct PendingConnection {
+pub struct PendingHandle {
     pending: Arc<Pending>,
     host: Arc<Host>,
 }
 
-impl Drop for PendingConnection {
+impl Drop for PendingHandle {
     fn drop(&mut self) {
         self.refuse(self.host.last_noted_time());
     }
 }
 
-impl PendingConnection {
+impl PendingHandle {
     /// Address and port that the peer wants to reach.
     pub fn local_addr(&self) -> SocketAddr {
         self.pending.tuple.local_addr()

@@ -246,13 +246,13 @@ fn a_forwarder_takes_what_its_options_name() {
     let all = UdpForwarderOptions::default;
     let narrow = with(UdpForwarderOptions {
         interface: Some(world.b_interface),
-        prefix: Some("192.0.2.0/24".parse().unwrap()),
+        destinations: Some("192.0.2.0/24".parse().unwrap()),
         ports: 100..=200,
     });
     let elsewhere = with(UdpForwarderOptions { interface: Some(world.a_interface), ..all() });
     // Both hosts count their interfaces from 0.
     assert_eq!(world.a_interface, world.b_interface);
-    let v6 = with(UdpForwarderOptions { prefix: Some("::/0".parse().unwrap()), ..all() });
+    let v6 = with(UdpForwarderOptions { destinations: Some("::/0".parse().unwrap()), ..all() });
     drop(elsewhere);
     let client = bind(&world.a, "[::]:0");
     for (remote, expected) in [

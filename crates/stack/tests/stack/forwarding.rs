@@ -8,10 +8,10 @@ use neap_stack::device::{LinkState, LinkStatus};
 use neap_stack::drop_reason::DropReason;
 use neap_stack::frame::Headers;
 use neap_stack::socket::SocketError;
-use neap_stack::socket::forwarder::{ForwarderHandle, PendingConnection, Refusal};
+use neap_stack::socket::forwarder::{ForwarderHandle, PendingHandle, Refusal};
 use neap_stack::socket::readiness::Ready;
 use neap_stack::socket::tcp::TcpHandle;
-use neap_stack::stack::{ConnectOptions, ForwarderOptions, ListenOptions};
+use neap_stack::stack::{ConnectOptions, ListenOptions, TcpForwarderOptions};
 use neap_stack::wire::checksum::Pseudo;
 use neap_stack::wire::{ChecksumBy, Ports, Protocol, ipv4, ipv6, tcp};
 use neap_tcp::connection::ConnectionError;
@@ -26,7 +26,7 @@ const FOREIGN: [&str; 2] = ["192.0.2.7:80", "[2001:db8::7]:80"];
 
 fn forwarded() -> (World, ForwarderHandle) {
     let world = World::with_any_destination(&WireConfig::default());
-    let forwarder = world.b.forward_tcp(ForwarderOptions::default()).unwrap();
+    let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
     (world, forwarder)
 }
 
@@ -35,11 +35,7 @@ fn open(world: &World, to: &str) -> TcpHandle {
 }
 
 /// A SYN of a's to this address, and what b makes of it.
-fn pending(
-    world: &mut World,
-    forwarder: &ForwarderHandle,
-    to: &str,
-) -> (TcpHandle, PendingConnection) {
+fn pending(world: &mut World, forwarder: &ForwarderHandle, to: &str) -> (TcpHandle, PendingHandle) {
     let client = open(world, to);
     world.run(Nanos::from_millis(10));
     (client, forwarder.receive().unwrap())
@@ -104,7 +100,7 @@ fn an_accepted_connection_carries_data_both_ways() {
     for ethernet in [false, true] {
         let wire = WireConfig { ethernet, ..WireConfig::default() };
         let mut world = World::with_any_destination(&wire);
-        let forwarder = world.b.forward_tcp(ForwarderOptions::default()).unwrap();
+        let forwarder = world.b.forward_tcp(TcpForwarderOptions::default()).unwrap();
         for to in FOREIGN {
             let (client, pending) = pending(&mut world, &forwarder, to);
             assert_eq!(client.state(world.now), State::SynSent, "nobody has answered");
@@ -288,7 +284,8 @@ fn a_handshake_without_an_end_is_given_up() {
 #[test]
 fn what_nobody_decides_about_expires() {
     let mut world = World::with_any_destination(&WireConfig::default());
-    let options = ForwarderOptions { expiry: Nanos::from_secs(5), ..ForwarderOptions::default() };
+    let options =
+        TcpForwarderOptions { expiry: Nanos::from_secs(5), ..TcpForwarderOptions::default() };
     let forwarder = world.b.forward_tcp(options).unwrap();
     let (client, held) = pending(&mut world, &forwarder, FOREIGN[0]);
     syn_from(&mut world, "10.0.0.9:4000", 1000);
@@ -311,7 +308,7 @@ fn what_nobody_decides_about_expires() {
 fn a_flood_of_one_source_ends_in_counted_drops_and_leaves_others_in() {
     for source in ["10.0.0.9", "2001:db8:9::"] {
         let mut world = World::with_any_destination(&WireConfig::default());
-        let most = ForwarderOptions { max_per_source: 8, ..ForwarderOptions::default() };
+        let most = TcpForwarderOptions { max_per_source: 8, ..TcpForwarderOptions::default() };
         let forwarder = world.b.forward_tcp(most).unwrap();
         for number in 0..1000u16 {
             let (from, to) = match source.parse().unwrap() {
@@ -338,10 +335,10 @@ fn a_flood_of_one_source_ends_in_counted_drops_and_leaves_others_in() {
 #[test]
 fn a_flood_of_many_sources_is_bounded_and_passes() {
     let mut world = World::with_any_destination(&WireConfig::default());
-    let options = ForwarderOptions {
+    let options = TcpForwarderOptions {
         max_pending: 64,
         expiry: Nanos::from_secs(3),
-        ..ForwarderOptions::default()
+        ..TcpForwarderOptions::default()
     };
     let forwarder = world.b.forward_tcp(options).unwrap();
     for number in 0..2000u32 {
@@ -368,7 +365,7 @@ fn a_flood_of_many_sources_is_bounded_and_passes() {
 #[test]
 fn a_full_forwarder_takes_more_when_handshakes_are_over() {
     let mut world = World::with_any_destination(&WireConfig::default());
-    let options = ForwarderOptions { max_pending: 1, ..ForwarderOptions::default() };
+    let options = TcpForwarderOptions { max_pending: 1, ..TcpForwarderOptions::default() };
     let forwarder = world.b.forward_tcp(options).unwrap();
     let (_first, one) = pending(&mut world, &forwarder, FOREIGN[0]);
     let _server = one.accept(world.now, SocketOptions::default()).unwrap();
@@ -389,11 +386,11 @@ fn sockets_come_first_and_only_what_is_wanted_is_taken() {
     let listener = listener.unwrap();
     let forwarder = world
         .b
-        .forward_tcp(ForwarderOptions {
+        .forward_tcp(TcpForwarderOptions {
             interface: Some(world.b_interface),
             destinations: Some("192.0.2.0/24".parse().unwrap()),
             ports: 80..=99,
-            ..ForwarderOptions::default()
+            ..TcpForwarderOptions::default()
         })
         .unwrap();
     let taken = open(&world, "192.0.2.8:80");
@@ -412,7 +409,7 @@ fn sockets_come_first_and_only_what_is_wanted_is_taken() {
 #[test]
 fn an_interface_without_the_flag_forwards_only_what_is_for_its_own_addresses() {
     let mut world = World::with_any_destination(&WireConfig::default());
-    let forwarder = world.a.forward_tcp(ForwarderOptions::default()).unwrap();
+    let forwarder = world.a.forward_tcp(TcpForwarderOptions::default()).unwrap();
     inject(
         &world.ba,
         world.now,
@@ -456,7 +453,10 @@ fn the_end_of_the_host_ends_its_forwarders() {
     assert_eq!(client.take_error(world.now), Some(ConnectionError::Refused));
     assert_eq!(forwarder.receive().err(), Some(SocketError::ShutDown));
     assert_eq!(held.error(), Some(SocketError::ShutDown));
-    assert_eq!(world.b.forward_tcp(ForwarderOptions::default()).err(), Some(SocketError::ShutDown));
+    assert_eq!(
+        world.b.forward_tcp(TcpForwarderOptions::default()).err(),
+        Some(SocketError::ShutDown)
+    );
 }
 
 #[test]
