@@ -2,7 +2,8 @@
 //!
 //! `neap lab` runs experiments, scenarios, scripts and random worlds in virtual time; it is the
 //! command where none is given. `neap perf` measures over a real device, with a stock iperf3 at the
-//! other end. `neap link` is a link of the lab in real time. No protocol logic is here: options in,
+//! other end. `neap link` is a link of the lab in real time. `neap gateway` connects sandboxes to the
+//! sockets of the machine. No protocol logic is here: options in,
 //! calls of the other crates, tables out.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod gateway;
 mod lab;
 mod link;
 mod perf;
@@ -24,6 +26,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Connect a sandbox or a TUN to the sockets of this machine
+    #[command(subcommand)]
+    Gateway(gateway::Command),
     /// Run published experiments, scenarios, scripts and random worlds in virtual time
     Lab(lab::Args),
     Link(Box<link::Args>),
@@ -33,6 +38,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Some(Command::Gateway(command)) => gateway::main(command),
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),

@@ -263,6 +263,17 @@ impl Tun {
         &self.capabilities
     }
 
+    /// Gives the descriptors of the queues away, for [`from_fds`](Self::from_fds) in another
+    /// process: that which makes the interface is in a network namespace of its own, and that with
+    /// the stack is not. Queues for bulk are closed. The interface lives as long as a descriptor.
+    pub fn into_fds(self) -> Vec<OwnedFd> {
+        let Self { queues, monitor, .. } = self;
+        // It shares the first descriptor.
+        drop(monitor);
+        let descriptors = queues.into_iter().map(|queue| Arc::into_inner(queue.main));
+        descriptors.map(|main| main.expect("nobody else has it before there is a device")).collect()
+    }
+
     /// Makes a device of it, for a stack, with the MTU that the interface has now.
     pub fn into_device(mut self) -> Device {
         let mut capabilities = self.capabilities;

@@ -1,9 +1,10 @@
 //! Network namespaces as hosts, and the link between two of them.
 
-use std::any::type_name;
-use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+#[path = "../common/namespace.rs"]
+mod namespace;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,80 +13,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-/// The longest that a test may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) use namespace::{in_namespace, run};
 
-/// Tells a test that it is in its namespace.
-const INSIDE: &str = "NEAP_TEST_NAMESPACE";
-
-/// Says that a test cannot run here; not by `eprintln!`, which the harness swallows.
-fn skip(reason: &str) {
-    writeln!(std::io::stderr(), "SKIP: {reason}").expect("stderr");
-}
-
-/// Runs the calling test in a process of its own, in a network namespace that ends with it: the
-/// test binary starts itself again for that. `test` must be written in the test function itself,
-/// whose name is taken from it.
-pub(crate) fn in_namespace<F: FnOnce()>(test: F) {
-    if env::var_os(INSIDE).is_some() {
-        return test();
-    }
-    let Some(flags) = ["-n", "-rn"].into_iter().find(|flags| {
-        let probe = "ip tuntap add dev probe mode tun && ip tuntap del dev probe mode tun && \
-                     unshare -n true";
-        let output = Command::new("unshare").args([flags, "sh", "-c", probe]).output();
-        output.is_ok_and(|output| output.status.success())
-    }) else {
-        return skip("no right to make a network namespace with a TUN interface in it");
-    };
-    let path = type_name::<F>().split_once("::").map_or("", |(_, path)| path);
-    let name = path.split("::{{closure}}").next().unwrap_or_default();
-    let mut child = Command::new("unshare")
-        .arg(flags)
-        .arg(env::current_exe().expect("the test knows its binary"))
-        .args(["--exact", name, "--nocapture"])
-        .env(INSIDE, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("unshare runs");
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let (ended, end) = std::sync::mpsc::channel();
-    let out = thread::spawn(move || {
-        let text = read_all(stdout.expect("a pipe"));
-        let _ = ended.send(());
-        text
-    });
-    let err = thread::spawn(move || read_all(stderr.expect("a pipe")));
-    let hangs = end.recv_timeout(PATIENCE).is_err();
-    if hangs {
-        child.kill().expect("a child can be killed");
-    }
-    let status = child.wait().expect("a child can be waited for");
-    let (out, err) = (out.join().expect("read"), err.join().expect("read"));
-    let passed = status.success() && out.contains("1 passed");
-    assert!(passed, "{name} {}: {status}\n{out}{err}", if hangs { "hangs" } else { "failed" });
-    for line in err.lines().filter_map(|line| line.strip_prefix("SKIP: ")) {
-        skip(line);
-    }
-}
-
-fn read_all(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = from.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Runs a command line in the namespace of this thread; it must succeed. Returns what it printed.
-pub(crate) fn run(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let output = Command::new(words.next().expect("a program")).args(words).output().expect(line);
-    let Output { status, stdout, stderr } = output;
-    let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(status.success(), "{line}: {stdout}{stderr}");
-    stdout
-}
+/// The longest that something may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host: a network namespace that lives as long as a process in it.
 pub(crate) struct Host(Child);
@@ -173,7 +104,7 @@ impl Link {
     pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let child = self.0.take().expect("not ended yet");
         let output = child.wait_with_output().expect("the output");
-        (output.status.code(), read_all(self.1.take().expect("not read yet")))
+        (output.status.code(), namespace::read_all(self.1.take().expect("not read yet")))
     }
 
     /// Ends it by a signal; returns what it counted.
@@ -181,7 +112,7 @@ impl Link {
         let child = self.0.take().expect("not ended yet");
         run(&format!("kill -INT {}", child.id()));
         let output = child.wait_with_output().expect("the output");
-        let errors = read_all(self.1.take().expect("not read yet"));
+        let errors = namespace::read_all(self.1.take().expect("not read yet"));
         assert!(output.status.success(), "{}: {errors}", output.status);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let counts = Counts(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")));
@@ -317,7 +248,7 @@ pub(crate) fn eventually<T>(what: impl Fn() -> Option<T>) -> T {
         if let Some(found) = what() {
             return found;
         }
-        assert!(begin.elapsed() < PATIENCE / 2, "it never comes");
+        assert!(begin.elapsed() < PATIENCE, "it never comes");
         thread::sleep(Duration::from_millis(2));
     }
 }

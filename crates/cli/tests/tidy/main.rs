@@ -47,11 +47,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("neap-script", &["neap-device", "neap-posix", "neap-stack", "neap-tcp"]),
     ("neap-packetdrill", &["neap-posix", "neap-script", "neap-stack", "neap-tcp"]),
     ("neap-preload", &["neap"]),
-    ("neap-cli", &["neap", "neap-lab", "neap-script"]),
+    ("neap-gateway", &["neap"]),
+    ("neap-cli", &["neap", "neap-gateway", "neap-lab", "neap-script"]),
 ];
 
 /// Crates that may not contain a word of unsafe code.
-const SAFE: &[&str] = &["tcp", "stack", "posix", "neap", "lab", "cli"];
+const SAFE: &[&str] = &["tcp", "stack", "posix", "neap", "gateway", "lab", "cli"];
 /// Programs beside the safe crates that may contain unsafe code: an allocator that counts.
 const UNSAFE_PROGRAMS: &[&str] = &["crates/stack/examples/cost.rs", "crates/stack/tests/memory.rs"];
 /// Crates with unsafe code in one module.

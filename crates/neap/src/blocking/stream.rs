@@ -352,6 +352,22 @@ impl TcpStream {
         .map_err(read_error)
     }
 
+    /// Takes received bytes without copying them; `None` is the end of the stream. How many they
+    /// are depends on how they arrived: at most a super-frame, 64 KiB. It waits as a read does, but
+    /// not for `SO_RCVLOWAT`.
+    ///
+    /// The bytes share the memory of the packet that they came in, which may be larger than they
+    /// are. A program that keeps them for long copies them.
+    ///
+    /// # Errors
+    /// As [`Read::read`].
+    pub fn recv_bytes(&self) -> io::Result<Option<Bytes>> {
+        self.wait_for(READ_READY, &self.wait_mode.read_timeout, &NO_DATA, || {
+            self.handle.read_bytes(clock::now())
+        })
+        .map_err(read_error)
+    }
+
     /// Reads bytes and leaves them to be read again (`MSG_PEEK`). It waits as a read does.
     ///
     /// # Errors

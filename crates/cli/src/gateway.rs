@@ -1,0 +1,55 @@
+//! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
+//! this machine.
+
+mod inside;
+mod options;
+mod passing;
+mod routes;
+mod run;
+mod sandbox;
+mod tun;
+
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// Exit status for arguments that are not understood, as clap has it.
+const BAD_ARGUMENTS: u8 = 2;
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Args),
+    Tun(tun::Args),
+    #[command(hide = true)]
+    Inside(inside::Args),
+}
+
+pub(crate) fn main(command: Command) -> ExitCode {
+    match command {
+        Command::Run(args) => report(run::main(&args)),
+        Command::Tun(args) => report(tun::main(&args)),
+        Command::Inside(args) => inside::main(&args),
+    }
+}
+
+/// Why there is no gateway.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What was asked for makes no sense.
+    Arguments(String),
+    /// The machine refuses.
+    System(String),
+}
+
+fn report(result: Result<ExitCode, Failure>) -> ExitCode {
+    match result {
+        Ok(status) => status,
+        Err(Failure::Arguments(why)) => {
+            eprintln!("neap gateway: {why}");
+            ExitCode::from(BAD_ARGUMENTS)
+        }
+        Err(Failure::System(why)) => {
+            eprintln!("neap gateway: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The half of `neap gateway run` in the sandbox: it makes the namespaces and the network in them,
+//! and becomes the command.
+
+use super::passing::{self, Message};
+use super::{routes, sandbox};
+use clap::Args as ClapArgs;
+use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+};
+use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Exit statuses of a command that cannot be run, as shells have them.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Join the sandbox and run the command; the standard input is the socket of the other half
+#[derive(ClapArgs, Clone, Debug)]
+pub(crate) struct Args {
+    /// MTU of the interface
+    #[arg(long)]
+    mtu: u16,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn main(args: &Args) -> ExitCode {
+    match enter(args) {
+        Ok(()) => run(args),
+        // The other half tells the user.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(args: &Args) -> ExitCode {
+    let (program, arguments) = args.command.split_first().expect("clap requires one");
+    // It returns only if there is nothing to run.
+    let error = Command::new(program).args(arguments).exec();
+    eprintln!("neap gateway: {}: {error}", Path::new(program).display());
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+/// Everything that comes before the command.
+fn enter(args: &Args) -> io::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let Message::Input(input) = passing::receive(&socket)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    rustix::stdio::dup2_stdin(input)?;
+    // The sandbox has no network without the other half, so the command ends with it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let told = build(args.mtu).and_then(|device| {
+        passing::send(&socket, &Message::Device(device)).map_err(|error| error.to_string())
+    });
+    if let Err(why) = told {
+        passing::send(&socket, &Message::Failed(why))?;
+        return Err(io::ErrorKind::Other.into());
+    }
+    match passing::receive(&socket)? {
+        Message::Ready => Ok(()),
+        _ => Err(io::ErrorKind::Other.into()),
+    }
+}
+
+/// Makes namespaces, device and addresses.
+fn build(mtu: u16) -> Result<OwnedFd, String> {
+    let (user, group) = (geteuid(), getegid());
+    let flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    unshare(flags).map_err(|error| {
+        format!(
+            "no user namespace: {error}; the administrator allows them by \
+             `sysctl user.max_user_namespaces=10000`, and where there is \
+             `kernel.unprivileged_userns_clone` by setting it to 1"
+        )
+    })?;
+    // Supplementary groups could otherwise be given up, and with them what they forbid.
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/uid_map", &format!("0 {} 1", user.as_raw()))?;
+    write("/proc/self/gid_map", &format!("0 {} 1", group.as_raw()))?;
+
+    let link = LinkConfig::default();
+    configure_link("lo", &link).map_err(|error| error.to_string())?;
+    let tap = TunConfig {
+        name: Some(sandbox::INTERFACE.to_owned()),
+        tap: true,
+        bulk_queue: false,
+        ..TunConfig::default()
+    };
+    let tap = Tun::open(&tap).map_err(|error| error.to_string())?;
+    // The gateway sees to it that nobody else has the address.
+    let no_detection = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", sandbox::INTERFACE);
+    let has_v6 = write(&no_detection, "0").is_ok();
+    let mut addresses = sandbox::guest_addresses();
+    addresses.retain(|(address, _)| address.is_ipv4() || has_v6);
+    let link = LinkConfig { addresses, mtu: Some(mtu), ..LinkConfig::default() };
+    configure_link(tap.name(), &link).map_err(|error| error.to_string())?;
+
+    let index =
+        index_of(tap.name()).map_err(|error| format!("no interface {}: {error}", tap.name()))?;
+    let gateways = [sandbox::GATEWAY_V4.into(), sandbox::GATEWAY_V6.into()];
+    for gateway in
+        gateways.into_iter().filter(|gateway: &std::net::IpAddr| gateway.is_ipv4() || has_v6)
+    {
+        routes::set_default(gateway, index)
+            .map_err(|error| format!("no route through {gateway}: {error}"))?;
+    }
+    use_resolver().map_err(|error| format!("cannot replace {RESOLVER}: {error}"))?;
+    let mut descriptors = tap.into_fds();
+    Ok(descriptors.remove(0))
+}
+
+fn index_of(interface: &str) -> io::Result<u32> {
+    // Any socket is of the namespace in which it was made.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
+}
+
+fn write(path: &str, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
+}
+
+/// What names the resolver.
+const RESOLVER: &str = "/etc/resolv.conf";
+/// Where the file of the sandbox is made before it is put in the place of the host's. Nothing of it
+/// is on a disk.
+const SCRATCH: &str = "/tmp";
+
+/// Makes the gateway the resolver of the sandbox, by a file over the host's.
+fn use_resolver() -> io::Result<()> {
+    // What is mounted here stays here.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    // A link would lead into a folder of the host.
+    let target = fs::canonicalize(RESOLVER)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", SCRATCH, "tmpfs", flags, c"size=64k,mode=755")?;
+    let own: PathBuf = [SCRATCH, "resolv.conf"].iter().collect();
+    fs::write(&own, format!("nameserver {}\n", sandbox::DNS.ip()))?;
+    mount_bind(&own, &target)?;
+    unmount(SCRATCH, UnmountFlags::DETACH)?;
+    Ok(())
+}

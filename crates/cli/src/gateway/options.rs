@@ -1,0 +1,74 @@
+//! Options that all gateways have.
+
+use super::Failure;
+use clap::Args;
+use ipnet::IpNet;
+use neap_gateway::{GatewayConfig, Policy};
+use std::net::IpAddr;
+
+/// Most bytes of an IP packet, the MTU of sandboxes: fewer packets for the same bytes.
+pub(super) const MTU: u16 = 65520;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Let flows reach a prefix inside of a denied one; may be repeated
+    #[arg(long, value_name = "CIDR", value_parser = prefix)]
+    allow: Vec<IpNet>,
+    /// Keep flows from a prefix; may be repeated
+    #[arg(long, value_name = "CIDR", value_parser = prefix)]
+    deny: Vec<IpNet>,
+    /// Let flows reach addresses of this host that others cannot: 127.0.0.0/8, ::1 and
+    /// 169.254.0.0/16
+    #[arg(long)]
+    allow_host: bool,
+    /// Most TCP connections at the same time; those that are opened beyond are refused [default:
+    /// what the limit of descriptors allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    flows: Option<u32>,
+}
+
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    let parsed = text.parse::<IpNet>().or_else(|_| address());
+    parsed.map_err(|_| "expected a prefix, such as 192.168.0.0/16 or fd00::/8".to_owned())
+}
+
+impl Options {
+    /// The settings of the engine.
+    pub(super) fn config(&self) -> Result<GatewayConfig, Failure> {
+        let mut policy = if self.allow_host { Policy::default() } else { Policy::without_host() };
+        self.deny.iter().for_each(|&prefix| policy.deny(prefix));
+        self.allow.iter().for_each(|&prefix| policy.allow(prefix));
+        let mut config = GatewayConfig::default();
+        config.policy = policy;
+        let allowed = raise_file_limit();
+        config.most_flows = match self.flows {
+            Some(flows) if flows as usize > allowed => {
+                let why = format!(
+                    "--flows {flows}: the limit of descriptors allows {allowed} (ulimit -n)"
+                );
+                return Err(Failure::Arguments(why));
+            }
+            Some(flows) => flows as usize,
+            None => allowed / 4 * 3,
+        };
+        config.most_mappings = allowed / 5 * 4;
+        Ok(config)
+    }
+}
+
+/// Descriptors that are not those of flows: devices, timers, standard streams.
+const OTHER_FILES: u64 = 64;
+
+/// Raises the limit of descriptors as far as the process may, and returns how many flows it allows.
+fn raise_file_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = match setrlimit(Resource::Nofile, wanted) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let current = current.unwrap_or(1 << 20);
+    usize::try_from(current.saturating_sub(OTHER_FILES).max(1)).unwrap_or(usize::MAX)
+}

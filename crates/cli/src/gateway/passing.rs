@@ -1,0 +1,113 @@
+//! What the two halves of `neap gateway run` tell each other over a socket: descriptors, that the
+//! gateway is ready, and why there is no network.
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Longest reason, bytes.
+const MOST_TEXT: usize = 1024;
+
+/// What comes before the text of a message.
+const INPUT: u8 = b'i';
+const DEVICE: u8 = b'd';
+const READY: u8 = b'r';
+const FAILED: u8 = b'f';
+
+/// A message between the two halves.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// The standard input of the command, from the half of the host: the socket is in its place.
+    Input(OwnedFd),
+    /// The device of the sandbox, from its half.
+    Device(OwnedFd),
+    /// The gateway serves the device, from the half of the host.
+    Ready,
+    /// There is no network, from either half, and why.
+    Failed(String),
+}
+
+/// The two ends. A half that ends is seen by the other.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends a message. It is lost if the other half has ended, which that half's status tells.
+pub(super) fn send(socket: &impl AsFd, message: &Message) -> io::Result<()> {
+    let (kind, text, descriptor) = match message {
+        Message::Input(descriptor) => (INPUT, "", Some(descriptor)),
+        Message::Device(descriptor) => (DEVICE, "", Some(descriptor)),
+        Message::Ready => (READY, "", None),
+        Message::Failed(why) => (FAILED, why.as_str(), None),
+    };
+    let text = &text.as_bytes()[..text.len().min(MOST_TEXT - 1)];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(AsFd::as_fd);
+    if let Some(descriptor) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
+    }
+    let parts = [IoSlice::new(std::slice::from_ref(&kind)), IoSlice::new(text)];
+    sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for a message.
+///
+/// # Errors
+/// `UnexpectedEof` if the other half has ended; `InvalidData` for what is no message.
+pub(super) fn receive(socket: &impl AsFd) -> io::Result<Message> {
+    let mut bytes = [0; MOST_TEXT];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let parts = &mut [IoSliceMut::new(&mut bytes)];
+    let count = recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    match (bytes[..count].split_first(), descriptor) {
+        (None, _) => Err(io::ErrorKind::UnexpectedEof.into()),
+        (Some((&INPUT, _)), Some(descriptor)) => Ok(Message::Input(descriptor)),
+        (Some((&DEVICE, _)), Some(descriptor)) => Ok(Message::Device(descriptor)),
+        (Some((&READY, _)), _) => Ok(Message::Ready),
+        (Some((&FAILED, text)), _) => {
+            Ok(Message::Failed(String::from_utf8_lossy(text).into_owned()))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn a_descriptor_arrives_open_and_a_reason_as_it_was() {
+        let (a, b) = pair().expect("a pair");
+        let mut file = tempfile();
+        file.write_all(b"the same file").expect("room");
+        file.rewind().expect("a file");
+        send(&a, &Message::Device(file.into())).expect("sent");
+        send(&a, &Message::Failed("no user namespaces".to_owned())).expect("sent");
+        let Ok(Message::Device(descriptor)) = receive(&b) else { panic!("a descriptor") };
+        let mut text = String::new();
+        std::fs::File::from(descriptor).read_to_string(&mut text).expect("a file");
+        assert_eq!(text, "the same file");
+        let Ok(Message::Failed(why)) = receive(&b) else { panic!("a reason") };
+        assert_eq!(why, "no user namespaces");
+        drop(a);
+        let end = receive(&b).expect_err("the other half has ended");
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    fn tempfile() -> std::fs::File {
+        use rustix::fs::MemfdFlags;
+        rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memory").into()
+    }
+}

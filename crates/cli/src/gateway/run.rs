@@ -1,0 +1,137 @@
+//! `neap gateway run`: a command in a sandbox whose network is this gateway. Any user may.
+
+use super::options::{MTU, Options};
+use super::passing::{self, Message};
+use super::{Failure, sandbox};
+use clap::Args as ClapArgs;
+use neap::device::Tun;
+use neap::{InterfaceConfig, Stack};
+use neap_gateway::{Direct, Gateway, Translation};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+/// Run a command in a sandbox that reaches the network through this gateway
+///
+/// The command has a user and a network namespace of its own, in which it is root. It sees the
+/// interface tap0 with the addresses 10.0.2.100 and fd00::100, the gateway 10.0.2.2 and the
+/// resolver 10.0.2.3. Signals and the exit status are passed on.
+#[derive(ClapArgs, Clone, Debug)]
+pub(crate) struct Args {
+    /// MTU of the sandbox
+    #[arg(long, value_name = "BYTES", default_value_t = MTU, value_parser = clap::value_parser!(u16).range(1280..=65521))]
+    mtu: u16,
+    #[command(flatten)]
+    options: Options,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    let mut config = args.options.config()?;
+    config.translations.push(Translation::resolver(sandbox::DNS));
+    let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
+    let signals = Signals::new(FORWARDED).map_err(system("signals"))?;
+    let mut child = start(args, theirs)?;
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(system("the standard input"))?;
+    let device = passing::send(&socket, &Message::Input(input))
+        .and_then(|()| passing::receive(&socket))
+        .map_err(system("the sandbox"))?;
+    let device = match device {
+        Message::Device(device) => device,
+        Message::Failed(why) => {
+            // It has nothing to do.
+            let _ = child.wait();
+            return Err(Failure::System(why));
+        }
+        _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
+    };
+    let served = serve(device, args.mtu, config);
+    let mut gateway = match served {
+        Ok(served) => served,
+        Err(failure) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failure);
+        }
+    };
+    let stop = gateway.stop_handle();
+    let engine = thread::Builder::new()
+        .name("gateway".to_owned())
+        .spawn(move || gateway.run())
+        .map_err(system("a thread"))?;
+    passing::send(&socket, &Message::Ready).map_err(system("the sandbox"))?;
+    forward(signals, &child);
+    let status = child.wait().map_err(system("waiting for the command"))?;
+    stop.stop();
+    let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
+    ended.map_err(system("the gateway"))?;
+    Ok(exit_code(status))
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::System(format!("{what}: {error}"))
+}
+
+/// Starts the other half, whose standard input is the socket.
+fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
+    let program = std::env::current_exe().map_err(system("this program"))?;
+    Command::new(program)
+        .args(["gateway", "inside", "--mtu", &args.mtu.to_string(), "--"])
+        .args(&args.command)
+        .stdin(Stdio::from(socket))
+        .spawn()
+        .map_err(system("this program"))
+}
+
+/// A stack on the device of the sandbox, and the gateway on it.
+fn serve(
+    device: OwnedFd,
+    mtu: u16,
+    config: neap_gateway::GatewayConfig,
+) -> Result<Gateway, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
+    let tap = Tun::from_fd(device, Some(mtu)).map_err(|error| failed(&error))?;
+    let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
+    for address in sandbox::gateway_addresses() {
+        interface = interface.address(address);
+    }
+    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))
+}
+
+/// Signals that the command gets.
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// Passes signals on, by a thread of its own.
+///
+/// Those that a terminal sends reach the command without help, as it is in the same process group.
+fn forward(mut signals: Signals, child: &Child) {
+    let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
+    let has_terminal = io::stdin().is_terminal();
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if has_terminal && [SIGINT, SIGQUIT].contains(&signal) {
+                continue;
+            }
+            if let Some(signal) = Signal::from_named_raw(signal) {
+                // The command may have ended meanwhile.
+                let _ = kill_process(pid, signal);
+            }
+        }
+    });
+}
+
+/// The exit status of the command; of one that a signal ended what shells make of it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}

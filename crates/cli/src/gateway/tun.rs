@@ -1,0 +1,60 @@
+//! `neap gateway tun`: what is routed into a TUN reaches the network through sockets of this
+//! machine.
+
+use super::Failure;
+use super::options::Options;
+use clap::Args as ClapArgs;
+use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
+use neap::net::Address;
+use neap::{InterfaceConfig, Stack};
+use neap_gateway::{Direct, Gateway};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+/// Connect everything that is routed into a TUN to the sockets of this machine
+///
+/// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway.
+#[derive(ClapArgs, Clone, Debug)]
+pub(crate) struct Args {
+    /// Interface, which is made if it is not there
+    #[arg(long, value_name = "NAME")]
+    tun: String,
+    /// Address of the gateway with its prefix length, from which it answers pings and reports
+    /// errors; may be repeated
+    #[arg(long, value_name = "CIDR", default_value = "10.0.2.2/24")]
+    address: Vec<Address>,
+    /// Address with its prefix length for this machine's end of the TUN; may be repeated
+    #[arg(long, value_name = "CIDR")]
+    host_address: Vec<Address>,
+    /// MTU of the TUN [default: as it is]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
+    mtu: Option<u16>,
+    #[command(flatten)]
+    options: Options,
+}
+
+pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    let config = args.options.config()?;
+    let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
+    let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
+    let addresses = args.host_address.iter();
+    let addresses = addresses.map(|address| (address.ip, address.prefix.len())).collect();
+    let link = LinkConfig { addresses, mtu: args.mtu, ..LinkConfig::default() };
+    configure_link(tun.name(), &link).map_err(|error| failed(&error))?;
+    let mut interface = InterfaceConfig::new(tun.into_device()).any_destination(true);
+    for &address in &args.address {
+        interface = interface.address(address);
+    }
+    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let mut gateway =
+        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
+    let stop = gateway.stop_handle();
+    thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
+    gateway.run().map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
+}

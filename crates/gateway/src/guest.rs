@@ -1,0 +1,72 @@
+//! Connections of the guest, as ends of a relay.
+
+use crate::relay::End;
+use crate::upstream::Far;
+use bytes::Bytes;
+use neap::{ConnectOptions, Events, Poller, Stack, TcpStream};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::time::Duration;
+
+/// A connection of the guest in non-blocking mode.
+#[derive(Debug)]
+pub struct GuestStream(TcpStream);
+
+impl GuestStream {
+    /// A connection of the stack, which is set to non-blocking mode.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    /// Begins a connection to a guest, from an address of somebody else.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect_nonblocking`].
+    pub fn connect(stack: &Stack, to: SocketAddr, from: SocketAddr) -> io::Result<Self> {
+        let mut options = ConnectOptions::default();
+        (options.local, options.transparent) = (Some(from), true);
+        Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> &TcpStream {
+        &self.0
+    }
+}
+
+impl End for GuestStream {
+    fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        self.0.recv_bytes()
+    }
+
+    fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+        self.0.send_bytes(data).map(|_| ())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.0.shutdown(Shutdown::Write)
+    }
+
+    fn reset(&mut self) {
+        // The reset is sent when the stream is dropped.
+        let _ = self.0.set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl Far for GuestStream {
+    fn is_open(&mut self) -> io::Result<bool> {
+        if let Some(error) = self.0.take_error()? {
+            return Err(error);
+        }
+        Ok(self.0.peer_addr().is_ok())
+    }
+
+    fn enter(&self, poller: &Poller, token: u64, events: Events) -> io::Result<()> {
+        poller.add(&self.0, token, events)
+    }
+}

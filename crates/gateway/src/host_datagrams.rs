@@ -1,0 +1,231 @@
+//! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
+
+use bytes::Bytes;
+use neap::Refusal;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{Ipv4RecvErr, Ipv6RecvErr, UdpGroSegment};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Most bytes of a call: those of the largest UDP datagram over IPv4.
+pub(crate) const MOST_BYTES: usize = 65_507;
+/// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
+pub(crate) const MOST_SEGMENTS: usize = 64;
+
+/// A socket that sends to and receives from everybody.
+#[derive(Debug)]
+pub(crate) struct HostDatagrams {
+    socket: UdpSocket,
+    /// The way out cannot cut super-datagrams.
+    is_plain: bool,
+}
+
+/// Datagrams of one sender that were received together.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) from: SocketAddr,
+    data: Bytes,
+    /// Length of each but the last, which may be shorter.
+    segment: usize,
+}
+
+impl Arrived {
+    /// The datagrams. They share memory.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
+        // An empty datagram is one, too.
+        let count = self.data.len().div_ceil(self.segment).max(1);
+        (0..count).map(move |index| {
+            let start = index * self.segment;
+            self.data.slice(start..(start + self.segment).min(self.data.len()))
+        })
+    }
+}
+
+/// A datagram of ours that could not be delivered, as ICMP says.
+#[derive(Debug)]
+pub(crate) struct Undelivered {
+    pub(crate) to: SocketAddr,
+    /// Its beginning.
+    pub(crate) data: Bytes,
+    pub(crate) why: Refusal,
+}
+
+impl HostDatagrams {
+    /// A socket for destinations of the family of `like`.
+    pub(crate) fn open(like: SocketAddr) -> io::Result<Self> {
+        let is_v6 = like.is_ipv6();
+        let any: IpAddr =
+            if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        Self::bind(SocketAddr::new(any, 0))
+    }
+
+    /// A socket with an address and port of the host.
+    pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+        let is_v6 = local.is_ipv6();
+        let kind = Type::DGRAM.nonblocking().cloexec();
+        let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
+        if is_v6 {
+            socket.set_only_v6(true)?;
+        }
+        socket.bind(&local.into())?;
+        setsockopt(&socket, UdpGroSegment, &true)?;
+        if is_v6 {
+            setsockopt(&socket, Ipv6RecvErr, &true)?;
+        } else {
+            setsockopt(&socket, Ipv4RecvErr, &true)?;
+        }
+        Ok(Self { socket: socket.into(), is_plain: false })
+    }
+
+    /// Sends datagrams of one length, of which the last may be shorter; at most [`MOST_SEGMENTS`]
+    /// with [`MOST_BYTES`]. Returns how many the kernel took.
+    pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr) -> usize {
+        let address = SockaddrStorage::from(to);
+        let segment = datagrams.first().map_or(0, Bytes::len);
+        if datagrams.len() > 1 && !self.is_plain {
+            let parts: Vec<_> = datagrams.iter().map(|data| IoSlice::new(data)).collect();
+            let size = u16::try_from(segment).unwrap_or(u16::MAX);
+            let control = [ControlMessage::UdpGsoSegments(&size)];
+            match self.try_send(&parts, &control, &address) {
+                Ok(()) => return datagrams.len(),
+                // The way out cannot, or a datagram is longer than what it takes in one piece.
+                Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE) => self.is_plain = true,
+                Err(_) => return 0,
+            }
+        }
+        let one = |data: &Bytes| self.try_send(&[IoSlice::new(data)], &[], &address);
+        datagrams.iter().filter(|data| one(data).is_ok()).count()
+    }
+
+    /// An error that is pending is of an earlier datagram: the call is made again.
+    fn try_send(
+        &self,
+        parts: &[IoSlice<'_>],
+        control: &[ControlMessage<'_>],
+        to: &SockaddrStorage,
+    ) -> nix::Result<()> {
+        let call =
+            || sendmsg(self.socket.as_raw_fd(), parts, control, MsgFlags::MSG_NOSIGNAL, Some(to));
+        match call() {
+            Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => call(),
+            result => result,
+        }
+        .map(drop)
+    }
+
+    /// Takes datagrams that have arrived, by way of `buffer`, which holds [`MOST_BYTES`].
+    ///
+    /// # Errors
+    /// `WouldBlock` if there are none; others are of datagrams that were sent, see
+    /// [`undelivered`](Self::undelivered).
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Arrived> {
+        let mut control = nix::cmsg_space!(i32);
+        let parts = &mut [IoSliceMut::new(buffer)];
+        let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::empty());
+        let received = recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags)?;
+        let count = received.bytes;
+        let from = received.address.and_then(socket_addr).ok_or(io::ErrorKind::InvalidData)?;
+        let segment = received.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
+            _ => None,
+        });
+        let data = Bytes::copy_from_slice(&buffer[..count]);
+        let segment = segment.filter(|&size| size > 0).unwrap_or(count).max(1);
+        Ok(Arrived { from, data, segment })
+    }
+
+    /// The next of the datagrams that could not be delivered, by way of `buffer`. Errors of which a
+    /// guest is not to be told are passed over.
+    pub(crate) fn undelivered(&self, buffer: &mut [u8]) -> Option<Undelivered> {
+        loop {
+            let mut control = vec![0; 512];
+            let parts = &mut [IoSliceMut::new(buffer)];
+            let (descriptor, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_ERRQUEUE);
+            let received =
+                recvmsg::<SockaddrStorage>(descriptor, parts, Some(&mut control), flags).ok()?;
+            let count = received.bytes;
+            let to = received.address.and_then(socket_addr);
+            let why = received.cmsgs().ok()?.find_map(|message| match message {
+                ControlMessageOwned::Ipv4RecvErr(error, _) => refusal(error.ee_errno),
+                ControlMessageOwned::Ipv6RecvErr(error, _) => refusal(error.ee_errno),
+                _ => None,
+            });
+            if let (Some(to), Some(why)) = (to, why) {
+                return Some(Undelivered {
+                    to,
+                    data: Bytes::copy_from_slice(&buffer[..count]),
+                    why,
+                });
+            }
+        }
+    }
+}
+
+impl AsFd for HostDatagrams {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What the error of the kernel (`icmp_err_convert`) is for a guest.
+fn refusal(errno: u32) -> Option<Refusal> {
+    match Errno::from_raw(i32::try_from(errno).ok()?) {
+        Errno::ECONNREFUSED => Some(Refusal::Port),
+        Errno::ENETUNREACH => Some(Refusal::Network),
+        Errno::EHOSTUNREACH => Some(Refusal::Host),
+        Errno::EACCES => Some(Refusal::Prohibited),
+        _ => None,
+    }
+}
+
+fn socket_addr(address: SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
+        let like = "127.0.0.1:0".parse().expect("an address");
+        let (a, b) = (HostDatagrams::open(like), HostDatagrams::open(like));
+        let (a, b) = (a.expect("a socket"), b.expect("a socket"));
+        let port = b.socket.local_addr().expect("a port").port();
+        (a, b, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+    }
+
+    #[test]
+    fn datagrams_keep_their_boundaries() {
+        let (mut a, b, to) = pair();
+        let sent = [vec![1; 1000], vec![2; 1000], vec![3; 400]].map(Bytes::from);
+        assert_eq!(a.send(&sent, to), 3);
+        assert_eq!(a.send(&[Bytes::new()], to), 1);
+        let (mut got, mut buffer) = (Vec::new(), vec![0; MOST_BYTES]);
+        while let Ok(arrived) = b.receive(&mut buffer) {
+            assert_eq!(arrived.from.ip(), to.ip());
+            got.extend(arrived.datagrams());
+        }
+        assert_eq!(got, [&sent[..], &[Bytes::new()]].concat());
+    }
+
+    #[test]
+    fn a_closed_port_is_told() {
+        let (mut a, b, to) = pair();
+        drop(b);
+        assert_eq!(a.send(&[Bytes::from_static(b"anybody?")], to), 1);
+        let mut buffer = vec![0; MOST_BYTES];
+        let error = a.receive(&mut buffer).expect_err("nobody answers");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let undelivered = a.undelivered(&mut buffer).expect("a record");
+        assert_eq!(undelivered.to, to);
+        assert_eq!(&undelivered.data[..], b"anybody?");
+        assert_eq!(undelivered.why, Refusal::Port);
+        assert!(a.undelivered(&mut buffer).is_none());
+    }
+}

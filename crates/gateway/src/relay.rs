@@ -1,0 +1,317 @@
+//! Two byte streams joined to one: bytes, half-closes, resets and errors pass from each to the
+//! other, and a side that does not read holds the other one back.
+//!
+//! A [`Relay`] has no sockets and does not wait. It moves what can be moved through the [`End`]s
+//! that are passed to it, and says what it waits for.
+//!
+//! Cost: a relay holds what one [`End::receive`] returned, at most [`MOST_HELD`] bytes in each
+//! direction, and only while the other end has no room for it.
+
+use bytes::Bytes;
+use std::io;
+
+/// Most bytes that [`End::receive`] returns at once.
+pub const MOST_HELD: usize = 64 << 10;
+
+/// Bytes that one visit moves in one direction, so that other flows have their turn.
+const VISIT: usize = 512 << 10;
+
+/// One side of a relayed connection, which never waits.
+pub trait End {
+    /// Takes received bytes, at most [`MOST_HELD`]; `Ok(None)` is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is there; otherwise why the connection is lost.
+    fn receive(&mut self) -> io::Result<Option<Bytes>>;
+
+    /// Sends a part from the front of `data`, and takes it away from `data`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room; otherwise why the connection is lost.
+    fn send(&mut self, data: &mut Bytes) -> io::Result<()>;
+
+    /// Sends the end of the stream after what was sent before.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn finish(&mut self) -> io::Result<()>;
+
+    /// Ends the connection with a reset, and forgets what was not sent.
+    fn reset(&mut self);
+}
+
+/// One side of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The side whose program opened the connection.
+    Client,
+    /// The side that the connection was opened to.
+    Server,
+}
+
+/// One direction of a relay.
+#[derive(Debug, Default)]
+struct Direction {
+    /// Received by one side, and not yet taken by the other.
+    held: Bytes,
+    /// The receiving side has ended its stream.
+    has_ended: bool,
+    /// The end was passed on.
+    is_closed: bool,
+    /// Bytes that were passed on.
+    bytes: u64,
+}
+
+/// What a visit came to.
+#[derive(Debug)]
+pub enum Progress {
+    /// It waits until an end is readable or writable.
+    Waits,
+    /// It has used up its turn and has more to move.
+    HasMore,
+    /// Both directions have ended, and each side was told.
+    Finished,
+    /// A side was lost; the other one was reset.
+    Lost {
+        /// The side that was lost.
+        side: Side,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Why a direction stopped.
+enum Stop {
+    Waits,
+    HasMore,
+    Closed,
+    SourceLost(io::Error),
+    SinkLost(io::Error),
+}
+
+impl Direction {
+    fn pump(&mut self, source: &mut dyn End, sink: &mut dyn End) -> Stop {
+        let mut budget = VISIT;
+        if self.is_closed {
+            return Stop::Closed;
+        }
+        loop {
+            while !self.held.is_empty() {
+                let before = self.held.len();
+                match sink.send(&mut self.held) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
+                    Err(error) => return Stop::SinkLost(error),
+                }
+                let sent = before - self.held.len();
+                self.bytes += sent as u64;
+                budget = budget.saturating_sub(sent);
+            }
+            // Keeps no memory of what was sent.
+            self.held = Bytes::new();
+            if self.has_ended {
+                self.is_closed = true;
+                return match sink.finish() {
+                    Ok(()) => Stop::Closed,
+                    Err(error) => Stop::SinkLost(error),
+                };
+            }
+            if budget == 0 {
+                return Stop::HasMore;
+            }
+            match source.receive() {
+                Ok(Some(data)) => self.held = data,
+                Ok(None) => self.has_ended = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Stop::Waits,
+                Err(error) => return Stop::SourceLost(error),
+            }
+        }
+    }
+}
+
+/// Two joined streams.
+#[derive(Debug, Default)]
+pub struct Relay {
+    to_server: Direction,
+    to_client: Direction,
+}
+
+impl Relay {
+    /// Moves what can be moved. Call it when an end has become readable or writable, or was lost.
+    ///
+    /// After [`Progress::Finished`] and [`Progress::Lost`] the relay is over, and both ends are to
+    /// be dropped.
+    pub fn pump(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
+        let lost = |side, error, other: &mut dyn End| {
+            other.reset();
+            Progress::Lost { side, error }
+        };
+        let there = match self.to_server.pump(client, server) {
+            Stop::SourceLost(error) => return lost(Side::Client, error, server),
+            Stop::SinkLost(error) => return lost(Side::Server, error, client),
+            stop => stop,
+        };
+        let back = match self.to_client.pump(server, client) {
+            Stop::SourceLost(error) => return lost(Side::Server, error, client),
+            Stop::SinkLost(error) => return lost(Side::Client, error, server),
+            stop => stop,
+        };
+        match (there, back) {
+            (Stop::Closed, Stop::Closed) => Progress::Finished,
+            (Stop::HasMore, _) | (_, Stop::HasMore) => Progress::HasMore,
+            _ => Progress::Waits,
+        }
+    }
+
+    /// Bytes passed to the server, and bytes passed to the client.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.to_server.bytes, self.to_client.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// An end in memory.
+    #[derive(Default)]
+    struct Fake {
+        incoming: VecDeque<Bytes>,
+        has_ended: bool,
+        is_lost: bool,
+        room: usize,
+        taken: Vec<u8>,
+        is_finished: bool,
+        is_reset: bool,
+    }
+
+    impl Fake {
+        fn check(&self) -> io::Result<()> {
+            if self.is_lost { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+        }
+    }
+
+    impl End for Fake {
+        fn receive(&mut self) -> io::Result<Option<Bytes>> {
+            self.check()?;
+            match self.incoming.pop_front() {
+                Some(data) => Ok(Some(data)),
+                None if self.has_ended => Ok(None),
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
+        fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
+            self.check()?;
+            let count = data.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.room -= count;
+            self.taken.extend_from_slice(&data.split_to(count));
+            Ok(())
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            self.check()?;
+            assert!(!self.is_finished, "the end is passed on once");
+            self.is_finished = true;
+            Ok(())
+        }
+        fn reset(&mut self) {
+            self.is_reset = true;
+        }
+    }
+
+    fn ends() -> (Fake, Fake) {
+        let room = usize::MAX;
+        (Fake { room, ..Fake::default() }, Fake { room, ..Fake::default() })
+    }
+
+    #[test]
+    fn bytes_and_half_closes_pass_in_both_directions() {
+        let (mut client, mut server) = ends();
+        let mut relay = Relay::default();
+        client.incoming.push_back(Bytes::from_static(b"request"));
+        client.has_ended = true;
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert_eq!(server.taken, b"request");
+        assert!(server.is_finished, "the server learns of the half-close");
+        assert!(!client.is_finished, "the other direction goes on");
+        server.incoming.push_back(Bytes::from_static(b"answer"));
+        server.has_ended = true;
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Finished));
+        assert_eq!(client.taken, b"answer");
+        assert!(client.is_finished && !client.is_reset && !server.is_reset);
+        assert_eq!(relay.bytes(), (7, 6));
+    }
+
+    #[test]
+    fn a_side_without_room_holds_the_other_back() {
+        let (mut client, mut server) = ends();
+        server.room = 3;
+        client.incoming.extend([Bytes::from_static(b"abcd"), Bytes::from_static(b"efgh")]);
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert_eq!(server.taken, b"abc");
+        assert_eq!(client.incoming.len(), 1, "the second piece stays with its sender");
+        server.room = 100;
+        client.has_ended = true;
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert_eq!(server.taken, b"abcdefgh", "in order, and before the end");
+        assert!(server.is_finished);
+    }
+
+    #[test]
+    fn a_reset_passes_to_the_other_side() {
+        for is_client in [true, false] {
+            let (mut client, mut server) = ends();
+            if is_client {
+                client.is_lost = true;
+            } else {
+                server.is_lost = true;
+            }
+            let mut relay = Relay::default();
+            let Progress::Lost { side, error } = relay.pump(&mut client, &mut server) else {
+                panic!("a side was lost");
+            };
+            assert_eq!(side == Side::Client, is_client);
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+            assert_eq!(client.is_reset, !is_client);
+            assert_eq!(server.is_reset, is_client);
+        }
+    }
+
+    #[test]
+    fn acknowledged_bytes_that_cannot_be_passed_on_are_not_lost_silently() {
+        let (mut client, mut server) = ends();
+        server.room = 0;
+        client.incoming.push_back(Bytes::from_static(b"taken from the client"));
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        server.is_lost = true;
+        let progress = relay.pump(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
+        assert!(client.is_reset);
+    }
+
+    #[test]
+    fn a_flow_without_end_leaves_turns_to_others() {
+        struct Endless;
+        impl End for Endless {
+            fn receive(&mut self) -> io::Result<Option<Bytes>> {
+                Ok(Some(Bytes::from_static(&[0; MOST_HELD])))
+            }
+            fn send(&mut self, _: &mut Bytes) -> io::Result<()> {
+                unreachable!("the other one receives nothing")
+            }
+            fn finish(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+            fn reset(&mut self) {}
+        }
+        let (_, mut server) = ends();
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut Endless, &mut server), Progress::HasMore));
+        assert_eq!(server.taken.len(), VISIT);
+    }
+}
