@@ -45,7 +45,7 @@ pub struct Figures {
     pub bytes_in: u64,
     /// Addresses and ports of guests that got a UDP socket.
     pub mappings: u64,
-    /// Datagrams that were dropped since there were too many addresses and ports, or no descriptors.
+    /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors.
     pub full_mappings: u64,
     /// Datagrams that the host took.
     pub datagrams_out: u64,

@@ -8,9 +8,9 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
-use crate::engine::next_generation;
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
 use crate::published::shown;
+use crate::token::{Generation, Slot, Token};
 use bytes::Bytes;
 use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
 use slab::Slab;
@@ -45,16 +45,16 @@ pub(crate) struct Datagrams {
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
-    ages: [VecDeque<(Instant, usize, u32)>; 2],
+    ages: [VecDeque<(Instant, Slot)>; 2],
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
-    generation: u32,
+    generation: Generation,
     counters: Arc<Counters>,
 }
 
 struct Mapping {
-    generation: u32,
+    generation: Generation,
     guest: SocketAddr,
     is_v6: bool,
     socket: HostDatagrams,
@@ -118,26 +118,19 @@ impl Datagrams {
             ages: [VecDeque::new(), VecDeque::new()],
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
-            generation: 0,
+            generation: Generation::default(),
             counters,
         })
     }
 
     /// Passes on what guests have sent. Whether there may be more.
-    ///
-    /// `token` makes the token of a mapping for the poller, of its place and generation.
-    pub(crate) fn on_guests(
-        &mut self,
-        poller: &Poller,
-        config: &GatewayConfig,
-        token: impl Fn(usize, u32) -> u64,
-    ) -> bool {
+    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         let received = self.forwarder.recv_batch(&mut batch, BATCH).unwrap_or(0);
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
-            if let Some((key, to)) = self.way_of(first, poller, config, &token) {
+            if let Some((key, to)) = self.way_of(first, poller, config) {
                 self.pass_on(key, to, run);
             }
             rest = others;
@@ -153,7 +146,6 @@ impl Datagrams {
         datagram: &Datagram,
         poller: &Poller,
         config: &GatewayConfig,
-        token: &impl Fn(usize, u32) -> u64,
     ) -> Option<(usize, SocketAddr)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
@@ -168,7 +160,7 @@ impl Datagrams {
             let _ = self.forwarder.refuse(datagram, Refusal::Prohibited);
             return None;
         };
-        let Ok(key) = self.mapping_of(datagram, to, poller, config, token) else {
+        let Ok(key) = self.mapping_of(datagram, to, poller, config) else {
             self.counters.count(|counters| &counters.full_mappings);
             return None;
         };
@@ -197,7 +189,6 @@ impl Datagrams {
         to: SocketAddr,
         poller: &Poller,
         config: &GatewayConfig,
-        token: &impl Fn(usize, u32) -> u64,
     ) -> io::Result<usize> {
         let (guest, is_v6) = (datagram.peer, to.is_ipv6());
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
@@ -207,10 +198,9 @@ impl Datagrams {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let socket = HostDatagrams::open(to)?;
-        self.generation = next_generation(self.generation);
-        let generation = self.generation;
-        let key = self.mappings.vacant_key();
-        poller.add(&socket, token(key, generation), Events::IN | Events::ET)?;
+        let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
+        let slot = Slot { key, generation };
+        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
         let last_used = Instant::now();
         let (asks_resolvers_only, translated) = (true, Vec::new());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
@@ -225,7 +215,7 @@ impl Datagrams {
             stand_in: None,
             translated,
         };
-        self.ages[0].push_back((last_used + mapping.timeout(), key, generation));
+        self.ages[0].push_back((last_used + mapping.timeout(), slot));
         self.mappings.insert(mapping);
         self.of_guest.insert((guest, is_v6), key);
         self.counters.count(|counters| &counters.mappings);
@@ -240,12 +230,11 @@ impl Datagrams {
         port: SocketAddr,
         guest: SocketAddr,
         stand_in: IpAddr,
-        token: impl Fn(usize, u32) -> u64,
     ) -> io::Result<()> {
         let socket = HostDatagrams::bind(port)?;
-        self.generation = next_generation(self.generation);
-        let (key, generation) = (self.mappings.vacant_key(), self.generation);
-        poller.add(&socket, token(key, generation), Events::IN | Events::ET)?;
+        let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
+        let token = Token::Mapping(Slot { key, generation }).to_bits();
+        poller.add(&socket, token, Events::IN | Events::ET)?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
@@ -264,7 +253,8 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, key: usize, generation: u32) -> bool {
+    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+        let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
         if mapping.generation != generation {
@@ -314,17 +304,18 @@ impl Datagrams {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.iter().filter_map(|age| age.front()).map(|&(due, ..)| due).min()
+        self.ages.iter().filter_map(|age| age.front()).map(|&(due, _)| due).min()
     }
 
     /// Forgets mappings that were not used for long.
     pub(crate) fn expire(&mut self, now: Instant) {
         for kind in 0..self.ages.len() {
-            while let Some(&(due, key, generation)) = self.ages[kind].front() {
+            while let Some(&(due, slot)) = self.ages[kind].front() {
                 if due > now {
                     break;
                 }
                 self.ages[kind].pop_front();
+                let Slot { key, generation } = slot;
                 let Some(mapping) = self.mappings.get(key) else { continue };
                 if mapping.generation != generation {
                     continue;
@@ -335,7 +326,7 @@ impl Datagrams {
                     self.mappings.remove(key);
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
-                    self.ages[kind].push_back((due, key, generation));
+                    self.ages[kind].push_back((due, slot));
                 }
             }
         }

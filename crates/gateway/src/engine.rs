@@ -11,6 +11,7 @@ use crate::guest::GuestStream;
 use crate::host::HostStream;
 use crate::published::{Published, Transport};
 use crate::relay::{End, Progress, Relay};
+use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
     Event, Events, PendingConnection, Poller, Refusal, SocketOptions, Stack, TcpForwarder,
@@ -24,15 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Token of what brings new connections.
-const NEW: u64 = u64::MAX;
-/// Token of what brings the datagrams of guests.
-const DATAGRAMS: u64 = u64::MAX - 1;
-/// Tokens of published ports begin here.
-const PUBLISHED: u64 = u64::MAX - 1 - MOST_PUBLISHED;
-const MOST_PUBLISHED: u64 = 1 << 16;
-/// Tokens of flows are below this bit, those of mappings have it.
-const MAPPING: u64 = 1 << 63;
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
@@ -56,8 +48,7 @@ pub struct Gateway {
     datagrams: Datagrams,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
-    /// Tells flows apart that had the same place.
-    generation: u32,
+    generation: Generation,
     counters: Arc<Counters>,
     is_stopped: Arc<AtomicBool>,
 }
@@ -68,11 +59,11 @@ enum Turn {
     Flow(usize),
     Guests,
     Published(usize),
-    Mapping(usize, u32),
+    Mapping(Slot),
 }
 
 struct Flow {
-    generation: u32,
+    generation: Generation,
     is_waiting: bool,
     is_open: bool,
     /// The side of whoever opened the connection.
@@ -122,11 +113,11 @@ impl Gateway {
         let forwarder = TcpForwarder::new(&stack, config.forwarder_options())?;
         forwarder.set_nonblocking(true)?;
         let poller = Arc::new(Poller::new()?);
-        poller.add(&forwarder, NEW, Events::IN)?;
+        poller.add(&forwarder, Token::New.to_bits(), Events::IN)?;
         let counters = Arc::<Counters>::default();
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let datagrams = Datagrams::new(datagrams, counters.clone())?;
-        poller.add(datagrams.forwarder(), DATAGRAMS, Events::IN | Events::ET)?;
+        poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
         Ok(Self {
             poller,
             stack,
@@ -137,7 +128,7 @@ impl Gateway {
             config,
             flows: Slab::new(),
             waiting: VecDeque::new(),
-            generation: 0,
+            generation: Generation::default(),
             counters,
             is_stopped: Arc::default(),
         })
@@ -186,18 +177,12 @@ impl Gateway {
     }
 
     fn on_event(&mut self, event: Event) {
-        match event.token {
-            NEW => self.take_new(),
-            DATAGRAMS => self.take_turn(Turn::Guests),
-            token if token >= PUBLISHED => {
-                self.take_turn(Turn::Published((token - PUBLISHED) as usize));
-            }
-            token if token & MAPPING != 0 => {
-                let (key, generation) = place(token & !MAPPING);
-                self.take_turn(Turn::Mapping(key, generation));
-            }
-            token => {
-                let (key, generation) = place(token);
+        match Token::from_bits(event.token) {
+            Token::New => self.take_new(),
+            Token::Guests => self.take_turn(Turn::Guests),
+            Token::Published(index) => self.take_turn(Turn::Published(index)),
+            Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
                     self.visit(key);
@@ -215,12 +200,9 @@ impl Gateway {
                 }
                 return;
             }
-            Turn::Guests => {
-                let name = |key, generation| MAPPING | token(key, generation);
-                self.datagrams.on_guests(&self.poller, &self.config, name)
-            }
+            Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(key, generation) => self.datagrams.on_host(key, generation),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot),
         };
         if has_more {
             self.waiting.push_back(turn);
@@ -259,8 +241,7 @@ impl Gateway {
 
     /// Begins a flow; its far side is not open yet.
     fn begin(&mut self, near: Near, far: Box<dyn Far>) {
-        self.generation = next_generation(self.generation);
-        let (generation, relay) = (self.generation, Relay::default());
+        let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_waiting, is_open) = (false, false);
         let flow = Flow { generation, is_waiting, is_open, near, far, relay };
         let key = self.flows.insert(flow);
@@ -284,20 +265,15 @@ impl Gateway {
         stand_in: IpAddr,
     ) -> io::Result<()> {
         if transport == Transport::Udp {
-            return self.datagrams.publish(
-                &self.poller,
-                port,
-                guest,
-                stand_in,
-                |key, generation| MAPPING | token(key, generation),
-            );
+            return self.datagrams.publish(&self.poller, port, guest, stand_in);
         }
         let index = self.published.len();
-        if index as u64 == MOST_PUBLISHED {
+        if index == MOST_PUBLISHED {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let published = Published::listen(port, guest, stand_in)?;
-        self.poller.add(&published, PUBLISHED + index as u64, Events::IN | Events::ET)?;
+        let token = Token::Published(index).to_bits();
+        self.poller.add(&published, token, Events::IN | Events::ET)?;
         self.published.push(published);
         Ok(())
     }
@@ -331,8 +307,9 @@ impl Gateway {
     }
 
     fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let (key, generation) = (self.flows.vacant_key(), next_generation(self.generation));
-        let entered = self.poller.add(&near, token(key, generation), CHANGES);
+        let mut generation = self.generation;
+        let token = token(self.flows.vacant_key(), generation.advance());
+        let entered = self.poller.add(&near, token, CHANGES);
         if entered.is_ok() {
             self.begin(Near::Open(Box::new(near)), Box::new(far));
         }
@@ -413,17 +390,6 @@ fn refuse(pending: PendingConnection, why: io::ErrorKind) {
     }
 }
 
-/// A number that names a flow or mapping among those that have had its place.
-pub(crate) fn next_generation(generation: u32) -> u32 {
-    (generation + 1) & (u32::MAX >> 1)
-}
-
-/// A token that names a flow.
-fn token(key: usize, generation: u32) -> u64 {
-    u64::from(generation) << 32 | key as u64
-}
-
-/// The place and the generation of the flow that a token names.
-fn place(token: u64) -> (usize, u32) {
-    ((token & u64::from(u32::MAX)) as usize, (token >> 32) as u32)
+fn token(key: usize, generation: Generation) -> u64 {
+    Token::Flow(Slot { key, generation }).to_bits()
 }

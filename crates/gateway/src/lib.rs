@@ -12,6 +12,7 @@ mod policy;
 mod published;
 mod relay;
 mod resolver;
+mod token;
 mod upstream;
 
 pub use config::{GatewayConfig, Translation};

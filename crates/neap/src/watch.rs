@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Source of events that a [`Poller`](crate::Poller) can wait for: [`TcpStream`], [`TcpListener`],
-/// [`TcpForwarder`], [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every descriptor of the
-/// kernel.
+/// [`TcpForwarder`], [`UdpSocket`], [`UdpForwarder`] and [`IcmpSocket`] of any stack, and every
+/// descriptor of the kernel.
 pub trait Pollable: sealed::Watch {}
 
 impl<T: sealed::Watch> Pollable for T {}

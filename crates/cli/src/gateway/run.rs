@@ -26,7 +26,8 @@ use std::thread;
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// MTU of the sandbox
-    #[arg(long, value_name = "BYTES", default_value_t = MTU, value_parser = clap::value_parser!(u16).range(1280..=65521))]
+    #[arg(long, value_name = "BYTES", default_value_t = MTU)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1280..=65521))]
     mtu: u16,
     #[command(flatten)]
     options: Options,

@@ -138,8 +138,8 @@ impl TcpForwarder {
 /// A SYN that nobody has answered.
 ///
 /// The application accepts it, resets it, rejects it by an ICMP error, or ignores it. Dropping the
-/// value without a decision resets it. SYNs that the peer repeats meanwhile belong to it. It is over
-/// without a decision if the peer gives up by a reset, when the time of the forwarder
+/// value without a decision resets it. SYNs that the peer repeats meanwhile belong to it. It is
+/// over without a decision if the peer gives up by a reset, when the time of the forwarder
 /// ([`TcpForwarderOptions::expiry`]) is over, and with the forwarder itself;
 /// [`take_error`](Self::take_error) tells.
 pub struct PendingConnection {

@@ -4,8 +4,8 @@
 //! queue than is still free. So one source fills half of the queue at most, and leaves room for
 //! others.
 //!
-//! Cost of a datagram: O(1). With shares of sources it is two keyed hashes more when it comes and one
-//! when it goes, and about 40 bytes for each source that has something in the queue.
+//! Cost of a datagram: O(1). With shares of sources it is two keyed hashes more when it comes and
+//! one when it goes, and about 40 bytes for each source that has something in the queue.
 
 use crate::flow::source_of;
 use crate::keyed::Keyed;
