@@ -8,11 +8,13 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_errors::{self, Manner, Undelivered};
 use crate::published::shown;
 use crate::token::{Generation, Slot, Token};
+use crate::translated::Translated;
 use bytes::Bytes;
-use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
+use neap::{Datagram, Events, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
@@ -33,13 +35,14 @@ const BATCH: usize = 2 * MOST_SEGMENTS;
 /// Memory for datagrams that wait for the gateway, and of those that wait for the device: some
 /// visits of the device's queue.
 const QUEUE: u32 = 8 << 20;
-/// Translated destinations that a mapping remembers, so that answers come from where the guest
-/// sent to.
-const MOST_TRANSLATED: usize = 16;
+/// Hop limit of datagrams whose own is not known.
+const HOP_LIMIT: u8 = 64;
 
 /// The datagrams of all guests.
 pub(crate) struct Datagrams {
     forwarder: UdpForwarder,
+    /// What tells guests of errors.
+    icmp: IcmpSocket,
     mappings: Slab<Mapping>,
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
@@ -64,42 +67,22 @@ struct Mapping {
     asks_resolvers_only: bool,
     /// Of a published port: what loopback addresses become. It lasts as long as the gateway.
     stand_in: Option<IpAddr>,
-    /// Where it sends to, and what the guest calls it.
-    translated: Vec<(SocketAddr, SocketAddr)>,
+    translated: Translated<SocketAddr>,
 }
 
 impl Mapping {
-    /// What the guest calls a destination.
-    fn seen(&self, real: SocketAddr) -> SocketAddr {
-        let known = self.translated.iter().find(|(to, _)| *to == real);
-        known.map_or(real, |&(_, seen)| seen)
-    }
-
     /// What the guest sees as the sender of a datagram.
     fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
-        let Some(stand_in) = self.stand_in else { return self.seen(real) };
+        let Some(stand_in) = self.stand_in else { return self.translated.seen(real) };
         let seen = shown(real, stand_in);
-        if seen != real {
-            self.translate(real, seen);
-        }
+        self.translated.note(real, seen);
         seen
-    }
-
-    /// Notes what the guest calls a destination.
-    fn translate(&mut self, real: SocketAddr, seen: SocketAddr) {
-        if self.translated.contains(&(real, seen)) {
-            return;
-        }
-        if self.translated.len() == MOST_TRANSLATED {
-            self.translated.remove(0);
-        }
-        self.translated.push((real, seen));
     }
 
     /// Where a datagram goes that a guest sends to a stand-in.
     fn real(&self, seen: SocketAddr) -> Option<SocketAddr> {
         self.stand_in?;
-        self.translated.iter().find(|(_, shown)| *shown == seen).map(|&(real, _)| real)
+        self.translated.real(seen)
     }
 
     fn timeout(&self) -> Duration {
@@ -108,11 +91,16 @@ impl Mapping {
 }
 
 impl Datagrams {
-    pub(crate) fn new(forwarder: UdpForwarder, counters: Arc<Counters>) -> io::Result<Self> {
+    pub(crate) fn new(
+        forwarder: UdpForwarder,
+        icmp: IcmpSocket,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         forwarder.set_buffers(Some(QUEUE), Some(QUEUE));
         Ok(Self {
             forwarder,
+            icmp,
             mappings: Slab::new(),
             of_guest: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
@@ -166,9 +154,7 @@ impl Datagrams {
         };
         let mapping = &mut self.mappings[key];
         mapping.asks_resolvers_only &= to.port() == RESOLVER_PORT;
-        if to != wanted {
-            mapping.translate(to, wanted);
-        }
+        mapping.translated.note(to, wanted);
         Some((key, to))
     }
 
@@ -177,9 +163,13 @@ impl Datagrams {
         let mapping = &mut self.mappings[key];
         mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let sent = mapping.socket.send(&data, to) as u64;
-        self.counters.add(|counters| &counters.datagrams_out, sent);
-        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64 - sent);
+        let Sent { count, why } = mapping.socket.send(&data, to, manner(&run[0]));
+        self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
+        if let Some(why) = why {
+            // It may be beyond the limit of ICMP errors.
+            let _ = self.forwarder.refuse(&run[0], why);
+        }
     }
 
     /// The mapping of a guest's address and port, which is made if there is none.
@@ -202,7 +192,7 @@ impl Datagrams {
         let slot = Slot { key, generation };
         poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
         let last_used = Instant::now();
-        let (asks_resolvers_only, translated) = (true, Vec::new());
+        let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
         let mapping = Mapping {
             generation,
@@ -246,7 +236,7 @@ impl Datagrams {
             last_used: Instant::now(),
             asks_resolvers_only: false,
             stand_in: Some(stand_in),
-            translated: Vec::new(),
+            translated: Translated::default(),
         });
         self.of_guest.insert((guest, guest.is_ipv6()), key);
         Ok(())
@@ -282,11 +272,9 @@ impl Datagrams {
             }));
         }
         while let Some(undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            let local = Some(mapping.seen(undelivered.to));
-            let quoted = Datagram { data: undelivered.data, local, ..mapping.first.clone() };
-            self.counters.count(|counters| &counters.undelivered_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(&quoted, undelivered.why);
+            if tell(&self.icmp, mapping, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_datagrams);
+            }
         }
         mapping.last_used = Instant::now();
         let mut rest = &self.batch[..];
@@ -338,15 +326,33 @@ impl Datagrams {
     }
 }
 
+/// What a datagram may do outside.
+fn manner(datagram: &Datagram) -> Manner {
+    let arrival = datagram.arrival;
+    let hop_limit = arrival.map_or(HOP_LIMIT, |arrival| arrival.hop_limit);
+    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
+}
+
+/// Tells a guest of an error about a datagram of its own. Whether it was told.
+fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
+    let seen = mapping.translated.seen(undelivered.to);
+    let data = undelivered.data.clone();
+    let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
+    let packet = quoted.to_packet();
+    packet.is_some_and(|packet| host_errors::pass_on(icmp, &packet, seen.ip(), undelivered))
+}
+
 /// How many datagrams from the first on the host can send in one call: of one guest, to one
-/// destination, of one length; the last may be shorter.
+/// destination, of one manner and length; the last may be shorter.
 fn first_run(datagrams: &[Datagram]) -> usize {
     let first = &datagrams[0];
     let (size, mut bytes) = (first.data.len(), 0);
     let mut count = 0;
     for datagram in datagrams.iter().take(MOST_SEGMENTS) {
         bytes += datagram.data.len();
-        let is_alike = datagram.peer == first.peer && datagram.local == first.local;
+        let is_alike = datagram.peer == first.peer
+            && datagram.local == first.local
+            && manner(datagram) == manner(first);
         let is_empty_part = count > 0 && datagram.data.is_empty();
         if !is_alike || is_empty_part || datagram.data.len() > size || bytes > MOST_BYTES {
             break;

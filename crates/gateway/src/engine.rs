@@ -7,15 +7,17 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
+use crate::echo::Echoes;
 use crate::guest::GuestStream;
 use crate::host::HostStream;
 use crate::published::{Published, Transport};
+use crate::refused::Refused;
 use crate::relay::{End, Progress, Relay};
 use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, PendingConnection, Poller, Refusal, SocketOptions, Stack, TcpForwarder,
-    UdpForwarder, UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, SocketOptions, Stack,
+    TcpForwarder, UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
@@ -29,6 +31,9 @@ use std::time::{Duration, Instant};
 const NEW_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// What is reported of a guest that waits: that it has given up.
+const GIVEN_UP: Events = Events::ERR.union(Events::ET);
 
 /// A gateway on an interface that takes any destination
 /// ([`InterfaceConfig::any_destination`](neap::InterfaceConfig::any_destination)).
@@ -46,6 +51,7 @@ pub struct Gateway {
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    echoes: Echoes,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -60,6 +66,8 @@ enum Turn {
     Guests,
     Published(usize),
     Mapping(Slot),
+    Pings,
+    Echo(Slot),
 }
 
 struct Flow {
@@ -77,6 +85,14 @@ enum Near {
     /// A guest that waits for the far side to be open; `None` while it is answered.
     Waits(Option<PendingConnection>),
     Open(Box<dyn End + Send>),
+}
+
+impl Near {
+    /// Whether a guest that waits has given up.
+    fn is_over(&self) -> bool {
+        let Self::Waits(Some(pending)) = self else { return false };
+        !matches!(pending.take_error(), Ok(None))
+    }
 }
 
 /// Ends the [run](Gateway::run) of a gateway, from any thread.
@@ -116,14 +132,19 @@ impl Gateway {
         poller.add(&forwarder, Token::New.to_bits(), Events::IN)?;
         let counters = Arc::<Counters>::default();
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
-        let datagrams = Datagrams::new(datagrams, counters.clone())?;
+        let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
+        icmp.set_nonblocking(true)?;
+        let datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
+        let echoes = Echoes::new(icmp, counters.clone());
+        poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         Ok(Self {
             poller,
             stack,
             forwarder,
             published: Vec::new(),
             datagrams,
+            echoes,
             upstream,
             config,
             flows: Slab::new(),
@@ -144,6 +165,12 @@ impl Gateway {
         self.counters.figures()
     }
 
+    /// Whether the host lets the gateway pass on echo requests (ping) of IPv4, and of IPv6:
+    /// `net.ipv4.ping_group_range` has the user's group. Where not, they are not answered.
+    pub fn passes_echo(&self) -> [bool; 2] {
+        self.echoes.is_allowed()
+    }
+
     /// Serves until it is [stopped](StopHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
@@ -160,8 +187,12 @@ impl Gateway {
                 let Some(turn) = self.waiting.pop_front() else { break };
                 self.take_turn(turn);
             }
-            if self.datagrams.next_expiry().is_some() {
-                self.datagrams.expire(Instant::now());
+            if let Some(due) = self.next_expiry() {
+                let now = Instant::now();
+                if due <= now {
+                    self.datagrams.expire(now);
+                    self.echoes.expire(now);
+                }
             }
         }
         Ok(())
@@ -172,8 +203,14 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.datagrams.next_expiry()?;
+        let due = self.next_expiry()?;
         Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// When something may have to be forgotten.
+    fn next_expiry(&self) -> Option<Instant> {
+        let (datagrams, echoes) = (self.datagrams.next_expiry(), self.echoes.next_expiry());
+        [datagrams, echoes].into_iter().flatten().min()
     }
 
     fn on_event(&mut self, event: Event) {
@@ -182,6 +219,8 @@ impl Gateway {
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Pings => self.take_turn(Turn::Pings),
+            Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
@@ -203,6 +242,8 @@ impl Gateway {
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
+            Turn::Echo(slot) => self.echoes.on_host(slot),
         };
         if has_more {
             self.waiting.push_back(turn);
@@ -223,20 +264,33 @@ impl Gateway {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let Some(to) = self.config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied);
-            return refuse(pending, io::ErrorKind::PermissionDenied);
+            return Refused::Prohibited.tell(pending);
         };
         if self.flows.len() >= self.config.most_flows {
-            self.counters.count(|counters| &counters.full);
-            return pending.reset();
+            return self.refuse(pending, Refused::Full);
         }
         let far = match self.upstream.connect(to, client) {
             Ok(far) => far,
-            Err(error) => {
-                self.counters.count(|counters| &counters.unreached);
-                return refuse(pending, error.kind());
-            }
+            Err(error) => return self.refuse(pending, Refused::of(&error)),
         };
+        let slot = self.next_flow();
+        // Its end is told: a guest that gives up ends the other half, too.
+        if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
+            return self.refuse(pending, Refused::Full);
+        }
         self.begin(Near::Waits(Some(pending)), far);
+    }
+
+    /// A connection could not be opened.
+    fn refuse(&self, pending: PendingConnection, why: Refused) {
+        self.counters.count(why.counter());
+        why.tell(pending);
+    }
+
+    /// The place of the flow that [`begin`](Self::begin) makes next.
+    fn next_flow(&self) -> Slot {
+        let mut generation = self.generation;
+        Slot { key: self.flows.vacant_key(), generation: generation.advance() }
     }
 
     /// Begins a flow; its far side is not open yet.
@@ -307,10 +361,8 @@ impl Gateway {
     }
 
     fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let mut generation = self.generation;
-        let token = token(self.flows.vacant_key(), generation.advance());
-        let entered = self.poller.add(&near, token, CHANGES);
-        if entered.is_ok() {
+        let token = Token::Flow(self.next_flow()).to_bits();
+        if self.poller.add(&near, token, CHANGES).is_ok() {
             self.begin(Near::Open(Box::new(near)), Box::new(far));
         }
     }
@@ -319,6 +371,9 @@ impl Gateway {
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
+            if flow.near.is_over() {
+                return self.give_up(key);
+            }
             match flow.far.is_open() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -348,6 +403,8 @@ impl Gateway {
         if let Near::Waits(pending) = &mut flow.near
             && let Some(pending) = pending.take()
         {
+            // What is pending leaves the poller, as its place becomes that of the stream.
+            self.poller.remove(&pending)?;
             let stream = pending.accept_nonblocking(SocketOptions::default())?;
             let stream = GuestStream::new(stream)?;
             self.poller.add(stream.stream(), token(key, flow.generation), CHANGES)?;
@@ -361,32 +418,28 @@ impl Gateway {
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
-        self.counters.count(|counters| &counters.unreached);
         flow.far.reset();
+        let why = Refused::of(error);
         match flow.near {
-            Near::Waits(Some(pending)) => refuse(pending, error.kind()),
+            Near::Waits(Some(pending)) => return self.refuse(pending, why),
             // What could not be accepted was reset.
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),
         }
+        self.counters.count(why.counter());
+    }
+
+    /// The guest does not want the connection any more: the other half ends at once.
+    fn give_up(&mut self, key: usize) {
+        let mut flow = self.flows.remove(key);
+        flow.far.reset();
+        self.counters.count(|counters| &counters.given_up);
     }
 
     fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
         self.counters.count(reason);
         self.counters.add_bytes(flow.relay.bytes());
-    }
-}
-
-/// Refuses a connection in the way in which its other half was refused.
-fn refuse(pending: PendingConnection, why: io::ErrorKind) {
-    match why {
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
-            pending.reject(Refusal::Network);
-        }
-        io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => pending.reject(Refusal::Host),
-        io::ErrorKind::PermissionDenied => pending.reject(Refusal::Prohibited),
-        _ => pending.reset(),
     }
 }
 

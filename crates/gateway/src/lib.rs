@@ -4,15 +4,20 @@
 mod config;
 mod counters;
 mod datagrams;
+mod echo;
 mod engine;
 pub mod guest;
 pub mod host;
 mod host_datagrams;
+mod host_echo;
+mod host_errors;
 mod policy;
 mod published;
+mod refused;
 mod relay;
 mod resolver;
 mod token;
+mod translated;
 mod upstream;
 
 pub use config::{GatewayConfig, Translation};
