@@ -2,6 +2,7 @@
 //! this machine.
 
 mod inside;
+pub(crate) mod namespace;
 mod options;
 mod passing;
 mod routes;
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Tun(tun::Args),
     #[command(hide = true)]
     Inside(inside::Args),
+    #[command(hide = true)]
+    Join(namespace::Args),
 }
 
 pub(crate) fn main(command: Command) -> ExitCode {
@@ -28,6 +31,7 @@ pub(crate) fn main(command: Command) -> ExitCode {
         Command::Run(args) => report(run::main(&args)),
         Command::Tun(args) => report(tun::main(&args)),
         Command::Inside(args) => inside::main(&args),
+        Command::Join(args) => namespace::main(&args),
     }
 }
 

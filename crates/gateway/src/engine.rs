@@ -8,10 +8,10 @@ use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
 use crate::guest::GuestStream;
-use crate::host::HostStream;
-use crate::published::{Published, Transport};
+use crate::handle::{GatewayHandle, Request, Requests};
+use crate::published::PublishedPorts;
 use crate::relay::{End, Progress, Relay};
-use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
+use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
     Event, Events, PendingConnection, Poller, Refusal, SocketOptions, Stack, TcpForwarder,
@@ -20,10 +20,11 @@ use neap::{
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+
+mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
@@ -41,7 +42,7 @@ pub struct Gateway {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
     forwarder: TcpForwarder,
-    published: Vec<Published>,
+    published: PublishedPorts,
     upstream: Box<dyn Upstream>,
     config: GatewayConfig,
     flows: Slab<Flow>,
@@ -50,7 +51,7 @@ pub struct Gateway {
     waiting: VecDeque<Turn>,
     generation: Generation,
     counters: Arc<Counters>,
-    is_stopped: Arc<AtomicBool>,
+    requests: Requests,
 }
 
 /// What goes on when the others had their turn.
@@ -79,21 +80,6 @@ enum Near {
     Open(Box<dyn End + Send>),
 }
 
-/// Ends the [run](Gateway::run) of a gateway, from any thread.
-#[derive(Clone, Debug)]
-pub struct StopHandle {
-    poller: Arc<Poller>,
-    is_stopped: Arc<AtomicBool>,
-}
-
-impl StopHandle {
-    /// Ends the run. Connections are closed.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.poller.notify();
-    }
-}
-
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("flows", &self.flows.len()).finish_non_exhaustive()
@@ -119,10 +105,11 @@ impl Gateway {
         let datagrams = Datagrams::new(datagrams, counters.clone())?;
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
         Ok(Self {
+            requests: Requests::new(poller.clone()),
             poller,
             stack,
             forwarder,
-            published: Vec::new(),
+            published: PublishedPorts::default(),
             datagrams,
             upstream,
             config,
@@ -130,13 +117,12 @@ impl Gateway {
             waiting: VecDeque::new(),
             generation: Generation::default(),
             counters,
-            is_stopped: Arc::default(),
         })
     }
 
-    /// What ends the [run](Self::run).
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { poller: self.poller.clone(), is_stopped: self.is_stopped.clone() }
+    /// What other threads use while it [runs](Self::run).
+    pub fn handle(&self) -> GatewayHandle {
+        self.requests.handle()
     }
 
     /// What happened so far.
@@ -144,13 +130,19 @@ impl Gateway {
         self.counters.figures()
     }
 
-    /// Serves until it is [stopped](StopHandle::stop), and sleeps while nothing happens.
+    /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        let ended = self.serve();
+        self.requests.close();
+        ended
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while !self.is_stopped.load(Ordering::SeqCst) {
+        while !self.requests.is_stopped() {
             let timeout = self.sleeps_for();
             self.poller.wait(&mut events, timeout)?;
             for event in events.drain(..) {
@@ -159,6 +151,9 @@ impl Gateway {
             for _ in 0..self.waiting.len() {
                 let Some(turn) = self.waiting.pop_front() else { break };
                 self.take_turn(turn);
+            }
+            while let Some(request) = self.requests.next() {
+                self.answer(request);
             }
             if self.datagrams.next_expiry().is_some() {
                 self.datagrams.expire(Instant::now());
@@ -187,6 +182,21 @@ impl Gateway {
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
                     self.visit(key);
                 }
+            }
+        }
+    }
+
+    /// Does what another thread asks for. It may have given up waiting.
+    fn answer(&mut self, request: Request) {
+        match request {
+            Request::Publish(publication, answer) => {
+                let _ = answer.send(self.publish(publication));
+            }
+            Request::Unpublish(id, answer) => {
+                let _ = answer.send(self.unpublish(id));
+            }
+            Request::List(answer) => {
+                let _ = answer.send(self.published());
             }
         }
     }
@@ -248,70 +258,6 @@ impl Gateway {
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
             self.fail(key, &error);
-        }
-    }
-
-    /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
-    /// address of whoever sent it. Loopback addresses, which a guest would not answer, become
-    /// `stand_in`.
-    ///
-    /// # Errors
-    /// Why the host does not give the port; `QuotaExceeded` for more than 65,536 of them.
-    pub fn publish(
-        &mut self,
-        transport: Transport,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        if transport == Transport::Udp {
-            return self.datagrams.publish(&self.poller, port, guest, stand_in);
-        }
-        let index = self.published.len();
-        if index == MOST_PUBLISHED {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        let published = Published::listen(port, guest, stand_in)?;
-        let token = Token::Published(index).to_bits();
-        self.poller.add(&published, token, Events::IN | Events::ET)?;
-        self.published.push(published);
-        Ok(())
-    }
-
-    /// Takes connections to a published port. Whether there may be more.
-    fn take_published(&mut self, index: usize) -> bool {
-        for _ in 0..NEW_AT_ONCE {
-            let (mut near, client) = match self.published[index].accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The connection is over already, or there are no descriptors.
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    return false;
-                }
-            };
-            if self.flows.len() >= self.config.most_flows {
-                self.counters.count(|counters| &counters.full);
-                near.reset();
-                continue;
-            }
-            match GuestStream::connect(&self.stack, self.published[index].guest(), client) {
-                Ok(far) => self.enter_published(near, far),
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    near.reset();
-                }
-            }
-        }
-        true
-    }
-
-    fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let mut generation = self.generation;
-        let token = token(self.flows.vacant_key(), generation.advance());
-        let entered = self.poller.add(&near, token, CHANGES);
-        if entered.is_ok() {
-            self.begin(Near::Open(Box::new(near)), Box::new(far));
         }
     }
 

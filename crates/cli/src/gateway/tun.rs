@@ -53,7 +53,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
     let mut gateway =
         Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
-    let stop = gateway.stop_handle();
+    let stop = gateway.handle();
     thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
     gateway.run().map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
