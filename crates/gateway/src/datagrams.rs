@@ -6,11 +6,12 @@
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
 //! looked at, which is once per [timeout](TIMEOUT).
 
+use crate::clients::Clients;
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
-use crate::published::shown;
+use crate::published::{Publication, shown};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,8 @@ pub(crate) struct Datagrams {
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
+    /// Mappings of published ports, by address and port of the guest.
+    published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
     /// Datagrams on their way, and the memory for one.
@@ -65,24 +68,40 @@ struct Mapping {
     first: Datagram,
     last_used: Instant,
     asks_resolvers_only: bool,
-    /// Of a published port: what loopback addresses become. It lasts as long as the gateway.
-    stand_in: Option<IpAddr>,
+    /// Of a published port. Its mapping does not age.
+    published: Option<Port>,
     translated: Translated<SocketAddr>,
+}
+
+/// A published port.
+struct Port {
+    publication: Publication,
+    clients: Clients,
 }
 
 impl Mapping {
     /// What the guest sees as the sender of a datagram.
     fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
-        let Some(stand_in) = self.stand_in else { return self.translated.seen(real) };
-        let seen = shown(real, stand_in);
-        self.translated.note(real, seen);
+        let seen = self.translated.seen(real);
+        let Some(port) = &mut self.published else { return seen };
+        // What the guest has sent to by a name of its own answers by that name.
+        if seen != real {
+            return seen;
+        }
+        let seen = shown(real, port.publication.stand_in);
+        port.clients.note(real, seen);
         seen
     }
 
-    /// Where a datagram goes that a guest sends to a stand-in.
-    fn real(&self, seen: SocketAddr) -> Option<SocketAddr> {
-        self.stand_in?;
-        self.translated.real(seen)
+    /// The client of the published port that the guest sees as `seen`.
+    fn client(&self, seen: SocketAddr) -> Option<SocketAddr> {
+        self.published.as_ref()?.clients.real(seen)
+    }
+
+    /// Whether the socket reaches others than those who have sent to it.
+    fn reaches(&self, to: SocketAddr) -> bool {
+        let Some(port) = &self.published else { return false };
+        port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
     }
 
     fn timeout(&self) -> Duration {
@@ -103,6 +122,7 @@ impl Datagrams {
             icmp,
             mappings: Slab::new(),
             of_guest: HashMap::new(),
+            published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
@@ -137,10 +157,10 @@ impl Datagrams {
     ) -> Option<(usize, SocketAddr)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
-        if let Some(&key) = self.of_guest.get(&(datagram.peer, wanted.is_ipv6()))
-            && let Some(real) = self.mappings[key].real(wanted)
-        {
-            return Some((key, real));
+        for &key in self.published.get(&datagram.peer).into_iter().flatten() {
+            if let Some(real) = self.mappings[key].client(wanted) {
+                return Some((key, real));
+            }
         }
         let Some(to) = config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied_datagrams);
@@ -184,6 +204,11 @@ impl Datagrams {
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
+        // A published port is the one outside that the guest's port has.
+        let mut published = self.published.get(&guest).into_iter().flatten();
+        if let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to)) {
+            return Ok(key);
+        }
         if self.mappings.len() >= config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -202,7 +227,7 @@ impl Datagrams {
             first,
             last_used,
             asks_resolvers_only,
-            stand_in: None,
+            published: None,
             translated,
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
@@ -213,33 +238,44 @@ impl Datagrams {
     }
 
     /// Makes a UDP port of the host that of a guest, see
-    /// [`Gateway::publish`](crate::Gateway::publish).
+    /// [`Gateway::publish`](crate::Gateway::publish). Returns the address and port of the host.
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        let socket = HostDatagrams::bind(port)?;
+        publication: Publication,
+    ) -> io::Result<(SocketAddr, Slot)> {
+        let guest = publication.guest;
+        let socket = HostDatagrams::bind(publication.port)?;
+        let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
-        let token = Token::Mapping(Slot { key, generation }).to_bits();
-        poller.add(&socket, token, Events::IN | Events::ET)?;
+        let slot = Slot { key, generation };
+        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
             generation,
             guest,
-            is_v6: guest.is_ipv6(),
+            is_v6: port.is_ipv6(),
             socket,
             first,
             last_used: Instant::now(),
             asks_resolvers_only: false,
-            stand_in: Some(stand_in),
+            published: Some(Port { publication, clients: Clients::default() }),
             translated: Translated::default(),
         });
-        self.of_guest.insert((guest, guest.is_ipv6()), key);
-        Ok(())
+        self.published.entry(guest).or_default().push(key);
+        Ok((port, slot))
+    }
+
+    /// Closes a published port.
+    pub(crate) fn unpublish(&mut self, slot: Slot) {
+        let mapping = self.mappings.remove(slot.key);
+        if let Some(keys) = self.published.get_mut(&mapping.guest) {
+            keys.retain(|key| *key != slot.key);
+            if keys.is_empty() {
+                self.published.remove(&mapping.guest);
+            }
+        }
     }
 
     /// Takes answers for a mapping. Whether there may be more.
@@ -288,6 +324,11 @@ impl Datagrams {
         }
         self.batch.clear();
         has_more
+    }
+
+    /// Whether no guest has a mapping.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.of_guest.is_empty()
     }
 
     /// When [`expire`](Self::expire) is to be called.

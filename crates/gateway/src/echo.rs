@@ -42,6 +42,7 @@ pub(crate) struct Echoes {
     /// Whether the host gives ping sockets of IPv4, and of IPv6.
     is_allowed: [bool; 2],
     pingers: Slab<Pinger>,
+    most: usize,
     of_guest: HashMap<Key, usize>,
     /// Sockets by the time when they may have to be closed.
     ages: VecDeque<(Instant, Slot)>,
@@ -68,6 +69,7 @@ impl Echoes {
             socket,
             is_allowed: [false, true].map(|is_v6| HostEcho::open(is_v6).is_ok()),
             pingers: Slab::new(),
+            most: MOST,
             of_guest: HashMap::new(),
             ages: VecDeque::new(),
             buffer: vec![0; MOST_BYTES].into(),
@@ -141,7 +143,7 @@ impl Echoes {
         if let Some(&at) = self.of_guest.get(&key) {
             return Ok(at);
         }
-        if self.pingers.len() >= MOST {
+        if self.pingers.len() >= self.most {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let host = HostEcho::open(key.2)?;
@@ -189,6 +191,11 @@ impl Echoes {
             }
         }
         has_more
+    }
+
+    /// Opens no more sockets.
+    pub(crate) fn refuse_new(&mut self) {
+        self.most = 0;
     }
 
     /// When [`expire`](Self::expire) is to be called.

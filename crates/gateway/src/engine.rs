@@ -9,11 +9,11 @@ use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
-use crate::host::HostStream;
-use crate::published::{Published, Transport};
+use crate::handle::{GatewayHandle, Request, Requests};
+use crate::published::PublishedPorts;
 use crate::refused::Refused;
 use crate::relay::{End, Progress, Relay};
-use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
+use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
     Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, SocketOptions, Stack,
@@ -22,10 +22,11 @@ use neap::{
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+
+mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
@@ -46,7 +47,7 @@ pub struct Gateway {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
     forwarder: TcpForwarder,
-    published: Vec<Published>,
+    published: PublishedPorts,
     upstream: Box<dyn Upstream>,
     config: GatewayConfig,
     flows: Slab<Flow>,
@@ -56,7 +57,9 @@ pub struct Gateway {
     waiting: VecDeque<Turn>,
     generation: Generation,
     counters: Arc<Counters>,
-    is_stopped: Arc<AtomicBool>,
+    requests: Requests,
+    /// When the run ends, though flows are left.
+    ends: Option<Instant>,
 }
 
 /// What goes on when the others had their turn.
@@ -95,21 +98,6 @@ impl Near {
     }
 }
 
-/// Ends the [run](Gateway::run) of a gateway, from any thread.
-#[derive(Clone, Debug)]
-pub struct StopHandle {
-    poller: Arc<Poller>,
-    is_stopped: Arc<AtomicBool>,
-}
-
-impl StopHandle {
-    /// Ends the run. Connections are closed.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.poller.notify();
-    }
-}
-
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("flows", &self.flows.len()).finish_non_exhaustive()
@@ -139,10 +127,11 @@ impl Gateway {
         let echoes = Echoes::new(icmp, counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         Ok(Self {
+            requests: Requests::new(poller.clone()),
             poller,
             stack,
             forwarder,
-            published: Vec::new(),
+            published: PublishedPorts::default(),
             datagrams,
             echoes,
             upstream,
@@ -151,13 +140,13 @@ impl Gateway {
             waiting: VecDeque::new(),
             generation: Generation::default(),
             counters,
-            is_stopped: Arc::default(),
+            ends: None,
         })
     }
 
-    /// What ends the [run](Self::run).
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { poller: self.poller.clone(), is_stopped: self.is_stopped.clone() }
+    /// What other threads use while it [runs](Self::run).
+    pub fn handle(&self) -> GatewayHandle {
+        self.requests.handle()
     }
 
     /// What happened so far.
@@ -171,13 +160,19 @@ impl Gateway {
         self.echoes.is_allowed()
     }
 
-    /// Serves until it is [stopped](StopHandle::stop), and sleeps while nothing happens.
+    /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        let ended = self.serve();
+        self.requests.close();
+        ended
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while !self.is_stopped.load(Ordering::SeqCst) {
+        while !self.requests.is_stopped() && !self.is_drained() {
             let timeout = self.sleeps_for();
             self.poller.wait(&mut events, timeout)?;
             for event in events.drain(..) {
@@ -186,6 +181,9 @@ impl Gateway {
             for _ in 0..self.waiting.len() {
                 let Some(turn) = self.waiting.pop_front() else { break };
                 self.take_turn(turn);
+            }
+            while let Some(request) = self.requests.next() {
+                self.answer(request);
             }
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
@@ -207,10 +205,18 @@ impl Gateway {
         Some(due.saturating_duration_since(Instant::now()))
     }
 
-    /// When something may have to be forgotten.
+    /// When something may have to be forgotten, or the run to end.
     fn next_expiry(&self) -> Option<Instant> {
         let (datagrams, echoes) = (self.datagrams.next_expiry(), self.echoes.next_expiry());
-        [datagrams, echoes].into_iter().flatten().min()
+        [datagrams, echoes, self.ends].into_iter().flatten().min()
+    }
+
+    /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
+    /// is over.
+    fn is_drained(&self) -> bool {
+        self.ends.is_some_and(|ends| {
+            ends <= Instant::now() || (self.flows.is_empty() && self.datagrams.is_idle())
+        })
     }
 
     fn on_event(&mut self, event: Event) {
@@ -226,6 +232,27 @@ impl Gateway {
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
                     self.visit(key);
                 }
+            }
+        }
+    }
+
+    /// Does what another thread asks for. It may have given up waiting.
+    fn answer(&mut self, request: Request) {
+        match request {
+            Request::Publish(publication, answer) => {
+                let _ = answer.send(self.publish(publication));
+            }
+            Request::Unpublish(id, answer) => {
+                let _ = answer.send(self.unpublish(id));
+            }
+            Request::Drain(time) => {
+                // As if there were as many as there may be.
+                (self.config.most_flows, self.config.most_mappings) = (0, 0);
+                self.echoes.refuse_new();
+                self.ends = Some(Instant::now() + time);
+            }
+            Request::List(answer) => {
+                let _ = answer.send(self.published());
             }
         }
     }
@@ -305,68 +332,6 @@ impl Gateway {
         }
     }
 
-    /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
-    /// address of whoever sent it. Loopback addresses, which a guest would not answer, become
-    /// `stand_in`.
-    ///
-    /// # Errors
-    /// Why the host does not give the port; `QuotaExceeded` for more than 65,536 of them.
-    pub fn publish(
-        &mut self,
-        transport: Transport,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        if transport == Transport::Udp {
-            return self.datagrams.publish(&self.poller, port, guest, stand_in);
-        }
-        let index = self.published.len();
-        if index == MOST_PUBLISHED {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        let published = Published::listen(port, guest, stand_in)?;
-        let token = Token::Published(index).to_bits();
-        self.poller.add(&published, token, Events::IN | Events::ET)?;
-        self.published.push(published);
-        Ok(())
-    }
-
-    /// Takes connections to a published port. Whether there may be more.
-    fn take_published(&mut self, index: usize) -> bool {
-        for _ in 0..NEW_AT_ONCE {
-            let (mut near, client) = match self.published[index].accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The connection is over already, or there are no descriptors.
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    return false;
-                }
-            };
-            if self.flows.len() >= self.config.most_flows {
-                self.counters.count(|counters| &counters.full);
-                near.reset();
-                continue;
-            }
-            match GuestStream::connect(&self.stack, self.published[index].guest(), client) {
-                Ok(far) => self.enter_published(near, far),
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    near.reset();
-                }
-            }
-        }
-        true
-    }
-
-    fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let token = Token::Flow(self.next_flow()).to_bits();
-        if self.poller.add(&near, token, CHANGES).is_ok() {
-            self.begin(Near::Open(Box::new(near)), Box::new(far));
-        }
-    }
-
     /// Does what can be done for a flow.
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
@@ -406,8 +371,12 @@ impl Gateway {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
             let stream = pending.accept_nonblocking(SocketOptions::default())?;
-            let stream = GuestStream::new(stream)?;
-            self.poller.add(stream.stream(), token(key, flow.generation), CHANGES)?;
+            let mut stream = GuestStream::new(stream)?;
+            let token = token(key, flow.generation);
+            if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {
+                stream.reset();
+                return Err(error);
+            }
             flow.near = Near::Open(Box::new(stream));
         }
         flow.is_open = true;

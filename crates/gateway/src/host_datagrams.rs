@@ -82,6 +82,11 @@ impl HostDatagrams {
         Ok(Self { socket: socket.into(), is_plain: false, is_v6, manner: None })
     }
 
+    /// The address and port of the host.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// Sends datagrams of one length, of which the last may be shorter; at most [`MOST_SEGMENTS`]
     /// with [`MOST_BYTES`].
     pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {

@@ -1,6 +1,6 @@
 //! What the events of the poller are about.
 
-/// Most published TCP ports.
+/// Most published ports.
 pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 
 const NEW: u64 = u64::MAX;
