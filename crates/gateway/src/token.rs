@@ -1,14 +1,17 @@
 //! What the events of the poller are about.
 
-/// Most published TCP ports.
+/// Most published ports.
 pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
+const PINGS: u64 = u64::MAX - 2;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = GUESTS - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = PINGS - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
+/// Tokens of ping sockets have this bit and not that of mappings.
+const ECHO: u64 = 1 << 62;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +20,13 @@ pub(crate) enum Token {
     New,
     /// Datagrams of guests.
     Guests,
+    /// ICMP messages of guests.
+    Pings,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
+    /// A ping socket.
+    Echo(Slot),
     Flow(Slot),
 }
 
@@ -59,8 +66,10 @@ impl Token {
         match self {
             Self::New => NEW,
             Self::Guests => GUESTS,
+            Self::Pings => PINGS,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
+            Self::Echo(slot) => ECHO | slot.to_bits(),
             Self::Flow(slot) => slot.to_bits(),
         }
     }
@@ -69,8 +78,10 @@ impl Token {
         match bits {
             NEW => Self::New,
             GUESTS => Self::Guests,
+            PINGS => Self::Pings,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
+            ECHO.. => Self::Echo(Slot::from_bits(bits & !ECHO)),
             _ => Self::Flow(Slot::from_bits(bits)),
         }
     }
@@ -86,13 +97,13 @@ mod tests {
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow(slot), Token::Mapping(slot)] {
+                for token in [Token::Flow(slot), Token::Mapping(slot), Token::Echo(slot)] {
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests].into_iter().chain(ports) {
+        for token in [Token::New, Token::Guests, Token::Pings].into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }
