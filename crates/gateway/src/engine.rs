@@ -7,6 +7,7 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
+use crate::dhcp_service::DhcpService;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::published::PublishedPorts;
@@ -47,6 +48,7 @@ pub struct Gateway {
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    dhcp: Option<DhcpService>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -59,6 +61,7 @@ pub struct Gateway {
 enum Turn {
     Flow(usize),
     Guests,
+    Dhcp,
     Published(usize),
     Mapping(Slot),
 }
@@ -104,6 +107,12 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let datagrams = Datagrams::new(datagrams, counters.clone())?;
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
+        let dhcp = config.dhcp.clone();
+        let dhcp =
+            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
+        if let Some(dhcp) = &dhcp {
+            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -111,6 +120,7 @@ impl Gateway {
             forwarder,
             published: PublishedPorts::default(),
             datagrams,
+            dhcp,
             upstream,
             config,
             flows: Slab::new(),
@@ -175,6 +185,7 @@ impl Gateway {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Flow(Slot { key, generation }) => {
@@ -211,6 +222,7 @@ impl Gateway {
                 return;
             }
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
         };
