@@ -31,6 +31,8 @@ pub(crate) struct Counters {
     pub(crate) lost_echoes: AtomicU64,
     pub(crate) undelivered_echoes: AtomicU64,
     pub(crate) dropped_icmp: AtomicU64,
+    pub(crate) dhcp_answers: AtomicU64,
+    pub(crate) dhcp_dropped: AtomicU64,
 }
 
 /// What happened in a gateway so far.
@@ -91,6 +93,10 @@ pub struct Figures {
     pub undelivered_echoes: u64,
     /// Other ICMP messages of guests to other hosts, which do not go on.
     pub dropped_icmp: u64,
+    /// DHCP messages of guests that were answered.
+    pub dhcp_answers: u64,
+    /// DHCP messages of guests that were not: what is malformed, for others, or beyond the pool.
+    pub dhcp_dropped: u64,
 }
 
 impl Counters {
@@ -136,6 +142,8 @@ impl Counters {
             lost_echoes: get(&self.lost_echoes),
             undelivered_echoes: get(&self.undelivered_echoes),
             dropped_icmp: get(&self.dropped_icmp),
+            dhcp_answers: get(&self.dhcp_answers),
+            dhcp_dropped: get(&self.dhcp_dropped),
         }
     }
 }

@@ -7,6 +7,7 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
+use crate::dhcp_service::DhcpService;
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
@@ -53,6 +54,7 @@ pub struct Gateway {
     flows: Slab<Flow>,
     datagrams: Datagrams,
     echoes: Echoes,
+    dhcp: Option<DhcpService>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -67,6 +69,7 @@ pub struct Gateway {
 enum Turn {
     Flow(usize),
     Guests,
+    Dhcp,
     Published(usize),
     Mapping(Slot),
     Pings,
@@ -126,6 +129,12 @@ impl Gateway {
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
         let echoes = Echoes::new(icmp, counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
+        let dhcp = config.dhcp.clone();
+        let dhcp =
+            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
+        if let Some(dhcp) = &dhcp {
+            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -134,6 +143,7 @@ impl Gateway {
             published: PublishedPorts::default(),
             datagrams,
             echoes,
+            dhcp,
             upstream,
             config,
             flows: Slab::new(),
@@ -223,6 +233,7 @@ impl Gateway {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Pings => self.take_turn(Turn::Pings),
@@ -267,6 +278,7 @@ impl Gateway {
                 return;
             }
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),

@@ -6,8 +6,9 @@ pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
 const PINGS: u64 = u64::MAX - 2;
+const DHCP: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = PINGS - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
 /// Tokens of ping sockets have this bit and not that of mappings.
@@ -22,6 +23,8 @@ pub(crate) enum Token {
     Guests,
     /// ICMP messages of guests.
     Pings,
+    /// DHCP messages of guests.
+    Dhcp,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
@@ -67,6 +70,7 @@ impl Token {
             Self::New => NEW,
             Self::Guests => GUESTS,
             Self::Pings => PINGS,
+            Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
             Self::Echo(slot) => ECHO | slot.to_bits(),
@@ -79,6 +83,7 @@ impl Token {
             NEW => Self::New,
             GUESTS => Self::Guests,
             PINGS => Self::Pings,
+            DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
             ECHO.. => Self::Echo(Slot::from_bits(bits & !ECHO)),
@@ -103,7 +108,8 @@ mod tests {
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests, Token::Pings].into_iter().chain(ports) {
+        let single = [Token::New, Token::Guests, Token::Pings, Token::Dhcp];
+        for token in single.into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }
