@@ -6,6 +6,7 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
+use crate::crossings::Crossings;
 use crate::datagrams::Datagrams;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
@@ -47,6 +48,7 @@ pub struct Gateway {
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    crossings: Crossings,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -61,6 +63,7 @@ enum Turn {
     Guests,
     Published(usize),
     Mapping(Slot),
+    Crossing(Slot),
 }
 
 struct Flow {
@@ -111,6 +114,7 @@ impl Gateway {
             forwarder,
             published: PublishedPorts::default(),
             datagrams,
+            crossings: Crossings::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -155,11 +159,18 @@ impl Gateway {
             while let Some(request) = self.requests.next() {
                 self.answer(request);
             }
-            if self.datagrams.next_expiry().is_some() {
-                self.datagrams.expire(Instant::now());
+            if self.next_expiry().is_some() {
+                let now = Instant::now();
+                self.datagrams.expire(now);
+                self.crossings.expire(now);
             }
         }
         Ok(())
+    }
+
+    fn next_expiry(&self) -> Option<Instant> {
+        let expiries = [self.datagrams.next_expiry(), self.crossings.next_expiry()];
+        expiries.into_iter().flatten().min()
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.
@@ -167,7 +178,7 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.datagrams.next_expiry()?;
+        let due = self.next_expiry()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
@@ -177,6 +188,7 @@ impl Gateway {
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
@@ -191,6 +203,12 @@ impl Gateway {
         match request {
             Request::Publish(publication, answer) => {
                 let _ = answer.send(self.publish(publication));
+            }
+            Request::PublishSocket(socket, publication, answer) => {
+                let _ = answer.send(self.publish_socket(socket, publication));
+            }
+            Request::Cross(transport, socket, to, answer) => {
+                let _ = answer.send(self.cross(transport, socket, to));
             }
             Request::Unpublish(id, answer) => {
                 let _ = answer.send(self.unpublish(id));
@@ -213,6 +231,7 @@ impl Gateway {
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {
             self.waiting.push_back(turn);

@@ -10,7 +10,7 @@ use nix::sys::socket::{
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub(crate) const MOST_BYTES: usize = 65_507;
@@ -73,13 +73,23 @@ impl HostDatagrams {
             socket.set_only_v6(true)?;
         }
         socket.bind(&local.into())?;
+        Self::adopt(socket.into())
+    }
+
+    /// A socket that is bound already.
+    ///
+    /// # Errors
+    /// It is no UDP socket.
+    pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        socket.set_nonblocking(true)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
-        if is_v6 {
+        if socket.local_addr()?.is_ipv6() {
             setsockopt(&socket, Ipv6RecvErr, &true)?;
         } else {
             setsockopt(&socket, Ipv4RecvErr, &true)?;
         }
-        Ok(Self { socket: socket.into(), is_plain: false })
+        Ok(Self { socket, is_plain: false })
     }
 
     /// The address and port of the host.
