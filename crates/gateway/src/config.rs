@@ -60,6 +60,8 @@ enum Target {
     /// The first resolver of the host, at the port of the guest's choice. It may be a loopback
     /// address, which no policy keeps from the guest.
     Resolver,
+    /// A service that the user has chosen, which no policy keeps from the guest.
+    Service(IpAddr),
 }
 
 impl Translation {
@@ -72,6 +74,11 @@ impl Translation {
     /// `/etc/resolv.conf`, which is read again when it has changed. No policy denies it.
     pub fn resolver(from: SocketAddr) -> Self {
         Self { from: from.ip(), port: Some(from.port()), to: Target::Resolver }
+    }
+
+    /// An address and port that stand for the same port of another address. No policy denies it.
+    pub fn service(from: SocketAddr, to: IpAddr) -> Self {
+        Self { from: from.ip(), port: Some(from.port()), to: Target::Service(to) }
     }
 
     fn matches(&self, to: SocketAddr) -> bool {
@@ -93,6 +100,9 @@ impl GatewayConfig {
         let translated = match self.translations.iter().find(|one| one.matches(to)) {
             Some(Translation { to: Target::Resolver, .. }) => {
                 return Some(SocketAddr::new(resolver::first()?, to.port()));
+            }
+            Some(&Translation { to: Target::Service(service), .. }) => {
+                return Some(SocketAddr::new(service, to.port()));
             }
             Some(&Translation { to: Target::Host(host), .. }) => SocketAddr::new(host, to.port()),
             None => to,

@@ -242,10 +242,10 @@ impl Datagrams {
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
+        socket: HostDatagrams,
         publication: Publication,
     ) -> io::Result<(SocketAddr, Slot)> {
         let guest = publication.guest;
-        let socket = HostDatagrams::bind(publication.port)?;
         let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };

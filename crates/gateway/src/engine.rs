@@ -6,6 +6,7 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
+use crate::crossings::Crossings;
 use crate::datagrams::Datagrams;
 use crate::dhcp_service::DhcpService;
 use crate::echo::Echoes;
@@ -55,6 +56,7 @@ pub struct Gateway {
     datagrams: Datagrams,
     echoes: Echoes,
     dhcp: Option<DhcpService>,
+    crossings: Crossings,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -74,6 +76,7 @@ enum Turn {
     Mapping(Slot),
     Pings,
     Echo(Slot),
+    Crossing(Slot),
 }
 
 struct Flow {
@@ -144,6 +147,7 @@ impl Gateway {
             datagrams,
             echoes,
             dhcp,
+            crossings: Crossings::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -199,6 +203,7 @@ impl Gateway {
                 let now = Instant::now();
                 if due <= now {
                     self.datagrams.expire(now);
+                    self.crossings.expire(now);
                     self.echoes.expire(now);
                 }
             }
@@ -217,8 +222,13 @@ impl Gateway {
 
     /// When something may have to be forgotten, or the run to end.
     fn next_expiry(&self) -> Option<Instant> {
-        let (datagrams, echoes) = (self.datagrams.next_expiry(), self.echoes.next_expiry());
-        [datagrams, echoes, self.ends].into_iter().flatten().min()
+        let kinds = [
+            self.datagrams.next_expiry(),
+            self.crossings.next_expiry(),
+            self.echoes.next_expiry(),
+            self.ends,
+        ];
+        kinds.into_iter().flatten().min()
     }
 
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
@@ -238,6 +248,7 @@ impl Gateway {
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Pings => self.take_turn(Turn::Pings),
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
@@ -252,6 +263,12 @@ impl Gateway {
         match request {
             Request::Publish(publication, answer) => {
                 let _ = answer.send(self.publish(publication));
+            }
+            Request::PublishSocket(socket, publication, answer) => {
+                let _ = answer.send(self.publish_socket(socket, publication));
+            }
+            Request::Cross(transport, socket, to, answer) => {
+                let _ = answer.send(self.cross(transport, socket, to));
             }
             Request::Unpublish(id, answer) => {
                 let _ = answer.send(self.unpublish(id));
@@ -283,6 +300,7 @@ impl Gateway {
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
+            Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {
             self.waiting.push_back(turn);

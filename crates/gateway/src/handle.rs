@@ -1,8 +1,10 @@
 //! What other threads ask of a gateway while it runs.
 
-use crate::published::{Publication, PublishedId, PublishedPort};
+use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use neap::Poller;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -25,6 +27,8 @@ pub struct GatewayHandle {
 /// A request, with the way of its answer.
 pub(crate) enum Request {
     Publish(Publication, SyncSender<io::Result<PublishedId>>),
+    PublishSocket(OwnedFd, Publication, SyncSender<io::Result<PublishedId>>),
+    Cross(Transport, OwnedFd, SocketAddr, SyncSender<io::Result<PublishedId>>),
     Unpublish(PublishedId, SyncSender<io::Result<()>>),
     List(SyncSender<Vec<PublishedPort>>),
     Drain(Duration),
@@ -92,6 +96,34 @@ impl GatewayHandle {
     /// As [`Gateway::publish`](crate::Gateway::publish); `BrokenPipe` if the run has ended.
     pub fn publish(&self, publication: Publication) -> io::Result<PublishedId> {
         self.ask(|answer| Request::Publish(publication, answer))?
+    }
+
+    /// Publishes a port with a socket that is bound, see
+    /// [`Gateway::publish_socket`](crate::Gateway::publish_socket).
+    ///
+    /// # Errors
+    /// As [`Gateway::publish_socket`](crate::Gateway::publish_socket); `BrokenPipe` if the run has
+    /// ended.
+    pub fn publish_socket(
+        &self,
+        socket: OwnedFd,
+        publication: Publication,
+    ) -> io::Result<PublishedId> {
+        self.ask(|answer| Request::PublishSocket(socket, publication, answer))?
+    }
+
+    /// Joins a socket of another namespace with a server of this one, see
+    /// [`Gateway::cross`](crate::Gateway::cross).
+    ///
+    /// # Errors
+    /// As [`Gateway::cross`](crate::Gateway::cross); `BrokenPipe` if the run has ended.
+    pub fn cross(
+        &self,
+        transport: Transport,
+        socket: OwnedFd,
+        to: SocketAddr,
+    ) -> io::Result<PublishedId> {
+        self.ask(|answer| Request::Cross(transport, socket, to, answer))?
     }
 
     /// Closes a published port, see [`Gateway::unpublish`](crate::Gateway::unpublish).

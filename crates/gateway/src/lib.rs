@@ -4,6 +4,7 @@
 mod clients;
 mod config;
 mod counters;
+mod crossings;
 mod datagrams;
 mod dhcp;
 mod dhcp_service;

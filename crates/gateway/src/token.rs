@@ -9,10 +9,12 @@ const PINGS: u64 = u64::MAX - 2;
 const DHCP: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
 const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
-/// Tokens of mappings have this bit, those of flows do not.
-const MAPPING: u64 = 1 << 63;
-/// Tokens of ping sockets have this bit and not that of mappings.
-const ECHO: u64 = 1 << 62;
+/// The kind of what has a slot is in the bits from this on.
+const KIND: u32 = 60;
+const FLOW: u64 = 0;
+const MAPPING: u64 = 1;
+const ECHO: u64 = 2;
+const CROSSING: u64 = 3;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(crate) enum Token {
     Mapping(Slot),
     /// A ping socket.
     Echo(Slot),
+    /// Datagrams between namespaces.
+    Crossing(Slot),
     Flow(Slot),
 }
 
@@ -40,15 +44,15 @@ pub(crate) struct Slot {
     pub(crate) generation: Generation,
 }
 
-/// A number of 30 bits that few others have had before.
+/// A number of 28 bits that few others have had before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
 impl Generation {
     /// Goes on to the next one, and returns it.
     pub(crate) fn advance(&mut self) -> Self {
-        // One bit less than there are: no mapping has the token of a published port.
-        self.0 = (self.0 + 1) & (u32::MAX >> 2);
+        // The bits above tell kinds apart.
+        self.0 = (self.0 + 1) & (u32::MAX >> 4);
         *self
     }
 }
@@ -72,9 +76,10 @@ impl Token {
             Self::Pings => PINGS,
             Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
-            Self::Mapping(slot) => MAPPING | slot.to_bits(),
-            Self::Echo(slot) => ECHO | slot.to_bits(),
-            Self::Flow(slot) => slot.to_bits(),
+            Self::Mapping(slot) => MAPPING << KIND | slot.to_bits(),
+            Self::Echo(slot) => ECHO << KIND | slot.to_bits(),
+            Self::Crossing(slot) => CROSSING << KIND | slot.to_bits(),
+            Self::Flow(slot) => FLOW << KIND | slot.to_bits(),
         }
     }
 
@@ -85,9 +90,15 @@ impl Token {
             PINGS => Self::Pings,
             DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
-            MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
-            ECHO.. => Self::Echo(Slot::from_bits(bits & !ECHO)),
-            _ => Self::Flow(Slot::from_bits(bits)),
+            _ => {
+                let slot = Slot::from_bits(bits & ((1 << KIND) - 1));
+                match bits >> KIND {
+                    MAPPING => Self::Mapping(slot),
+                    ECHO => Self::Echo(slot),
+                    CROSSING => Self::Crossing(slot),
+                    _ => Self::Flow(slot),
+                }
+            }
         }
     }
 }
@@ -98,11 +109,12 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let mut last = Generation(u32::MAX >> 2);
+        let mut last = Generation(u32::MAX >> 4);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow(slot), Token::Mapping(slot), Token::Echo(slot)] {
+                for token in [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing] {
+                    let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }
             }
