@@ -3,6 +3,7 @@
 use crate::policy::Policy;
 use crate::resolver;
 use neap::TcpForwarderOptions;
+use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
 
 /// Connections that wait for their other half at the same time, of one guest address.
@@ -23,6 +24,11 @@ pub struct GatewayConfig {
     /// Addresses and ports of guests that send datagrams, at the same time; datagrams of more are
     /// dropped.
     pub most_mappings: usize,
+    /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
+    /// and those that send little go first; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// Rate of what guests get, in packets of the gateway's interfaces; `None` is no limit.
+    pub rate_in: Option<Rate>,
 }
 
 impl Default for GatewayConfig {
@@ -32,6 +38,8 @@ impl Default for GatewayConfig {
             translations: Vec::new(),
             most_flows: 10_000,
             most_mappings: 10_000,
+            rate: None,
+            rate_in: None,
         }
     }
 }

@@ -10,8 +10,11 @@ use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
 use crate::published::shown;
+use crate::sending::{Sending, Service};
 use crate::token::{Generation, Slot, Token};
+use crate::waiting_datagrams::{Queue, WaitingDatagrams, on_wire};
 use bytes::Bytes;
+use neap::time::Rate;
 use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -51,6 +54,8 @@ pub(crate) struct Datagrams {
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
+    /// Datagrams of guests that wait for the rate, if there is one.
+    waiting: Option<WaitingDatagrams>,
 }
 
 struct Mapping {
@@ -66,6 +71,8 @@ struct Mapping {
     stand_in: Option<IpAddr>,
     /// Where it sends to, and what the guest calls it.
     translated: Vec<(SocketAddr, SocketAddr)>,
+    /// Its place in the schedule and what waits there, once it has sent under a rate.
+    turn: Option<(usize, Queue)>,
 }
 
 impl Mapping {
@@ -120,18 +127,33 @@ impl Datagrams {
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
+            waiting: None,
         })
     }
 
+    /// Datagrams of guests wait for their turns under a rate.
+    pub(crate) fn limit(&mut self, rate: Rate) {
+        self.waiting = Some(WaitingDatagrams::new(rate));
+    }
+
     /// Passes on what guests have sent. Whether there may be more.
-    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
+    pub(crate) fn on_guests(
+        &mut self,
+        poller: &Poller,
+        config: &GatewayConfig,
+        mut sending: Option<&mut Sending>,
+    ) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         let received = self.forwarder.recv_batch(&mut batch, BATCH).unwrap_or(0);
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
             if let Some((key, to)) = self.way_of(first, poller, config) {
-                self.pass_on(key, to, run);
+                self.mappings[key].last_used = Instant::now();
+                match &mut sending {
+                    Some(sending) => self.hold(key, to, run, sending),
+                    None => self.pass_on(key, to, run),
+                }
             }
             rest = others;
         }
@@ -175,11 +197,64 @@ impl Datagrams {
     /// Sends datagrams of one guest to one destination.
     fn pass_on(&mut self, key: usize, to: SocketAddr, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
-        mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let sent = mapping.socket.send(&data, to) as u64;
-        self.counters.add(|counters| &counters.datagrams_out, sent);
-        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64 - sent);
+        let sent = mapping.socket.send(&data, to);
+        self.counters.add(|counters| &counters.datagrams_out, sent as u64);
+        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..sent]));
+        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - sent) as u64);
+    }
+
+    /// Lets datagrams of one guest wait for their turn.
+    fn hold(&mut self, key: usize, to: SocketAddr, run: &[Datagram], sending: &mut Sending) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let (now, mapping) = (sending.now(), &mut self.mappings[key]);
+        let new = || (sending.insert_mapping(key), waiting.new_queue());
+        let (id, queue) = mapping.turn.get_or_insert_with(new);
+        let push = |datagram: &Datagram| waiting.push(queue, datagram.clone(), to, now);
+        let mut dropped: usize = run.iter().map(push).sum();
+        sending.wake(*id);
+        while self.waiting.as_ref().is_some_and(WaitingDatagrams::are_too_many) {
+            dropped += self.shorten_longest(now);
+        }
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
+    /// Returns how many datagrams were dropped.
+    fn shorten_longest(&mut self, now: neap::time::Instant) -> usize {
+        let Some(waiting) = &mut self.waiting else { return 0 };
+        let queues = self.mappings.iter_mut().filter_map(|(_, mapping)| mapping.turn.as_mut());
+        let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
+        longest.map_or(0, |queue| waiting.shorten(queue, now))
+    }
+
+    /// Sends what waits of a mapping whose turn it is.
+    pub(crate) fn serve(&mut self, key: usize, service: Service, sending: &mut Sending) {
+        let now = sending.now();
+        let (mut batch, mut targets) = (std::mem::take(&mut self.batch), Vec::new());
+        let (mut bytes, mut dropped, mut has_more) = (0, 0, false);
+        if let Some(waiting) = &mut self.waiting
+            && let Some(Mapping { turn: Some((_, queue)), .. }) = self.mappings.get_mut(key)
+        {
+            while bytes < service.bytes && batch.len() < BATCH {
+                let (next, lost) = waiting.pop(queue, now);
+                dropped += lost;
+                let Some(next) = next else { break };
+                bytes += on_wire(next.datagram.data.len(), next.to);
+                batch.push(next.datagram);
+                targets.push(next.to);
+            }
+            has_more = !queue.is_empty();
+        }
+        let mut start = 0;
+        while start < batch.len() {
+            let end = start + first_run(&batch[start..]);
+            self.pass_on(key, targets[start], &batch[start..end]);
+            start = end;
+        }
+        batch.clear();
+        self.batch = batch;
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+        sending.on_sent(service, bytes, has_more);
     }
 
     /// The mapping of a guest's address and port, which is made if there is none.
@@ -214,6 +289,7 @@ impl Datagrams {
             asks_resolvers_only,
             stand_in: None,
             translated,
+            turn: None,
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
         self.mappings.insert(mapping);
@@ -247,6 +323,7 @@ impl Datagrams {
             asks_resolvers_only: false,
             stand_in: Some(stand_in),
             translated: Vec::new(),
+            turn: None,
         });
         self.of_guest.insert((guest, guest.is_ipv6()), key);
         Ok(())
@@ -292,6 +369,7 @@ impl Datagrams {
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
+            self.counters.add(|counters| &counters.datagram_bytes_in, length(&rest[..sent]));
             self.counters.add(|counters| &counters.datagrams_in, sent as u64);
             // What stops a batch is one datagram: it is dropped, and the others go on.
             let dropped = usize::from(sent < rest.len());
@@ -308,7 +386,7 @@ impl Datagrams {
     }
 
     /// Forgets mappings that were not used for long.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
         for kind in 0..self.ages.len() {
             while let Some(&(due, slot)) = self.ages[kind].front() {
                 if due > now {
@@ -323,7 +401,12 @@ impl Datagrams {
                 let due = mapping.last_used + mapping.timeout();
                 if due <= now {
                     self.of_guest.remove(&(mapping.guest, mapping.is_v6));
-                    self.mappings.remove(key);
+                    let over = self.mappings.remove(key);
+                    if let (Some(sending), Some((id, queue))) = (&mut sending, over.turn) {
+                        sending.remove(id);
+                        let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
+                        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+                    }
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
                     self.ages[kind].push_back((due, slot));
@@ -336,6 +419,11 @@ impl Datagrams {
     pub(crate) fn forwarder(&self) -> &UdpForwarder {
         &self.forwarder
     }
+}
+
+/// Bytes of datagrams, without headers.
+fn length(datagrams: &[Datagram]) -> u64 {
+    datagrams.iter().map(|datagram| datagram.data.len() as u64).sum()
 }
 
 /// How many datagrams from the first on the host can send in one call: of one guest, to one

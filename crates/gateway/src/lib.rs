@@ -12,13 +12,16 @@ mod policy;
 mod published;
 mod relay;
 mod resolver;
+mod schedule;
+mod sending;
 mod token;
 mod upstream;
+mod waiting_datagrams;
 
 pub use config::{GatewayConfig, Translation};
 pub use counters::Figures;
 pub use engine::{Gateway, StopHandle};
 pub use policy::Policy;
 pub use published::Transport;
-pub use relay::{End, MOST_HELD, Progress, Relay, Side};
+pub use relay::{End, MOST_HELD, Progress, Relay, Segments, Side};
 pub use upstream::{Direct, Far, Upstream};
