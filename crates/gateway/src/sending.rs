@@ -11,6 +11,10 @@ const UNSENT: Nanos = Nanos::from_millis(2);
 /// It holds at least so many bytes: two full segments.
 const LEAST_UNSENT: u64 = 4 << 10;
 
+/// A sleep is longer than it needs to be by so much, so that at a high rate several turns are taken
+/// after one sleep.
+const SLACK: Nanos = Nanos::from_micros(200);
+
 /// Who sends into sockets of the host, by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
@@ -97,6 +101,7 @@ impl Sending {
 
     /// How long nobody may send; `None` if nobody has anything to send.
     pub(crate) fn sleeps_for(&self) -> Option<Duration> {
-        Some(self.schedule.due()?.since(self.now()).into())
+        let early = self.schedule.due()?.since(self.now());
+        Some(if early > Nanos::ZERO { (early + SLACK).into() } else { Duration::ZERO })
     }
 }
