@@ -5,6 +5,7 @@ use crate::outbound::Outbound;
 use crate::policy::Policy;
 use crate::resolver;
 use neap::TcpForwarderOptions;
+use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
 
 /// Connections that wait for their other half at the same time, of one guest address.
@@ -29,6 +30,11 @@ pub struct GatewayConfig {
     pub dhcp: Option<DhcpConfig>,
     /// Addresses from which datagrams leave the host.
     pub outbound: Outbound,
+    /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
+    /// and those that send little go first; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// Rate of what guests get, in packets of the gateway's interfaces; `None` is no limit.
+    pub rate_in: Option<Rate>,
 }
 
 impl Default for GatewayConfig {
@@ -40,6 +46,8 @@ impl Default for GatewayConfig {
             most_mappings: 10_000,
             dhcp: None,
             outbound: Outbound::default(),
+            rate: None,
+            rate_in: None,
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::published::PublishedPorts;
 use crate::refused::Refused;
-use crate::relay::{End, Progress, Relay};
+use crate::relay::{End, Progress, Relay, Side, VISIT};
+use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
@@ -32,6 +33,8 @@ mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
+/// Turns under a rate that are taken before others have theirs.
+const SERVED_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -59,6 +62,8 @@ pub struct Gateway {
     crossings: Crossings,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
+    /// Who sends when under a rate; `None` without one.
+    sending: Option<Sending>,
     generation: Generation,
     counters: Arc<Counters>,
     requests: Requests,
@@ -88,6 +93,10 @@ struct Flow {
     /// The side that the connection goes to.
     far: Box<dyn Far>,
     relay: Relay,
+    /// The side of the host.
+    host: Side,
+    /// Its place in the schedule, once it is open under a rate.
+    scheduled: Option<Scheduled>,
 }
 
 enum Near {
@@ -128,7 +137,11 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
-        let datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        let sending = config.rate.map(Sending::new);
+        if let Some(sending) = &sending {
+            datagrams.limit(sending.rate());
+        }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
         let echoes = Echoes::new(icmp, counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
@@ -152,6 +165,7 @@ impl Gateway {
             config,
             flows: Slab::new(),
             waiting: VecDeque::new(),
+            sending,
             generation: Generation::default(),
             counters,
             ends: None,
@@ -199,10 +213,11 @@ impl Gateway {
             while let Some(request) = self.requests.next() {
                 self.answer(request);
             }
+            self.serve_turns();
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
-                    self.datagrams.expire(now);
+                    self.datagrams.expire(now, self.sending.as_mut());
                     self.crossings.expire(now);
                     self.echoes.expire(now);
                 }
@@ -216,8 +231,43 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.next_expiry()?;
-        Some(due.saturating_duration_since(Instant::now()))
+        let due = self.next_expiry();
+        let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
+        [expiry, turn].into_iter().flatten().min()
+    }
+
+    /// Takes the turns under the rate that are due.
+    fn serve_turns(&mut self) {
+        for _ in 0..SERVED_AT_ONCE {
+            let Some(sending) = &mut self.sending else { return };
+            let Some(service) = sending.next() else { return };
+            match service.who {
+                Sender::Flow(key) => self.serve_flow(key, service),
+                Sender::Mapping(key) => self.datagrams.serve(key, service, sending),
+            }
+        }
+    }
+
+    /// Passes on to the host what a flow may send in its turn.
+    fn serve_flow(&mut self, key: usize, service: Service) {
+        let Some(sending) = &mut self.sending else { return };
+        let Some(flow) = self.flows.get_mut(key) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let (Near::Open(near), Some(scheduled)) = (&mut flow.near, flow.scheduled) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let before = flow.relay.bytes_to(flow.host);
+        let most = scheduled.segments.data_in(service.bytes);
+        let progress = flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, most);
+        let sent = (flow.relay.bytes_to(flow.host) - before) as usize;
+        let has_more = matches!(progress, Progress::HasMore);
+        sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
+        self.counters.add(|counters| &counters.bytes_out, sent as u64);
+        if !has_more {
+            self.on_progress(key, &progress);
+        }
     }
 
     /// When something may have to be forgotten, or the run to end.
@@ -294,7 +344,9 @@ impl Gateway {
                 }
                 return;
             }
-            Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Guests => {
+                self.datagrams.on_guests(&self.poller, &self.config, self.sending.as_mut())
+            }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
@@ -335,7 +387,7 @@ impl Gateway {
         if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
             return self.refuse(pending, Refused::Full);
         }
-        self.begin(Near::Waits(Some(pending)), far);
+        self.begin(Near::Waits(Some(pending)), far, Side::Server);
     }
 
     /// A connection could not be opened.
@@ -351,10 +403,10 @@ impl Gateway {
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open) = (false, false);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay };
+        let (is_waiting, is_open, scheduled) = (false, false, None);
+        let flow = Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
@@ -380,9 +432,28 @@ impl Gateway {
         }
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Near::Open(near) = &mut flow.near else { return };
-        match flow.relay.pump(&mut **near, &mut *flow.far) {
+        let (near, far) = (&mut **near, &mut *flow.far);
+        let guest = flow.host.other();
+        let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        let progress = match (&mut self.sending, flow.scheduled) {
+            // The other direction has its turn in the schedule.
+            (Some(sending), Some(scheduled)) => {
+                sending.wake(scheduled.id);
+                flow.relay.pump_to(guest, near, far, VISIT)
+            }
+            _ => flow.relay.pump(near, far),
+        };
+        let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        self.counters.add(|counters| &counters.bytes_out, out - before[0]);
+        self.counters.add(|counters| &counters.bytes_in, back - before[1]);
+        self.on_progress(key, &progress);
+    }
+
+    fn on_progress(&mut self, key: usize, progress: &Progress) {
+        match progress {
             Progress::Waits => {}
             Progress::HasMore => {
+                let flow = &mut self.flows[key];
                 if !std::mem::replace(&mut flow.is_waiting, true) {
                     self.waiting.push_back(Turn::Flow(key));
                 }
@@ -410,6 +481,13 @@ impl Gateway {
             flow.near = Near::Open(Box::new(stream));
         }
         flow.is_open = true;
+        if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near) {
+            let host: &mut dyn End = match flow.host {
+                Side::Client => &mut **near,
+                Side::Server => &mut *flow.far,
+            };
+            flow.scheduled = Some(sending.insert_flow(key, host));
+        }
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -437,8 +515,10 @@ impl Gateway {
 
     fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
+            sending.remove(scheduled.id);
+        }
         self.counters.count(reason);
-        self.counters.add_bytes(flow.relay.bytes());
     }
 }
 

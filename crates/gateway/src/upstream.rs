@@ -1,7 +1,7 @@
 //! Where the flows of a gateway go: the trait of a far side, and the host's kernel as one.
 
 use crate::host::HostStream;
-use crate::relay::End;
+use crate::relay::{End, Segments};
 use neap::{Events, Poller};
 use std::io;
 use std::net::SocketAddr;
@@ -81,5 +81,11 @@ impl End for Opening {
     }
     fn reset(&mut self) {
         self.stream.reset();
+    }
+    fn segments(&self) -> Segments {
+        self.stream.segments()
+    }
+    fn limit_unsent(&mut self, bytes: usize) {
+        self.stream.limit_unsent(bytes);
     }
 }

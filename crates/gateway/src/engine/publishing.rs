@@ -6,7 +6,7 @@ use crate::guest::GuestStream;
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
 use crate::published::{Listener, Place, Publication, PublishedId, PublishedPort, Transport};
-use crate::relay::End;
+use crate::relay::{End, Side};
 use crate::token::{Slot, Token};
 use crate::upstream::{Direct, Far, Upstream};
 use neap::Events;
@@ -104,7 +104,7 @@ impl Gateway {
     pub fn unpublish(&mut self, id: PublishedId) -> io::Result<()> {
         match self.published.remove(id) {
             Some(Place::Listener(_)) => {}
-            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot),
+            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot, self.sending.as_mut()),
             Some(Place::Crossing(slot)) => self.crossings.remove(slot),
             None => return Err(io::ErrorKind::NotFound.into()),
         }
@@ -143,7 +143,11 @@ impl Gateway {
                     .map(|far| Box::new(far) as Box<dyn Far>)
             };
             match far {
-                Ok(far) => self.enter_published(near, far),
+                Ok(far) => {
+                    // A crossing begins at a socket of the guest.
+                    let host = if is_crossing { Side::Server } else { Side::Client };
+                    self.enter_published(near, far, host);
+                }
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
                     near.reset();
@@ -167,13 +171,13 @@ impl Gateway {
         crossed.has_more
     }
 
-    fn enter_published(&mut self, mut near: HostStream, mut far: Box<dyn Far>) {
+    fn enter_published(&mut self, mut near: HostStream, mut far: Box<dyn Far>, host: Side) {
         let token = Token::Flow(self.next_flow()).to_bits();
         if self.poller.add(&near, token, CHANGES).is_err() {
             self.counters.count(|counters| &counters.full);
             near.reset();
             return far.reset();
         }
-        self.begin(Near::Open(Box::new(near)), far);
+        self.begin(Near::Open(Box::new(near)), far, host);
     }
 }
