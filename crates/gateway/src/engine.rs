@@ -9,6 +9,8 @@ use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
 use crate::guest::GuestStream;
 use crate::host::HostStream;
+use crate::inspect::{FlowView, Holdings, Inspector, Questions};
+use crate::journal::{self, Journal};
 use crate::published::{Published, Transport};
 use crate::relay::{End, Progress, Relay};
 use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
@@ -50,6 +52,8 @@ pub struct Gateway {
     waiting: VecDeque<Turn>,
     generation: Generation,
     counters: Arc<Counters>,
+    questions: Arc<Questions>,
+    journal: Journal,
     is_stopped: Arc<AtomicBool>,
 }
 
@@ -66,6 +70,7 @@ struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    view: FlowView,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -130,6 +135,8 @@ impl Gateway {
             waiting: VecDeque::new(),
             generation: Generation::default(),
             counters,
+            questions: Questions::new(),
+            journal: Journal::default(),
             is_stopped: Arc::default(),
         })
     }
@@ -144,11 +151,24 @@ impl Gateway {
         self.counters.figures()
     }
 
+    /// What looks at the gateway from other threads while it runs.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(self.poller.clone(), self.questions.clone(), self.counters.clone())
+    }
+
+    /// What the gateway holds.
+    fn holdings(&self) -> Holdings {
+        let flows = self.flows.iter();
+        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
+        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
+    }
+
     /// Serves until it is [stopped](StopHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        Journal::started(&self.config);
         let mut events = Vec::new();
         while !self.is_stopped.load(Ordering::SeqCst) {
             let timeout = self.sleeps_for();
@@ -163,7 +183,9 @@ impl Gateway {
             if self.datagrams.next_expiry().is_some() {
                 self.datagrams.expire(Instant::now());
             }
+            self.questions.answer(|| self.holdings());
         }
+        Journal::ended(&self.figures());
         Ok(())
     }
 
@@ -223,27 +245,31 @@ impl Gateway {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let Some(to) = self.config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied);
+            self.journal.denied(client, wanted);
             return refuse(pending, io::ErrorKind::PermissionDenied);
         };
         if self.flows.len() >= self.config.most_flows {
             self.counters.count(|counters| &counters.full);
+            self.journal.full(self.flows.len());
             return pending.reset();
         }
         let far = match self.upstream.connect(to, client) {
             Ok(far) => far,
             Err(error) => {
                 self.counters.count(|counters| &counters.unreached);
+                journal::unreached(client, wanted, &error);
                 return refuse(pending, error.kind());
             }
         };
-        self.begin(Near::Waits(Some(pending)), far);
+        let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
+        self.begin(Near::Waits(Some(pending)), far, view);
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_waiting, is_open) = (false, false);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay };
+        let flow = Flow { generation, is_waiting, is_open, view, near, far, relay };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
@@ -292,11 +318,14 @@ impl Gateway {
             };
             if self.flows.len() >= self.config.most_flows {
                 self.counters.count(|counters| &counters.full);
+                self.journal.full(self.flows.len());
                 near.reset();
                 continue;
             }
-            match GuestStream::connect(&self.stack, self.published[index].guest(), client) {
-                Ok(far) => self.enter_published(near, far),
+            let guest = self.published[index].guest();
+            let view = FlowView { local: client, guest, far: client, held: 0 };
+            match GuestStream::connect(&self.stack, guest, client) {
+                Ok(far) => self.enter_published(near, far, view),
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
                     near.reset();
@@ -306,12 +335,12 @@ impl Gateway {
         true
     }
 
-    fn enter_published(&mut self, near: HostStream, far: GuestStream) {
+    fn enter_published(&mut self, near: HostStream, far: GuestStream, view: FlowView) {
         let mut generation = self.generation;
         let token = token(self.flows.vacant_key(), generation.advance());
         let entered = self.poller.add(&near, token, CHANGES);
         if entered.is_ok() {
-            self.begin(Near::Open(Box::new(near)), Box::new(far));
+            self.begin(Near::Open(Box::new(near)), Box::new(far), view);
         }
     }
 
@@ -337,8 +366,8 @@ impl Gateway {
                     self.waiting.push_back(Turn::Flow(key));
                 }
             }
-            Progress::Finished => self.end(key, |counters| &counters.finished),
-            Progress::Lost { .. } => self.end(key, |counters| &counters.lost),
+            Progress::Finished => self.end(key, "finished", |counters| &counters.finished),
+            Progress::Lost { .. } => self.end(key, "lost", |counters| &counters.lost),
         }
     }
 
@@ -354,6 +383,7 @@ impl Gateway {
             flow.near = Near::Open(Box::new(stream));
         }
         flow.is_open = true;
+        journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -362,6 +392,7 @@ impl Gateway {
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
         self.counters.count(|counters| &counters.unreached);
+        journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
         match flow.near {
             Near::Waits(Some(pending)) => refuse(pending, error.kind()),
@@ -371,8 +402,9 @@ impl Gateway {
         }
     }
 
-    fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
+    fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        journal::ended(&flow.view, how, flow.relay.bytes());
         self.counters.count(reason);
         self.counters.add_bytes(flow.relay.bytes());
     }

@@ -3,6 +3,7 @@
 
 use super::Failure;
 use super::options::Options;
+use super::watching::Watching;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
@@ -34,11 +35,14 @@ pub(crate) struct Args {
     mtu: Option<u16>,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    args.watching.start_log();
     let config = args.options.config()?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
@@ -51,8 +55,10 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
+        Gateway::new(stack.clone(), Box::new(Direct), config).map_err(|error| failed(&error))?;
+    let _watched = args.watching.serve(&stack, &gateway)?;
     let stop = gateway.stop_handle();
     thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
     gateway.run().map_err(|error| failed(&error))?;
