@@ -9,6 +9,7 @@ mod routes;
 mod run;
 mod sandbox;
 mod tun;
+mod watching;
 
 use clap::Subcommand;
 use std::process::ExitCode;

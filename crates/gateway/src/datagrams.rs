@@ -423,6 +423,11 @@ impl Datagrams {
         self.ages.iter().filter_map(|age| age.front()).map(|&(due, _)| due).min()
     }
 
+    /// How many mappings there are.
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
     /// Forgets mappings that were not used for long.
     pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
         for kind in 0..self.ages.len() {

@@ -12,6 +12,8 @@ use crate::dhcp_service::DhcpService;
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
+use crate::inspect::{FlowView, Holdings, Inspector};
+use crate::journal::{self, Journal};
 use crate::published::PublishedPorts;
 use crate::refused::Refused;
 use crate::relay::{End, Progress, Relay, Side, VISIT};
@@ -66,6 +68,7 @@ pub struct Gateway {
     sending: Option<Sending>,
     generation: Generation,
     counters: Arc<Counters>,
+    journal: Journal,
     requests: Requests,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
@@ -88,6 +91,7 @@ struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    view: FlowView,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -168,6 +172,7 @@ impl Gateway {
             sending,
             generation: Generation::default(),
             counters,
+            journal: Journal::default(),
             ends: None,
         })
     }
@@ -188,13 +193,27 @@ impl Gateway {
         self.echoes.is_allowed()
     }
 
+    /// What looks at the gateway from other threads while it runs.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(self.handle(), self.counters.clone())
+    }
+
+    /// What the gateway holds.
+    fn holdings(&self) -> Holdings {
+        let flows = self.flows.iter();
+        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
+        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
+    }
+
     /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        Journal::started(&self.config);
         let ended = self.serve();
         self.requests.close();
+        Journal::ended(&self.figures());
         ended
     }
 
@@ -329,6 +348,9 @@ impl Gateway {
                 self.echoes.refuse_new();
                 self.ends = Some(Instant::now() + time);
             }
+            Request::Look(answer) => {
+                let _ = answer.send(self.holdings());
+            }
             Request::List(answer) => {
                 let _ = answer.send(self.published());
             }
@@ -373,6 +395,7 @@ impl Gateway {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let Some(to) = self.config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied);
+            self.journal.denied(client, wanted);
             return Refused::Prohibited.tell(pending);
         };
         if self.flows.len() >= self.config.most_flows {
@@ -380,20 +403,31 @@ impl Gateway {
         }
         let far = match self.upstream.connect(to, client) {
             Ok(far) => far,
-            Err(error) => return self.refuse(pending, Refused::of(&error)),
+            Err(error) => {
+                journal::unreached(client, wanted, &error);
+                return self.refuse(pending, Refused::of(&error));
+            }
         };
         let slot = self.next_flow();
         // Its end is told: a guest that gives up ends the other half, too.
         if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
             return self.refuse(pending, Refused::Full);
         }
-        self.begin(Near::Waits(Some(pending)), far, Side::Server);
+        let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
+        self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
     }
 
     /// A connection could not be opened.
-    fn refuse(&self, pending: PendingConnection, why: Refused) {
-        self.counters.count(why.counter());
+    fn refuse(&mut self, pending: PendingConnection, why: Refused) {
+        self.count_refused(why);
         why.tell(pending);
+    }
+
+    fn count_refused(&mut self, why: Refused) {
+        self.counters.count(why.counter());
+        if matches!(why, Refused::Full) {
+            self.journal.full(self.flows.len());
+        }
     }
 
     /// The place of the flow that [`begin`](Self::begin) makes next.
@@ -403,10 +437,11 @@ impl Gateway {
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
         let (is_waiting, is_open, scheduled) = (false, false, None);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled };
+        let flow =
+            Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled, view };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
@@ -458,8 +493,8 @@ impl Gateway {
                     self.waiting.push_back(Turn::Flow(key));
                 }
             }
-            Progress::Finished => self.end(key, |counters| &counters.finished),
-            Progress::Lost { .. } => self.end(key, |counters| &counters.lost),
+            Progress::Finished => self.end(key, "finished", |counters| &counters.finished),
+            Progress::Lost { .. } => self.end(key, "lost", |counters| &counters.lost),
         }
     }
 
@@ -488,6 +523,7 @@ impl Gateway {
             };
             flow.scheduled = Some(sending.insert_flow(key, host));
         }
+        journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -495,6 +531,7 @@ impl Gateway {
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
+        journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
         let why = Refused::of(error);
         match flow.near {
@@ -503,7 +540,7 @@ impl Gateway {
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),
         }
-        self.counters.count(why.counter());
+        self.count_refused(why);
     }
 
     /// The guest does not want the connection any more: the other half ends at once.
@@ -513,8 +550,9 @@ impl Gateway {
         self.counters.count(|counters| &counters.given_up);
     }
 
-    fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
+    fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        journal::ended(&flow.view, how, flow.relay.bytes());
         if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
             sending.remove(scheduled.id);
         }

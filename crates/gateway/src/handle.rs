@@ -1,5 +1,6 @@
 //! What other threads ask of a gateway while it runs.
 
+use crate::inspect::Holdings;
 use crate::published::{Publication, PublishedId, PublishedPort, Transport};
 use neap::Poller;
 use std::io;
@@ -31,6 +32,7 @@ pub(crate) enum Request {
     Cross(Transport, OwnedFd, SocketAddr, SyncSender<io::Result<PublishedId>>),
     Unpublish(PublishedId, SyncSender<io::Result<()>>),
     List(SyncSender<Vec<PublishedPort>>),
+    Look(SyncSender<Holdings>),
     Drain(Duration),
 }
 
@@ -140,6 +142,14 @@ impl GatewayHandle {
     /// `BrokenPipe` if the run has ended.
     pub fn published(&self) -> io::Result<Vec<PublishedPort>> {
         self.ask(Request::List)
+    }
+
+    /// What the gateway holds; `None` if it does not answer within `patience`, or too many ask.
+    pub(crate) fn look(&self, patience: Duration) -> Option<Holdings> {
+        let (answer, answered) = sync_channel(1);
+        self.requests.try_send(Request::Look(answer)).ok()?;
+        self.poller.notify();
+        answered.recv_timeout(patience).ok()
     }
 
     fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> io::Result<T> {

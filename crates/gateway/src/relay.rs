@@ -250,6 +250,11 @@ impl Relay {
         }
     }
 
+    /// Bytes that one side has given and the other has not taken.
+    pub fn held(&self) -> usize {
+        self.to_server.held.len() + self.to_client.held.len()
+    }
+
     /// Bytes passed to the server, and bytes passed to the client.
     pub fn bytes(&self) -> (u64, u64) {
         (self.to_server.bytes, self.to_client.bytes)

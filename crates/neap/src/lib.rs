@@ -33,6 +33,9 @@
 //! the places of its bytes. [`Stack::host`] has the flows, interfaces, counters and drops of the
 //! whole host; [`info`] has their types, and [`time`] those of times and rates.
 //!
+//! **Looking inside.** With the feature `control` the module `neap::control` serves those figures
+//! to the programs `neap ss` and `neap nstat`, and `neap::metrics` to Prometheus.
+//!
 //! **Your own parts.** A congestion controller is a trait in [`congestion`], a queueing discipline
 //! one in [`qdisc`], a device one in [`device`]. The folder `examples` has a program for each.
 //!
@@ -98,6 +101,8 @@ mod builder;
 mod condition;
 pub mod config;
 pub mod congestion;
+#[cfg(feature = "control")]
+pub mod control;
 pub mod device;
 mod driver;
 mod engine;
@@ -108,12 +113,16 @@ pub mod info;
 mod interfaces;
 mod lease;
 mod machine;
+#[cfg(feature = "control")]
+pub mod metrics;
 pub mod net;
 mod poller;
 pub mod posix;
 pub mod qdisc;
 mod resolver;
 pub mod scheduling;
+#[cfg(feature = "control")]
+mod serving;
 mod settings;
 mod sleeper;
 pub mod threadless;

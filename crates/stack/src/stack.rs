@@ -1,6 +1,7 @@
 //! [`Stack`]: one host, driven only by [`poll`](Stack::poll).
 
 mod network;
+mod sockets;
 
 use crate::drop_reason::{DropReason, Drops};
 use crate::host::Host;
@@ -33,6 +34,7 @@ pub use crate::host::opening::{ConnectOptions, ListenOptions};
 pub use crate::host::shard::Why;
 pub use crate::host::udp::{UdpForwarderOptions, UdpOptions};
 pub use crate::host::{StackConfig, secrets};
+pub use sockets::{BucketInfo, ListenerInfo, Sockets, UdpInfo};
 
 /// Reason why a stack could not be made or changed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

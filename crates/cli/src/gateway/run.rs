@@ -2,6 +2,7 @@
 
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
+use super::watching::{Watched, Watching};
 use super::{Failure, sandbox};
 use clap::Args as ClapArgs;
 use neap::device::Tun;
@@ -31,12 +32,15 @@ pub(crate) struct Args {
     mtu: u16,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    args.watching.start_log();
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
     let (socket, theirs) = passing::pair().map_err(system("a socket"))?;
@@ -55,8 +59,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let served = serve(device, args.mtu, config);
-    let mut gateway = match served {
+    let served = serve(device, args, config);
+    let (mut gateway, watched) = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -76,6 +80,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     stop.stop();
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     ended.map_err(system("the gateway"))?;
+    drop(watched);
     Ok(exit_code(status))
 }
 
@@ -97,17 +102,21 @@ fn start(args: &Args, socket: OwnedFd) -> Result<Child, Failure> {
 /// A stack on the device of the sandbox, and the gateway on it.
 fn serve(
     device: OwnedFd,
-    mtu: u16,
+    args: &Args,
     config: neap_gateway::GatewayConfig,
-) -> Result<Gateway, Failure> {
+) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
-    let tap = Tun::from_fd(device, Some(mtu)).map_err(|error| failed(&error))?;
+    let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
     for address in sandbox::gateway_addresses() {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
-    Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))
+    let stack = Arc::new(stack);
+    let gateway =
+        Gateway::new(stack.clone(), Box::new(Direct), config).map_err(|error| failed(&error))?;
+    let watched = args.watching.serve(&stack, &gateway)?;
+    Ok((gateway, watched))
 }
 
 /// Signals that the command gets.

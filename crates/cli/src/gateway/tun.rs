@@ -3,6 +3,7 @@
 
 use super::Failure;
 use super::options::Options;
+use super::watching::Watching;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
@@ -40,11 +41,14 @@ pub(crate) struct Args {
     drain: u32,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    args.watching.start_log();
     let config = args.options.config()?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
@@ -57,9 +61,11 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
+        Gateway::new(stack.clone(), Box::new(Direct), config).map_err(|error| failed(&error))?;
     super::tell_of_echo(&gateway);
+    let _watched = args.watching.serve(&stack, &gateway)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

@@ -5,7 +5,9 @@ use crate::counters::Counters;
 use crate::guest::GuestStream;
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
+use crate::inspect::FlowView;
 use crate::published::{Listener, Place, Publication, PublishedId, PublishedPort, Transport};
+use crate::refused::Refused;
 use crate::relay::{End, Side};
 use crate::token::{Slot, Token};
 use crate::upstream::{Direct, Far, Upstream};
@@ -132,7 +134,7 @@ impl Gateway {
                 }
             };
             if self.flows.len() >= self.config.most_flows {
-                self.counters.count(|counters| &counters.full);
+                self.count_refused(Refused::Full);
                 near.reset();
                 continue;
             }
@@ -146,7 +148,8 @@ impl Gateway {
                 Ok(far) => {
                     // A crossing begins at a socket of the guest.
                     let host = if is_crossing { Side::Server } else { Side::Client };
-                    self.enter_published(near, far, host);
+                    let view = FlowView { local: client, guest, far: client, held: 0 };
+                    self.enter_published(near, far, host, view);
                 }
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
@@ -171,13 +174,19 @@ impl Gateway {
         crossed.has_more
     }
 
-    fn enter_published(&mut self, mut near: HostStream, mut far: Box<dyn Far>, host: Side) {
+    fn enter_published(
+        &mut self,
+        mut near: HostStream,
+        mut far: Box<dyn Far>,
+        host: Side,
+        view: FlowView,
+    ) {
         let token = Token::Flow(self.next_flow()).to_bits();
         if self.poller.add(&near, token, CHANGES).is_err() {
             self.counters.count(|counters| &counters.full);
             near.reset();
             return far.reset();
         }
-        self.begin(Near::Open(Box::new(near)), far, host);
+        self.begin(Near::Open(Box::new(near)), far, host, view);
     }
 }
