@@ -6,19 +6,24 @@
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
 //! looked at, which is once per [timeout](TIMEOUT).
 
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
+use crate::destination::Destination;
+use crate::dns::{Dns, Target};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
+use crate::outside::Outside;
 use crate::published::shown;
 use crate::token::{Generation, Slot, Token};
+use crate::upstream::{FarDatagrams, Upstream};
 use bytes::Bytes;
-use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
+use neap::{Datagram, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A mapping without datagrams is forgotten after so long; at least two minutes (RFC 4787 section
@@ -26,7 +31,6 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// The same of a mapping that has asked resolvers only.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(30);
-const RESOLVER_PORT: u16 = 53;
 
 /// Datagrams that are passed on in one direction before others have their turn.
 const BATCH: usize = 2 * MOST_SEGMENTS;
@@ -46,6 +50,8 @@ pub(crate) struct Datagrams {
     of_guest: HashMap<(SocketAddr, bool), usize>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
+    /// Mappings whose sockets cannot send yet, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
@@ -53,11 +59,19 @@ pub(crate) struct Datagrams {
     counters: Arc<Counters>,
 }
 
+/// What datagrams of guests are passed on with.
+pub(crate) struct Ways<'a> {
+    pub(crate) poller: &'a Poller,
+    pub(crate) config: &'a GatewayConfig,
+    pub(crate) upstream: &'a dyn Upstream,
+    pub(crate) dns: &'a mut Dns,
+}
+
 struct Mapping {
     generation: Generation,
     guest: SocketAddr,
     is_v6: bool,
-    socket: HostDatagrams,
+    socket: Box<dyn FarDatagrams>,
     /// The guest's first datagram, without its data: a pattern for what ICMP errors quote.
     first: Datagram,
     last_used: Instant,
@@ -116,6 +130,7 @@ impl Datagrams {
             mappings: Slab::new(),
             of_guest: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
+            openings: VecDeque::new(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
@@ -124,14 +139,14 @@ impl Datagrams {
     }
 
     /// Passes on what guests have sent. Whether there may be more.
-    pub(crate) fn on_guests(&mut self, poller: &Poller, config: &GatewayConfig) -> bool {
+    pub(crate) fn on_guests(&mut self, ways: &mut Ways<'_>) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         let received = self.forwarder.recv_batch(&mut batch, BATCH).unwrap_or(0);
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
-            if let Some((key, to)) = self.way_of(first, poller, config) {
-                self.pass_on(key, to, run);
+            if let Some((key, to)) = self.way_of(first, run, ways) {
+                self.pass_on(key, &to, run);
             }
             rest = others;
         }
@@ -140,40 +155,62 @@ impl Datagrams {
         received == BATCH
     }
 
-    /// The mapping of a guest's datagram, and where it goes; `None` if it does not go on.
+    /// The mapping of the first of a guest's datagrams, and where they go; `None` if they do not go
+    /// on.
     fn way_of(
         &mut self,
         datagram: &Datagram,
-        poller: &Poller,
-        config: &GatewayConfig,
-    ) -> Option<(usize, SocketAddr)> {
+        run: &[Datagram],
+        ways: &mut Ways<'_>,
+    ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
         if let Some(&key) = self.of_guest.get(&(datagram.peer, wanted.is_ipv6()))
             && let Some(real) = self.mappings[key].real(wanted)
         {
-            return Some((key, real));
+            return Some((key, real.into()));
         }
-        let Some(to) = config.destination(wanted) else {
-            self.counters.count(|counters| &counters.denied_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(datagram, Refusal::Prohibited);
-            return None;
+        let to = match ways.dns.target(ways.config, wanted) {
+            Target::To(to) => to,
+            Target::Resolver => {
+                for question in run {
+                    ways.dns.ask(question, ways.poller, ways.upstream, &self.forwarder);
+                }
+                return None;
+            }
+            Target::Denied => {
+                self.refuse(datagram, run, |counters| &counters.denied_datagrams);
+                return None;
+            }
         };
-        let Ok(key) = self.mapping_of(datagram, to, poller, config) else {
-            self.counters.count(|counters| &counters.full_mappings);
-            return None;
+        let key = match self.mapping_of(datagram, &to, ways) {
+            Ok(key) => key,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.refuse(datagram, run, |counters| &counters.uncarried_datagrams);
+                return None;
+            }
+            Err(_) => {
+                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+                return None;
+            }
         };
         let mapping = &mut self.mappings[key];
-        mapping.asks_resolvers_only &= to.port() == RESOLVER_PORT;
-        if to != wanted {
-            mapping.translate(to, wanted);
+        mapping.asks_resolvers_only &= to.address.port() == RESOLVER_PORT;
+        if to.address != wanted {
+            mapping.translate(to.address, wanted);
         }
         Some((key, to))
     }
 
+    /// Tells a guest that its datagrams are not passed on.
+    fn refuse(&self, first: &Datagram, run: &[Datagram], reason: fn(&Counters) -> &AtomicU64) {
+        self.counters.add(reason, run.len() as u64);
+        // It may be beyond the limit of ICMP errors.
+        let _ = self.forwarder.refuse(first, Refusal::Prohibited);
+    }
+
     /// Sends datagrams of one guest to one destination.
-    fn pass_on(&mut self, key: usize, to: SocketAddr, run: &[Datagram]) {
+    fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
         mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
@@ -186,21 +223,21 @@ impl Datagrams {
     fn mapping_of(
         &mut self,
         datagram: &Datagram,
-        to: SocketAddr,
-        poller: &Poller,
-        config: &GatewayConfig,
+        to: &Destination,
+        ways: &Ways<'_>,
     ) -> io::Result<usize> {
-        let (guest, is_v6) = (datagram.peer, to.is_ipv6());
+        let (guest, is_v6) = (datagram.peer, to.address.is_ipv6());
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
-        if self.mappings.len() >= config.most_mappings {
+        if self.mappings.len() >= ways.config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let socket = HostDatagrams::open(to)?;
+        let socket = ways.upstream.datagrams(to)?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
-        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
+        socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
+        self.openings.extend(socket.opens_until().map(|due| (due, slot)));
         let last_used = Instant::now();
         let (asks_resolvers_only, translated) = (true, Vec::new());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
@@ -231,10 +268,10 @@ impl Datagrams {
         guest: SocketAddr,
         stand_in: IpAddr,
     ) -> io::Result<()> {
-        let socket = HostDatagrams::bind(port)?;
+        let socket = Box::new(HostDatagrams::bind(port, &Outside::default())?);
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let token = Token::Mapping(Slot { key, generation }).to_bits();
-        poller.add(&socket, token, Events::IN | Events::ET)?;
+        socket.enter(poller, token)?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
@@ -272,7 +309,12 @@ impl Datagrams {
                     has_more = false;
                     break;
                 }
-                Err(_) => continue,
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        self.counters.count(|counters| &counters.bad_datagrams);
+                    }
+                    continue;
+                }
             };
             let from = mapping.seen_from(arrived.from);
             self.batch.extend(arrived.datagrams().map(|data| {
@@ -299,16 +341,40 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
+        if self.mappings[key].socket.is_over() {
+            self.remove(key);
+            return false;
+        }
         has_more
+    }
+
+    fn remove(&mut self, key: usize) {
+        let mapping = self.mappings.remove(key);
+        self.of_guest.remove(&(mapping.guest, mapping.is_v6));
     }
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.iter().filter_map(|age| age.front()).map(|&(due, _)| due).min()
+        let queues = self.ages.iter().chain([&self.openings]);
+        queues.filter_map(VecDeque::front).map(|&(due, _)| due).min()
     }
 
-    /// Forgets mappings that were not used for long.
+    /// Forgets mappings that were not used for long, and gives up those that cannot send.
     pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(&(due, slot)) = self.openings.front() {
+            if due > now {
+                break;
+            }
+            self.openings.pop_front();
+            let mapping = self.mappings.get_mut(slot.key);
+            let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
+            if let Some(mapping) = mapping
+                && mapping.socket.opens_until().is_some()
+            {
+                mapping.socket.give_up();
+                self.on_host(slot);
+            }
+        }
         for kind in 0..self.ages.len() {
             while let Some(&(due, slot)) = self.ages[kind].front() {
                 if due > now {
@@ -322,8 +388,7 @@ impl Datagrams {
                 }
                 let due = mapping.last_used + mapping.timeout();
                 if due <= now {
-                    self.of_guest.remove(&(mapping.guest, mapping.is_v6));
-                    self.mappings.remove(key);
+                    self.remove(key);
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
                     self.ages[kind].push_back((due, slot));

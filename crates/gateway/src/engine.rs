@@ -6,7 +6,8 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
-use crate::datagrams::Datagrams;
+use crate::datagrams::{Datagrams, Ways};
+use crate::dns::{Dns, Target};
 use crate::guest::GuestStream;
 use crate::host::HostStream;
 use crate::published::{Published, Transport};
@@ -46,6 +47,9 @@ pub struct Gateway {
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -124,6 +128,8 @@ impl Gateway {
             forwarder,
             published: Vec::new(),
             datagrams,
+            dns: Dns::new(&config, counters.clone()),
+            openings: VecDeque::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -160,8 +166,8 @@ impl Gateway {
                 let Some(turn) = self.waiting.pop_front() else { break };
                 self.take_turn(turn);
             }
-            if self.datagrams.next_expiry().is_some() {
-                self.datagrams.expire(Instant::now());
+            if self.next_expiry().is_some() {
+                self.expire(Instant::now());
             }
         }
         Ok(())
@@ -172,8 +178,27 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.datagrams.next_expiry()?;
+        let due = self.next_expiry()?;
         Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// When [`expire`](Self::expire) is to be called.
+    fn next_expiry(&self) -> Option<Instant> {
+        let opening = self.openings.front().map(|&(due, _)| due);
+        let others = [self.datagrams.next_expiry(), self.dns.next_expiry(), opening];
+        others.into_iter().flatten().min()
+    }
+
+    /// Gives up what was to happen until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let flow = self.flows.get(slot.key);
+            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 
     fn on_event(&mut self, event: Event) {
@@ -182,6 +207,9 @@ impl Gateway {
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
@@ -200,7 +228,11 @@ impl Gateway {
                 }
                 return;
             }
-            Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Guests => {
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways)
+            }
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
         };
@@ -221,15 +253,21 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
             return refuse(pending, io::ErrorKind::PermissionDenied);
-        };
+        }
         if self.flows.len() >= self.config.most_flows {
             self.counters.count(|counters| &counters.full);
             return pending.reset();
         }
-        let far = match self.upstream.connect(to, client) {
+        let far = match target {
+            Target::To(to) => self.upstream.connect(&to, client),
+            Target::Resolver => self.dns.connect(&*self.upstream, client),
+            Target::Denied => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        let far = match far {
             Ok(far) => far,
             Err(error) => {
                 self.counters.count(|counters| &counters.unreached);
@@ -247,8 +285,12 @@ impl Gateway {
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
+        let slot = Slot { key, generation };
+        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the

@@ -1,5 +1,6 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
+use crate::outside::Outside;
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
@@ -13,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
-pub(crate) const MOST_BYTES: usize = 65_507;
+pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
-pub(crate) const MOST_SEGMENTS: usize = 64;
+pub const MOST_SEGMENTS: usize = 64;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -27,16 +28,23 @@ pub(crate) struct HostDatagrams {
 
 /// Datagrams of one sender that were received together.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) from: SocketAddr,
+pub struct Arrived {
+    /// Who sent them.
+    pub from: SocketAddr,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
 }
 
 impl Arrived {
+    /// One datagram.
+    pub fn one(from: SocketAddr, data: Bytes) -> Self {
+        let segment = data.len().max(1);
+        Self { from, data, segment }
+    }
+
     /// The datagrams. They share memory.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
+    pub fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
         // An empty datagram is one, too.
         let count = self.data.len().div_ceil(self.segment).max(1);
         (0..count).map(move |index| {
@@ -48,30 +56,33 @@ impl Arrived {
 
 /// A datagram of ours that could not be delivered, as ICMP says.
 #[derive(Debug)]
-pub(crate) struct Undelivered {
-    pub(crate) to: SocketAddr,
+pub struct Undelivered {
+    /// Where it was sent to.
+    pub to: SocketAddr,
     /// Its beginning.
-    pub(crate) data: Bytes,
-    pub(crate) why: Refusal,
+    pub data: Bytes,
+    /// Why.
+    pub why: Refusal,
 }
 
 impl HostDatagrams {
     /// A socket for destinations of the family of `like`.
-    pub(crate) fn open(like: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn open(like: SocketAddr, outside: &Outside) -> io::Result<Self> {
         let is_v6 = like.is_ipv6();
         let any: IpAddr =
             if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        Self::bind(SocketAddr::new(any, 0))
+        Self::bind(SocketAddr::new(any, 0), outside)
     }
 
     /// A socket with an address and port of the host.
-    pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn bind(local: SocketAddr, outside: &Outside) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
         if is_v6 {
             socket.set_only_v6(true)?;
         }
+        outside.apply(&socket)?;
         socket.bind(&local.into())?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         if is_v6 {
@@ -194,7 +205,8 @@ mod tests {
 
     fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
         let like = "127.0.0.1:0".parse().expect("an address");
-        let (a, b) = (HostDatagrams::open(like), HostDatagrams::open(like));
+        let open = || HostDatagrams::open(like, &Outside::default());
+        let (a, b) = (open(), open());
         let (a, b) = (a.expect("a socket"), b.expect("a socket"));
         let port = b.socket.local_addr().expect("a port").port();
         (a, b, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))

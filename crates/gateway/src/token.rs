@@ -9,6 +9,8 @@ const GUESTS: u64 = u64::MAX - 1;
 const PUBLISHED: u64 = GUESTS - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
+/// Tokens of questions have this bit, those of mappings and flows do not.
+const QUERY: u64 = 1 << 62;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(crate) enum Token {
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
+    /// A question on its way to a resolver.
+    Query(Slot),
     Flow(Slot),
 }
 
@@ -61,6 +65,7 @@ impl Token {
             Self::Guests => GUESTS,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
+            Self::Query(slot) => QUERY | slot.to_bits(),
             Self::Flow(slot) => slot.to_bits(),
         }
     }
@@ -71,6 +76,7 @@ impl Token {
             GUESTS => Self::Guests,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
+            QUERY.. => Self::Query(Slot::from_bits(bits & !QUERY)),
             _ => Self::Flow(Slot::from_bits(bits)),
         }
     }
@@ -86,7 +92,7 @@ mod tests {
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow(slot), Token::Mapping(slot)] {
+                for token in [Token::Flow(slot), Token::Mapping(slot), Token::Query(slot)] {
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }
             }
