@@ -1,13 +1,16 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+mod etc;
 mod inside;
 mod options;
 mod passing;
+mod ports;
 mod routes;
 mod run;
 mod sandbox;
 mod tun;
+mod way_out;
 
 use clap::Subcommand;
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 use socket2::Socket;
 use std::io;
+use std::net::IpAddr;
 
 /// Settings of every socket that a gateway opens towards the outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,5 +29,12 @@ impl Outside {
             socket.set_mark(mark)?;
         }
         Ok(())
+    }
+
+    /// The settings for sockets that reach one address: the host's own loopback addresses are not
+    /// behind an interface.
+    #[must_use]
+    pub fn towards(&self, to: IpAddr) -> Self {
+        if to.is_loopback() { Self::default() } else { self.clone() }
     }
 }

@@ -3,11 +3,12 @@
 
 use super::Failure;
 use super::options::Options;
+use super::way_out::WayOut;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Direct, Gateway};
+use neap_gateway::Gateway;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
@@ -33,13 +34,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     mtu: Option<u16>,
     #[command(flatten)]
+    way_out: WayOut,
+    #[command(flatten)]
     options: Options,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let config = args.options.config()?;
+    let mut config = args.options.config()?;
+    let upstream = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();
@@ -52,7 +56,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
     let mut gateway =
-        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
+        Gateway::new(Arc::new(stack), upstream, config).map_err(|error| failed(&error))?;
     let stop = gateway.stop_handle();
     thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
     gateway.run().map_err(|error| failed(&error))?;

@@ -13,6 +13,7 @@ pub use names::Names;
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
 use crate::destination::Destination;
+use crate::outside::Outside;
 use crate::token::Slot;
 use crate::upstream::{Direct, Far, Upstream};
 use neap::{Datagram, Poller, UdpForwarder};
@@ -54,7 +55,7 @@ pub(crate) struct Dns {
     /// Of [`Resolver::Names`]. The connections on which guests ask share it.
     names: Arc<Mutex<Names>>,
     servers: Servers,
-    direct: Direct,
+    outside: Outside,
     queries: Queries,
     counters: Arc<Counters>,
 }
@@ -69,7 +70,7 @@ impl Dns {
             resolver: config.resolver,
             names: Arc::default(),
             servers: Servers::default(),
-            direct: Direct::new(config.outside.clone()),
+            outside: config.outside.clone(),
             queries: Queries::new(config.outside.clone(), counters.clone()),
             counters,
         }
@@ -99,16 +100,14 @@ impl Dns {
         upstream: &dyn Upstream,
         client: SocketAddr,
     ) -> io::Result<Box<dyn Far>> {
-        match self.resolver {
-            Resolver::Names => Ok(Box::new(NameStream::new(self.names.clone()))),
-            Resolver::Through(server) => upstream.connect(&server.into(), client),
-            Resolver::Server(server) => self.direct.connect(&server.into(), client),
-            Resolver::Host => {
-                let first = self.servers.list().first().copied();
-                let server = first.ok_or(io::ErrorKind::HostUnreachable)?;
-                self.direct.connect(&server.into(), client)
-            }
-        }
+        let server = match self.resolver {
+            Resolver::Names => return Ok(Box::new(NameStream::new(self.names.clone()))),
+            Resolver::Through(server) => return upstream.connect(&server.into(), client),
+            Resolver::Server(server) => Some(server),
+            Resolver::Host => self.servers.list().first().copied(),
+        };
+        let server = server.ok_or(io::ErrorKind::HostUnreachable)?;
+        Direct::new(self.outside.towards(server.ip())).connect(&server.into(), client)
     }
 
     /// Takes a question of a guest, which is answered at once or later.

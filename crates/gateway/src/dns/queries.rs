@@ -330,7 +330,7 @@ fn open(outside: &Outside, server: Option<SocketAddr>) -> io::Result<Socket> {
     let server = server.ok_or(io::ErrorKind::NotFound)?;
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-    outside.apply(&socket)?;
+    outside.towards(server.ip()).apply(&socket)?;
     Ok(socket)
 }
 
