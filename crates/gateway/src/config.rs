@@ -1,7 +1,8 @@
 //! Settings of a gateway.
 
+use crate::dhcp::DhcpConfig;
 use crate::dns::Resolver;
-use crate::outside::Outside;
+use crate::outbound::Outbound;
 use crate::policy::Policy;
 use neap::TcpForwarderOptions;
 use std::net::{IpAddr, SocketAddr};
@@ -26,14 +27,15 @@ pub struct GatewayConfig {
     pub resolver: Resolver,
     /// Everything that is sent to port 53 is for the resolver, whatever the address is.
     pub takes_all_dns: bool,
-    /// Settings of the sockets that the gateway itself opens towards the outside, for resolvers.
-    /// Those of flows have the settings of the [`Upstream`](crate::Upstream).
-    pub outside: Outside,
     /// TCP connections at the same time; more are refused.
     pub most_flows: usize,
     /// Addresses and ports of guests that send datagrams, at the same time; datagrams of more are
     /// dropped.
     pub most_mappings: usize,
+    /// Addresses and settings that guests get by DHCP; `None` is no server.
+    pub dhcp: Option<DhcpConfig>,
+    /// Addresses from which datagrams leave the host.
+    pub outbound: Outbound,
 }
 
 impl Default for GatewayConfig {
@@ -43,9 +45,10 @@ impl Default for GatewayConfig {
             translations: Vec::new(),
             resolver: Resolver::default(),
             takes_all_dns: false,
-            outside: Outside::default(),
             most_flows: 10_000,
             most_mappings: 10_000,
+            dhcp: None,
+            outbound: Outbound::default(),
         }
     }
 }

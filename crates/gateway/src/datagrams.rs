@@ -6,22 +6,24 @@
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
 //! looked at, which is once per [timeout](TIMEOUT).
 
+use crate::clients::Clients;
 use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
-use crate::outside::Outside;
-use crate::published::shown;
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_errors::{self, Manner, Undelivered};
+use crate::published::{Publication, shown};
 use crate::token::{Generation, Slot, Token};
+use crate::translated::Translated;
 use crate::upstream::{FarDatagrams, Upstream};
 use bytes::Bytes;
-use neap::{Datagram, Poller, Refusal, UdpForwarder};
+use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -37,17 +39,20 @@ const BATCH: usize = 2 * MOST_SEGMENTS;
 /// Memory for datagrams that wait for the gateway, and of those that wait for the device: some
 /// visits of the device's queue.
 const QUEUE: u32 = 8 << 20;
-/// Translated destinations that a mapping remembers, so that answers come from where the guest
-/// sent to.
-const MOST_TRANSLATED: usize = 16;
+/// Hop limit of datagrams whose own is not known.
+const HOP_LIMIT: u8 = 64;
 
 /// The datagrams of all guests.
 pub(crate) struct Datagrams {
     forwarder: UdpForwarder,
+    /// What tells guests of errors.
+    icmp: IcmpSocket,
     mappings: Slab<Mapping>,
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
+    /// Mappings of published ports, by address and port of the guest.
+    published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
@@ -76,44 +81,40 @@ struct Mapping {
     first: Datagram,
     last_used: Instant,
     asks_resolvers_only: bool,
-    /// Of a published port: what loopback addresses become. It lasts as long as the gateway.
-    stand_in: Option<IpAddr>,
-    /// Where it sends to, and what the guest calls it.
-    translated: Vec<(SocketAddr, SocketAddr)>,
+    /// Of a published port. Its mapping does not age.
+    published: Option<Port>,
+    translated: Translated<SocketAddr>,
+}
+
+/// A published port.
+struct Port {
+    publication: Publication,
+    clients: Clients,
 }
 
 impl Mapping {
-    /// What the guest calls a destination.
-    fn seen(&self, real: SocketAddr) -> SocketAddr {
-        let known = self.translated.iter().find(|(to, _)| *to == real);
-        known.map_or(real, |&(_, seen)| seen)
-    }
-
     /// What the guest sees as the sender of a datagram.
     fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
-        let Some(stand_in) = self.stand_in else { return self.seen(real) };
-        let seen = shown(real, stand_in);
+        let seen = self.translated.seen(real);
+        let Some(port) = &mut self.published else { return seen };
+        // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
-            self.translate(real, seen);
+            return seen;
         }
+        let seen = shown(real, port.publication.stand_in);
+        port.clients.note(real, seen);
         seen
     }
 
-    /// Notes what the guest calls a destination.
-    fn translate(&mut self, real: SocketAddr, seen: SocketAddr) {
-        if self.translated.contains(&(real, seen)) {
-            return;
-        }
-        if self.translated.len() == MOST_TRANSLATED {
-            self.translated.remove(0);
-        }
-        self.translated.push((real, seen));
+    /// The client of the published port that the guest sees as `seen`.
+    fn client(&self, seen: SocketAddr) -> Option<SocketAddr> {
+        self.published.as_ref()?.clients.real(seen)
     }
 
-    /// Where a datagram goes that a guest sends to a stand-in.
-    fn real(&self, seen: SocketAddr) -> Option<SocketAddr> {
-        self.stand_in?;
-        self.translated.iter().find(|(_, shown)| *shown == seen).map(|&(real, _)| real)
+    /// Whether the socket reaches others than those who have sent to it.
+    fn reaches(&self, to: SocketAddr) -> bool {
+        let Some(port) = &self.published else { return false };
+        port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
     }
 
     fn timeout(&self) -> Duration {
@@ -122,13 +123,19 @@ impl Mapping {
 }
 
 impl Datagrams {
-    pub(crate) fn new(forwarder: UdpForwarder, counters: Arc<Counters>) -> io::Result<Self> {
+    pub(crate) fn new(
+        forwarder: UdpForwarder,
+        icmp: IcmpSocket,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         forwarder.set_buffers(Some(QUEUE), Some(QUEUE));
         Ok(Self {
             forwarder,
+            icmp,
             mappings: Slab::new(),
             of_guest: HashMap::new(),
+            published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
             openings: VecDeque::new(),
             batch: Vec::with_capacity(BATCH),
@@ -165,10 +172,10 @@ impl Datagrams {
     ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
-        if let Some(&key) = self.of_guest.get(&(datagram.peer, wanted.is_ipv6()))
-            && let Some(real) = self.mappings[key].real(wanted)
-        {
-            return Some((key, real.into()));
+        for &key in self.published.get(&datagram.peer).into_iter().flatten() {
+            if let Some(real) = self.mappings[key].client(wanted) {
+                return Some((key, real.into()));
+            }
         }
         let to = match ways.dns.target(ways.config, wanted) {
             Target::To(to) => to,
@@ -196,9 +203,7 @@ impl Datagrams {
         };
         let mapping = &mut self.mappings[key];
         mapping.asks_resolvers_only &= to.address.port() == RESOLVER_PORT;
-        if to.address != wanted {
-            mapping.translate(to.address, wanted);
-        }
+        mapping.translated.note(to.address, wanted);
         Some((key, to))
     }
 
@@ -214,9 +219,13 @@ impl Datagrams {
         let mapping = &mut self.mappings[key];
         mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let sent = mapping.socket.send(&data, to) as u64;
-        self.counters.add(|counters| &counters.datagrams_out, sent);
-        self.counters.add(|counters| &counters.unsent_datagrams, run.len() as u64 - sent);
+        let Sent { count, why } = mapping.socket.send(&data, to, manner(&run[0]));
+        self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
+        if let Some(why) = why {
+            // It may be beyond the limit of ICMP errors.
+            let _ = self.forwarder.refuse(&run[0], why);
+        }
     }
 
     /// The mapping of a guest's address and port, which is made if there is none.
@@ -230,6 +239,13 @@ impl Datagrams {
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
+        // A published port is the one outside that the guest's port has.
+        let mut published = self.published.get(&guest).into_iter().flatten();
+        if ways.upstream.leaves_by_host()
+            && let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to.address))
+        {
+            return Ok(key);
+        }
         if self.mappings.len() >= ways.config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -239,7 +255,7 @@ impl Datagrams {
         socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
         self.openings.extend(socket.opens_until().map(|due| (due, slot)));
         let last_used = Instant::now();
-        let (asks_resolvers_only, translated) = (true, Vec::new());
+        let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
         let mapping = Mapping {
             generation,
@@ -249,7 +265,7 @@ impl Datagrams {
             first,
             last_used,
             asks_resolvers_only,
-            stand_in: None,
+            published: None,
             translated,
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
@@ -260,33 +276,45 @@ impl Datagrams {
     }
 
     /// Makes a UDP port of the host that of a guest, see
-    /// [`Gateway::publish`](crate::Gateway::publish).
+    /// [`Gateway::publish`](crate::Gateway::publish). Returns the address and port of the host.
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        let socket = Box::new(HostDatagrams::bind(port, &Outside::default())?);
+        publication: Publication,
+    ) -> io::Result<(SocketAddr, Slot)> {
+        let guest = publication.guest;
+        let socket = HostDatagrams::bind(publication.port)?;
+        let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
-        let token = Token::Mapping(Slot { key, generation }).to_bits();
-        socket.enter(poller, token)?;
+        let slot = Slot { key, generation };
+        let socket: Box<dyn FarDatagrams> = Box::new(socket);
+        socket.enter(poller, Token::Mapping(slot).to_bits())?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
             generation,
             guest,
-            is_v6: guest.is_ipv6(),
+            is_v6: port.is_ipv6(),
             socket,
             first,
             last_used: Instant::now(),
             asks_resolvers_only: false,
-            stand_in: Some(stand_in),
-            translated: Vec::new(),
+            published: Some(Port { publication, clients: Clients::default() }),
+            translated: Translated::default(),
         });
-        self.of_guest.insert((guest, guest.is_ipv6()), key);
-        Ok(())
+        self.published.entry(guest).or_default().push(key);
+        Ok((port, slot))
+    }
+
+    /// Closes a published port.
+    pub(crate) fn unpublish(&mut self, slot: Slot) {
+        let mapping = self.mappings.remove(slot.key);
+        if let Some(keys) = self.published.get_mut(&mapping.guest) {
+            keys.retain(|key| *key != slot.key);
+            if keys.is_empty() {
+                self.published.remove(&mapping.guest);
+            }
+        }
     }
 
     /// Takes answers for a mapping. Whether there may be more.
@@ -324,11 +352,9 @@ impl Datagrams {
             }));
         }
         while let Some(undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            let local = Some(mapping.seen(undelivered.to));
-            let quoted = Datagram { data: undelivered.data, local, ..mapping.first.clone() };
-            self.counters.count(|counters| &counters.undelivered_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(&quoted, undelivered.why);
+            if tell(&self.icmp, mapping, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_datagrams);
+            }
         }
         mapping.last_used = Instant::now();
         let mut rest = &self.batch[..];
@@ -348,9 +374,15 @@ impl Datagrams {
         has_more
     }
 
+    /// Forgets a mapping that is not that of a published port.
     fn remove(&mut self, key: usize) {
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.is_v6));
+    }
+
+    /// Whether no guest has a mapping.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.of_guest.is_empty()
     }
 
     /// When [`expire`](Self::expire) is to be called.
@@ -361,11 +393,7 @@ impl Datagrams {
 
     /// Forgets mappings that were not used for long, and gives up those that cannot send.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(&(due, slot)) = self.openings.front() {
-            if due > now {
-                break;
-            }
-            self.openings.pop_front();
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
             let mapping = self.mappings.get_mut(slot.key);
             let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
             if let Some(mapping) = mapping
@@ -403,15 +431,33 @@ impl Datagrams {
     }
 }
 
+/// What a datagram may do outside.
+fn manner(datagram: &Datagram) -> Manner {
+    let arrival = datagram.arrival;
+    let hop_limit = arrival.map_or(HOP_LIMIT, |arrival| arrival.hop_limit);
+    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
+}
+
+/// Tells a guest of an error about a datagram of its own. Whether it was told.
+fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
+    let seen = mapping.translated.seen(undelivered.to);
+    let data = undelivered.data.clone();
+    let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
+    let packet = quoted.to_packet();
+    packet.is_some_and(|packet| host_errors::pass_on(icmp, &packet, seen.ip(), undelivered))
+}
+
 /// How many datagrams from the first on the host can send in one call: of one guest, to one
-/// destination, of one length; the last may be shorter.
+/// destination, of one manner and length; the last may be shorter.
 fn first_run(datagrams: &[Datagram]) -> usize {
     let first = &datagrams[0];
     let (size, mut bytes) = (first.data.len(), 0);
     let mut count = 0;
     for datagram in datagrams.iter().take(MOST_SEGMENTS) {
         bytes += datagram.data.len();
-        let is_alike = datagram.peer == first.peer && datagram.local == first.local;
+        let is_alike = datagram.peer == first.peer
+            && datagram.local == first.local
+            && manner(datagram) == manner(first);
         let is_empty_part = count > 0 && datagram.data.is_empty();
         if !is_alike || is_empty_part || datagram.data.len() > size || bytes > MOST_BYTES {
             break;

@@ -1,16 +1,20 @@
 //! What the events of the poller are about.
 
-/// Most published TCP ports.
+/// Most published ports.
 pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
+const PINGS: u64 = u64::MAX - 2;
+const DHCP: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = GUESTS - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
-/// Tokens of questions have this bit, those of mappings and flows do not.
-const QUERY: u64 = 1 << 62;
+/// Tokens of ping sockets have this bit and not that of mappings.
+const ECHO: u64 = 1 << 62;
+/// Tokens of questions have this bit, and none of the two above.
+const QUERY: u64 = 1 << 61;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +23,15 @@ pub(crate) enum Token {
     New,
     /// Datagrams of guests.
     Guests,
+    /// ICMP messages of guests.
+    Pings,
+    /// DHCP messages of guests.
+    Dhcp,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
+    /// A ping socket.
+    Echo(Slot),
     /// A question on its way to a resolver.
     Query(Slot),
     Flow(Slot),
@@ -34,7 +44,7 @@ pub(crate) struct Slot {
     pub(crate) generation: Generation,
 }
 
-/// A number of 30 bits that few others have had before.
+/// A number of 29 bits that few others have had before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
@@ -42,7 +52,7 @@ impl Generation {
     /// Goes on to the next one, and returns it.
     pub(crate) fn advance(&mut self) -> Self {
         // One bit less than there are: no mapping has the token of a published port.
-        self.0 = (self.0 + 1) & (u32::MAX >> 2);
+        self.0 = (self.0 + 1) & (u32::MAX >> 3);
         *self
     }
 }
@@ -63,8 +73,11 @@ impl Token {
         match self {
             Self::New => NEW,
             Self::Guests => GUESTS,
+            Self::Pings => PINGS,
+            Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
+            Self::Echo(slot) => ECHO | slot.to_bits(),
             Self::Query(slot) => QUERY | slot.to_bits(),
             Self::Flow(slot) => slot.to_bits(),
         }
@@ -74,8 +87,11 @@ impl Token {
         match bits {
             NEW => Self::New,
             GUESTS => Self::Guests,
+            PINGS => Self::Pings,
+            DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
+            ECHO.. => Self::Echo(Slot::from_bits(bits & !ECHO)),
             QUERY.. => Self::Query(Slot::from_bits(bits & !QUERY)),
             _ => Self::Flow(Slot::from_bits(bits)),
         }
@@ -88,17 +104,19 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let mut last = Generation(u32::MAX >> 2);
+        let mut last = Generation(u32::MAX >> 3);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow(slot), Token::Mapping(slot), Token::Query(slot)] {
+                for token in [Token::Flow, Token::Mapping, Token::Echo, Token::Query] {
+                    let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests].into_iter().chain(ports) {
+        let single = [Token::New, Token::Guests, Token::Pings, Token::Dhcp];
+        for token in single.into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

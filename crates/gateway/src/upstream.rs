@@ -2,8 +2,9 @@
 
 use crate::destination::Destination;
 use crate::host::HostStream;
-use crate::host_datagrams::{Arrived, HostDatagrams, Undelivered};
-use crate::outside::Outside;
+use crate::host_datagrams::{Arrived, HostDatagrams, Sent};
+use crate::host_errors::{Manner, Undelivered};
+use crate::outbound::Outbound;
 use crate::relay::End;
 use bytes::Bytes;
 use neap::{Events, Poller};
@@ -30,6 +31,13 @@ pub trait Upstream: Send {
     /// `Unsupported` if it carries no datagrams, which the guest is told by an ICMP error; others
     /// if there are no descriptors left.
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>>;
+
+    /// Whether flows leave by sockets of the host's kernel. Echo requests (ping) then leave by its
+    /// ping sockets, and datagrams from published ports by those. Where all is to go another way,
+    /// nothing leaves beside it.
+    fn leaves_by_host(&self) -> bool {
+        false
+    }
 }
 
 /// A connection of an [`Upstream`], which never waits.
@@ -55,9 +63,9 @@ pub trait Far: End + Send {
 /// A socket for datagrams of an [`Upstream`], which never waits.
 pub trait FarDatagrams: Send {
     /// Sends datagrams of one length, of which the last may be shorter; at most
-    /// [`MOST_SEGMENTS`](crate::MOST_SEGMENTS) with [`MOST_BYTES`](crate::MOST_BYTES). Returns how
-    /// many were taken.
-    fn send(&mut self, datagrams: &[Bytes], to: &Destination) -> usize;
+    /// [`MOST_SEGMENTS`](crate::MOST_SEGMENTS) with [`MOST_BYTES`](crate::MOST_BYTES). Where it can,
+    /// it gives their packets the hop limit of `manner`.
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent;
 
     /// Takes datagrams that have arrived, by way of `buffer`, which holds
     /// [`MOST_BYTES`](crate::MOST_BYTES).
@@ -92,8 +100,8 @@ pub trait FarDatagrams: Send {
 }
 
 impl FarDatagrams for HostDatagrams {
-    fn send(&mut self, datagrams: &[Bytes], to: &Destination) -> usize {
-        self.send(datagrams, to.address)
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent {
+        self.send(datagrams, to.address, manner)
     }
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
         Self::receive(self, buffer)
@@ -107,28 +115,35 @@ impl FarDatagrams for HostDatagrams {
 }
 
 /// The host's kernel: flows are its connections, from its addresses.
-#[derive(Clone, Debug, Default)]
-pub struct Direct {
-    outside: Outside,
-}
-
-impl Direct {
-    /// Connections by sockets with settings.
-    pub fn new(outside: Outside) -> Self {
-        Self { outside }
-    }
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Direct;
 
 impl Upstream for Direct {
     fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        let to = address(to)?;
-        let stream = HostStream::connect(to, None, &self.outside)?;
-        Ok(Box::new(Opening { stream, is_open: false }))
+        connect(to, &Outbound::default())
     }
 
     fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
-        Ok(Box::new(HostDatagrams::open(address(to)?, &self.outside)?))
+        datagrams(to, &Outbound::default())
     }
+
+    fn leaves_by_host(&self) -> bool {
+        true
+    }
+}
+
+/// Begins a connection of the host's kernel.
+pub(crate) fn connect(to: &Destination, outbound: &Outbound) -> io::Result<Box<dyn Far>> {
+    let stream = HostStream::connect(address(to)?, outbound)?;
+    Ok(Box::new(Opening { stream, is_open: false }))
+}
+
+/// Opens a UDP socket of the host's kernel.
+pub(crate) fn datagrams(
+    to: &Destination,
+    outbound: &Outbound,
+) -> io::Result<Box<dyn FarDatagrams>> {
+    Ok(Box::new(HostDatagrams::open(address(to)?, outbound)?))
 }
 
 /// The kernel knows addresses only.

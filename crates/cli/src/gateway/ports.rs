@@ -1,7 +1,7 @@
 //! Ports of this machine that are those of a sandbox: `-p [ADDR:]HOST:GUEST[/udp]`.
 
 use super::{Failure, sandbox};
-use neap_gateway::{Gateway, Transport};
+use neap_gateway::{Gateway, Publication, Transport};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 /// Ports to be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Publication {
+pub(super) struct Ports {
     /// Of this machine; `None` for all.
     address: Option<IpAddr>,
     host: RangeInclusive<u16>,
@@ -18,7 +18,7 @@ pub(super) struct Publication {
     transport: Transport,
 }
 
-impl FromStr for Publication {
+impl FromStr for Ports {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -30,7 +30,7 @@ impl FromStr for Publication {
     }
 }
 
-impl Publication {
+impl Ports {
     fn parse(text: &str) -> Option<Self> {
         let (text, transport) = match text.rsplit_once('/') {
             None => (text, Transport::Tcp),
@@ -66,8 +66,9 @@ impl Publication {
             for (host_port, guest_port) in self.host.clone().zip(self.guest.clone()) {
                 let port = SocketAddr::new(address, host_port);
                 let guest = SocketAddr::new(guest, guest_port);
-                match gateway.publish(self.transport, port, guest, stand_in) {
-                    Ok(()) => {}
+                let transport = self.transport;
+                match gateway.publish(Publication { transport, port, guest, stand_in }) {
+                    Ok(_) => {}
                     // Without IPv6 here, IPv4 is all.
                     Err(error) if self.address.is_none() && lacks_family(&error) => {}
                     Err(error) => return Err(self.refused(port, &error)),
@@ -110,7 +111,7 @@ fn ports(text: &str) -> Option<RangeInclusive<u16>> {
     (first > 0 && first <= last).then_some(first..=last)
 }
 
-impl fmt::Display for Publication {
+impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             Some(IpAddr::V4(v4)) => write!(f, "{v4}:")?,
@@ -139,9 +140,9 @@ mod tests {
             "8000-8010:9000-9010",
             "0.0.0.0:1-65535:1-65535/udp",
         ] {
-            assert_eq!(text.parse::<Publication>().expect(text).to_string(), text);
+            assert_eq!(text.parse::<Ports>().expect(text).to_string(), text);
         }
-        let tcp = "8080:80/tcp".parse::<Publication>().expect("ports");
+        let tcp = "8080:80/tcp".parse::<Ports>().expect("ports");
         assert_eq!(tcp.to_string(), "8080:80");
         for text in [
             "",
@@ -155,7 +156,7 @@ mod tests {
             "localhost:8080:80",
             "8080:80/sctp",
         ] {
-            assert!(text.parse::<Publication>().is_err(), "{text}");
+            assert!(text.parse::<Ports>().is_err(), "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
-use super::ports::Publication;
+use super::ports::Ports;
 use super::way_out::WayOut;
 use super::{Failure, sandbox};
 use clap::Args as ClapArgs;
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Make ports of this machine those of the sandbox: [ADDRESS:]HOST:GUEST[/udp], such as 8080:80
     /// or 8000-8010:9000-9010; may be repeated
     #[arg(short, long, value_name = "PORTS")]
-    publish: Vec<Publication>,
+    publish: Vec<Ports>,
     #[command(flatten)]
     way_out: WayOut,
     #[command(flatten)]
@@ -72,7 +72,10 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
             return Err(failure);
         }
     };
-    let stop = gateway.stop_handle();
+    if args.way_out.is_direct() {
+        super::tell_of_echo(&gateway);
+    }
+    let stop = gateway.handle();
     let engine = thread::Builder::new()
         .name("gateway".to_owned())
         .spawn(move || gateway.run())

@@ -4,7 +4,7 @@ use super::Failure;
 use clap::Args;
 use neap_gateway::dns::Resolver;
 use neap_gateway::proxy::{Credentials, Protocol, Proxy};
-use neap_gateway::{Direct, GatewayConfig, Outside, Upstream};
+use neap_gateway::{DirectFrom, GatewayConfig, Outbound, Upstream};
 use rustix::process::geteuid;
 use socket2::{Domain, Socket, Type};
 use std::fmt;
@@ -137,7 +137,7 @@ impl WayOut {
             let why = "--auth-file is for a proxy: name one with --upstream";
             return Err(Failure::Arguments(why.to_owned()));
         }
-        let outside = self.outside()?;
+        let outbound = self.outbound()?;
         config.resolver = match self.dns {
             Some(Dns::Proxy) if !is_proxy => {
                 let why = "--dns proxy needs a proxy: name one with --upstream";
@@ -150,9 +150,9 @@ impl WayOut {
             Some(Dns::Server(server)) => Resolver::Server(server),
         };
         config.takes_all_dns = is_proxy || self.dns.is_some();
-        config.outside = outside.clone();
+        config.outbound = outbound.clone();
         let Url::Proxy { protocol, host, port } = &url else {
-            return Ok(Box::new(Direct::new(outside)));
+            return Ok(Box::new(DirectFrom(outbound)));
         };
         let credentials = self.auth_file.as_deref().map(credentials).transpose()?;
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| {
@@ -161,7 +161,7 @@ impl WayOut {
         let mut error = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             let proxy = Proxy::new(*protocol, address, credentials.clone());
-            let proxy = proxy.outside(outside.clone());
+            let proxy = proxy.outbound(outbound.clone());
             match proxy.probe(PATIENCE) {
                 Ok(()) => return Ok(Box::new(proxy)),
                 Err(why) => error = why,
@@ -170,13 +170,18 @@ impl WayOut {
         Err(unusable(&url, &error))
     }
 
+    /// Whether flows leave by this machine itself.
+    pub(super) fn is_direct(&self) -> bool {
+        self.upstream == "direct"
+    }
+
     /// The settings of sockets, tried on one.
-    fn outside(&self) -> Result<Outside, Failure> {
-        let mut outside = Outside::default();
-        (outside.interface, outside.mark) = (self.bind.clone(), self.mark);
+    fn outbound(&self) -> Result<Outbound, Failure> {
+        let mut outbound = Outbound::default();
+        (outbound.interface, outbound.mark) = (self.bind.clone(), self.mark);
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)
             .map_err(|error| Failure::System(format!("a socket: {error}")))?;
-        let Err(error) = outside.apply(&socket) else { return Ok(outside) };
+        let Err(error) = outbound.apply(&socket) else { return Ok(outbound) };
         let why = match (&self.bind, error.raw_os_error().map(rustix::io::Errno::from_raw_os_error))
         {
             (Some(name), Some(rustix::io::Errno::NODEV)) => {

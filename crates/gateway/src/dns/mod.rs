@@ -13,9 +13,9 @@ pub use names::Names;
 use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
 use crate::destination::Destination;
-use crate::outside::Outside;
+use crate::outbound::Outbound;
 use crate::token::Slot;
-use crate::upstream::{Direct, Far, Upstream};
+use crate::upstream::{Far, Upstream, connect};
 use neap::{Datagram, Poller, UdpForwarder};
 use queries::Queries;
 use servers::Servers;
@@ -55,7 +55,7 @@ pub(crate) struct Dns {
     /// Of [`Resolver::Names`]. The connections on which guests ask share it.
     names: Arc<Mutex<Names>>,
     servers: Servers,
-    outside: Outside,
+    outbound: Outbound,
     queries: Queries,
     counters: Arc<Counters>,
 }
@@ -70,8 +70,8 @@ impl Dns {
             resolver: config.resolver,
             names: Arc::default(),
             servers: Servers::default(),
-            outside: config.outside.clone(),
-            queries: Queries::new(config.outside.clone(), counters.clone()),
+            outbound: config.outbound.clone(),
+            queries: Queries::new(config.outbound.clone(), counters.clone()),
             counters,
         }
     }
@@ -107,7 +107,7 @@ impl Dns {
             Resolver::Host => self.servers.list().first().copied(),
         };
         let server = server.ok_or(io::ErrorKind::HostUnreachable)?;
-        Direct::new(self.outside.towards(server.ip())).connect(&server.into(), client)
+        connect(&server.into(), &self.outbound.towards(server.ip()))
     }
 
     /// Takes a question of a guest, which is answered at once or later.

@@ -8,7 +8,7 @@
 
 use super::message;
 use crate::counters::Counters;
-use crate::outside::Outside;
+use crate::outbound::Outbound;
 use crate::relay::End;
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
@@ -56,7 +56,7 @@ pub(super) struct Queries {
     due: [VecDeque<(Instant, Slot)>; 2],
     generation: Generation,
     buffer: Box<[u8]>,
-    outside: Outside,
+    outbound: Outbound,
     counters: Arc<Counters>,
 }
 
@@ -88,14 +88,14 @@ enum Outcome {
 }
 
 impl Queries {
-    pub(super) fn new(outside: Outside, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(outbound: Outbound, counters: Arc<Counters>) -> Self {
         Self {
             table: Slab::new(),
             of_guest: HashMap::new(),
             due: [VecDeque::new(), VecDeque::new()],
             generation: Generation::default(),
             buffer: vec![0; MOST_ANSWER].into(),
-            outside,
+            outbound,
             counters,
         }
     }
@@ -151,7 +151,7 @@ impl Queries {
         if !self.is_new(question, asked) {
             return;
         }
-        let Ok(socket) = open(&self.outside, servers.first().copied()) else {
+        let Ok(socket) = open(&self.outbound, servers.first().copied()) else {
             return self.answer(question, message::failure(&question.data), guests);
         };
         let key = self.insert(question, asked, servers, Way::Datagrams(socket));
@@ -220,7 +220,7 @@ impl Queries {
             let server = query.servers[query.attempts % query.servers.len()];
             if query.attempts > 0 {
                 // Each has a port and an ID of its own.
-                let Ok(socket) = open(&self.outside, Some(server)) else {
+                let Ok(socket) = open(&self.outbound, Some(server)) else {
                     return self.fail(key, guests);
                 };
                 query.way = Way::Datagrams(socket);
@@ -325,12 +325,17 @@ impl Queries {
     }
 }
 
-/// A socket for a resolver. The kernel chooses its port at random when it is connected.
-fn open(outside: &Outside, server: Option<SocketAddr>) -> io::Result<Socket> {
+/// A socket for a resolver. The kernel chooses its port at random when it is bound or connected.
+fn open(outbound: &Outbound, server: Option<SocketAddr>) -> io::Result<Socket> {
     let server = server.ok_or(io::ErrorKind::NotFound)?;
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-    outside.towards(server.ip()).apply(&socket)?;
+    let outbound = outbound.towards(server.ip());
+    outbound.apply(&socket)?;
+    let from = outbound.from(server);
+    if !from.ip().is_unspecified() {
+        socket.bind(&SockAddr::from(from))?;
+    }
     Ok(socket)
 }
 

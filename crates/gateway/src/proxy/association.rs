@@ -8,11 +8,12 @@ use super::error::of_the_way;
 use super::stream::{Dialogue, Talk};
 use super::{PATIENCE, Proxy, socks5};
 use crate::destination::Destination;
-use crate::host_datagrams::{Arrived, Undelivered};
+use crate::host_datagrams::{Arrived, Sent};
+use crate::host_errors::{Manner, Undelivered};
 use crate::relay::End;
 use crate::upstream::FarDatagrams;
 use bytes::Bytes;
-use neap::{Events, Poller, Refusal};
+use neap::{Events, IcmpErrorKind, Poller};
 use rustix::net::{RecvFlags, SendFlags, recv, sendmsg};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::VecDeque;
@@ -55,7 +56,7 @@ impl Association {
         let talk = Talk::begin(proxy, Dialogue::Socks(client))?;
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(server), kind, Some(Protocol::UDP))?;
-        proxy.outside.apply(&socket)?;
+        proxy.outbound.apply(&socket)?;
         let state = State::Opens { early: VecDeque::new() };
         let due = Instant::now() + PATIENCE;
         Ok(Self { talk, server, socket, state, due, named: Vec::new() })
@@ -144,8 +145,8 @@ fn reachable(relay: SocketAddr, server: SocketAddr) -> SocketAddr {
 }
 
 impl FarDatagrams for Association {
-    fn send(&mut self, datagrams: &[Bytes], to: &Destination) -> usize {
-        match &mut self.state {
+    fn send(&mut self, datagrams: &[Bytes], to: &Destination, _: Manner) -> Sent {
+        let count = match &mut self.state {
             State::Opens { early } => {
                 let room = MOST_EARLY - early.len();
                 early.extend(datagrams.iter().take(room).map(|data| (to.clone(), data.clone())));
@@ -153,7 +154,8 @@ impl FarDatagrams for Association {
             }
             State::Open => datagrams.iter().filter(|data| self.pass_on(data, to).is_ok()).count(),
             State::Over { .. } => 0,
-        }
+        };
+        Sent { count, why: None }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrived> {
@@ -171,7 +173,10 @@ impl FarDatagrams for Association {
     fn undelivered(&mut self, _: &mut [u8]) -> Option<Undelivered> {
         let State::Over { undelivered } = &mut self.state else { return None };
         let (to, data) = undelivered.pop_front()?;
-        Some(Undelivered { to: to.address, data, why: Refusal::Host })
+        // The host is unreachable.
+        let code = if to.address.is_ipv4() { 1 } else { 3 };
+        let kind = IcmpErrorKind::Unreachable { code };
+        Some(Undelivered { to: to.address, data, kind, offender: None })
     }
 
     fn enter(&self, poller: &Poller, token: u64) -> io::Result<()> {

@@ -14,7 +14,7 @@ mod socks5;
 mod stream;
 
 use crate::destination::Destination;
-use crate::outside::Outside;
+use crate::outbound::Outbound;
 use crate::upstream::{Far, FarDatagrams, Upstream};
 use association::Association;
 use std::fmt;
@@ -74,20 +74,20 @@ pub struct Proxy {
     protocol: Protocol,
     server: SocketAddr,
     credentials: Option<Arc<Credentials>>,
-    outside: Outside,
+    outbound: Outbound,
 }
 
 impl Proxy {
     /// A proxy at an address.
     pub fn new(protocol: Protocol, server: SocketAddr, credentials: Option<Credentials>) -> Self {
         let credentials = credentials.map(Arc::new);
-        Self { protocol, server, credentials, outside: Outside::default() }
+        Self { protocol, server, credentials, outbound: Outbound::default() }
     }
 
     /// Settings of the sockets that reach the proxy.
     #[must_use]
-    pub fn outside(mut self, outside: Outside) -> Self {
-        self.outside = outside;
+    pub fn outbound(mut self, outbound: Outbound) -> Self {
+        self.outbound = outbound;
         self
     }
 

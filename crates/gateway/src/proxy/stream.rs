@@ -61,7 +61,7 @@ pub(super) struct Talk {
 impl Talk {
     /// Begins a connection to the proxy.
     pub(super) fn begin(proxy: &Proxy, mut dialogue: Dialogue) -> io::Result<Self> {
-        let stream = HostStream::connect(proxy.server, None, &proxy.outside).map_err(of_the_way)?;
+        let stream = HostStream::connect(proxy.server, &proxy.outbound).map_err(of_the_way)?;
         let (outgoing, received) = (dialogue.first(), BytesMut::new());
         Ok(Self { stream, is_connected: false, dialogue, outgoing, received })
     }
