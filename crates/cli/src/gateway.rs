@@ -1,15 +1,18 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+mod etc;
 mod inside;
 pub(crate) mod namespace;
 mod options;
 mod passing;
+mod ports;
 mod routes;
 mod run;
 mod sandbox;
 mod tun;
 mod watching;
+mod way_out;
 
 use clap::Subcommand;
 use std::process::ExitCode;

@@ -7,8 +7,9 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
-use crate::datagrams::Datagrams;
+use crate::datagrams::{Datagrams, Ways};
 use crate::dhcp_service::DhcpService;
+use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
@@ -62,6 +63,9 @@ pub struct Gateway {
     echoes: Echoes,
     dhcp: Option<DhcpService>,
     crossings: Crossings,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     /// Who sends when under a rate; `None` without one.
@@ -147,7 +151,7 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let echoes = Echoes::new(icmp, counters.clone());
+        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let dhcp = config.dhcp.clone();
         let dhcp =
@@ -165,6 +169,8 @@ impl Gateway {
             echoes,
             dhcp,
             crossings: Crossings::new(),
+            dns: Dns::new(&config, counters.clone()),
+            openings: VecDeque::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -236,9 +242,7 @@ impl Gateway {
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
-                    self.datagrams.expire(now, self.sending.as_mut());
-                    self.crossings.expire(now);
-                    self.echoes.expire(now);
+                    self.expire(now);
                 }
             }
         }
@@ -295,9 +299,25 @@ impl Gateway {
             self.datagrams.next_expiry(),
             self.crossings.next_expiry(),
             self.echoes.next_expiry(),
+            self.dns.next_expiry(),
+            self.openings.front().map(|&(due, _)| due),
             self.ends,
         ];
         kinds.into_iter().flatten().min()
+    }
+
+    /// Forgets and gives up what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now, self.sending.as_mut());
+        self.crossings.expire(now);
+        self.echoes.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let flow = self.flows.get(slot.key);
+            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
@@ -318,6 +338,9 @@ impl Gateway {
             Token::Pings => self.take_turn(Turn::Pings),
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
             Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
@@ -367,11 +390,13 @@ impl Gateway {
                 return;
             }
             Turn::Guests => {
-                self.datagrams.on_guests(&self.poller, &self.config, self.sending.as_mut())
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways, self.sending.as_mut())
             }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
@@ -393,15 +418,21 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
             self.journal.denied(client, wanted);
             return Refused::Prohibited.tell(pending);
-        };
+        }
         if self.flows.len() >= self.config.most_flows {
             return self.refuse(pending, Refused::Full);
         }
-        let far = match self.upstream.connect(to, client) {
+        let (far, to) = match target {
+            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
+        };
+        let far = match far {
             Ok(far) => far,
             Err(error) => {
                 journal::unreached(client, wanted, &error);
@@ -445,8 +476,12 @@ impl Gateway {
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
+        let slot = Slot { key, generation };
+        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Does what can be done for a flow.

@@ -1,5 +1,6 @@
 //! Connections of the host's kernel, as ends of a relay.
 
+use crate::outbound::Outbound;
 use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
 use rustix::buffer::spare_capacity;
@@ -36,14 +37,16 @@ impl HostStream {
     ///
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
-    pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+    pub fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let domain = Domain::for_address(to);
         // Non-blocking and close-on-exec from the beginning.
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(NOT_SENT)?;
-        if let Some(from) = from {
+        outbound.apply(&socket)?;
+        let from = outbound.from(to);
+        if !from.ip().is_unspecified() {
             socket.bind(&SockAddr::from(from))?;
         }
         match socket.connect(&SockAddr::from(to)) {

@@ -139,7 +139,7 @@ impl Gateway {
                 continue;
             }
             let far = if is_crossing {
-                Direct.connect(guest, client)
+                Direct.connect(&guest.into(), client)
             } else {
                 GuestStream::connect(&self.stack, guest, client)
                     .map(|far| Box::new(far) as Box<dyn Far>)
