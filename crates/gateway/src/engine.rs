@@ -77,6 +77,8 @@ struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    /// A side has reported an error.
+    has_error: bool,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -229,7 +231,9 @@ impl Gateway {
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
-                if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
+                let flow = self.flows.get_mut(key);
+                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
+                    flow.has_error |= event.events.contains(Events::ERR);
                     self.visit(key);
                 }
             }
@@ -323,8 +327,8 @@ impl Gateway {
     /// Begins a flow; its far side is not open yet.
     fn begin(&mut self, near: Near, far: Box<dyn Far>) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open) = (false, false);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay };
+        let (is_waiting, is_open, has_error) = (false, false, false);
+        let flow = Flow { generation, is_waiting, is_open, has_error, near, far, relay };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
@@ -350,7 +354,11 @@ impl Gateway {
         }
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Near::Open(near) = &mut flow.near else { return };
-        match flow.relay.pump(&mut **near, &mut *flow.far) {
+        let mut progress = flow.relay.pump(&mut **near, &mut *flow.far);
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            progress = flow.relay.check(&mut **near, &mut *flow.far);
+        }
+        match progress {
             Progress::Waits => {}
             Progress::HasMore => {
                 if !std::mem::replace(&mut flow.is_waiting, true) {
