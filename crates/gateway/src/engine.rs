@@ -96,6 +96,8 @@ struct Flow {
     is_waiting: bool,
     is_open: bool,
     view: FlowView,
+    /// A side has reported an error.
+    has_error: bool,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -343,7 +345,9 @@ impl Gateway {
             }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
-                if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
+                let flow = self.flows.get_mut(key);
+                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
+                    flow.has_error |= event.events.contains(Events::ERR);
                     self.visit(key);
                 }
             }
@@ -470,9 +474,19 @@ impl Gateway {
     /// Begins a flow; its far side is not open yet.
     fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open, scheduled) = (false, false, None);
-        let flow =
-            Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled, view };
+        let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let flow = Flow {
+            generation,
+            is_waiting,
+            is_open,
+            has_error,
+            view,
+            near,
+            far,
+            relay,
+            host,
+            scheduled,
+        };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
@@ -505,7 +519,7 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let progress = match (&mut self.sending, flow.scheduled) {
+        let mut progress = match (&mut self.sending, flow.scheduled) {
             // The other direction has its turn in the schedule.
             (Some(sending), Some(scheduled)) => {
                 sending.wake(scheduled.id);
@@ -513,6 +527,9 @@ impl Gateway {
             }
             _ => flow.relay.pump(near, far),
         };
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            progress = flow.relay.check(near, far);
+        }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
         self.counters.add(|counters| &counters.bytes_out, out - before[0]);
         self.counters.add(|counters| &counters.bytes_in, back - before[1]);

@@ -33,7 +33,7 @@ pub struct HostStream {
 
 impl HostStream {
     /// Begins a connection, from a local address if `from` has one. It is open when the socket is
-    /// writable and [`take_error`](Self::take_error) has nothing to say.
+    /// writable and [`take_error`](End::take_error) has nothing to say.
     ///
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
@@ -70,14 +70,6 @@ impl HostStream {
     /// Whether the handshake is over.
     pub fn is_connected(&self) -> bool {
         self.socket.peer_addr().is_ok()
-    }
-
-    /// The error of the socket, once (`SO_ERROR`).
-    ///
-    /// # Errors
-    /// That error.
-    pub fn take_error(&self) -> io::Result<()> {
-        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 }
 
@@ -123,6 +115,10 @@ impl End for HostStream {
 
     fn finish(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
+    }
+
+    fn take_error(&mut self) -> io::Result<()> {
+        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 
     fn reset(&mut self) {

@@ -182,6 +182,9 @@ impl End for Opening {
     fn finish(&mut self) -> io::Result<()> {
         self.stream.finish()
     }
+    fn take_error(&mut self) -> io::Result<()> {
+        self.stream.take_error()
+    }
     fn reset(&mut self) {
         self.stream.reset();
     }
