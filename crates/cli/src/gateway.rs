@@ -1,6 +1,7 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+pub(crate) mod confine;
 mod inside;
 pub(crate) mod namespace;
 mod options;
@@ -9,6 +10,8 @@ mod routes;
 mod run;
 mod sandbox;
 mod tun;
+
+pub(crate) use options::raise_file_limit;
 
 use clap::Subcommand;
 use std::process::ExitCode;

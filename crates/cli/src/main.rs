@@ -15,6 +15,7 @@ mod gateway;
 mod lab;
 mod link;
 mod perf;
+mod slirp4netns;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
@@ -34,14 +35,19 @@ enum Command {
     Link(Box<link::Args>),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
+    Slirp4netns(slirp4netns::Args),
 }
 
 fn main() -> ExitCode {
+    if let Some(args) = slirp4netns::Args::of_this_program() {
+        return slirp4netns::main(&args);
+    }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
+        Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
         None => lab::main(&lab::Args::default()),
     }
 }
