@@ -8,6 +8,7 @@ use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::host::HostStream;
 use crate::published::{Published, Transport};
 use crate::relay::{End, Progress, Relay, Side, VISIT};
@@ -15,8 +16,8 @@ use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, PendingConnection, Poller, Refusal, SocketOptions, Stack, TcpForwarder,
-    UdpForwarder, UdpForwarderOptions,
+    Event, Events, PendingConnection, Poller, Refusal, Stack, TcpForwarder, UdpForwarder,
+    UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
@@ -110,7 +111,8 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. With
+    /// a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -126,6 +128,9 @@ impl Gateway {
         let counters = Arc::<Counters>::default();
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let mut datagrams = Datagrams::new(datagrams, counters.clone())?;
+        if let Some(rate) = config.rate_in {
+            guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
+        }
         let sending = config.rate.map(Sending::new);
         if let Some(sending) = &sending {
             datagrams.limit(sending.rate());
@@ -347,7 +352,9 @@ impl Gateway {
                 near.reset();
                 continue;
             }
-            match GuestStream::connect(&self.stack, self.published[index].guest(), client) {
+            let (guest, options) =
+                (self.published[index].guest(), guest_rate::options(self.config.rate_in));
+            match GuestStream::connect(&self.stack, guest, client, options) {
                 Ok(far) => self.enter_published(near, far),
                 Err(_) => {
                     self.counters.count(|counters| &counters.unreached);
@@ -419,7 +426,7 @@ impl Gateway {
         if let Near::Waits(pending) = &mut flow.near
             && let Some(pending) = pending.take()
         {
-            let stream = pending.accept_nonblocking(SocketOptions::default())?;
+            let stream = pending.accept_nonblocking(guest_rate::options(self.config.rate_in))?;
             let stream = GuestStream::new(stream)?;
             self.poller.add(stream.stream(), token(key, flow.generation), CHANGES)?;
             flow.near = Near::Open(Box::new(stream));

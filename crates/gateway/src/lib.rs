@@ -6,6 +6,7 @@ mod counters;
 mod datagrams;
 mod engine;
 pub mod guest;
+mod guest_rate;
 pub mod host;
 mod host_datagrams;
 mod policy;
