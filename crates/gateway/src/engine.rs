@@ -12,6 +12,7 @@ use crate::dhcp_service::DhcpService;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::inspect::{FlowView, Holdings, Inspector};
 use crate::journal::{self, Journal};
@@ -22,8 +23,8 @@ use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, SocketOptions, Stack,
-    TcpForwarder, UdpForwarder, UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
+    UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
@@ -130,7 +131,8 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. With
+    /// a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -148,6 +150,9 @@ impl Gateway {
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
         let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        if let Some(rate) = config.rate_in {
+            guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
+        }
         let sending = config.rate.map(Sending::new);
         if let Some(sending) = &sending {
             datagrams.limit(sending.rate());
@@ -558,7 +563,7 @@ impl Gateway {
         {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
-            let stream = pending.accept_nonblocking(SocketOptions::default())?;
+            let stream = pending.accept_nonblocking(guest_rate::options(self.config.rate_in))?;
             let mut stream = GuestStream::new(stream)?;
             let token = token(key, flow.generation);
             if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {

@@ -3,7 +3,7 @@
 use crate::relay::End;
 use crate::upstream::Far;
 use bytes::Bytes;
-use neap::{ConnectOptions, Events, Poller, Stack, TcpStream};
+use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -27,9 +27,13 @@ impl GuestStream {
     ///
     /// # Errors
     /// As [`TcpStream::connect_nonblocking`].
-    pub fn connect(stack: &Stack, to: SocketAddr, from: SocketAddr) -> io::Result<Self> {
-        let mut options = ConnectOptions::default();
-        (options.local, options.transparent) = (Some(from), true);
+    pub fn connect(
+        stack: &Stack,
+        to: SocketAddr,
+        from: SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<Self> {
+        let options = ConnectOptions { local: Some(from), options, transparent: true };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 

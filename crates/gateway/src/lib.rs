@@ -13,6 +13,7 @@ pub mod dns;
 mod echo;
 mod engine;
 pub mod guest;
+mod guest_rate;
 mod handle;
 pub mod host;
 mod host_datagrams;
