@@ -58,6 +58,10 @@ fn in_folder<F: FnOnce(&Path)>(test: F) {
     let text = String::from_utf8_lossy(&output.stdout);
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}{why}");
+    for line in why.lines().filter(|line| line.starts_with("SKIP: ")) {
+        // Not by `eprintln!`, which the harness swallows.
+        writeln!(io::stderr(), "{line}").expect("stderr");
+    }
 }
 
 struct Nowhere;
@@ -115,9 +119,8 @@ fn a_listing_has_every_kind_of_socket() {
         assert_eq!((endpoint.pid, endpoint.name.as_str()), (std::process::id(), "all"));
         let sockets = endpoint.sockets().expect("a listing");
         let find = |state: &str, local: &str| {
-            let is_it = |one: &&control::SocketReport| {
-                one.state == state && one.local == address(local)
-            };
+            let is_it =
+                |one: &&control::SocketReport| one.state == state && one.local == address(local);
             sockets.iter().find(is_it).unwrap_or_else(|| panic!("{state} {local}: {sockets:?}"))
         };
         assert_eq!(find("LISTEN", "0.0.0.0:80").recv_q, 0);
