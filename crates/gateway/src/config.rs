@@ -1,8 +1,11 @@
 //! Settings of a gateway.
 
+use crate::dhcp::DhcpConfig;
+use crate::outbound::Outbound;
 use crate::policy::Policy;
 use crate::resolver;
 use neap::TcpForwarderOptions;
+use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
 
 /// Connections that wait for their other half at the same time, of one guest address.
@@ -23,6 +26,15 @@ pub struct GatewayConfig {
     /// Addresses and ports of guests that send datagrams, at the same time; datagrams of more are
     /// dropped.
     pub most_mappings: usize,
+    /// Addresses and settings that guests get by DHCP; `None` is no server.
+    pub dhcp: Option<DhcpConfig>,
+    /// Addresses from which datagrams leave the host.
+    pub outbound: Outbound,
+    /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
+    /// and those that send little go first; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// Rate of what guests get, in packets of the gateway's interfaces; `None` is no limit.
+    pub rate_in: Option<Rate>,
 }
 
 impl Default for GatewayConfig {
@@ -32,6 +44,10 @@ impl Default for GatewayConfig {
             translations: Vec::new(),
             most_flows: 10_000,
             most_mappings: 10_000,
+            dhcp: None,
+            outbound: Outbound::default(),
+            rate: None,
+            rate_in: None,
         }
     }
 }
@@ -52,6 +68,8 @@ enum Target {
     /// The first resolver of the host, at the port of the guest's choice. It may be a loopback
     /// address, which no policy keeps from the guest.
     Resolver,
+    /// A service that the user has chosen, which no policy keeps from the guest.
+    Service(IpAddr),
 }
 
 impl Translation {
@@ -64,6 +82,11 @@ impl Translation {
     /// `/etc/resolv.conf`, which is read again when it has changed. No policy denies it.
     pub fn resolver(from: SocketAddr) -> Self {
         Self { from: from.ip(), port: Some(from.port()), to: Target::Resolver }
+    }
+
+    /// An address and port that stand for the same port of another address. No policy denies it.
+    pub fn service(from: SocketAddr, to: IpAddr) -> Self {
+        Self { from: from.ip(), port: Some(from.port()), to: Target::Service(to) }
     }
 
     fn matches(&self, to: SocketAddr) -> bool {
@@ -85,6 +108,9 @@ impl GatewayConfig {
         let translated = match self.translations.iter().find(|one| one.matches(to)) {
             Some(Translation { to: Target::Resolver, .. }) => {
                 return Some(SocketAddr::new(resolver::first()?, to.port()));
+            }
+            Some(&Translation { to: Target::Service(service), .. }) => {
+                return Some(SocketAddr::new(service, to.port()));
             }
             Some(&Translation { to: Target::Host(host), .. }) => SocketAddr::new(host, to.port()),
             None => to,

@@ -1,6 +1,6 @@
 //! Connections of the host's kernel, as ends of a relay.
 
-use crate::relay::{End, MOST_HELD};
+use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendFlags};
@@ -17,6 +17,10 @@ const COPY_BREAK: usize = 8 << 10;
 /// Bytes not yet sent that the host's socket takes (`TCP_NOTSENT_LOWAT`). The rest stays with the
 /// sender.
 const NOT_SENT: u32 = 128 << 10;
+
+/// Headers of IP, and of TCP with time stamps, which the size of a segment leaves room for.
+const V4_HEADERS: usize = 52;
+const V6_HEADERS: usize = 72;
 
 /// A connection of the host's kernel.
 #[derive(Debug)]
@@ -121,5 +125,19 @@ impl End for HostStream {
     fn reset(&mut self) {
         // It is closed with the socket. The kernel refuses only what is not a socket.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
+    }
+
+    fn segments(&self) -> Segments {
+        let is_v6 = self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
+        let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
+        let data = self.socket.tcp_mss().map_or(Segments::default().data, |mss| mss as usize);
+        Segments { data, headers }
+    }
+
+    fn limit_unsent(&mut self, bytes: usize) {
+        // It takes bytes as long as fewer than these are not sent.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(NOT_SENT);
+        // A kernel that refuses it has longer queues, and loses nothing.
+        let _ = self.socket.set_tcp_notsent_lowat(bytes);
     }
 }

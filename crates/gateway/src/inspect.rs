@@ -1,23 +1,18 @@
 //! Looking at the flows of a running gateway from other threads.
 //!
-//! The gateway's thread has the flows to itself. Whoever wants to see them leaves a place for the
-//! answer and wakes the thread, which fills it between two events. So a gateway that nobody looks
-//! at pays one load for each wake-up.
+//! The gateway's thread has the flows to itself. Whoever wants to see them asks by a
+//! [`GatewayHandle`], and the thread answers between two events.
 
 use crate::counters::{Counters, Figures};
-use neap::Poller;
+use crate::handle::GatewayHandle;
 use neap::control::Application;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest that an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Questions that wait at the same time.
-const MOST_QUESTIONS: usize = 8;
 
 /// A flow of a gateway, as the guest's side of the stack has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,76 +39,24 @@ pub struct Holdings {
     pub mappings: usize,
 }
 
-/// Questions to the thread of a gateway.
-#[derive(Debug)]
-pub(crate) struct Questions {
-    is_any: AtomicBool,
-    waiting: Mutex<Vec<SyncSender<Holdings>>>,
-}
-
-impl Questions {
-    pub(crate) fn new() -> Arc<Self> {
-        let waiting = Mutex::default();
-        Arc::new(Self { is_any: AtomicBool::new(false), waiting })
-    }
-
-    /// Takes a question; `None` if there are too many.
-    fn ask(&self) -> Option<Receiver<Holdings>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= MOST_QUESTIONS {
-            return None;
-        }
-        let (answer, answered) = sync_channel(1);
-        waiting.push(answer);
-        self.is_any.store(true, Ordering::SeqCst);
-        Some(answered)
-    }
-
-    /// Answers all questions, on the thread of the gateway.
-    pub(crate) fn answer(&self, look: impl FnOnce() -> Holdings) {
-        if !self.is_any.load(Ordering::SeqCst) {
-            return;
-        }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // With the list locked: both agree.
-        self.is_any.store(false, Ordering::SeqCst);
-        let asked = std::mem::take(&mut *waiting);
-        drop(waiting);
-        let holdings = look();
-        for answer in asked {
-            match answer.try_send(holdings.clone()) {
-                // Who asked may have given up.
-                Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
-            }
-        }
-    }
-}
-
 /// Looks at a running [`Gateway`](crate::Gateway) from any thread. It is what a control socket and
 /// metrics add to the figures of the stack ([`neap::control::ControlOptions::application`]).
 #[derive(Clone, Debug)]
 pub struct Inspector {
-    poller: Arc<Poller>,
-    questions: Arc<Questions>,
+    handle: GatewayHandle,
     counters: Arc<Counters>,
 }
 
 impl Inspector {
-    pub(crate) fn new(
-        poller: Arc<Poller>,
-        questions: Arc<Questions>,
-        counters: Arc<Counters>,
-    ) -> Self {
-        Self { poller, questions, counters }
+    pub(crate) fn new(handle: GatewayHandle, counters: Arc<Counters>) -> Self {
+        Self { handle, counters }
     }
 
     /// Returns what the gateway holds, or `None` if it does not run or is asked by too many.
     ///
     /// It waits for the gateway's thread for at most one second. The thread needs O(flows).
     pub fn holdings(&self) -> Option<Holdings> {
-        let answered = self.questions.ask()?;
-        self.poller.notify();
-        answered.recv_timeout(PATIENCE).ok()
+        self.handle.look(PATIENCE)
     }
 
     /// Returns what happened so far.
@@ -153,6 +96,9 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         lost,
         bytes_out,
         bytes_in,
+        datagram_bytes_out,
+        datagram_bytes_in,
+        late_datagrams,
         mappings,
         full_mappings,
         datagrams_out,
@@ -161,6 +107,18 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         datagrams_in,
         lost_datagrams,
         undelivered_datagrams,
+        given_up,
+        echoes_out,
+        echoes_in,
+        unanswered_echoes,
+        denied_echoes,
+        full_echoes,
+        unsent_echoes,
+        lost_echoes,
+        undelivered_echoes,
+        dropped_icmp,
+        dhcp_answers,
+        dhcp_dropped,
     } = *figures;
     vec![
         ("GatewayOpened", opened),
@@ -171,6 +129,9 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         ("GatewayLost", lost),
         ("GatewayBytesOut", bytes_out),
         ("GatewayBytesIn", bytes_in),
+        ("GatewayDatagramBytesOut", datagram_bytes_out),
+        ("GatewayDatagramBytesIn", datagram_bytes_in),
+        ("GatewayLateDatagrams", late_datagrams),
         ("GatewayMappingsMade", mappings),
         ("GatewayFullMappings", full_mappings),
         ("GatewayDatagramsOut", datagrams_out),
@@ -179,5 +140,17 @@ fn by_name(figures: &Figures) -> Vec<(&'static str, u64)> {
         ("GatewayDatagramsIn", datagrams_in),
         ("GatewayLostDatagrams", lost_datagrams),
         ("GatewayUndeliveredDatagrams", undelivered_datagrams),
+        ("GatewayGivenUp", given_up),
+        ("GatewayEchoesOut", echoes_out),
+        ("GatewayEchoesIn", echoes_in),
+        ("GatewayUnansweredEchoes", unanswered_echoes),
+        ("GatewayDeniedEchoes", denied_echoes),
+        ("GatewayFullEchoes", full_echoes),
+        ("GatewayUnsentEchoes", unsent_echoes),
+        ("GatewayLostEchoes", lost_echoes),
+        ("GatewayUndeliveredEchoes", undelivered_echoes),
+        ("GatewayDroppedIcmp", dropped_icmp),
+        ("GatewayDhcpAnswers", dhcp_answers),
+        ("GatewayDhcpDropped", dhcp_dropped),
     ]
 }

@@ -1,7 +1,7 @@
 //! Where the flows of a gateway go: the trait of a far side, and the host's kernel as one.
 
 use crate::host::HostStream;
-use crate::relay::End;
+use crate::relay::{End, Segments};
 use neap::{Events, Poller};
 use std::io;
 use std::net::SocketAddr;
@@ -39,8 +39,13 @@ pub struct Direct;
 
 impl Upstream for Direct {
     fn connect(&self, to: SocketAddr, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        Ok(Box::new(Opening { stream: HostStream::connect(to, None)?, is_open: false }))
+        connect(to, None)
     }
+}
+
+/// Begins a connection of the host's kernel, from an address of its choice if there is no `from`.
+pub(crate) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Box<dyn Far>> {
+    Ok(Box::new(Opening { stream: HostStream::connect(to, from)?, is_open: false }))
 }
 
 /// A connection of the host's kernel that was begun.
@@ -76,5 +81,11 @@ impl End for Opening {
     }
     fn reset(&mut self) {
         self.stream.reset();
+    }
+    fn segments(&self) -> Segments {
+        self.stream.segments()
+    }
+    fn limit_unsent(&mut self, bytes: usize) {
+        self.stream.limit_unsent(bytes);
     }
 }

@@ -105,8 +105,8 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
     let link = LinkConfig { addresses, mtu: Some(mtu), ..LinkConfig::default() };
     configure_link(tap.name(), &link).map_err(|error| error.to_string())?;
 
-    let index =
-        index_of(tap.name()).map_err(|error| format!("no interface {}: {error}", tap.name()))?;
+    let index = routes::index_of(tap.name())
+        .map_err(|error| format!("no interface {}: {error}", tap.name()))?;
     let gateways = [sandbox::GATEWAY_V4.into(), sandbox::GATEWAY_V6.into()];
     for gateway in
         gateways.into_iter().filter(|gateway: &std::net::IpAddr| gateway.is_ipv4() || has_v6)
@@ -117,12 +117,6 @@ fn build(mtu: u16) -> Result<OwnedFd, String> {
     use_resolver().map_err(|error| format!("cannot replace {RESOLVER}: {error}"))?;
     let mut descriptors = tap.into_fds();
     Ok(descriptors.remove(0))
-}
-
-fn index_of(interface: &str) -> io::Result<u32> {
-    // Any socket is of the namespace in which it was made.
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
 }
 
 fn write(path: &str, text: &str) -> Result<(), String> {

@@ -68,7 +68,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
             return Err(failure);
         }
     };
-    let stop = gateway.stop_handle();
+    super::tell_of_echo(&gateway);
+    let stop = gateway.handle();
     let engine = thread::Builder::new()
         .name("gateway".to_owned())
         .spawn(move || gateway.run())

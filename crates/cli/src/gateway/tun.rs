@@ -14,10 +14,12 @@ use signal_hook::iterator::Signals;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Connect everything that is routed into a TUN to the sockets of this machine
 ///
-/// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway.
+/// The routes into the TUN are the user's to set. SIGINT and SIGTERM end the gateway; with --drain
+/// a second one ends it at once.
 #[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Args {
     /// Interface, which is made if it is not there
@@ -33,6 +35,10 @@ pub(crate) struct Args {
     /// MTU of the TUN [default: as it is]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     mtu: Option<u16>,
+    /// After SIGINT or SIGTERM, refuse new flows and let the others go on for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
+    drain: u32,
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
@@ -58,9 +64,16 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let stack = Arc::new(stack);
     let mut gateway =
         Gateway::new(stack.clone(), Box::new(Direct), config).map_err(|error| failed(&error))?;
+    super::tell_of_echo(&gateway);
     let _watched = args.watching.serve(&stack, &gateway)?;
-    let stop = gateway.stop_handle();
-    thread::spawn(move || signals.forever().take(1).for_each(|_| stop.stop()));
+    let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
+    thread::spawn(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() && !drain.is_zero() && handle.drain(drain).is_ok() {
+            signals.next();
+        }
+        handle.stop();
+    });
     gateway.run().map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

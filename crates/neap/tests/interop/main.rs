@@ -17,6 +17,7 @@ mod lifecycle;
 mod links;
 mod names;
 mod network;
+mod pending;
 mod polling;
 mod posix;
 mod qdiscs;
