@@ -4,7 +4,9 @@
 //! Cost: a call of the host in each direction for a super-datagram; a client has a descriptor and
 //! about 200 bytes until it has sent and got nothing for [three minutes](TIMEOUT).
 
-use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES};
+use crate::host_datagrams::{Arrived, HostDatagrams, MOST_BYTES, Sent};
+use crate::host_errors::Manner;
+use crate::outbound::Outbound;
 use crate::token::{Generation, Slot, Token};
 use neap::{Events, Poller};
 use slab::Slab;
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Calls for one socket before others have their turn.
 const BATCH: usize = 16;
+/// As the kernel sends datagrams where nobody asks for more.
+const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: false };
 
 /// All such sockets.
 pub(crate) struct Crossings {
@@ -137,9 +141,9 @@ impl Crossings {
                 }
             }
         };
-        let sent = self.sockets[sender].socket.send(&data, to);
-        *counter += sent;
-        crossed.unsent += data.len() - sent;
+        let Sent { count, .. } = self.sockets[sender].socket.send(&data, to, MANNER);
+        *counter += count;
+        crossed.unsent += data.len() - count;
     }
 
     /// The socket of a client, which is made if there is none.
@@ -164,7 +168,7 @@ impl Crossings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let role = Role::Client { door, client, to, last_used };
-        let slot = self.enter(poller, HostDatagrams::open(to)?, role)?;
+        let slot = self.enter(poller, HostDatagrams::bind(Outbound::default().from(to))?, role)?;
         self.ages.push_back((last_used + TIMEOUT, slot));
         self.clients += 1;
         if let Role::Door { clients, .. } = &mut self.sockets[door].role {
