@@ -2,7 +2,7 @@
 
 mod history;
 
-use crate::stacks::{Failure, Stacks};
+use crate::stacks::{self, Failure, Stacks};
 use clap::Args as ClapArgs;
 use history::History;
 use neap::control::{CounterReport, Endpoint, StackReport};
@@ -55,8 +55,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         let figures = answers.into_iter().map(|(stack, (endpoint, counters))| {
             (differences(args, &stack, &endpoint, counters), stack)
         });
-        print(args, &figures.map(|(figures, stack)| (stack, figures)).collect::<Vec<_>>());
-        return Ok(());
+        let all: Vec<_> = figures.map(|(figures, stack)| (stack, figures)).collect();
+        return print(args, &all);
     };
     let mut last = History::default();
     let mut since = Instant::now();
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         last = next;
         // The first report has nothing to compare with.
         if !std::mem::take(&mut is_first) {
-            print(args, &all);
+            print(args, &all)?;
         }
         thread::sleep(Duration::from_secs(interval.into()));
     }
@@ -129,24 +129,26 @@ fn differences(
     figures.collect()
 }
 
-fn print(args: &Args, all: &[(StackReport, Figures)]) {
+fn print(args: &Args, all: &[(StackReport, Figures)]) -> Result<(), Failure> {
     let is_shown = |counter: &CounterReport| {
         (args.zeros || counter.value > 0) && (args.absolute || !counter.gauge)
     };
     if args.json {
-        let mut stacks = Map::new();
+        let mut by_stack = Map::new();
         for (stack, figures) in all {
             let shown = figures.iter().filter(|(counter, _)| is_shown(counter));
             let values = shown.map(|(counter, _)| (counter.name.clone(), counter.value.into()));
-            stacks.insert(key(stack), Value::Object(values.collect()));
+            by_stack.insert(key(stack), Value::Object(values.collect()));
         }
-        println!("{}", Value::Object(stacks));
-        return;
+        return stacks::print(&format!("{}\n", Value::Object(by_stack)));
     }
+    let mut text = String::new();
     for (stack, figures) in all {
-        println!("#{} {}", stack.pid, stack.name);
+        text += &format!("#{} {}\n", stack.pid, stack.name);
         for (counter, per_second) in figures.iter().filter(|(counter, _)| is_shown(counter)) {
-            println!("{:<32}{:<16}{per_second:6.1}", counter.name, counter.value);
+            let CounterReport { name, value, .. } = counter;
+            text += &format!("{name:<32}{value:<16}{per_second:6.1}\n");
         }
     }
+    stacks::print(&text)
 }

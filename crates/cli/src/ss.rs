@@ -121,18 +121,19 @@ fn print(args: &Args) -> Result<(), Failure> {
         return print_json(&answers);
     }
     let are_several = answers.len() > 1;
+    let mut text = String::new();
     for (stack, sockets) in &answers {
         if are_several {
-            println!("{}", stacks::title(stack));
+            text += &format!("{}\n", stacks::title(stack));
         }
         let has_netid = args.tcp == args.udp;
         let mut table = Table::new(has_netid, !choice.states.is_single(), !args.no_header);
         for socket in sockets {
             table.add(row(args, stack, socket, &services));
         }
-        print!("{table}");
+        text += &table.to_string();
     }
-    Ok(())
+    stacks::print(&text)
 }
 
 fn row(args: &Args, stack: &StackReport, socket: &SocketReport, services: &Services) -> Row {
@@ -193,6 +194,5 @@ fn print_json(answers: &[(StackReport, Vec<SocketReport>)]) -> Result<(), Failur
             all.push(Value::Object(fields));
         }
     }
-    println!("{}", Value::Array(all));
-    Ok(())
+    stacks::print(&format!("{}\n", Value::Array(all)))
 }

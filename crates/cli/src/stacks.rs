@@ -2,6 +2,7 @@
 
 use clap::Args;
 use neap::control::{self, Endpoint, StackReport};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Exit status for arguments that are not understood, as clap has it.
@@ -24,16 +25,23 @@ pub(crate) enum Failure {
     Arguments(String),
     /// There is no stack, or it does not answer.
     Nothing(String),
+    /// Whoever reads what is printed has read enough.
+    Unread,
 }
 
 impl Failure {
     /// Tells the user of it.
     pub(crate) fn report(self, command: &str) -> ExitCode {
-        let (Self::Arguments(why) | Self::Nothing(why)) = &self;
-        eprintln!("neap {command}: {why}");
         match self {
-            Self::Arguments(_) => ExitCode::from(BAD_ARGUMENTS),
-            Self::Nothing(_) => ExitCode::FAILURE,
+            Self::Arguments(why) => {
+                eprintln!("neap {command}: {why}");
+                ExitCode::from(BAD_ARGUMENTS)
+            }
+            Self::Nothing(why) => {
+                eprintln!("neap {command}: {why}");
+                ExitCode::FAILURE
+            }
+            Self::Unread => ExitCode::SUCCESS,
         }
     }
 }
@@ -82,6 +90,16 @@ impl Stacks {
             Some(error) if answers.is_empty() => Err(Failure::Nothing(error.to_string())),
             _ => Ok(answers),
         }
+    }
+}
+
+/// Prints to the standard output.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::Unread),
+        Err(error) => Err(Failure::Nothing(format!("the standard output: {error}"))),
     }
 }
 

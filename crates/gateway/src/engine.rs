@@ -246,6 +246,7 @@ impl Gateway {
                 self.answer(request);
             }
             self.serve_turns();
+            self.journal.look(&self.counters);
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
@@ -458,16 +459,9 @@ impl Gateway {
     }
 
     /// A connection could not be opened.
-    fn refuse(&mut self, pending: PendingConnection, why: Refused) {
-        self.count_refused(why);
-        why.tell(pending);
-    }
-
-    fn count_refused(&mut self, why: Refused) {
+    fn refuse(&self, pending: PendingConnection, why: Refused) {
         self.counters.count(why.counter());
-        if matches!(why, Refused::Full) {
-            self.journal.full(self.flows.len());
-        }
+        why.tell(pending);
     }
 
     /// The place of the flow that [`begin`](Self::begin) makes next.
@@ -597,7 +591,7 @@ impl Gateway {
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),
         }
-        self.count_refused(why);
+        self.counters.count(why.counter());
     }
 
     /// The guest does not want the connection any more: the other half ends at once.

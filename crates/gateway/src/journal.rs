@@ -3,16 +3,17 @@
 //! | level | event |
 //! |---|---|
 //! | info | the start, the end with its totals; flows that the policy is against |
-//! | warn | flows and datagrams that are refused since there are too many |
+//! | warn | flows, datagrams and echo requests that are refused since there are too many |
 //! | debug | each flow: opened, not opened, ended |
 //!
 //! What guests can bring about at any rate is told at most once per second, with how often it
 //! happened. Nothing is told of a packet. An event that nobody listens to costs a load.
 
 use crate::config::GatewayConfig;
-use crate::counters::Figures;
+use crate::counters::{Counters, Figures};
 use crate::inspect::FlowView;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
@@ -23,7 +24,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     denied: Limit,
-    full: Limit,
+    /// Flows, datagrams and echo requests that were refused for lack of room, as it was told last.
+    refused: [u64; 3],
+    told_full: Option<Instant>,
 }
 
 /// At most one event for each [`PAUSE`].
@@ -79,13 +82,23 @@ impl Journal {
         }
     }
 
-    /// There are too many flows for another one.
-    pub(crate) fn full(&mut self, flows: usize) {
-        if tracing::enabled!(tracing::Level::WARN)
-            && let Some(count) = self.full.count(Instant::now())
-        {
-            warn!(flows, count, "refused: too many flows");
+    /// Tells what was refused for lack of room since it was told, as the counters have it.
+    pub(crate) fn look(&mut self, counters: &Counters) {
+        if !tracing::enabled!(tracing::Level::WARN) {
+            return;
         }
+        let kinds = [&counters.full, &counters.full_mappings, &counters.full_echoes];
+        let refused = kinds.map(|counter| counter.load(Ordering::Relaxed));
+        if refused == self.refused {
+            return;
+        }
+        let now = Instant::now();
+        if self.told_full.is_some_and(|last| now.duration_since(last) < PAUSE) {
+            return;
+        }
+        let [flows, datagrams, echoes] = [0, 1, 2].map(|kind| refused[kind] - self.refused[kind]);
+        (self.refused, self.told_full) = (refused, Some(now));
+        warn!(flows, datagrams, echoes, "refused: too many at the same time");
     }
 }
 

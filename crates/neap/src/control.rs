@@ -170,6 +170,9 @@ impl Drop for Control {
         self.server = None;
         // A sandbox may deny it by now. Then the next start of a stack removes the file.
         let _ = std::fs::remove_file(&self.path);
+        if let Some(folder) = self.path.parent() {
+            folder::sweep(folder);
+        }
     }
 }
 

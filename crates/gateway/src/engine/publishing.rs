@@ -135,7 +135,7 @@ impl Gateway {
                 }
             };
             if self.flows.len() >= self.config.most_flows {
-                self.count_refused(Refused::Full);
+                self.counters.count(Refused::Full.counter());
                 near.reset();
                 continue;
             }

@@ -1,11 +1,10 @@
 //! The side that asks.
 
 use super::report::{CounterReport, SocketReport, StackReport};
-use super::{ControlError, VERSION};
+use super::{ControlError, VERSION, folder};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,9 +62,7 @@ impl Endpoint {
 
     fn ask<T: DeserializeOwned>(&self, what: &str) -> Result<(StackReport, Vec<T>), ControlError> {
         let system = ControlError::system(&self.path);
-        let mut stream = UnixStream::connect(&self.path).map_err(&system)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(&system)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(&system)?;
+        let mut stream = folder::connect(&self.path, Some(PATIENCE)).map_err(&system)?;
         let request = format!("{{\"neap\":{VERSION},\"get\":\"{what}\"}}\n");
         stream.write_all(request.as_bytes()).map_err(&system)?;
         let mut lines = BufReader::new(stream).lines();

@@ -1,12 +1,15 @@
 //! The folder of control sockets, and the names in it.
 
 use super::ControlError;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// End of the names of sockets.
 const SOCKET: &str = ".sock";
@@ -103,7 +106,7 @@ fn listen_at(new: &Path, path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Removes what killed processes have left.
-fn sweep(folder: &Path) {
+pub(super) fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
@@ -125,7 +128,22 @@ fn sweep(folder: &Path) {
 }
 
 fn is_refused(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    // A process that is stopped has a full queue, and must not stop others.
+    connect(path, None).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// A connection to a socket, which waits for a place in its queue as long as `patience` says, and
+/// not at all without.
+pub(super) fn connect(path: &Path, patience: Option<Duration>) -> io::Result<UnixStream> {
+    let flags = match patience {
+        Some(_) => SocketFlags::CLOEXEC,
+        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, patience)?;
+    set_socket_timeout(&socket, Timeout::Recv, patience)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 fn pid_of(name: &str) -> Option<u32> {
