@@ -98,6 +98,10 @@ fn connections_go_through_a_socks_server_with_a_password_and_nothing_beside_it()
         in_sandbox("exchange by name", &format!("{NAME}:{ECHO}"), &options);
         in_sandbox("exchange", &format!("{SERVER}:{ECHO}"), &options);
         in_sandbox("refused by name", &format!("{NAME}:81"), &options);
+        // A proxy carries no pings, and nobody else does.
+        let ping = ["--", "ping", "-c", "1", "-W", "1", SERVER];
+        let (status, stdout, stderr) = finish(gateway(&[&options, &ping[..]].concat()));
+        assert!(status == Some(1), "{stdout}{stderr}");
         let (all, beside) = capture.finish(&format!("host {PROXY} and tcp port {SOCKS}"));
         assert!(all > 50 && beside.is_empty(), "{all} packets, beside the proxy:\n{beside}");
 
