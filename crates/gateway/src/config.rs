@@ -5,6 +5,7 @@ use crate::dns::Resolver;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
 use neap::TcpForwarderOptions;
+use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};
 
 /// Port of resolvers.
@@ -36,6 +37,11 @@ pub struct GatewayConfig {
     pub dhcp: Option<DhcpConfig>,
     /// Addresses from which datagrams leave the host.
     pub outbound: Outbound,
+    /// Rate of what guests send, with estimated headers of IP and transport. Flows share it evenly,
+    /// and those that send little go first; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// Rate of what guests get, in packets of the gateway's interfaces; `None` is no limit.
+    pub rate_in: Option<Rate>,
 }
 
 impl Default for GatewayConfig {
@@ -49,6 +55,8 @@ impl Default for GatewayConfig {
             most_mappings: 10_000,
             dhcp: None,
             outbound: Outbound::default(),
+            rate: None,
+            rate_in: None,
         }
     }
 }
@@ -68,6 +76,8 @@ enum Target {
     Host(IpAddr),
     /// The resolver of the gateway.
     Resolver,
+    /// A service that the user has chosen, which no policy keeps from the guest.
+    Service(IpAddr),
 }
 
 /// Where a flow of a guest goes.
@@ -91,6 +101,11 @@ impl Translation {
         Self { from: from.ip(), port: Some(from.port()), to: Target::Resolver }
     }
 
+    /// An address and port that stand for the same port of another address. No policy denies it.
+    pub fn service(from: SocketAddr, to: IpAddr) -> Self {
+        Self { from: from.ip(), port: Some(from.port()), to: Target::Service(to) }
+    }
+
     fn matches(&self, to: SocketAddr) -> bool {
         self.from == to.ip() && self.port.is_none_or(|port| port == to.port())
     }
@@ -109,6 +124,9 @@ impl GatewayConfig {
     pub(crate) fn way(&self, to: SocketAddr) -> Way {
         let translated = match self.translations.iter().find(|one| one.matches(to)) {
             Some(Translation { to: Target::Resolver, .. }) => return Way::Resolver,
+            Some(&Translation { to: Target::Service(service), .. }) => {
+                return Way::To(SocketAddr::new(service, to.port()));
+            }
             _ if self.takes_all_dns && to.port() == RESOLVER_PORT => return Way::Resolver,
             Some(&Translation { to: Target::Host(host), .. }) => SocketAddr::new(host, to.port()),
             None => to,

@@ -11,8 +11,11 @@ pub(crate) struct Counters {
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
-    bytes_out: AtomicU64,
-    bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) datagram_bytes_out: AtomicU64,
+    pub(crate) datagram_bytes_in: AtomicU64,
+    pub(crate) late_datagrams: AtomicU64,
     pub(crate) mappings: AtomicU64,
     pub(crate) full_mappings: AtomicU64,
     pub(crate) datagrams_out: AtomicU64,
@@ -59,10 +62,17 @@ pub struct Figures {
     pub finished: u64,
     /// Connections that one side lost, and the other was told by a reset.
     pub lost: u64,
-    /// Bytes that guests sent over connections that are over.
+    /// Bytes that guests sent over connections, as far as the other side has taken them.
     pub bytes_out: u64,
-    /// Bytes that guests got over connections that are over.
+    /// Bytes that guests got over connections, as far as the stack has taken them.
     pub bytes_in: u64,
+    /// Bytes of datagrams that the host took, without headers.
+    pub datagram_bytes_out: u64,
+    /// Bytes of datagrams that went to guests, without headers.
+    pub datagram_bytes_in: u64,
+    /// Datagrams of guests that were dropped since too many waited for the
+    /// [rate](crate::GatewayConfig::rate), or waited too long.
+    pub late_datagrams: u64,
     /// Addresses and ports of guests that got a UDP socket.
     pub mappings: u64,
     /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors.
@@ -129,11 +139,6 @@ impl Counters {
         which(self).fetch_add(number, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_bytes(&self, (out, back): (u64, u64)) {
-        self.bytes_out.fetch_add(out, Ordering::Relaxed);
-        self.bytes_in.fetch_add(back, Ordering::Relaxed);
-    }
-
     pub(crate) fn figures(&self) -> Figures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
@@ -145,6 +150,9 @@ impl Counters {
             lost: get(&self.lost),
             bytes_out: get(&self.bytes_out),
             bytes_in: get(&self.bytes_in),
+            datagram_bytes_out: get(&self.datagram_bytes_out),
+            datagram_bytes_in: get(&self.datagram_bytes_in),
+            late_datagrams: get(&self.late_datagrams),
             mappings: get(&self.mappings),
             full_mappings: get(&self.full_mappings),
             datagrams_out: get(&self.datagrams_out),

@@ -14,10 +14,13 @@ use crate::dns::{Dns, Target};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
 use crate::host_errors::{self, Manner, Undelivered};
 use crate::published::{Publication, shown};
+use crate::sending::{Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
 use crate::upstream::{FarDatagrams, Upstream};
+use crate::waiting_datagrams::{Queue, WaitingDatagrams, on_wire};
 use bytes::Bytes;
+use neap::time::Rate;
 use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -62,6 +65,8 @@ pub(crate) struct Datagrams {
     buffer: Box<[u8]>,
     generation: Generation,
     counters: Arc<Counters>,
+    /// Datagrams of guests that wait for the rate, if there is one.
+    waiting: Option<WaitingDatagrams>,
 }
 
 /// What datagrams of guests are passed on with.
@@ -84,6 +89,8 @@ struct Mapping {
     /// Of a published port. Its mapping does not age.
     published: Option<Port>,
     translated: Translated<SocketAddr>,
+    /// Its place in the schedule and what waits there, once it has sent under a rate.
+    turn: Option<(usize, Queue)>,
 }
 
 /// A published port.
@@ -142,18 +149,32 @@ impl Datagrams {
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
             counters,
+            waiting: None,
         })
     }
 
+    /// Datagrams of guests wait for their turns under a rate.
+    pub(crate) fn limit(&mut self, rate: Rate) {
+        self.waiting = Some(WaitingDatagrams::new(rate));
+    }
+
     /// Passes on what guests have sent. Whether there may be more.
-    pub(crate) fn on_guests(&mut self, ways: &mut Ways<'_>) -> bool {
+    pub(crate) fn on_guests(
+        &mut self,
+        ways: &mut Ways<'_>,
+        mut sending: Option<&mut Sending>,
+    ) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         let received = self.forwarder.recv_batch(&mut batch, BATCH).unwrap_or(0);
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
             if let Some((key, to)) = self.way_of(first, run, ways) {
-                self.pass_on(key, &to, run);
+                self.mappings[key].last_used = Instant::now();
+                match &mut sending {
+                    Some(sending) => self.hold(key, &to, run, sending),
+                    None => self.pass_on(key, &to, run),
+                }
             }
             rest = others;
         }
@@ -217,15 +238,68 @@ impl Datagrams {
     /// Sends datagrams of one guest to one destination.
     fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
-        mapping.last_used = Instant::now();
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
         let Sent { count, why } = mapping.socket.send(&data, to, manner(&run[0]));
         self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..count]));
         self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
         if let Some(why) = why {
             // It may be beyond the limit of ICMP errors.
             let _ = self.forwarder.refuse(&run[0], why);
         }
+    }
+
+    /// Lets datagrams of one guest wait for their turn.
+    fn hold(&mut self, key: usize, to: &Destination, run: &[Datagram], sending: &mut Sending) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let (now, mapping) = (sending.now(), &mut self.mappings[key]);
+        let new = || (sending.insert_mapping(key), waiting.new_queue());
+        let (id, queue) = mapping.turn.get_or_insert_with(new);
+        let push = |datagram: &Datagram| waiting.push(queue, datagram.clone(), to, now);
+        let mut dropped: usize = run.iter().map(push).sum();
+        sending.wake(*id);
+        while self.waiting.as_ref().is_some_and(WaitingDatagrams::are_too_many) {
+            dropped += self.shorten_longest(now);
+        }
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
+    /// Returns how many datagrams were dropped.
+    fn shorten_longest(&mut self, now: neap::time::Instant) -> usize {
+        let Some(waiting) = &mut self.waiting else { return 0 };
+        let queues = self.mappings.iter_mut().filter_map(|(_, mapping)| mapping.turn.as_mut());
+        let longest = queues.map(|(_, queue)| queue).max_by_key(|queue| queue.backlog());
+        longest.map_or(0, |queue| waiting.shorten(queue, now))
+    }
+
+    /// Sends what waits of a mapping whose turn it is.
+    pub(crate) fn serve(&mut self, key: usize, service: Service, sending: &mut Sending) {
+        let now = sending.now();
+        let (mut batch, mut targets) = (std::mem::take(&mut self.batch), Vec::new());
+        let (mut bytes, mut dropped, mut has_more) = (0, 0, false);
+        if let Some(waiting) = &mut self.waiting
+            && let Some(Mapping { turn: Some((_, queue)), .. }) = self.mappings.get_mut(key)
+        {
+            while bytes < service.bytes && batch.len() < BATCH {
+                let (next, lost) = waiting.pop(queue, now);
+                dropped += lost;
+                let Some(next) = next else { break };
+                bytes += on_wire(next.datagram.data.len(), next.to.address);
+                batch.push(next.datagram);
+                targets.push(next.to);
+            }
+            has_more = !queue.is_empty();
+        }
+        let mut start = 0;
+        while start < batch.len() {
+            let end = start + first_run(&batch[start..]);
+            self.pass_on(key, &targets[start], &batch[start..end]);
+            start = end;
+        }
+        batch.clear();
+        self.batch = batch;
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+        sending.on_sent(service, bytes, has_more);
     }
 
     /// The mapping of a guest's address and port, which is made if there is none.
@@ -267,6 +341,7 @@ impl Datagrams {
             asks_resolvers_only,
             published: None,
             translated,
+            turn: None,
         };
         self.ages[0].push_back((last_used + mapping.timeout(), slot));
         self.mappings.insert(mapping);
@@ -280,10 +355,10 @@ impl Datagrams {
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
+        socket: HostDatagrams,
         publication: Publication,
     ) -> io::Result<(SocketAddr, Slot)> {
         let guest = publication.guest;
-        let socket = HostDatagrams::bind(publication.port)?;
         let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
@@ -301,14 +376,24 @@ impl Datagrams {
             asks_resolvers_only: false,
             published: Some(Port { publication, clients: Clients::default() }),
             translated: Translated::default(),
+            turn: None,
         });
         self.published.entry(guest).or_default().push(key);
         Ok((port, slot))
     }
 
+    /// A mapping is over: what waits of it is dropped.
+    fn leave_schedule(&mut self, turn: Option<(usize, Queue)>, sending: Option<&mut Sending>) {
+        let (Some((id, queue)), Some(sending)) = (turn, sending) else { return };
+        sending.remove(id);
+        let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
     /// Closes a published port.
-    pub(crate) fn unpublish(&mut self, slot: Slot) {
+    pub(crate) fn unpublish(&mut self, slot: Slot, sending: Option<&mut Sending>) {
         let mapping = self.mappings.remove(slot.key);
+        self.leave_schedule(mapping.turn, sending);
         if let Some(keys) = self.published.get_mut(&mapping.guest) {
             keys.retain(|key| *key != slot.key);
             if keys.is_empty() {
@@ -318,7 +403,7 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+    pub(crate) fn on_host(&mut self, slot: Slot, sending: Option<&mut Sending>) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -360,6 +445,7 @@ impl Datagrams {
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
             let sent = self.forwarder.send_batch(rest).unwrap_or(0);
+            self.counters.add(|counters| &counters.datagram_bytes_in, length(&rest[..sent]));
             self.counters.add(|counters| &counters.datagrams_in, sent as u64);
             // What stops a batch is one datagram: it is dropped, and the others go on.
             let dropped = usize::from(sent < rest.len());
@@ -368,16 +454,17 @@ impl Datagrams {
         }
         self.batch.clear();
         if self.mappings[key].socket.is_over() {
-            self.remove(key);
+            self.remove(key, sending);
             return false;
         }
         has_more
     }
 
     /// Forgets a mapping that is not that of a published port.
-    fn remove(&mut self, key: usize) {
+    fn remove(&mut self, key: usize, sending: Option<&mut Sending>) {
         let mapping = self.mappings.remove(key);
         self.of_guest.remove(&(mapping.guest, mapping.is_v6));
+        self.leave_schedule(mapping.turn, sending);
     }
 
     /// Whether no guest has a mapping.
@@ -391,8 +478,13 @@ impl Datagrams {
         queues.filter_map(VecDeque::front).map(|&(due, _)| due).min()
     }
 
+    /// How many mappings there are.
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
     /// Forgets mappings that were not used for long, and gives up those that cannot send.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
         while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
             let mapping = self.mappings.get_mut(slot.key);
             let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
@@ -400,7 +492,7 @@ impl Datagrams {
                 && mapping.socket.opens_until().is_some()
             {
                 mapping.socket.give_up();
-                self.on_host(slot);
+                self.on_host(slot, sending.as_deref_mut());
             }
         }
         for kind in 0..self.ages.len() {
@@ -416,7 +508,7 @@ impl Datagrams {
                 }
                 let due = mapping.last_used + mapping.timeout();
                 if due <= now {
-                    self.remove(key);
+                    self.remove(key, sending.as_deref_mut());
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
                     self.ages[kind].push_back((due, slot));
@@ -445,6 +537,11 @@ fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool
     let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
     let packet = quoted.to_packet();
     packet.is_some_and(|packet| host_errors::pass_on(icmp, &packet, seen.ip(), undelivered))
+}
+
+/// Bytes of datagrams, without headers.
+fn length(datagrams: &[Datagram]) -> u64 {
+    datagrams.iter().map(|datagram| datagram.data.len() as u64).sum()
 }
 
 /// How many datagrams from the first on the host can send in one call: of one guest, to one

@@ -1,7 +1,7 @@
 //! Connections of the host's kernel, as ends of a relay.
 
 use crate::outbound::Outbound;
-use crate::relay::{End, MOST_HELD};
+use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,6 +19,10 @@ const COPY_BREAK: usize = 8 << 10;
 /// sender.
 const NOT_SENT: u32 = 128 << 10;
 
+/// Headers of IP, and of TCP with time stamps, which the size of a segment leaves room for.
+const V4_HEADERS: usize = 52;
+const V6_HEADERS: usize = 72;
+
 /// A connection of the host's kernel.
 #[derive(Debug)]
 pub struct HostStream {
@@ -29,7 +33,7 @@ pub struct HostStream {
 
 impl HostStream {
     /// Begins a connection, from a local address if `from` has one. It is open when the socket is
-    /// writable and [`take_error`](Self::take_error) has nothing to say.
+    /// writable and [`take_error`](End::take_error) has nothing to say.
     ///
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
@@ -66,14 +70,6 @@ impl HostStream {
     /// Whether the handshake is over.
     pub fn is_connected(&self) -> bool {
         self.socket.peer_addr().is_ok()
-    }
-
-    /// The error of the socket, once (`SO_ERROR`).
-    ///
-    /// # Errors
-    /// That error.
-    pub fn take_error(&self) -> io::Result<()> {
-        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 }
 
@@ -121,8 +117,26 @@ impl End for HostStream {
         self.socket.shutdown(Shutdown::Write)
     }
 
+    fn take_error(&mut self) -> io::Result<()> {
+        self.socket.take_error()?.map_or(Ok(()), Err)
+    }
+
     fn reset(&mut self) {
         // It is closed with the socket. The kernel refuses only what is not a socket.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
+    }
+
+    fn segments(&self) -> Segments {
+        let is_v6 = self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
+        let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
+        let data = self.socket.tcp_mss().map_or(Segments::default().data, |mss| mss as usize);
+        Segments { data, headers }
+    }
+
+    fn limit_unsent(&mut self, bytes: usize) {
+        // It takes bytes as long as fewer than these are not sent.
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(NOT_SENT);
+        // A kernel that refuses it has longer queues, and loses nothing.
+        let _ = self.socket.set_tcp_notsent_lowat(bytes);
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
 pub const MOST_BYTES: usize = 65_507;
@@ -88,9 +88,20 @@ impl HostDatagrams {
         }
         outbound.apply(&socket)?;
         socket.bind(&local.into())?;
+        Self::adopt(socket.into())
+    }
+
+    /// A socket that is bound already.
+    ///
+    /// # Errors
+    /// It is no UDP socket.
+    pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        socket.set_nonblocking(true)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
+        let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
-        Ok(Self { socket: socket.into(), is_plain: false, is_v6, manner: None })
+        Ok(Self { socket, is_plain: false, is_v6, manner: None })
     }
 
     /// The address and port of the host.

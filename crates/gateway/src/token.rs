@@ -9,12 +9,13 @@ const PINGS: u64 = u64::MAX - 2;
 const DHCP: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
 const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
-/// Tokens of mappings have this bit, those of flows do not.
-const MAPPING: u64 = 1 << 63;
-/// Tokens of ping sockets have this bit and not that of mappings.
-const ECHO: u64 = 1 << 62;
-/// Tokens of questions have this bit, and none of the two above.
-const QUERY: u64 = 1 << 61;
+/// The kind of what has a slot is in the bits from this on.
+const KIND: u32 = 60;
+const FLOW: u64 = 0;
+const MAPPING: u64 = 1;
+const ECHO: u64 = 2;
+const CROSSING: u64 = 3;
+const QUERY: u64 = 4;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(crate) enum Token {
     Mapping(Slot),
     /// A ping socket.
     Echo(Slot),
+    /// Datagrams between namespaces.
+    Crossing(Slot),
     /// A question on its way to a resolver.
     Query(Slot),
     Flow(Slot),
@@ -44,15 +47,15 @@ pub(crate) struct Slot {
     pub(crate) generation: Generation,
 }
 
-/// A number of 29 bits that few others have had before.
+/// A number of 28 bits that few others have had before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
 impl Generation {
     /// Goes on to the next one, and returns it.
     pub(crate) fn advance(&mut self) -> Self {
-        // One bit less than there are: no mapping has the token of a published port.
-        self.0 = (self.0 + 1) & (u32::MAX >> 3);
+        // The bits above tell kinds apart.
+        self.0 = (self.0 + 1) & (u32::MAX >> 4);
         *self
     }
 }
@@ -76,10 +79,11 @@ impl Token {
             Self::Pings => PINGS,
             Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
-            Self::Mapping(slot) => MAPPING | slot.to_bits(),
-            Self::Echo(slot) => ECHO | slot.to_bits(),
-            Self::Query(slot) => QUERY | slot.to_bits(),
-            Self::Flow(slot) => slot.to_bits(),
+            Self::Mapping(slot) => MAPPING << KIND | slot.to_bits(),
+            Self::Echo(slot) => ECHO << KIND | slot.to_bits(),
+            Self::Crossing(slot) => CROSSING << KIND | slot.to_bits(),
+            Self::Query(slot) => QUERY << KIND | slot.to_bits(),
+            Self::Flow(slot) => FLOW << KIND | slot.to_bits(),
         }
     }
 
@@ -90,10 +94,16 @@ impl Token {
             PINGS => Self::Pings,
             DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
-            MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
-            ECHO.. => Self::Echo(Slot::from_bits(bits & !ECHO)),
-            QUERY.. => Self::Query(Slot::from_bits(bits & !QUERY)),
-            _ => Self::Flow(Slot::from_bits(bits)),
+            _ => {
+                let slot = Slot::from_bits(bits & ((1 << KIND) - 1));
+                match bits >> KIND {
+                    MAPPING => Self::Mapping(slot),
+                    ECHO => Self::Echo(slot),
+                    CROSSING => Self::Crossing(slot),
+                    QUERY => Self::Query(slot),
+                    _ => Self::Flow(slot),
+                }
+            }
         }
     }
 }
@@ -104,11 +114,12 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
-        let mut last = Generation(u32::MAX >> 3);
+        let kinds = [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing, Token::Query];
+        let mut last = Generation(u32::MAX >> 4);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow, Token::Mapping, Token::Echo, Token::Query] {
+                for token in kinds {
                     let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }

@@ -5,7 +5,7 @@ use crate::host::HostStream;
 use crate::host_datagrams::{Arrived, HostDatagrams, Sent};
 use crate::host_errors::{Manner, Undelivered};
 use crate::outbound::Outbound;
-use crate::relay::End;
+use crate::relay::{End, Segments};
 use bytes::Bytes;
 use neap::{Events, Poller};
 use std::io;
@@ -182,7 +182,16 @@ impl End for Opening {
     fn finish(&mut self) -> io::Result<()> {
         self.stream.finish()
     }
+    fn take_error(&mut self) -> io::Result<()> {
+        self.stream.take_error()
+    }
     fn reset(&mut self) {
         self.stream.reset();
+    }
+    fn segments(&self) -> Segments {
+        self.stream.segments()
+    }
+    fn limit_unsent(&mut self, bytes: usize) {
+        self.stream.limit_unsent(bytes);
     }
 }

@@ -3,6 +3,7 @@
 use super::options::{MTU, Options};
 use super::passing::{self, Message};
 use super::ports::Ports;
+use super::watching::{Watched, Watching};
 use super::way_out::WayOut;
 use super::{Failure, sandbox};
 use clap::Args as ClapArgs;
@@ -39,12 +40,15 @@ pub(crate) struct Args {
     way_out: WayOut,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
+    args.watching.start_log();
     let mut config = args.options.config()?;
     config.translations.push(Translation::resolver(sandbox::DNS));
     let upstream = args.way_out.open(&mut config)?;
@@ -64,7 +68,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         }
         _ => return Err(Failure::System("the sandbox did not hand over its device".to_owned())),
     };
-    let mut gateway = match serve(device, args, upstream, config) {
+    let served = serve(device, args, upstream, config);
+    let (mut gateway, watched) = match served {
         Ok(served) => served,
         Err(failure) => {
             let _ = child.kill();
@@ -86,6 +91,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     stop.stop();
     let ended = engine.join().map_err(|_| Failure::System("the gateway ended".to_owned()))?;
     ended.map_err(system("the gateway"))?;
+    drop(watched);
     Ok(exit_code(status))
 }
 
@@ -110,7 +116,7 @@ fn serve(
     args: &Args,
     upstream: Box<dyn Upstream>,
     config: GatewayConfig,
-) -> Result<Gateway, Failure> {
+) -> Result<(Gateway, Watched), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let tap = Tun::from_fd(device, Some(args.mtu)).map_err(|error| failed(&error))?;
     let mut interface = InterfaceConfig::new(tap.into_device()).any_destination(true);
@@ -118,10 +124,12 @@ fn serve(
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), upstream, config).map_err(|error| failed(&error))?;
+        Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     args.publish.iter().try_for_each(|ports| ports.publish(&mut gateway))?;
-    Ok(gateway)
+    let watched = args.watching.serve(&stack, &gateway)?;
+    Ok((gateway, watched))
 }
 
 /// Signals that the command gets.

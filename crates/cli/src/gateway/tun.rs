@@ -3,6 +3,7 @@
 
 use super::Failure;
 use super::options::Options;
+use super::watching::Watching;
 use super::way_out::WayOut;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
@@ -43,11 +44,14 @@ pub(crate) struct Args {
     way_out: WayOut,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
+    args.watching.start_log();
     let mut config = args.options.config()?;
     let upstream = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
@@ -61,11 +65,13 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), upstream, config).map_err(|error| failed(&error))?;
+        Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
     if args.way_out.is_direct() {
         super::tell_of_echo(&gateway);
     }
+    let _watched = args.watching.serve(&stack, &gateway)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();

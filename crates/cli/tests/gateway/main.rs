@@ -7,6 +7,7 @@ mod names;
 mod namespace;
 mod ports;
 mod proxies;
+mod rate;
 mod world;
 
 use namespace::{in_namespace, run};
@@ -88,6 +89,7 @@ fn inside() {
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
         "world" => world::serve(),
+        "upload" => rate::upload(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }
@@ -294,6 +296,8 @@ fn bad_arguments_end_with_status_2_and_say_what_is_expected() {
         (&["--mtu", "100", "--", "true"], "1280"),
         (&["--deny", "everything", "--", "true"], "expected a prefix"),
         (&["--flows", "0", "--", "true"], "1.."),
+        (&["--rate", "fast", "--", "true"], "such as 19mbit"),
+        (&["--rate-in", "1kbit", "--", "true"], "at least 8kbit"),
         (&["--flows", "4000000000", "--", "true"], "ulimit -n"),
     ] {
         let (status, _, stderr) = finish(gateway(arguments));
