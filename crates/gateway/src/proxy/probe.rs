@@ -3,6 +3,7 @@
 use super::error::ProxyError;
 use super::stream::{Dialogue, Talk};
 use super::{Protocol, Proxy, socks5};
+use crate::relay::End;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::time::{Duration, Instant};
