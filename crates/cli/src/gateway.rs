@@ -1,15 +1,21 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+pub(crate) mod confine;
+mod etc;
 mod inside;
 pub(crate) mod namespace;
 mod options;
 mod passing;
+mod ports;
 mod routes;
 mod run;
 mod sandbox;
 mod tun;
 mod watching;
+mod way_out;
+
+pub(crate) use options::raise_file_limit;
 
 use clap::Subcommand;
 use std::process::ExitCode;

@@ -17,6 +17,7 @@ mod link;
 mod man;
 mod nstat;
 mod perf;
+mod slirp4netns;
 mod ss;
 mod stacks;
 
@@ -39,6 +40,7 @@ enum Command {
     Nstat(nstat::Args),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
+    Slirp4netns(slirp4netns::Args),
     Ss(Box<ss::Args>),
     #[command(hide = true)]
     Completions(man::CompletionsArgs),
@@ -47,12 +49,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(args) = slirp4netns::Args::of_this_program() {
+        return slirp4netns::main(&args);
+    }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
         Some(Command::Nstat(args)) => nstat::main(&args),
+        Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
         Some(Command::Ss(args)) => ss::main(&args),
         Some(Command::Completions(args)) => man::completions::<Cli>(&args),
         Some(Command::Man(args)) => man::man::<Cli>(&args),

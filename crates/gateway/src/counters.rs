@@ -24,6 +24,13 @@ pub(crate) struct Counters {
     pub(crate) datagrams_in: AtomicU64,
     pub(crate) lost_datagrams: AtomicU64,
     pub(crate) undelivered_datagrams: AtomicU64,
+    pub(crate) uncarried_datagrams: AtomicU64,
+    pub(crate) bad_datagrams: AtomicU64,
+    pub(crate) dns_questions: AtomicU64,
+    pub(crate) dns_answers: AtomicU64,
+    pub(crate) unanswered_dns: AtomicU64,
+    pub(crate) full_dns: AtomicU64,
+    pub(crate) bad_dns: AtomicU64,
     pub(crate) given_up: AtomicU64,
     pub(crate) echoes_out: AtomicU64,
     pub(crate) echoes_in: AtomicU64,
@@ -82,6 +89,20 @@ pub struct Figures {
     pub lost_datagrams: u64,
     /// Datagrams of guests that ICMP says were not delivered, and of which the guest was told.
     pub undelivered_datagrams: u64,
+    /// Datagrams that were refused, as the upstream carries none.
+    pub uncarried_datagrams: u64,
+    /// What came from the upstream and was no datagram, or a fragment of one.
+    pub bad_datagrams: u64,
+    /// Questions that guests asked the resolver over UDP.
+    pub dns_questions: u64,
+    /// Answers that they got, also those that say that there is none.
+    pub dns_answers: u64,
+    /// Questions that no resolver answered.
+    pub unanswered_dns: u64,
+    /// Questions that were dropped, as there were too many.
+    pub full_dns: u64,
+    /// Messages that were dropped: no questions, or no answers to what was asked.
+    pub bad_dns: u64,
     /// Connections that the guest gave up before their other half was open.
     pub given_up: u64,
     /// Echo requests that the host took.
@@ -140,6 +161,13 @@ impl Counters {
             datagrams_in: get(&self.datagrams_in),
             lost_datagrams: get(&self.lost_datagrams),
             undelivered_datagrams: get(&self.undelivered_datagrams),
+            uncarried_datagrams: get(&self.uncarried_datagrams),
+            bad_datagrams: get(&self.bad_datagrams),
+            dns_questions: get(&self.dns_questions),
+            dns_answers: get(&self.dns_answers),
+            unanswered_dns: get(&self.unanswered_dns),
+            full_dns: get(&self.full_dns),
+            bad_dns: get(&self.bad_dns),
             given_up: get(&self.given_up),
             echoes_out: get(&self.echoes_out),
             echoes_in: get(&self.echoes_in),

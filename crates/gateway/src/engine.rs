@@ -7,10 +7,12 @@
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
-use crate::datagrams::Datagrams;
+use crate::datagrams::{Datagrams, Ways};
 use crate::dhcp_service::DhcpService;
+use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::inspect::{FlowView, Holdings, Inspector};
 use crate::journal::{self, Journal};
@@ -21,8 +23,8 @@ use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, SocketOptions, Stack,
-    TcpForwarder, UdpForwarder, UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
+    UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
@@ -62,6 +64,9 @@ pub struct Gateway {
     echoes: Echoes,
     dhcp: Option<DhcpService>,
     crossings: Crossings,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     /// Who sends when under a rate; `None` without one.
@@ -92,6 +97,8 @@ struct Flow {
     is_waiting: bool,
     is_open: bool,
     view: FlowView,
+    /// A side has reported an error.
+    has_error: bool,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -124,7 +131,8 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. With
+    /// a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -142,12 +150,15 @@ impl Gateway {
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
         let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        if let Some(rate) = config.rate_in {
+            guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
+        }
         let sending = config.rate.map(Sending::new);
         if let Some(sending) = &sending {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let echoes = Echoes::new(icmp, counters.clone());
+        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
         let dhcp = config.dhcp.clone();
         let dhcp =
@@ -165,6 +176,8 @@ impl Gateway {
             echoes,
             dhcp,
             crossings: Crossings::new(),
+            dns: Dns::new(&config, counters.clone()),
+            openings: VecDeque::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -237,9 +250,7 @@ impl Gateway {
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
-                    self.datagrams.expire(now, self.sending.as_mut());
-                    self.crossings.expire(now);
-                    self.echoes.expire(now);
+                    self.expire(now);
                 }
             }
         }
@@ -296,9 +307,25 @@ impl Gateway {
             self.datagrams.next_expiry(),
             self.crossings.next_expiry(),
             self.echoes.next_expiry(),
+            self.dns.next_expiry(),
+            self.openings.front().map(|&(due, _)| due),
             self.ends,
         ];
         kinds.into_iter().flatten().min()
+    }
+
+    /// Forgets and gives up what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now, self.sending.as_mut());
+        self.crossings.expire(now);
+        self.echoes.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let flow = self.flows.get(slot.key);
+            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
@@ -319,9 +346,14 @@ impl Gateway {
             Token::Pings => self.take_turn(Turn::Pings),
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
             Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
-                if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
+                let flow = self.flows.get_mut(key);
+                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
+                    flow.has_error |= event.events.contains(Events::ERR);
                     self.visit(key);
                 }
             }
@@ -368,11 +400,13 @@ impl Gateway {
                 return;
             }
             Turn::Guests => {
-                self.datagrams.on_guests(&self.poller, &self.config, self.sending.as_mut())
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways, self.sending.as_mut())
             }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
@@ -394,15 +428,21 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
             self.journal.denied(client, wanted);
             return Refused::Prohibited.tell(pending);
-        };
+        }
         if self.flows.len() >= self.config.most_flows {
             return self.refuse(pending, Refused::Full);
         }
-        let far = match self.upstream.connect(to, client) {
+        let (far, to) = match target {
+            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
+        };
+        let far = match far {
             Ok(far) => far,
             Err(error) => {
                 journal::unreached(client, wanted, &error);
@@ -433,14 +473,28 @@ impl Gateway {
     /// Begins a flow; its far side is not open yet.
     fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open, scheduled) = (false, false, None);
-        let flow =
-            Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled, view };
+        let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let flow = Flow {
+            generation,
+            is_waiting,
+            is_open,
+            has_error,
+            view,
+            near,
+            far,
+            relay,
+            host,
+            scheduled,
+        };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
+        let slot = Slot { key, generation };
+        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Does what can be done for a flow.
@@ -464,7 +518,7 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let progress = match (&mut self.sending, flow.scheduled) {
+        let mut progress = match (&mut self.sending, flow.scheduled) {
             // The other direction has its turn in the schedule.
             (Some(sending), Some(scheduled)) => {
                 sending.wake(scheduled.id);
@@ -472,6 +526,9 @@ impl Gateway {
             }
             _ => flow.relay.pump(near, far),
         };
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            progress = flow.relay.check(near, far);
+        }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
         self.counters.add(|counters| &counters.bytes_out, out - before[0]);
         self.counters.add(|counters| &counters.bytes_in, back - before[1]);
@@ -500,7 +557,7 @@ impl Gateway {
         {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
-            let stream = pending.accept_nonblocking(SocketOptions::default())?;
+            let stream = pending.accept_nonblocking(guest_rate::options(self.config.rate_in))?;
             let mut stream = GuestStream::new(stream)?;
             let token = token(key, flow.generation);
             if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {

@@ -1,6 +1,7 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
 use crate::host_errors::{self, Manner, Undelivered, socket_addr};
+use crate::outbound::Outbound;
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
@@ -14,9 +15,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
-pub(crate) const MOST_BYTES: usize = 65_507;
+pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
-pub(crate) const MOST_SEGMENTS: usize = 64;
+pub const MOST_SEGMENTS: usize = 64;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -30,16 +31,23 @@ pub(crate) struct HostDatagrams {
 
 /// Datagrams of one sender that were received together.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) from: SocketAddr,
+pub struct Arrived {
+    /// Who sent them.
+    pub from: SocketAddr,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
 }
 
 impl Arrived {
+    /// One datagram.
+    pub fn one(from: SocketAddr, data: Bytes) -> Self {
+        let segment = data.len().max(1);
+        Self { from, data, segment }
+    }
+
     /// The datagrams. They share memory.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
+    pub fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
         // An empty datagram is one, too.
         let count = self.data.len().div_ceil(self.segment).max(1);
         (0..count).map(move |index| {
@@ -51,24 +59,34 @@ impl Arrived {
 
 /// What became of datagrams that were to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// How many the kernel took.
-    pub(crate) count: usize,
+pub struct Sent {
+    /// How many were taken.
+    pub count: usize,
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
-    pub(crate) why: Option<Refusal>,
+    pub why: Option<Refusal>,
 }
 
 impl HostDatagrams {
     /// A socket with an address and port of the host, which the kernel chooses where they are
     /// unspecified.
     pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(local, &Outbound::default())
+    }
+
+    /// A socket for destinations of the family of `like`, from which flows leave in this way.
+    pub(crate) fn open(like: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        Self::bind_with(outbound.from(like), outbound)
+    }
+
+    fn bind_with(local: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
         if is_v6 {
             socket.set_only_v6(true)?;
         }
+        outbound.apply(&socket)?;
         socket.bind(&local.into())?;
         Self::adopt(socket.into())
     }

@@ -15,6 +15,7 @@ const FLOW: u64 = 0;
 const MAPPING: u64 = 1;
 const ECHO: u64 = 2;
 const CROSSING: u64 = 3;
+const QUERY: u64 = 4;
 
 /// What an event is about. A poller holds it as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(crate) enum Token {
     Echo(Slot),
     /// Datagrams between namespaces.
     Crossing(Slot),
+    /// A question on its way to a resolver.
+    Query(Slot),
     Flow(Slot),
 }
 
@@ -79,6 +82,7 @@ impl Token {
             Self::Mapping(slot) => MAPPING << KIND | slot.to_bits(),
             Self::Echo(slot) => ECHO << KIND | slot.to_bits(),
             Self::Crossing(slot) => CROSSING << KIND | slot.to_bits(),
+            Self::Query(slot) => QUERY << KIND | slot.to_bits(),
             Self::Flow(slot) => FLOW << KIND | slot.to_bits(),
         }
     }
@@ -96,6 +100,7 @@ impl Token {
                     MAPPING => Self::Mapping(slot),
                     ECHO => Self::Echo(slot),
                     CROSSING => Self::Crossing(slot),
+                    QUERY => Self::Query(slot),
                     _ => Self::Flow(slot),
                 }
             }
@@ -109,11 +114,12 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_written() {
+        let kinds = [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing, Token::Query];
         let mut last = Generation(u32::MAX >> 4);
         for generation in [last, last.advance(), last.advance()] {
             for key in [0, 7, u32::MAX as usize] {
                 let slot = Slot { key, generation };
-                for token in [Token::Flow, Token::Mapping, Token::Echo, Token::Crossing] {
+                for token in kinds {
                     let token = token(slot);
                     assert_eq!(Token::from_bits(token.to_bits()), token);
                 }

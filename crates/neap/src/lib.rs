@@ -12,7 +12,8 @@
 //! or a [`device::Device`] of your own.
 //!
 //! **Sockets.** [`TcpStream`], [`TcpListener`] and [`UdpSocket`] are used as those of std, with a
-//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`Poller`] waits for many
+//! stack as the first argument. [`IcmpSocket`] has whole ICMP messages. [`TcpForwarder`] and
+//! [`UdpForwarder`] take what goes to addresses of others. [`Poller`] waits for many
 //! sockets in one thread. With the feature `tokio` the module `neap::tokio` has the same sockets
 //! for tasks. [`Stack::posix`] gives descriptors with Linux's calls ([`posix`]). A name such as
 //! `"example.org:80"` needs a resolver ([`Builder::resolver`]); an address needs none.
@@ -178,6 +179,7 @@ mod guide {
         Nic: "nic.md",
         Watch: "watch.md",
         Change: "change.md",
+        Forwarder: "forwarder.md",
         Controller: "controller.md",
         Extend: "extend.md",
     }

@@ -3,6 +3,7 @@
 use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
 use crate::counters::Counters;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::host::HostStream;
 use crate::host_datagrams::HostDatagrams;
 use crate::inspect::FlowView;
@@ -139,10 +140,15 @@ impl Gateway {
                 continue;
             }
             let far = if is_crossing {
-                Direct.connect(guest, client)
+                Direct.connect(&guest.into(), client)
             } else {
-                GuestStream::connect(&self.stack, guest, client)
-                    .map(|far| Box::new(far) as Box<dyn Far>)
+                GuestStream::connect(
+                    &self.stack,
+                    guest,
+                    client,
+                    guest_rate::options(self.config.rate_in),
+                )
+                .map(|far| Box::new(far) as Box<dyn Far>)
             };
             match far {
                 Ok(far) => {

@@ -15,9 +15,12 @@ use neap::{
 };
 
 use crate::common::foreign::{
-    EACH, Forger, LONG, Link, Opening, addresses, seen, sniffer, stack, udp_client,
+    EACH, Forger, LONG, Link, Opening, addresses, networks, seen, sniffer, stack, udp_client,
 };
-use crate::common::{Family, Pattern, eventually, expect_end, expect_nothing_left, in_namespace};
+use crate::common::{
+    Family, Pattern, eventually, expect_end, expect_nothing_left, in_namespace, run,
+};
+use crate::transparent_echo::{Args, Echo};
 
 /// Time of a wait that must end without what is waited for.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -557,5 +560,54 @@ fn options_choose_what_is_taken() {
         assert_eq!((web.queued(), rest.queued()), ((1, 0), (1, 0)));
         web.set_read_timeout(Some(MOMENT)).expect("a timeout");
         assert_eq!(web.recv().expect_err("nobody").kind(), ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn the_transparent_echo_serves_a_network() {
+    let args = |text: &str| {
+        let args: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        Args::parse(&args)
+    };
+    let wrong = |text: &str| args(text).expect_err("an argument is wrong").to_string();
+    assert_eq!(wrong("t0 10.9.0.1/24"), "2 arguments: expected TUN KERNEL_CIDR OUR_CIDR NETWORK");
+    assert!(wrong("t0 10.9.0.1 10.9.0.2/24 192.0.2.0/24").starts_with("KERNEL_CIDR: "));
+    assert!(wrong("t0 10.9.0.1/24 x/24 192.0.2.0/24").starts_with("OUR_CIDR: "));
+    assert!(wrong("t0 10.9.0.1/24 10.9.0.2/24 192.0.2.0/33").starts_with("NETWORK: "));
+    in_namespace(|| {
+        for family in Family::BOTH {
+            let network = networks(family)[0];
+            let [kernel, ours] = [family.kernel(), family.ours()].map(|one| family.cidr(one));
+            let args = Args::parse(&["t0".into(), kernel, ours, network.into()]);
+            let (stack, echo) = Echo::new(&args.expect("arguments")).expect("a TUN");
+            let outside = family.text("203.0.113.9", "2001:db9::9");
+            for network in [network.to_owned(), outside.to_string()] {
+                run(&format!("ip route add {network} dev t0"));
+            }
+            thread::scope(|scope| {
+                let serving = scope.spawn(|| echo.serve());
+                for (nth, address) in (0..).zip(&addresses(family)[..2]) {
+                    let theirs = Opening::new(SocketAddr::new(*address, 7 + nth)).wait();
+                    let theirs = theirs.expect("accepted");
+                    scope.spawn({
+                        let theirs = theirs.try_clone().expect("a descriptor");
+                        move || {
+                            Pattern(9).send(&mut &theirs, 1 << 20);
+                            theirs.shutdown(Shutdown::Write).expect("shutdown");
+                        }
+                    });
+                    Pattern(9).receive(&mut &theirs, 1 << 20);
+                    expect_end(&mut &theirs);
+                    let datagrams = udp_client(family, SocketAddr::new(*address, nth + 1), 64, 0);
+                    datagrams.send(b"datagram").expect("sent");
+                    assert_eq!(datagrams.recv(&mut [0; 20]).expect("an echo"), 8);
+                }
+                let refused = Opening::new(SocketAddr::new(outside, 7)).refused();
+                assert_eq!(refused, ErrorKind::ConnectionRefused);
+                drop(stack);
+                let error = serving.join().expect("no panic");
+                assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+            });
+        }
     });
 }
