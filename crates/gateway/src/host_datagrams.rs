@@ -17,6 +17,9 @@ pub(crate) const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub(crate) const MOST_SEGMENTS: usize = 64;
 
+/// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
 pub(crate) struct HostDatagrams {
@@ -73,6 +76,8 @@ impl HostDatagrams {
             socket.set_only_v6(true)?;
         }
         socket.bind(&local.into())?;
+        // The host gives as much as `net.core.rmem_max` allows.
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         if is_v6 {
             setsockopt(&socket, Ipv6RecvErr, &true)?;
