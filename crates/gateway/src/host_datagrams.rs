@@ -9,7 +9,7 @@ use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,6 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
 pub const MOST_SEGMENTS: usize = 64;
+
+/// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -98,6 +101,8 @@ impl HostDatagrams {
     pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
         let socket = UdpSocket::from(socket);
         socket.set_nonblocking(true)?;
+        // The host gives as much as `net.core.rmem_max` allows.
+        SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
