@@ -65,6 +65,7 @@ fn transfer(ours: TcpStream, theirs: std::net::TcpStream, len: u64) {
     });
     drop(ours);
     expect_end(&mut &theirs);
+    drop(theirs);
 }
 
 #[test]
