@@ -245,6 +245,9 @@ mod tests {
             self.is_finished = true;
             Ok(())
         }
+        fn take_error(&mut self) -> io::Result<()> {
+            self.check()
+        }
         fn reset(&mut self) {
             self.is_reset = true;
         }
@@ -318,6 +321,22 @@ mod tests {
         assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
         server.is_lost = true;
         let progress = relay.pump(&mut client, &mut server);
+        assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
+        assert!(client.is_reset);
+    }
+
+    #[test]
+    fn a_reset_behind_the_end_of_a_stream_passes_to_the_other_side() {
+        let (mut client, mut server) = ends();
+        client.incoming.push_back(Bytes::from_static(b"may not have arrived"));
+        server.has_ended = true;
+        let mut relay = Relay::default();
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        assert!(matches!(relay.check(&mut client, &mut server), Progress::Waits));
+        server.is_lost = true;
+        // Nothing is to be sent, so no other call would tell.
+        assert!(matches!(relay.pump(&mut client, &mut server), Progress::Waits));
+        let progress = relay.check(&mut client, &mut server);
         assert!(matches!(progress, Progress::Lost { side: Side::Server, .. }), "{progress:?}");
         assert!(client.is_reset);
     }

@@ -2,8 +2,11 @@
 //!
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
+#[path = "../common/host.rs"]
+mod host;
 #[path = "../common/namespace.rs"]
 mod namespace;
+mod path;
 
 use namespace::{in_namespace, run};
 use neap_lab::pattern::Pattern;
@@ -73,6 +76,7 @@ fn inside() {
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
         "resolve" => resolve(),
+        "path mtu" => path::learn_mtu(to(&target)),
         other => panic!("there is no program {other}"),
     }
 }
