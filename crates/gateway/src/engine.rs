@@ -4,6 +4,7 @@
 //! Cost: one thread for all flows, and O(1) per event, whatever the number of flows. A flow has a
 //! socket of the stack, what the [`Upstream`] needs, and two entries of a poller.
 
+use crate::bounds;
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::datagrams::Datagrams;
@@ -16,8 +17,8 @@ use crate::relay::{End, Progress, Relay};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, SocketOptions, Stack,
-    TcpForwarder, UdpForwarder, UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
+    UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
@@ -107,7 +108,10 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for all connections that come to the stack and are for none of its listeners.
+    /// A gateway for all connections that come to the stack and are for none of its listeners. The
+    /// largest buffers of the stack's connections become 1 MiB (`net.ipv4.tcp_rmem`) and 2 MiB
+    /// (`net.ipv4.tcp_wmem`), if they are larger: guests are near, and what a flow holds is bounded
+    /// so.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -116,6 +120,7 @@ impl Gateway {
         upstream: Box<dyn Upstream>,
         config: GatewayConfig,
     ) -> io::Result<Self> {
+        bounds::apply(&stack)?;
         let forwarder = TcpForwarder::new(&stack, config.forwarder_options())?;
         forwarder.set_nonblocking(true)?;
         let poller = Arc::new(Poller::new()?);
@@ -378,7 +383,7 @@ impl Gateway {
         {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
-            let stream = pending.accept_nonblocking(SocketOptions::default())?;
+            let stream = pending.accept_nonblocking(bounds::options())?;
             let mut stream = GuestStream::new(stream)?;
             let token = token(key, flow.generation);
             if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {

@@ -1,5 +1,6 @@
 //! Connections of the guest, as ends of a relay.
 
+use crate::bounds;
 use crate::relay::End;
 use crate::upstream::Far;
 use bytes::Bytes;
@@ -30,6 +31,7 @@ impl GuestStream {
     pub fn connect(stack: &Stack, to: SocketAddr, from: SocketAddr) -> io::Result<Self> {
         let mut options = ConnectOptions::default();
         (options.local, options.transparent) = (Some(from), true);
+        options.options = bounds::options();
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 

@@ -1,5 +1,6 @@
 //! Connections of the host's kernel, as ends of a relay.
 
+use crate::bounds::LowWater;
 use crate::relay::{End, MOST_HELD};
 use bytes::{Buf, Bytes};
 use rustix::buffer::spare_capacity;
@@ -8,15 +9,11 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pieces of up to so many bytes are copied into memory of their own size, so that small ones do
 /// not each hold the memory of a large one.
 const COPY_BREAK: usize = 8 << 10;
-
-/// Bytes not yet sent that the host's socket takes (`TCP_NOTSENT_LOWAT`). The rest stays with the
-/// sender.
-const NOT_SENT: u32 = 128 << 10;
 
 /// A connection of the host's kernel.
 #[derive(Debug)]
@@ -24,6 +21,7 @@ pub struct HostStream {
     socket: Socket,
     /// Memory of the next piece.
     buffer: Vec<u8>,
+    low_water: LowWater,
 }
 
 impl HostStream {
@@ -38,7 +36,7 @@ impl HostStream {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_notsent_lowat(NOT_SENT)?;
+        socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
         if let Some(from) = from {
             socket.bind(&SockAddr::from(from))?;
         }
@@ -47,7 +45,7 @@ impl HostStream {
             Err(error) if is_under_way(&error) => {}
             Err(error) => return Err(error),
         }
-        Ok(Self { socket, buffer: Vec::new() })
+        Ok(Self { socket, buffer: Vec::new(), low_water: LowWater::default() })
     }
 
     /// A connection that the host has accepted, in non-blocking mode.
@@ -56,8 +54,8 @@ impl HostStream {
     /// The kernel refuses an option.
     pub fn accepted(socket: Socket) -> io::Result<Self> {
         socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_notsent_lowat(NOT_SENT)?;
-        Ok(Self { socket, buffer: Vec::new() })
+        socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
+        Ok(Self { socket, buffer: Vec::new(), low_water: LowWater::default() })
     }
 
     /// Whether the handshake is over.
@@ -103,6 +101,9 @@ impl End for HostStream {
     fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
         let sent = rustix::net::send(&self.socket, data, SendFlags::NOSIGNAL)?;
         data.advance(sent);
+        if let Some(mark) = self.low_water.count(sent, Instant::now) {
+            self.socket.set_tcp_notsent_lowat(mark)?;
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The programs in the sandbox are functions of this test binary, which runs itself there.
 
+mod bounds;
 #[path = "../common/host.rs"]
 mod host;
 #[path = "../common/namespace.rs"]
@@ -76,6 +77,8 @@ fn inside() {
         "give up" => give_up(to(&target)),
         "datagrams" => datagrams(&target),
         "resolve" => resolve(),
+        "stalled writer" => bounds::guest(to(&target), true),
+        "stalled reader" => bounds::guest(to(&target), false),
         "path mtu" => path::learn_mtu(to(&target)),
         other => panic!("there is no program {other}"),
     }
