@@ -392,6 +392,11 @@ impl Gateway {
             }
             flow.near = Near::Open(Box::new(stream));
         }
+        let flow = &mut self.flows[key];
+        if let Near::Open(near) = &mut flow.near {
+            near.frame().into_iter().for_each(|frame| flow.far.set_piece(frame));
+            flow.far.frame().into_iter().for_each(|frame| near.set_piece(frame));
+        }
         flow.is_open = true;
         self.counters.count(|counters| &counters.opened);
         Ok(())

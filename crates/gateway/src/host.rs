@@ -1,9 +1,9 @@
 //! Connections of the host's kernel, as ends of a relay.
 
 use crate::bounds::LowWater;
+use crate::pieces::Piece;
 use crate::relay::{End, MOST_HELD};
 use bytes::{Buf, Bytes};
-use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -19,8 +19,8 @@ const COPY_BREAK: usize = 8 << 10;
 #[derive(Debug)]
 pub struct HostStream {
     socket: Socket,
-    /// Memory of the next piece.
-    buffer: Vec<u8>,
+    /// Most bytes that are received at once.
+    piece: usize,
     low_water: LowWater,
 }
 
@@ -45,7 +45,7 @@ impl HostStream {
             Err(error) if is_under_way(&error) => {}
             Err(error) => return Err(error),
         }
-        Ok(Self { socket, buffer: Vec::new(), low_water: LowWater::default() })
+        Ok(Self { socket, piece: MOST_HELD, low_water: LowWater::default() })
     }
 
     /// A connection that the host has accepted, in non-blocking mode.
@@ -55,7 +55,7 @@ impl HostStream {
     pub fn accepted(socket: Socket) -> io::Result<Self> {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
-        Ok(Self { socket, buffer: Vec::new(), low_water: LowWater::default() })
+        Ok(Self { socket, piece: MOST_HELD, low_water: LowWater::default() })
     }
 
     /// Whether the handshake is over.
@@ -76,26 +76,16 @@ impl AsFd for HostStream {
 
 impl End for HostStream {
     fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        self.buffer.clear();
-        self.buffer.reserve_exact(MOST_HELD);
-        let received =
-            rustix::net::recv(&self.socket, spare_capacity(&mut self.buffer), RecvFlags::empty());
-        let count = match received {
-            Ok((_, count)) => count,
-            Err(error) => {
-                // An idle connection has no memory for what may come.
-                self.buffer = Vec::new();
-                return Err(error.into());
-            }
-        };
-        if count == 0 {
-            self.buffer = Vec::new();
-            return Ok(None);
-        }
-        if self.buffer.len() <= COPY_BREAK {
-            return Ok(Some(Bytes::copy_from_slice(&self.buffer)));
-        }
-        Ok(Some(Bytes::from(std::mem::take(&mut self.buffer))))
+        let mut piece = Piece::take();
+        let flags = RecvFlags::empty();
+        let count = piece.fill(self.piece, |room| {
+            rustix::net::recv(&self.socket, room, flags).map(|(count, _)| count)
+        })?;
+        Ok(match count {
+            0 => None,
+            ..=COPY_BREAK => Some(Bytes::copy_from_slice(piece.as_ref())),
+            _ => Some(piece.into_bytes()),
+        })
     }
 
     fn send(&mut self, data: &mut Bytes) -> io::Result<()> {
@@ -109,6 +99,10 @@ impl End for HostStream {
 
     fn finish(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
+    }
+
+    fn set_piece(&mut self, bytes: usize) {
+        self.piece = bytes.clamp(1, MOST_HELD);
     }
 
     fn take_error(&mut self) -> io::Result<()> {

@@ -14,6 +14,7 @@ pub mod host;
 mod host_datagrams;
 mod host_echo;
 mod host_errors;
+mod pieces;
 mod policy;
 mod published;
 mod refused;

@@ -36,6 +36,15 @@ pub trait End {
     /// Why the connection is lost.
     fn finish(&mut self) -> io::Result<()>;
 
+    /// Bytes that the connection sends in one frame, if that is known.
+    fn frame(&self) -> Option<usize> {
+        None
+    }
+
+    /// Sets most bytes that [`receive`](Self::receive) returns: a frame of the other end, so that
+    /// none is followed by a small rest.
+    fn set_piece(&mut self, _bytes: usize) {}
+
     /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream
     /// has ended, and which therefore has no other call left that would tell. An end whose bytes
     /// cannot be lost behind its own end has nothing to say.
