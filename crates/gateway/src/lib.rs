@@ -6,6 +6,7 @@ mod config;
 mod counters;
 mod crossings;
 mod datagrams;
+mod deadlines;
 mod destination;
 mod dhcp;
 mod dhcp_service;
