@@ -1,9 +1,9 @@
 //! Settings of a gateway.
 
 use crate::dhcp::DhcpConfig;
-use crate::dns::Resolver;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
+use crate::resolver::Resolver;
 use neap::TcpForwarderOptions;
 use neap::time::Rate;
 use std::net::{IpAddr, SocketAddr};

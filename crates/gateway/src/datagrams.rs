@@ -9,6 +9,7 @@
 use crate::clients::Clients;
 use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
+use crate::deadlines::Deadlines;
 use crate::destination::Destination;
 use crate::dns::{Dns, Target};
 use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
@@ -59,7 +60,7 @@ pub(crate) struct Datagrams {
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
     /// Mappings whose sockets cannot send yet, by the time when they are given up.
-    openings: VecDeque<(Instant, Slot)>,
+    openings: Deadlines,
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
@@ -144,7 +145,7 @@ impl Datagrams {
             of_guest: HashMap::new(),
             published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
-            openings: VecDeque::new(),
+            openings: Deadlines::default(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
@@ -330,7 +331,9 @@ impl Datagrams {
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
         socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
-        self.openings.extend(socket.opens_until().map(|due| (due, slot)));
+        if let Some(due) = socket.opens_until() {
+            self.openings.set(due, slot);
+        }
         let last_used = Instant::now();
         let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
@@ -452,6 +455,7 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
+        self.openings.drop_first(|slot| !is_opening(&self.mappings, slot));
         if self.mappings[key].socket.is_over() {
             self.remove(key, sending);
             return false;
@@ -492,8 +496,8 @@ impl Datagrams {
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        let queues = self.ages.iter().chain([&self.openings]);
-        queues.filter_map(VecDeque::front).map(|&(due, _)| due).min()
+        let ages = self.ages.iter().filter_map(VecDeque::front).map(|&(due, _)| due);
+        ages.chain(self.openings.next()).min()
     }
 
     /// How many mappings there are.
@@ -503,13 +507,9 @@ impl Datagrams {
 
     /// Forgets mappings that were not used for long, and gives up those that cannot send.
     pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
-        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
-            let mapping = self.mappings.get_mut(slot.key);
-            let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
-            if let Some(mapping) = mapping
-                && mapping.socket.opens_until().is_some()
-            {
-                mapping.socket.give_up();
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.mappings, slot) {
+                self.mappings[slot.key].socket.give_up();
                 self.on_host(slot, sending.as_deref_mut());
             }
         }
@@ -539,6 +539,13 @@ impl Datagrams {
     pub(crate) fn forwarder(&self) -> &UdpForwarder {
         &self.forwarder
     }
+}
+
+/// Whether a mapping is there, and cannot send yet.
+fn is_opening(mappings: &Slab<Mapping>, slot: Slot) -> bool {
+    mappings.get(slot.key).is_some_and(|mapping| {
+        mapping.generation == slot.generation && mapping.socket.opens_until().is_some()
+    })
 }
 
 /// What a datagram may do outside.

@@ -9,6 +9,7 @@ use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
+use crate::deadlines::Deadlines;
 use crate::dhcp_service::DhcpService;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
@@ -67,7 +68,7 @@ pub struct Gateway {
     crossings: Crossings,
     dns: Dns,
     /// Flows that are not open, by the time when they are given up.
-    openings: VecDeque<(Instant, Slot)>,
+    openings: Deadlines,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     /// Who sends when under a rate; `None` without one.
@@ -182,7 +183,7 @@ impl Gateway {
             dhcp,
             crossings: Crossings::new(),
             dns: Dns::new(&config, counters.clone()),
-            openings: VecDeque::new(),
+            openings: Deadlines::default(),
             upstream,
             config,
             flows: Slab::new(),
@@ -263,10 +264,11 @@ impl Gateway {
     }
 
     /// How long nothing is to be done without an event; `None` is for ever.
-    fn sleeps_for(&self) -> Option<Duration> {
+    fn sleeps_for(&mut self) -> Option<Duration> {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
+        self.openings.drop_first(|slot| !is_opening(&self.flows, slot));
         let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
@@ -313,7 +315,7 @@ impl Gateway {
             self.crossings.next_expiry(),
             self.echoes.next_expiry(),
             self.dns.next_expiry(),
-            self.openings.front().map(|&(due, _)| due),
+            self.openings.next(),
             self.ends,
         ];
         kinds.into_iter().flatten().min()
@@ -325,9 +327,8 @@ impl Gateway {
         self.crossings.expire(now);
         self.echoes.expire(now);
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
-        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
-            let flow = self.flows.get(slot.key);
-            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+        while let Some(slot) = self.openings.take(now) {
+            if is_opening(&self.flows, slot) {
                 self.fail(slot.key, &io::ErrorKind::TimedOut.into());
             }
         }
@@ -497,7 +498,9 @@ impl Gateway {
             return self.fail(key, &error);
         }
         let slot = Slot { key, generation };
-        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        if let Some(due) = self.flows[key].far.opens_until() {
+            self.openings.set(due, slot);
+        }
         // It may be open already, without an event that says so.
         self.visit(key);
     }
@@ -619,6 +622,12 @@ impl Gateway {
         }
         self.counters.count(reason);
     }
+}
+
+/// Whether a flow is there, and is not open.
+fn is_opening(flows: &Slab<Flow>, slot: Slot) -> bool {
+    let flow = flows.get(slot.key);
+    flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open)
 }
 
 fn token(key: usize, generation: Generation) -> u64 {
