@@ -10,6 +10,9 @@ mod run;
 mod sandbox;
 mod tun;
 
+pub(crate) use namespace::Namespaces;
+pub(crate) use options::raise_file_limit;
+
 use clap::Subcommand;
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 mod gateway;
 mod lab;
 mod link;
+mod pasta;
 mod perf;
 
 #[derive(Parser)]
@@ -32,13 +33,21 @@ enum Command {
     /// Run published experiments, scenarios, scripts and random worlds in virtual time
     Lab(lab::Args),
     Link(Box<link::Args>),
+    Pasta(Box<pasta::Args>),
+    #[command(hide = true)]
+    PastaInside(pasta::InsideArgs),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
 }
 
 fn main() -> ExitCode {
+    if pasta::is_called_pasta() {
+        return pasta::main(&pasta::Args::parse());
+    }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
+        Some(Command::Pasta(args)) => pasta::main(&args),
+        Some(Command::PastaInside(args)) => pasta::inside(&args),
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
