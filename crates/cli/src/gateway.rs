@@ -1,6 +1,7 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+pub(crate) mod confine;
 mod inside;
 pub(crate) mod namespace;
 mod options;

@@ -16,6 +16,7 @@ mod lab;
 mod link;
 mod pasta;
 mod perf;
+mod slirp4netns;
 
 #[derive(Parser)]
 #[command(name = "neap", version, about = "TCP without the queue: a user-space TCP/IP stack")]
@@ -38,11 +39,15 @@ enum Command {
     PastaInside(pasta::InsideArgs),
     /// Measure bulk TCP to or from a stock iperf3
     Perf(Box<perf::Args>),
+    Slirp4netns(slirp4netns::Args),
 }
 
 fn main() -> ExitCode {
     if pasta::is_called_pasta() {
         return pasta::main(&pasta::Args::parse());
+    }
+    if let Some(args) = slirp4netns::Args::of_this_program() {
+        return slirp4netns::main(&args);
     }
     match Cli::parse().command {
         Some(Command::Gateway(command)) => gateway::main(command),
@@ -51,6 +56,7 @@ fn main() -> ExitCode {
         Some(Command::Perf(args)) => perf::main(&args),
         Some(Command::Lab(args)) => lab::main(&args),
         Some(Command::Link(args)) => link::main(&args),
+        Some(Command::Slirp4netns(args)) => slirp4netns::main(&args),
         None => lab::main(&lab::Args::default()),
     }
 }

@@ -1,5 +1,7 @@
 //! Settings of a gateway.
 
+use crate::dhcp::DhcpConfig;
+use crate::outbound::Outbound;
 use crate::policy::Policy;
 use crate::resolver;
 use neap::TcpForwarderOptions;
@@ -23,6 +25,10 @@ pub struct GatewayConfig {
     /// Addresses and ports of guests that send datagrams, at the same time; datagrams of more are
     /// dropped.
     pub most_mappings: usize,
+    /// Addresses and settings that guests get by DHCP; `None` is no server.
+    pub dhcp: Option<DhcpConfig>,
+    /// Addresses from which datagrams leave the host.
+    pub outbound: Outbound,
 }
 
 impl Default for GatewayConfig {
@@ -32,6 +38,8 @@ impl Default for GatewayConfig {
             translations: Vec::new(),
             most_flows: 10_000,
             most_mappings: 10_000,
+            dhcp: None,
+            outbound: Outbound::default(),
         }
     }
 }

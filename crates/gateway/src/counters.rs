@@ -21,6 +21,8 @@ pub(crate) struct Counters {
     pub(crate) datagrams_in: AtomicU64,
     pub(crate) lost_datagrams: AtomicU64,
     pub(crate) undelivered_datagrams: AtomicU64,
+    pub(crate) dhcp_answers: AtomicU64,
+    pub(crate) dhcp_dropped: AtomicU64,
 }
 
 /// What happened in a gateway so far.
@@ -59,6 +61,10 @@ pub struct Figures {
     pub lost_datagrams: u64,
     /// Datagrams of guests that ICMP says were not delivered.
     pub undelivered_datagrams: u64,
+    /// DHCP messages of guests that were answered.
+    pub dhcp_answers: u64,
+    /// DHCP messages of guests that were not: what is malformed, for others, or beyond the pool.
+    pub dhcp_dropped: u64,
 }
 
 impl Counters {
@@ -94,6 +100,8 @@ impl Counters {
             datagrams_in: get(&self.datagrams_in),
             lost_datagrams: get(&self.lost_datagrams),
             undelivered_datagrams: get(&self.undelivered_datagrams),
+            dhcp_answers: get(&self.dhcp_answers),
+            dhcp_dropped: get(&self.dhcp_dropped),
         }
     }
 }

@@ -10,7 +10,7 @@ use neap::{Events, Poller};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// A client that sends and gets nothing is forgotten after so long (RFC 4787 section 4.3).
@@ -164,7 +164,7 @@ impl Crossings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let role = Role::Client { door, client, to, last_used };
-        let slot = self.enter(poller, HostDatagrams::open(to)?, role)?;
+        let slot = self.enter(poller, HostDatagrams::bind(any(to))?, role)?;
         self.ages.push_back((last_used + TIMEOUT, slot));
         self.clients += 1;
         if let Role::Door { clients, .. } = &mut self.sockets[door].role {
@@ -200,6 +200,15 @@ impl Crossings {
             }
         }
     }
+}
+
+/// Any address and port of the family of `to`.
+fn any(to: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(ip, 0)
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ impl Datagrams {
         if self.mappings.len() >= config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let socket = HostDatagrams::open(to)?;
+        let socket = HostDatagrams::bind(config.outbound.from(to))?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
         poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;

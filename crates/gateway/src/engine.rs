@@ -8,6 +8,7 @@ use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::Datagrams;
+use crate::dhcp_service::DhcpService;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::published::PublishedPorts;
@@ -49,6 +50,7 @@ pub struct Gateway {
     flows: Slab<Flow>,
     datagrams: Datagrams,
     crossings: Crossings,
+    dhcp: Option<DhcpService>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -61,6 +63,7 @@ pub struct Gateway {
 enum Turn {
     Flow(usize),
     Guests,
+    Dhcp,
     Published(usize),
     Mapping(Slot),
     Crossing(Slot),
@@ -107,6 +110,12 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let datagrams = Datagrams::new(datagrams, counters.clone())?;
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
+        let dhcp = config.dhcp.clone();
+        let dhcp =
+            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
+        if let Some(dhcp) = &dhcp {
+            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -115,6 +124,7 @@ impl Gateway {
             published: PublishedPorts::default(),
             datagrams,
             crossings: Crossings::new(),
+            dhcp,
             upstream,
             config,
             flows: Slab::new(),
@@ -186,6 +196,7 @@ impl Gateway {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
@@ -229,6 +240,7 @@ impl Gateway {
                 return;
             }
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),

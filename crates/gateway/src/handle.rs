@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Requests that wait for the gateway. Whoever has one more waits until there is room.
 const MOST_WAITING: usize = 64;
@@ -56,10 +56,7 @@ impl Requests {
 
     /// The next request.
     pub(crate) fn next(&self) -> Option<Request> {
-        match self.receiver.try_recv() {
-            Ok(request) => Some(request),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.receiver.try_recv().ok()
     }
 
     /// Ends the service. Requests that wait, and those to come, are told so.

@@ -9,7 +9,7 @@ use nix::sys::socket::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
@@ -56,15 +56,8 @@ pub(crate) struct Undelivered {
 }
 
 impl HostDatagrams {
-    /// A socket for destinations of the family of `like`.
-    pub(crate) fn open(like: SocketAddr) -> io::Result<Self> {
-        let is_v6 = like.is_ipv6();
-        let any: IpAddr =
-            if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        Self::bind(SocketAddr::new(any, 0))
-    }
-
-    /// A socket with an address and port of the host.
+    /// A socket with an address and port of the host, which the kernel chooses where they are
+    /// unspecified.
     pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let kind = Type::DGRAM.nonblocking().cloexec();
@@ -206,10 +199,11 @@ fn socket_addr(address: SockaddrStorage) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
-        let like = "127.0.0.1:0".parse().expect("an address");
-        let (a, b) = (HostDatagrams::open(like), HostDatagrams::open(like));
+        let any = "0.0.0.0:0".parse().expect("an address");
+        let (a, b) = (HostDatagrams::bind(any), HostDatagrams::bind(any));
         let (a, b) = (a.expect("a socket"), b.expect("a socket"));
         let port = b.socket.local_addr().expect("a port").port();
         (a, b, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))

@@ -5,8 +5,9 @@ pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
+const DHCP: u64 = u64::MAX - 2;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = GUESTS - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
 /// Tokens of crossings have this bit and not that of mappings.
@@ -19,6 +20,8 @@ pub(crate) enum Token {
     New,
     /// Datagrams of guests.
     Guests,
+    /// DHCP messages of guests.
+    Dhcp,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
@@ -63,6 +66,7 @@ impl Token {
         match self {
             Self::New => NEW,
             Self::Guests => GUESTS,
+            Self::Dhcp => DHCP,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
             Self::Crossing(slot) => CROSSING | slot.to_bits(),
@@ -74,6 +78,7 @@ impl Token {
         match bits {
             NEW => Self::New,
             GUESTS => Self::Guests,
+            DHCP => Self::Dhcp,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
             CROSSING.. => Self::Crossing(Slot::from_bits(bits & !CROSSING)),
@@ -98,7 +103,7 @@ mod tests {
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests].into_iter().chain(ports) {
+        for token in [Token::New, Token::Guests, Token::Dhcp].into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

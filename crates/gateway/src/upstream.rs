@@ -39,8 +39,13 @@ pub struct Direct;
 
 impl Upstream for Direct {
     fn connect(&self, to: SocketAddr, _: SocketAddr) -> io::Result<Box<dyn Far>> {
-        Ok(Box::new(Opening { stream: HostStream::connect(to, None)?, is_open: false }))
+        connect(to, None)
     }
+}
+
+/// Begins a connection of the host's kernel, from an address of its choice if there is no `from`.
+pub(crate) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Box<dyn Far>> {
+    Ok(Box::new(Opening { stream: HostStream::connect(to, from)?, is_open: false }))
 }
 
 /// A connection of the host's kernel that was begun.

@@ -25,7 +25,7 @@ pub(super) fn set_default(gateway: IpAddr, interface: u32) -> io::Result<()> {
     let mut route = RouteMessage::default();
     route.header.address_family = family;
     route.header.table = RouteHeader::RT_TABLE_MAIN;
-    route.header.protocol = RouteProtocol::Static;
+    route.header.protocol = RouteProtocol::Boot;
     route.header.scope = RouteScope::Universe;
     route.header.kind = RouteType::Unicast;
     route.attributes.push(RouteAttribute::Gateway(address));
