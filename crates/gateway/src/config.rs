@@ -1,6 +1,7 @@
 //! Settings of a gateway.
 
 use crate::dhcp::DhcpConfig;
+use crate::dhcp6::Dhcp6Config;
 use crate::outbound::Outbound;
 use crate::policy::Policy;
 use crate::resolver;
@@ -27,6 +28,12 @@ pub struct GatewayConfig {
     pub most_mappings: usize,
     /// Addresses and settings that guests get by DHCP; `None` is no server.
     pub dhcp: Option<DhcpConfig>,
+    /// The same of IPv6; `None` is no server.
+    pub dhcp6: Option<Dhcp6Config>,
+    /// Whether connections of guests pass. What does not pass is not answered.
+    pub passes_tcp: bool,
+    /// Whether datagrams of guests pass.
+    pub passes_udp: bool,
     /// Addresses from which datagrams leave the host.
     pub outbound: Outbound,
 }
@@ -39,6 +46,9 @@ impl Default for GatewayConfig {
             most_flows: 10_000,
             most_mappings: 10_000,
             dhcp: None,
+            dhcp6: None,
+            passes_tcp: true,
+            passes_udp: true,
             outbound: Outbound::default(),
         }
     }

@@ -172,6 +172,10 @@ impl Datagrams {
                 return Some((key, real));
             }
         }
+        if !config.passes_udp {
+            self.counters.count(|counters| &counters.denied_datagrams);
+            return None;
+        }
         let Some(to) = config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied_datagrams);
             // It may be beyond the limit of ICMP errors.

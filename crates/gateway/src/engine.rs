@@ -9,6 +9,7 @@ use crate::counters::{Counters, Figures};
 use crate::crossings::Crossings;
 use crate::datagrams::Datagrams;
 use crate::dhcp_service::DhcpService;
+use crate::dhcp6_service::Dhcp6Service;
 use crate::guest::GuestStream;
 use crate::handle::{GatewayHandle, Request, Requests};
 use crate::published::PublishedPorts;
@@ -51,6 +52,7 @@ pub struct Gateway {
     datagrams: Datagrams,
     crossings: Crossings,
     dhcp: Option<DhcpService>,
+    dhcp6: Option<Dhcp6Service>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     generation: Generation,
@@ -64,6 +66,7 @@ enum Turn {
     Flow(usize),
     Guests,
     Dhcp,
+    Dhcp6,
     Published(usize),
     Mapping(Slot),
     Crossing(Slot),
@@ -116,6 +119,12 @@ impl Gateway {
         if let Some(dhcp) = &dhcp {
             poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
         }
+        let dhcp6 = config.dhcp6.as_ref();
+        let dhcp6 =
+            dhcp6.map(|dhcp6| Dhcp6Service::open(&stack, dhcp6, counters.clone())).transpose()?;
+        if let Some(dhcp6) = &dhcp6 {
+            poller.add(dhcp6.socket(), Token::Dhcp6.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -125,6 +134,7 @@ impl Gateway {
             datagrams,
             crossings: Crossings::new(),
             dhcp,
+            dhcp6,
             upstream,
             config,
             flows: Slab::new(),
@@ -197,6 +207,7 @@ impl Gateway {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Dhcp => self.take_turn(Turn::Dhcp),
+            Token::Dhcp6 => self.take_turn(Turn::Dhcp6),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
@@ -240,6 +251,7 @@ impl Gateway {
                 return;
             }
             Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Dhcp6 => self.dhcp6.as_mut().is_some_and(Dhcp6Service::on_messages),
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
             Turn::Mapping(slot) => self.datagrams.on_host(slot),
@@ -261,6 +273,10 @@ impl Gateway {
 
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
+        if !self.config.passes_tcp {
+            self.counters.count(|counters| &counters.denied);
+            return pending.ignore();
+        }
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let Some(to) = self.config.destination(wanted) else {
             self.counters.count(|counters| &counters.denied);

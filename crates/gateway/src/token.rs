@@ -6,8 +6,9 @@ pub(crate) const MOST_PUBLISHED: usize = 1 << 16;
 const NEW: u64 = u64::MAX;
 const GUESTS: u64 = u64::MAX - 1;
 const DHCP: u64 = u64::MAX - 2;
+const DHCP6: u64 = u64::MAX - 3;
 /// Tokens of published ports begin here.
-const PUBLISHED: u64 = DHCP - MOST_PUBLISHED as u64;
+const PUBLISHED: u64 = DHCP6 - MOST_PUBLISHED as u64;
 /// Tokens of mappings have this bit, those of flows do not.
 const MAPPING: u64 = 1 << 63;
 /// Tokens of crossings have this bit and not that of mappings.
@@ -22,6 +23,8 @@ pub(crate) enum Token {
     Guests,
     /// DHCP messages of guests.
     Dhcp,
+    /// DHCPv6 messages of guests.
+    Dhcp6,
     /// Connections to a published port.
     Published(usize),
     Mapping(Slot),
@@ -67,6 +70,7 @@ impl Token {
             Self::New => NEW,
             Self::Guests => GUESTS,
             Self::Dhcp => DHCP,
+            Self::Dhcp6 => DHCP6,
             Self::Published(index) => PUBLISHED + index as u64,
             Self::Mapping(slot) => MAPPING | slot.to_bits(),
             Self::Crossing(slot) => CROSSING | slot.to_bits(),
@@ -79,6 +83,7 @@ impl Token {
             NEW => Self::New,
             GUESTS => Self::Guests,
             DHCP => Self::Dhcp,
+            DHCP6 => Self::Dhcp6,
             PUBLISHED.. => Self::Published((bits - PUBLISHED) as usize),
             MAPPING.. => Self::Mapping(Slot::from_bits(bits & !MAPPING)),
             CROSSING.. => Self::Crossing(Slot::from_bits(bits & !CROSSING)),
@@ -103,7 +108,8 @@ mod tests {
             }
         }
         let ports = [0, MOST_PUBLISHED - 1].map(Token::Published);
-        for token in [Token::New, Token::Guests, Token::Dhcp].into_iter().chain(ports) {
+        let own = [Token::New, Token::Guests, Token::Dhcp, Token::Dhcp6];
+        for token in own.into_iter().chain(ports) {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

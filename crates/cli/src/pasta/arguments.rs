@@ -2,6 +2,7 @@
 
 use super::ports::{Ports, PortsError, Spec};
 use clap::{ArgAction, Parser};
+use neap_gateway::Outbound;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -66,6 +67,10 @@ pub(crate) struct Args {
     /// default route]
     #[arg(short, long, value_name = "NAME")]
     pub(super) interface: Option<String>,
+    /// Address of the host that connections and datagrams leave from, once for each family
+    /// [default: that of the route]
+    #[arg(short, long, value_name = "ADDRESS", action = ArgAction::Append)]
+    outbound: Vec<IpAddr>,
     /// Resolver to name by DHCP and RA instead of those of /etc/resolv.conf; `none` names none
     #[arg(short = 'D', long, value_name = "ADDRESS", action = ArgAction::Append)]
     #[arg(value_parser = address_or_none)]
@@ -207,8 +212,6 @@ struct Refused {
     repair_path: Option<OsString>,
     #[arg(short = 'p', long, hide = true)]
     pcap: Option<OsString>,
-    #[arg(short, long, hide = true)]
-    outbound: Vec<OsString>,
     #[arg(long, hide = true)]
     outbound_if4: Option<OsString>,
     #[arg(long, hide = true)]
@@ -329,7 +332,6 @@ impl Args {
         let routes = "set a route or a rule of the host instead";
         for (is_given, name, instead) in [
             (refused.pcap.is_some(), "--pcap", capture),
-            (!refused.outbound.is_empty(), "--outbound", routes),
             (refused.outbound_if4.is_some(), "--outbound-if4", routes),
             (refused.outbound_if6.is_some(), "--outbound-if6", routes),
             (
@@ -337,7 +339,11 @@ impl Args {
                 "--host-lo-to-ns-lo",
                 "listen at the address of the namespace instead of its loopback address",
             ),
-            (refused.no_splice, "--no-splice", "leave it out: no connection bypasses the interface"),
+            (
+                refused.no_splice,
+                "--no-splice",
+                "leave it out: no connection bypasses the interface",
+            ),
             (
                 refused.mac_addr.is_some(),
                 "--mac-addr",
@@ -371,6 +377,11 @@ impl Args {
             tcp_out: of("--tcp-ns", &self.tcp_ns)?,
             udp_out: of("--udp-ns", &self.udp_ns)?,
         })
+    }
+
+    /// Where flows leave the host.
+    pub(super) fn outbound(&self) -> Outbound {
+        Outbound { v4: Self::v4(&self.outbound), v6: Self::v6(&self.outbound) }
     }
 
     /// Whether a command, or a shell, is run in namespaces of its own.
@@ -478,7 +489,10 @@ mod tests {
         assert_eq!(Args::v4(&args.address), Some([192, 0, 2, 2].into()));
         assert_eq!(Args::v6(&args.address), "2001:db8::1".parse().ok());
         assert_eq!(parsed("-n 255.255.240.0").netmask, Some(20));
-        assert_eq!(parsed("--ns-mac-addr 52:54:0:12:34:56").ns_mac_addr, Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
+        assert_eq!(
+            parsed("--ns-mac-addr 52:54:0:12:34:56").ns_mac_addr,
+            Some([0x52, 0x54, 0, 0x12, 0x34, 0x56])
+        );
     }
 
     #[test]

@@ -60,9 +60,10 @@ impl Follower {
     /// # Errors
     /// One line for the first that the namespace does not give.
     pub(super) fn open_listed(&mut self) -> Result<(), String> {
-        for (transport, ports) in
-            [(Transport::Tcp, self.ports.tcp_out.clone()), (Transport::Udp, self.ports.udp_out.clone())]
-        {
+        for (transport, ports) in [
+            (Transport::Tcp, self.ports.tcp_out.clone()),
+            (Transport::Udp, self.ports.udp_out.clone()),
+        ] {
             let Ports::Listed { ports, may_fail } = ports else { continue };
             for ((_, port), target) in ports {
                 let ids = self.cross(transport, port, target);

@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open,
-    set_dumpable_behavior, set_parent_process_death_signal,
+    DumpableBehavior, Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, set_dumpable_behavior,
+    set_parent_process_death_signal,
 };
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
@@ -57,7 +57,10 @@ pub(super) enum Request {
     /// The ports that somebody listens at.
     Scan,
     /// A socket that is bound to a port.
-    Bind { is_tcp: bool, address: SocketAddr },
+    Bind {
+        is_tcp: bool,
+        address: SocketAddr,
+    },
     /// The network is there: run the command. The descriptor is its standard input.
     Run,
 }
@@ -67,7 +70,10 @@ pub(super) enum Request {
 pub(super) enum Answer {
     /// The descriptor is that of the device or of the socket.
     Done,
-    Ports { tcp: Vec<u16>, udp: Vec<u16> },
+    Ports {
+        tcp: Vec<u16>,
+        udp: Vec<u16>,
+    },
     Failed(String),
 }
 
@@ -135,13 +141,9 @@ fn serve(args: &Args) -> io::Result<ExitCode> {
 }
 
 /// Waits until there is a request, or the command has ended: then its exit status.
-fn wait(
-    channel: &Channel,
-    command: &mut Option<(Child, OwnedFd)>,
-) -> io::Result<Option<ExitCode>> {
+fn wait(channel: &Channel, command: &mut Option<(Child, OwnedFd)>) -> io::Result<Option<ExitCode>> {
     let Some((child, ended)) = command else { return Ok(None) };
-    let mut sources =
-        [PollFd::new(channel, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
+    let mut sources = [PollFd::new(channel, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
     loop {
         match poll(&mut sources, None) {
             Ok(_) => break,

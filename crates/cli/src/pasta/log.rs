@@ -23,11 +23,7 @@ struct Bounded {
 impl Log {
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn new(
-        is_quiet: bool,
-        file: Option<&Path>,
-        most_bytes: u64,
-    ) -> io::Result<Self> {
+    pub(super) fn new(is_quiet: bool, file: Option<&Path>, most_bytes: u64) -> io::Result<Self> {
         let open = |path| OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.map(open).transpose()?;
         let file = file.map(|file| Mutex::new(Bounded { file, most_bytes }));

@@ -3,10 +3,10 @@
 use super::arguments::{Args, OrNone};
 use super::host::{Host, Template};
 use super::resolvers::Resolvers;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use neap::net::{Address, AdvertisedDnsServer, AdvertisedDomain, AdvertisedPrefix};
 use neap::net::{Prefix, RouterAdvertisement};
-use neap_gateway::{Policy, Translation};
+use neap_gateway::{Dhcp6Config, DhcpConfig, Policy, Translation};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Name of the interface where none of the host stands for it.
@@ -130,15 +130,10 @@ impl Network {
             addresses.push(address(ip, length));
         }
         if let Some(v6) = &self.v6 {
-            let link_local = match v6.gateway {
-                Some(IpAddr::V6(gateway)) if gateway.is_unicast_link_local() => gateway,
-                Some(gateway) => {
-                    addresses.push(address(gateway, LENGTH_V6));
-                    LOCAL_GATEWAY_V6
-                }
-                None => LOCAL_GATEWAY_V6,
-            };
-            addresses.push(address(link_local.into(), LENGTH_V6));
+            let link_local = IpAddr::V6(v6.link_local());
+            addresses.push(address(link_local, LENGTH_V6));
+            let other = v6.gateway.filter(|gateway| *gateway != link_local);
+            addresses.extend(other.map(|gateway| address(gateway, LENGTH_V6)));
         }
         addresses
     }
@@ -212,13 +207,53 @@ impl Network {
         }
         let lifetime = u32::MAX;
         if args.dhcp_dns {
-            told.rdnss = self.resolvers_v6().map(|address| AdvertisedDnsServer { address, lifetime }).collect();
+            told.rdnss = self
+                .resolvers_v6()
+                .map(|address| AdvertisedDnsServer { address, lifetime })
+                .collect();
         }
         if args.dhcp_search {
             let domains = self.domains.iter().cloned();
             told.dnssl = domains.map(|name| AdvertisedDomain { name, lifetime }).collect();
         }
         Some(told)
+    }
+
+    /// What clients of DHCP get; `None` without a router.
+    pub(super) fn dhcp(&self, args: &Args) -> Option<DhcpConfig> {
+        let v4 = self.v4.as_ref()?;
+        let (Some((IpAddr::V4(guest), length)), Some(IpAddr::V4(gateway))) = (v4.guest, v4.gateway)
+        else {
+            return None;
+        };
+        let network = Ipv4Net::new(guest, length).ok()?;
+        let mut config = DhcpConfig::new(gateway, network, guest);
+        config.router = Some(gateway);
+        config.mtu = (args.mtu != 0).then_some(args.mtu);
+        if args.dhcp_dns {
+            config.dns = self.resolvers_v4().collect();
+        }
+        if args.dhcp_search {
+            config.domain = self.domains.first().cloned();
+        }
+        Some(config)
+    }
+
+    /// What clients of DHCPv6 get; `None` without IPv6.
+    pub(super) fn dhcp6(&self, args: &Args) -> Option<Dhcp6Config> {
+        let v6 = self.v6.as_ref()?;
+        let address = match v6.guest {
+            Some((IpAddr::V6(address), _)) => Some(address),
+            _ => None,
+        };
+        let mut config = Dhcp6Config::new(v6.link_local(), address);
+        if args.dhcp_dns {
+            config.dns = self.resolvers_v6().collect();
+        }
+        if args.dhcp_search {
+            config.domains.clone_from(&self.domains);
+        }
+        Some(config)
     }
 
     pub(super) fn resolvers_v6(&self) -> impl Iterator<Item = Ipv6Addr> {
@@ -282,9 +317,8 @@ impl Family {
         template: Template,
     ) -> Self {
         let is_v6 = gateway.or(guest.map(|(address, _)| address)).is_some_and(|ip| ip.is_ipv6());
-        let of_family = |list: &[IpAddr]| {
-            list.iter().rev().find(|address| address.is_ipv6() == is_v6).copied()
-        };
+        let of_family =
+            |list: &[IpAddr]| list.iter().rev().find(|address| address.is_ipv6() == is_v6).copied();
         let has_gateway_option = of_family(&args.gateway).is_some();
         let resolver = of_family(&args.dns_forward);
         let resolver = resolver.map(|address| (address, of_family(&args.dns_host)));
@@ -302,7 +336,15 @@ impl Family {
         }
     }
 
-    /// Routes that a namespace needs whose gateway is not in its network.
+    /// The gateway's address of its link, of IPv6.
+    fn link_local(&self) -> Ipv6Addr {
+        match self.gateway {
+            Some(IpAddr::V6(gateway)) if gateway.is_unicast_link_local() => gateway,
+            _ => LOCAL_GATEWAY_V6,
+        }
+    }
+
+    /// Whether the gateway is in the network of the namespace.
     pub(super) fn is_gateway_on_link(&self) -> bool {
         match (self.guest, self.gateway) {
             (Some((guest, length)), Some(gateway)) => {

@@ -60,7 +60,9 @@ pub(super) enum PortsError {
     Port(String),
     #[error("`{0}`: the range before the `:` and that behind it have different lengths")]
     Lengths(String),
-    #[error("`{0}` excludes target ports, which have no meaning: expected `~PORT` or `~FIRST-LAST`")]
+    #[error(
+        "`{0}` excludes target ports, which have no meaning: expected `~PORT` or `~FIRST-LAST`"
+    )]
     Excluded(String),
     #[error("no ports: expected none, auto, all, or a list such as 22,80:8080,9000-9010,~9005")]
     Empty,
@@ -152,11 +154,7 @@ fn mapped(text: &str) -> Result<(RangeInclusive<u16>, RangeInclusive<u16>), Port
         return Ok((both.clone(), both));
     };
     let (from, to) = (range(from)?, range(to)?);
-    if from.len() == to.len() {
-        Ok((from, to))
-    } else {
-        Err(PortsError::Lengths(text.to_owned()))
-    }
+    if from.len() == to.len() { Ok((from, to)) } else { Err(PortsError::Lengths(text.to_owned())) }
 }
 
 impl Ports {
@@ -264,10 +262,7 @@ mod tests {
         let address = "192.0.2.1".parse().ok();
         assert_eq!(place("192.0.2.1/22"), Place { address, interface: None });
         let interface = Some("eth0".to_owned());
-        assert_eq!(
-            place("192.0.2.1%eth0/22"),
-            Place { address, interface: interface.clone() }
-        );
+        assert_eq!(place("192.0.2.1%eth0/22"), Place { address, interface: interface.clone() });
         assert_eq!(place("%eth0/22"), Place { address: None, interface });
         let address = "2001:db8::1".parse().ok();
         assert_eq!(place("[2001:db8::1]/22"), Place { address, interface: None });
@@ -304,10 +299,7 @@ mod tests {
         };
         assert_eq!(Ports::of(&[], Ports::Auto), Ok(Ports::Auto));
         assert_eq!(Ports::of(&specs(&["none"]), Ports::Auto), Ok(Ports::None));
-        assert_eq!(
-            Ports::of(&specs(&["80", "none"]), Ports::Auto),
-            Err(PortsError::Alone("none"))
-        );
+        assert_eq!(Ports::of(&specs(&["80", "none"]), Ports::Auto), Err(PortsError::Alone("none")));
         let Ok(Ports::Listed { ports, may_fail: false }) =
             Ports::of(&specs(&["80", "81:8081", "80:8080"]), Ports::Auto)
         else {

@@ -77,8 +77,7 @@ impl Binder<'_> {
         let (mut bound, mut refused) = (Vec::new(), None);
         for address in addresses {
             let Some(guest) = self.guest(address) else { continue };
-            match self.open(transport, SocketAddr::new(address, port), place.interface.as_deref())
-            {
+            match self.open(transport, SocketAddr::new(address, port), place.interface.as_deref()) {
                 Ok(socket) => bound.push((
                     socket,
                     Publication {

@@ -19,14 +19,14 @@ use ipnet::IpNet;
 use neap::device::Tun;
 use neap::net::Prefix;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Direct, Gateway, GatewayConfig, GatewayHandle};
+use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType,
 };
-use netlink_packet_route::AddressFamily;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;
@@ -76,8 +76,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     }
     say(&log, &network);
     let running = Running::start(gateway, watch)?;
-    let follower =
-        Follower::new(args.clone(), network, ports, agent, running.handle.clone());
+    let follower = Follower::new(args.clone(), network, ports, agent, running.handle.clone());
     let ended = serve(args, running, follower, &mut child, waiting);
     let _ = child.wait();
     ended
@@ -155,10 +154,7 @@ fn follow_ports(mut follower: Follower, stop: &std::sync::mpsc::Receiver<()>) {
     }
 }
 
-fn spawn(
-    name: &str,
-    what: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Failure> {
+fn spawn(name: &str, what: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
     thread::Builder::new().name(name.to_owned()).spawn(what).map_err(system("a thread"))
 }
 
@@ -181,8 +177,7 @@ struct Running {
 impl Running {
     fn start(mut gateway: Gateway, watch: Option<Watch>) -> Result<Self, Failure> {
         let handle = gateway.handle();
-        let mut signals =
-            Signals::new([SIGINT, SIGQUIT, SIGTERM]).map_err(system("signals"))?;
+        let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM]).map_err(system("signals"))?;
         let stop = handle.clone();
         spawn("signals", move || signals.forever().take(1).for_each(|_| stop.stop()))?;
         if let Some(watch) = watch {
@@ -374,9 +369,13 @@ fn gateway(
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
     config.translations = network.translations();
+    config.dhcp = if args.no_dhcp { None } else { network.dhcp(args) };
+    config.dhcp6 = if args.no_dhcpv6 || args.no_ndp { None } else { network.dhcp6(args) };
+    (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
+    config.outbound = args.outbound();
     config.most_flows = allowed / 4 * 3;
     config.most_mappings = allowed / 5 * 4;
-    let gateway = Gateway::new(Arc::new(stack), Box::new(Direct), config);
+    let gateway = Gateway::new(Arc::new(stack), Box::new(DirectFrom(args.outbound())), config);
     let mut gateway = gateway.map_err(system("the gateway"))?;
     for (socket, publication) in bound {
         gateway.publish_socket(socket, publication).map_err(system("a published port"))?;

@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn numbers_and_names_are_understood() {
-        let identity = |user, group| Ok(Identity { user: Uid::from_raw(user), group: Gid::from_raw(group) });
+        let identity =
+            |user, group| Ok(Identity { user: Uid::from_raw(user), group: Gid::from_raw(group) });
         assert_eq!(Identity::parse("12"), identity(12, 12));
         assert_eq!(Identity::parse("12:34"), identity(12, 34));
         assert_eq!(Identity::parse("root"), identity(0, 0));

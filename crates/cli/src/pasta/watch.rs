@@ -70,7 +70,8 @@ impl Watch {
                 loop {
                     match events.next() {
                         Ok(event) => {
-                            let gone = event.file_name().map(|gone| OsStr::from_bytes(gone.to_bytes()));
+                            let gone =
+                                event.file_name().map(|gone| OsStr::from_bytes(gone.to_bytes()));
                             if gone == Some(name) {
                                 return Ok(());
                             }
