@@ -30,6 +30,9 @@ pub struct GatewayConfig {
     pub dhcp: Option<DhcpConfig>,
     /// The same of IPv6; `None` is no server.
     pub dhcp6: Option<Dhcp6Config>,
+    /// Addresses that guests have. A client of a published port with such an address is the host,
+    /// whose addresses they are as well; the guest sees the stand-in, as for a loopback address.
+    pub guest_addresses: Vec<IpAddr>,
     /// Whether connections of guests pass. What does not pass is not answered.
     pub passes_tcp: bool,
     /// Whether datagrams of guests pass.
@@ -47,6 +50,7 @@ impl Default for GatewayConfig {
             most_mappings: 10_000,
             dhcp: None,
             dhcp6: None,
+            guest_addresses: Vec::new(),
             passes_tcp: true,
             passes_udp: true,
             outbound: Outbound::default(),

@@ -18,7 +18,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,14 +85,14 @@ impl Mapping {
     }
 
     /// What the guest sees as the sender of a datagram.
-    fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
+    fn seen_from(&mut self, real: SocketAddr, guests: &[IpAddr]) -> SocketAddr {
         let seen = self.seen(real);
         let Some(port) = &mut self.published else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
             return seen;
         }
-        let seen = shown(real, port.publication.stand_in);
+        let seen = shown(real, port.publication.stand_in, guests);
         port.clients.note(real, seen);
         seen
     }
@@ -291,7 +291,7 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+    pub(crate) fn on_host(&mut self, slot: Slot, config: &GatewayConfig) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -312,7 +312,7 @@ impl Datagrams {
                 }
                 Err(_) => continue,
             };
-            let from = mapping.seen_from(arrived.from);
+            let from = mapping.seen_from(arrived.from, &config.guest_addresses);
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
                 datagram.local = Some(from);

@@ -254,7 +254,7 @@ impl Gateway {
             Turn::Dhcp6 => self.dhcp6.as_mut().is_some_and(Dhcp6Service::on_messages),
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, &self.config),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {

@@ -189,7 +189,7 @@ fn flags(address: &AddressMessage) -> AddressFlags {
 }
 
 /// The interface's own address, with the length of its prefix.
-fn local(address: &AddressMessage) -> Option<(IpAddr, u8)> {
+pub(super) fn local(address: &AddressMessage) -> Option<(IpAddr, u8)> {
     let (mut own, mut peer) = (None, None);
     for attribute in &address.attributes {
         match attribute {

@@ -147,6 +147,14 @@ impl Network {
         family.as_ref().and_then(|family| family.host.or(family.gateway)).unwrap_or(other)
     }
 
+    /// Addresses that the namespace has, and the host as well.
+    pub(super) fn guest_addresses(&self) -> Vec<IpAddr> {
+        let copied = self.families().filter_map(|family| family.addresses.as_deref());
+        let copied = copied.flatten().filter_map(super::host::local).map(|(address, _)| address);
+        let own = self.families().filter_map(|family| family.guest).map(|(address, _)| address);
+        copied.chain(own).collect()
+    }
+
     /// Destinations that stand for others.
     pub(super) fn translations(&self) -> Vec<Translation> {
         let mut translations = Vec::new();
@@ -176,16 +184,20 @@ impl Network {
     pub(super) fn policy(&self) -> Policy {
         let mut policy = Policy::default();
         let net = |text: &str| text.parse::<IpNet>().expect("a prefix");
-        for own in ["0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128"] {
+        for own in ["0.0.0.0/8", "127.0.0.0/8", "::/128"] {
             policy.deny(net(own));
         }
-        for (family, all, loopback) in
-            [(&self.v4, "0.0.0.0/0", "127.0.0.1/32"), (&self.v6, "::/0", "::1/128")]
-        {
-            match family {
-                Some(family) if family.host.is_some() => policy.allow(net(loopback)),
-                Some(_) => {}
-                None => policy.deny(net(all)),
+        let reaches_host =
+            |family: &Option<Family>| family.as_ref().is_some_and(|one| one.host.is_some());
+        if reaches_host(&self.v4) {
+            policy.allow(net("127.0.0.1/32"));
+        }
+        if !reaches_host(&self.v6) {
+            policy.deny(net("::1/128"));
+        }
+        for (family, all) in [(&self.v4, "0.0.0.0/0"), (&self.v6, "::/0")] {
+            if family.is_none() {
+                policy.deny(net(all));
             }
         }
         policy

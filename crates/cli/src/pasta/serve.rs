@@ -369,6 +369,7 @@ fn gateway(
     let mut config = GatewayConfig::default();
     config.policy = network.policy();
     config.translations = network.translations();
+    config.guest_addresses = network.guest_addresses();
     config.dhcp = if args.no_dhcp { None } else { network.dhcp(args) };
     config.dhcp6 = if args.no_dhcpv6 || args.no_ndp { None } else { network.dhcp6(args) };
     (config.passes_tcp, config.passes_udp) = (!args.no_tcp, !args.no_udp);
