@@ -4,6 +4,8 @@ use crate::bounds::LowWater;
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_HELD};
 use bytes::{Buf, Bytes};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -38,6 +40,8 @@ impl HostStream {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
         if let Some(from) = from {
+            // The port is chosen by connect(2), which may use one for several destinations.
+            setsockopt(&socket, IpBindAddressNoPort, &(from.port() == 0))?;
             socket.bind(&SockAddr::from(from))?;
         }
         match socket.connect(&SockAddr::from(to)) {
@@ -112,5 +116,25 @@ impl End for HostStream {
     fn reset(&mut self) {
         // It is closed with the socket. The kernel refuses only what is not a socket.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn connections_from_one_address_share_ports() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let from: SocketAddr = address.parse().expect("an address");
+            let Ok(listener) = TcpListener::bind(from) else { continue };
+            let to = listener.local_addr().expect("an address");
+            let stream = HostStream::connect(to, Some(from)).expect("a connection");
+            let does = nix::sys::socket::getsockopt(&stream.socket, IpBindAddressNoPort);
+            assert_eq!(does, Ok(true), "{address}");
+            let port = stream.socket.local_addr().expect("bound").as_socket().map(|own| own.port());
+            assert!(port.is_some_and(|port| port > 0), "{address}");
+        }
     }
 }
