@@ -1,14 +1,21 @@
 //! `neap gateway`: a sandbox, or whatever is behind a TUN, reaches the network through sockets of
 //! this machine.
 
+pub(crate) mod confine;
+mod etc;
 mod inside;
 pub(crate) mod namespace;
 mod options;
 mod passing;
+mod ports;
 mod routes;
 mod run;
 mod sandbox;
 mod tun;
+mod watching;
+mod way_out;
+
+pub(crate) use options::raise_file_limit;
 
 use clap::Subcommand;
 use std::process::ExitCode;
@@ -39,8 +46,8 @@ pub(crate) fn main(command: Command) -> ExitCode {
 pub(crate) fn tell_of_echo(gateway: &neap_gateway::Gateway) {
     let [v4, _] = gateway.passes_echo();
     if !v4 {
-        eprintln!(
-            "neap gateway: pings of other hosts are not answered, as this user may not send them; \
+        tracing::warn!(
+            "pings of other hosts are not answered, as this user may not send them; \
              `sysctl net.ipv4.ping_group_range=\"0 2147483647\"` lets every user"
         );
     }

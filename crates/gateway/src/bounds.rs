@@ -10,6 +10,8 @@
 //! The whole gateway holds at most that for each of `GatewayConfig::most_flows` flows, and never
 //! more than the stack's `net.ipv4.tcp_mem`. An idle flow holds nothing of it.
 
+use crate::guest_rate;
+use neap::time::Rate;
 use neap::{SocketOptions, Stack};
 use std::io;
 use std::time::{Duration, Instant};
@@ -38,9 +40,10 @@ pub(crate) fn apply(stack: &Stack) -> io::Result<()> {
     Ok(())
 }
 
-/// Options of connections with guests.
-pub(crate) fn options() -> SocketOptions {
+/// Options of connections with guests, under a rate or without one.
+pub(crate) fn options(rate: Option<Rate>) -> SocketOptions {
     SocketOptions {
+        max_segment: guest_rate::max_segment(rate),
         notsent_lowat: NOT_SENT,
         notsent_lowat_us: NOT_SENT_MICROS,
         ..SocketOptions::default()
@@ -55,13 +58,15 @@ pub(crate) fn options() -> SocketOptions {
 #[derive(Debug)]
 pub(crate) struct LowWater {
     mark: u32,
+    /// Whatever the rate of the connection.
+    most: u32,
     counted: usize,
     since: Option<Instant>,
 }
 
 impl Default for LowWater {
     fn default() -> Self {
-        Self { mark: Self::FIRST, counted: 0, since: None }
+        Self { mark: Self::FIRST, most: Self::MOST, counted: 0, since: None }
     }
 }
 
@@ -72,6 +77,13 @@ impl LowWater {
     const LEAST: u32 = 32 << 10;
     const MOST: u32 = 1 << 20;
     const SAMPLE: usize = 256 << 10;
+
+    /// Bounds the mark, and returns it.
+    pub(crate) fn limit(&mut self, most: u32) -> u32 {
+        self.most = most.min(Self::MOST);
+        self.mark = self.mark.min(self.most);
+        self.mark
+    }
 
     /// Counts bytes that the socket took. Returns the mark if it is to be another one.
     pub(crate) fn count(&mut self, bytes: usize, now: impl FnOnce() -> Instant) -> Option<u32> {
@@ -84,7 +96,7 @@ impl LowWater {
         let elapsed = now.saturating_duration_since(self.since.replace(now)?);
         let micros = elapsed.as_micros().max(1);
         let bytes = counted as u128 * Self::TIME.as_micros() / micros;
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).clamp(Self::LEAST, Self::MOST);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(Self::LEAST).min(self.most);
         let is_other = bytes >= self.mark.saturating_mul(2) || bytes <= self.mark / 2;
         if !is_other {
             return None;
@@ -105,12 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_under_a_rate_stays_below_its_bound() {
+        let (mut water, start) = (LowWater::default(), Instant::now());
+        assert_eq!(water.limit(5000), 5000);
+        assert!(marks(&mut water, start, 100_000).is_empty());
+        assert_eq!(water.limit(64 << 10), 5000);
+        assert_eq!(marks(&mut water, start, 100_000), [64 << 10]);
+    }
+
+    #[test]
     fn the_mark_is_five_milliseconds_of_the_rate_and_set_seldom() {
         let (mut water, start) = (LowWater::default(), Instant::now());
         let fast = marks(&mut water, start, 100_000);
         assert_eq!(fast.len(), 1, "{fast:?}");
         assert!((450_000..550_000).contains(&fast[0]), "{fast:?}");
-        assert_eq!(marks(&mut water, start + Duration::from_secs(1), 100_000), []);
+        assert!(marks(&mut water, start + Duration::from_secs(1), 100_000).is_empty());
         let slow = marks(&mut water, start + Duration::from_secs(2), 2_500);
         let range = LowWater::LEAST..2 * LowWater::LEAST;
         assert!(slow.last().is_some_and(|mark| range.contains(mark)), "{slow:?}");

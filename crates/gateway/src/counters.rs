@@ -11,8 +11,11 @@ pub(crate) struct Counters {
     pub(crate) unreached: AtomicU64,
     pub(crate) finished: AtomicU64,
     pub(crate) lost: AtomicU64,
-    bytes_out: AtomicU64,
-    bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) datagram_bytes_out: AtomicU64,
+    pub(crate) datagram_bytes_in: AtomicU64,
+    pub(crate) late_datagrams: AtomicU64,
     pub(crate) mappings: AtomicU64,
     pub(crate) full_mappings: AtomicU64,
     pub(crate) datagrams_out: AtomicU64,
@@ -21,6 +24,13 @@ pub(crate) struct Counters {
     pub(crate) datagrams_in: AtomicU64,
     pub(crate) lost_datagrams: AtomicU64,
     pub(crate) undelivered_datagrams: AtomicU64,
+    pub(crate) uncarried_datagrams: AtomicU64,
+    pub(crate) bad_datagrams: AtomicU64,
+    pub(crate) dns_questions: AtomicU64,
+    pub(crate) dns_answers: AtomicU64,
+    pub(crate) unanswered_dns: AtomicU64,
+    pub(crate) full_dns: AtomicU64,
+    pub(crate) bad_dns: AtomicU64,
     pub(crate) given_up: AtomicU64,
     pub(crate) echoes_out: AtomicU64,
     pub(crate) echoes_in: AtomicU64,
@@ -31,6 +41,8 @@ pub(crate) struct Counters {
     pub(crate) lost_echoes: AtomicU64,
     pub(crate) undelivered_echoes: AtomicU64,
     pub(crate) dropped_icmp: AtomicU64,
+    pub(crate) dhcp_answers: AtomicU64,
+    pub(crate) dhcp_dropped: AtomicU64,
 }
 
 /// What happened in a gateway so far.
@@ -50,10 +62,17 @@ pub struct Figures {
     pub finished: u64,
     /// Connections that one side lost, and the other was told by a reset.
     pub lost: u64,
-    /// Bytes that guests sent over connections that are over.
+    /// Bytes that guests sent over connections, as far as the other side has taken them.
     pub bytes_out: u64,
-    /// Bytes that guests got over connections that are over.
+    /// Bytes that guests got over connections, as far as the stack has taken them.
     pub bytes_in: u64,
+    /// Bytes of datagrams that the host took, without headers.
+    pub datagram_bytes_out: u64,
+    /// Bytes of datagrams that went to guests, without headers.
+    pub datagram_bytes_in: u64,
+    /// Datagrams of guests that were dropped since too many waited for the
+    /// [rate](crate::GatewayConfig::rate), or waited too long.
+    pub late_datagrams: u64,
     /// Addresses and ports of guests that got a UDP socket.
     pub mappings: u64,
     /// Datagrams that were dropped, as there were too many addresses and ports, or no descriptors.
@@ -70,6 +89,20 @@ pub struct Figures {
     pub lost_datagrams: u64,
     /// Datagrams of guests that ICMP says were not delivered, and of which the guest was told.
     pub undelivered_datagrams: u64,
+    /// Datagrams that were refused, as the upstream carries none.
+    pub uncarried_datagrams: u64,
+    /// What came from the upstream and was no datagram, or a fragment of one.
+    pub bad_datagrams: u64,
+    /// Questions that guests asked the resolver over UDP.
+    pub dns_questions: u64,
+    /// Answers that they got, also those that say that there is none.
+    pub dns_answers: u64,
+    /// Questions that no resolver answered.
+    pub unanswered_dns: u64,
+    /// Questions that were dropped, as there were too many.
+    pub full_dns: u64,
+    /// Messages that were dropped: no questions, or no answers to what was asked.
+    pub bad_dns: u64,
     /// Connections that the guest gave up before their other half was open.
     pub given_up: u64,
     /// Echo requests that the host took.
@@ -91,6 +124,10 @@ pub struct Figures {
     pub undelivered_echoes: u64,
     /// Other ICMP messages of guests to other hosts, which do not go on.
     pub dropped_icmp: u64,
+    /// DHCP messages of guests that were answered.
+    pub dhcp_answers: u64,
+    /// DHCP messages of guests that were not: what is malformed, for others, or beyond the pool.
+    pub dhcp_dropped: u64,
 }
 
 impl Counters {
@@ -100,11 +137,6 @@ impl Counters {
 
     pub(crate) fn add(&self, which: impl FnOnce(&Self) -> &AtomicU64, number: u64) {
         which(self).fetch_add(number, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_bytes(&self, (out, back): (u64, u64)) {
-        self.bytes_out.fetch_add(out, Ordering::Relaxed);
-        self.bytes_in.fetch_add(back, Ordering::Relaxed);
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -118,6 +150,9 @@ impl Counters {
             lost: get(&self.lost),
             bytes_out: get(&self.bytes_out),
             bytes_in: get(&self.bytes_in),
+            datagram_bytes_out: get(&self.datagram_bytes_out),
+            datagram_bytes_in: get(&self.datagram_bytes_in),
+            late_datagrams: get(&self.late_datagrams),
             mappings: get(&self.mappings),
             full_mappings: get(&self.full_mappings),
             datagrams_out: get(&self.datagrams_out),
@@ -126,6 +161,13 @@ impl Counters {
             datagrams_in: get(&self.datagrams_in),
             lost_datagrams: get(&self.lost_datagrams),
             undelivered_datagrams: get(&self.undelivered_datagrams),
+            uncarried_datagrams: get(&self.uncarried_datagrams),
+            bad_datagrams: get(&self.bad_datagrams),
+            dns_questions: get(&self.dns_questions),
+            dns_answers: get(&self.dns_answers),
+            unanswered_dns: get(&self.unanswered_dns),
+            full_dns: get(&self.full_dns),
+            bad_dns: get(&self.bad_dns),
             given_up: get(&self.given_up),
             echoes_out: get(&self.echoes_out),
             echoes_in: get(&self.echoes_in),
@@ -136,6 +178,8 @@ impl Counters {
             lost_echoes: get(&self.lost_echoes),
             undelivered_echoes: get(&self.undelivered_echoes),
             dropped_icmp: get(&self.dropped_icmp),
+            dhcp_answers: get(&self.dhcp_answers),
+            dhcp_dropped: get(&self.dhcp_dropped),
         }
     }
 }

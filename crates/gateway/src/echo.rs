@@ -4,10 +4,11 @@
 //! Cost: a message is one system call of the host and one look at a table in each direction. A
 //! socket has a descriptor and about 250 bytes; there are at most [`MOST`].
 
-use crate::config::GatewayConfig;
+use crate::config::{GatewayConfig, Way};
 use crate::counters::Counters;
 use crate::host_echo::HostEcho;
 use crate::host_errors::{self, Manner, Undelivered};
+use crate::outbound::Outbound;
 use crate::token::{Generation, Slot, Token};
 use crate::translated::Translated;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -64,10 +65,13 @@ struct Pinger {
 }
 
 impl Echoes {
-    pub(crate) fn new(socket: IcmpSocket, counters: Arc<Counters>) -> Self {
+    /// Requests that `may_leave`, if the host allows it, too.
+    pub(crate) fn new(socket: IcmpSocket, may_leave: bool, counters: Arc<Counters>) -> Self {
+        let outbound = Outbound::default();
         Self {
             socket,
-            is_allowed: [false, true].map(|is_v6| HostEcho::open(is_v6).is_ok()),
+            is_allowed: [false, true]
+                .map(|is_v6| may_leave && HostEcho::open(is_v6, &outbound).is_ok()),
             pingers: Slab::new(),
             most: MOST,
             of_guest: HashMap::new(),
@@ -99,7 +103,7 @@ impl Echoes {
             return self.counters.count(|counters| &counters.dropped_icmp);
         };
         let wanted = message.destination;
-        let Some(to) = config.destination(SocketAddr::new(wanted, 0)) else {
+        let Way::To(to) = config.way(SocketAddr::new(wanted, 0)) else {
             self.counters.count(|counters| &counters.denied_echoes);
             let code = if wanted.is_ipv4() { PROHIBITED } else { PROHIBITED_V6 };
             return self.refuse(message, code);
@@ -108,7 +112,7 @@ impl Echoes {
             return self.counters.count(|counters| &counters.unanswered_echoes);
         }
         let key = (message.source, identifier, to.is_ipv6());
-        let Ok(at) = self.pinger_of(key, poller) else {
+        let Ok(at) = self.pinger_of(key, poller, config) else {
             return self.counters.count(|counters| &counters.full_echoes);
         };
         let pinger = &mut self.pingers[at];
@@ -139,14 +143,19 @@ impl Echoes {
     }
 
     /// The socket of a guest's address and identifier, which is opened if there is none.
-    fn pinger_of(&mut self, key: Key, poller: &Poller) -> io::Result<usize> {
+    fn pinger_of(
+        &mut self,
+        key: Key,
+        poller: &Poller,
+        config: &GatewayConfig,
+    ) -> io::Result<usize> {
         if let Some(&at) = self.of_guest.get(&key) {
             return Ok(at);
         }
         if self.pingers.len() >= self.most {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let host = HostEcho::open(key.2)?;
+        let host = HostEcho::open(key.2, &config.outbound)?;
         let slot = Slot { key: self.pingers.vacant_key(), generation: self.generation.advance() };
         poller.add(&host, Token::Echo(slot).to_bits(), Events::IN | Events::ET)?;
         let (last_used, translated) = (Instant::now(), Translated::default());

@@ -7,13 +7,20 @@
 use crate::bounds;
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
-use crate::datagrams::Datagrams;
+use crate::crossings::Crossings;
+use crate::datagrams::{Datagrams, Ways};
+use crate::dhcp_service::DhcpService;
+use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
+use crate::guest_rate;
 use crate::handle::{GatewayHandle, Request, Requests};
+use crate::inspect::{FlowView, Holdings, Inspector};
+use crate::journal::{self, Journal};
 use crate::published::PublishedPorts;
 use crate::refused::Refused;
-use crate::relay::{End, Progress, Relay};
+use crate::relay::{End, Progress, Relay, Side, VISIT};
+use crate::sending::{Scheduled, Sender, Sending, Service};
 use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
@@ -31,6 +38,8 @@ mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
+/// Turns under a rate that are taken before others have theirs.
+const SERVED_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
 
@@ -54,10 +63,18 @@ pub struct Gateway {
     flows: Slab<Flow>,
     datagrams: Datagrams,
     echoes: Echoes,
+    dhcp: Option<DhcpService>,
+    crossings: Crossings,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
+    /// Who sends when under a rate; `None` without one.
+    sending: Option<Sending>,
     generation: Generation,
     counters: Arc<Counters>,
+    journal: Journal,
     requests: Requests,
     /// When the run ends, though flows are left.
     ends: Option<Instant>,
@@ -68,16 +85,19 @@ pub struct Gateway {
 enum Turn {
     Flow(usize),
     Guests,
+    Dhcp,
     Published(usize),
     Mapping(Slot),
     Pings,
     Echo(Slot),
+    Crossing(Slot),
 }
 
 struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    view: FlowView,
     /// A side has reported an error.
     has_error: bool,
     /// The side of whoever opened the connection.
@@ -85,6 +105,10 @@ struct Flow {
     /// The side that the connection goes to.
     far: Box<dyn Far>,
     relay: Relay,
+    /// The side of the host.
+    host: Side,
+    /// Its place in the schedule, once it is open under a rate.
+    scheduled: Option<Scheduled>,
 }
 
 enum Near {
@@ -111,7 +135,8 @@ impl Gateway {
     /// A gateway for all connections that come to the stack and are for none of its listeners. The
     /// largest buffers of the stack's connections become 1 MiB (`net.ipv4.tcp_rmem`) and 2 MiB
     /// (`net.ipv4.tcp_wmem`), if they are larger: guests are near, and what a flow holds is bounded
-    /// so.
+    /// so. With a [rate](GatewayConfig::rate_in) it replaces the queueing disciplines of the
+    /// interfaces.
     ///
     /// # Errors
     /// The process has no descriptors left, or the stack is closed.
@@ -129,10 +154,23 @@ impl Gateway {
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
         let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
         icmp.set_nonblocking(true)?;
-        let datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
+        if let Some(rate) = config.rate_in {
+            guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
+        }
+        let sending = config.rate.map(Sending::new);
+        if let Some(sending) = &sending {
+            datagrams.limit(sending.rate());
+        }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
-        let echoes = Echoes::new(icmp, counters.clone());
+        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
         poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
+        let dhcp = config.dhcp.clone();
+        let dhcp =
+            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
+        if let Some(dhcp) = &dhcp {
+            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -141,12 +179,18 @@ impl Gateway {
             published: PublishedPorts::default(),
             datagrams,
             echoes,
+            dhcp,
+            crossings: Crossings::new(),
+            dns: Dns::new(&config, counters.clone()),
+            openings: VecDeque::new(),
             upstream,
             config,
             flows: Slab::new(),
             waiting: VecDeque::new(),
+            sending,
             generation: Generation::default(),
             counters,
+            journal: Journal::default(),
             ends: None,
         })
     }
@@ -167,13 +211,27 @@ impl Gateway {
         self.echoes.is_allowed()
     }
 
+    /// What looks at the gateway from other threads while it runs.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(self.handle(), self.counters.clone())
+    }
+
+    /// What the gateway holds.
+    fn holdings(&self) -> Holdings {
+        let flows = self.flows.iter();
+        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
+        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
+    }
+
     /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        Journal::started(&self.config);
         let ended = self.serve();
         self.requests.close();
+        Journal::ended(&self.figures());
         ended
     }
 
@@ -192,11 +250,12 @@ impl Gateway {
             while let Some(request) = self.requests.next() {
                 self.answer(request);
             }
+            self.serve_turns();
+            self.journal.look(&self.counters);
             if let Some(due) = self.next_expiry() {
                 let now = Instant::now();
                 if due <= now {
-                    self.datagrams.expire(now);
-                    self.echoes.expire(now);
+                    self.expire(now);
                 }
             }
         }
@@ -208,14 +267,70 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.next_expiry()?;
-        Some(due.saturating_duration_since(Instant::now()))
+        let due = self.next_expiry();
+        let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
+        [expiry, turn].into_iter().flatten().min()
+    }
+
+    /// Takes the turns under the rate that are due.
+    fn serve_turns(&mut self) {
+        for _ in 0..SERVED_AT_ONCE {
+            let Some(sending) = &mut self.sending else { return };
+            let Some(service) = sending.next() else { return };
+            match service.who {
+                Sender::Flow(key) => self.serve_flow(key, service),
+                Sender::Mapping(key) => self.datagrams.serve(key, service, sending),
+            }
+        }
+    }
+
+    /// Passes on to the host what a flow may send in its turn.
+    fn serve_flow(&mut self, key: usize, service: Service) {
+        let Some(sending) = &mut self.sending else { return };
+        let Some(flow) = self.flows.get_mut(key) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let (Near::Open(near), Some(scheduled)) = (&mut flow.near, flow.scheduled) else {
+            return sending.on_sent(service, 0, false);
+        };
+        let before = flow.relay.bytes_to(flow.host);
+        let most = scheduled.segments.data_in(service.bytes);
+        let progress = flow.relay.pump_to(flow.host, &mut **near, &mut *flow.far, most);
+        let sent = (flow.relay.bytes_to(flow.host) - before) as usize;
+        let has_more = matches!(progress, Progress::HasMore);
+        sending.on_sent(service, scheduled.segments.on_wire(sent), has_more);
+        self.counters.add(|counters| &counters.bytes_out, sent as u64);
+        if !has_more {
+            self.on_progress(key, &progress);
+        }
     }
 
     /// When something may have to be forgotten, or the run to end.
     fn next_expiry(&self) -> Option<Instant> {
-        let (datagrams, echoes) = (self.datagrams.next_expiry(), self.echoes.next_expiry());
-        [datagrams, echoes, self.ends].into_iter().flatten().min()
+        let kinds = [
+            self.datagrams.next_expiry(),
+            self.crossings.next_expiry(),
+            self.echoes.next_expiry(),
+            self.dns.next_expiry(),
+            self.openings.front().map(|&(due, _)| due),
+            self.ends,
+        ];
+        kinds.into_iter().flatten().min()
+    }
+
+    /// Forgets and gives up what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now, self.sending.as_mut());
+        self.crossings.expire(now);
+        self.echoes.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let flow = self.flows.get(slot.key);
+            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
     }
 
     /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
@@ -230,10 +345,15 @@ impl Gateway {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Pings => self.take_turn(Turn::Pings),
             Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
                 let flow = self.flows.get_mut(key);
@@ -251,6 +371,12 @@ impl Gateway {
             Request::Publish(publication, answer) => {
                 let _ = answer.send(self.publish(publication));
             }
+            Request::PublishSocket(socket, publication, answer) => {
+                let _ = answer.send(self.publish_socket(socket, publication));
+            }
+            Request::Cross(transport, socket, to, answer) => {
+                let _ = answer.send(self.cross(transport, socket, to));
+            }
             Request::Unpublish(id, answer) => {
                 let _ = answer.send(self.unpublish(id));
             }
@@ -259,6 +385,9 @@ impl Gateway {
                 (self.config.most_flows, self.config.most_mappings) = (0, 0);
                 self.echoes.refuse_new();
                 self.ends = Some(Instant::now() + time);
+            }
+            Request::Look(answer) => {
+                let _ = answer.send(self.holdings());
             }
             Request::List(answer) => {
                 let _ = answer.send(self.published());
@@ -275,11 +404,17 @@ impl Gateway {
                 }
                 return;
             }
-            Turn::Guests => self.datagrams.on_guests(&self.poller, &self.config),
+            Turn::Guests => {
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways, self.sending.as_mut())
+            }
+            Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
+            Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {
             self.waiting.push_back(turn);
@@ -298,23 +433,34 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
+            self.journal.denied(client, wanted);
             return Refused::Prohibited.tell(pending);
-        };
+        }
         if self.flows.len() >= self.config.most_flows {
             return self.refuse(pending, Refused::Full);
         }
-        let far = match self.upstream.connect(to, client) {
+        let (far, to) = match target {
+            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
+        };
+        let far = match far {
             Ok(far) => far,
-            Err(error) => return self.refuse(pending, Refused::of(&error)),
+            Err(error) => {
+                journal::unreached(client, wanted, &error);
+                return self.refuse(pending, Refused::of(&error));
+            }
         };
         let slot = self.next_flow();
         // Its end is told: a guest that gives up ends the other half, too.
         if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
             return self.refuse(pending, Refused::Full);
         }
-        self.begin(Near::Waits(Some(pending)), far);
+        let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
+        self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
     }
 
     /// A connection could not be opened.
@@ -330,15 +476,30 @@ impl Gateway {
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open, has_error) = (false, false, false);
-        let flow = Flow { generation, is_waiting, is_open, has_error, near, far, relay };
+        let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let flow = Flow {
+            generation,
+            is_waiting,
+            is_open,
+            has_error,
+            view,
+            near,
+            far,
+            relay,
+            host,
+            scheduled,
+        };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
+        let slot = Slot { key, generation };
+        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Does what can be done for a flow.
@@ -359,19 +520,37 @@ impl Gateway {
         }
         let Some(flow) = self.flows.get_mut(key) else { return };
         let Near::Open(near) = &mut flow.near else { return };
-        let mut progress = flow.relay.pump(&mut **near, &mut *flow.far);
+        let (near, far) = (&mut **near, &mut *flow.far);
+        let guest = flow.host.other();
+        let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        let mut progress = match (&mut self.sending, flow.scheduled) {
+            // The other direction has its turn in the schedule.
+            (Some(sending), Some(scheduled)) => {
+                sending.wake(scheduled.id);
+                flow.relay.pump_to(guest, near, far, VISIT)
+            }
+            _ => flow.relay.pump(near, far),
+        };
         if flow.has_error && matches!(progress, Progress::Waits) {
-            progress = flow.relay.check(&mut **near, &mut *flow.far);
+            progress = flow.relay.check(near, far);
         }
+        let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
+        self.counters.add(|counters| &counters.bytes_out, out - before[0]);
+        self.counters.add(|counters| &counters.bytes_in, back - before[1]);
+        self.on_progress(key, &progress);
+    }
+
+    fn on_progress(&mut self, key: usize, progress: &Progress) {
         match progress {
             Progress::Waits => {}
             Progress::HasMore => {
+                let flow = &mut self.flows[key];
                 if !std::mem::replace(&mut flow.is_waiting, true) {
                     self.waiting.push_back(Turn::Flow(key));
                 }
             }
-            Progress::Finished => self.end(key, |counters| &counters.finished),
-            Progress::Lost { .. } => self.end(key, |counters| &counters.lost),
+            Progress::Finished => self.end(key, "finished", |counters| &counters.finished),
+            Progress::Lost { .. } => self.end(key, "lost", |counters| &counters.lost),
         }
     }
 
@@ -383,7 +562,7 @@ impl Gateway {
         {
             // What is pending leaves the poller, as its place becomes that of the stream.
             self.poller.remove(&pending)?;
-            let stream = pending.accept_nonblocking(bounds::options())?;
+            let stream = pending.accept_nonblocking(bounds::options(self.config.rate_in))?;
             let mut stream = GuestStream::new(stream)?;
             let token = token(key, flow.generation);
             if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {
@@ -398,6 +577,14 @@ impl Gateway {
             flow.far.frame().into_iter().for_each(|frame| near.set_piece(frame));
         }
         flow.is_open = true;
+        if let (Some(sending), Near::Open(near)) = (&mut self.sending, &mut flow.near) {
+            let host: &mut dyn End = match flow.host {
+                Side::Client => &mut **near,
+                Side::Server => &mut *flow.far,
+            };
+            flow.scheduled = Some(sending.insert_flow(key, host));
+        }
+        journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -405,6 +592,7 @@ impl Gateway {
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
+        journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
         let why = Refused::of(error);
         match flow.near {
@@ -423,10 +611,13 @@ impl Gateway {
         self.counters.count(|counters| &counters.given_up);
     }
 
-    fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
+    fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        journal::ended(&flow.view, how, flow.relay.bytes());
+        if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
+            sending.remove(scheduled.id);
+        }
         self.counters.count(reason);
-        self.counters.add_bytes(flow.relay.bytes());
     }
 }
 

@@ -1,10 +1,9 @@
 //! Connections of the guest, as ends of a relay.
 
-use crate::bounds;
 use crate::relay::{End, MOST_HELD};
 use crate::upstream::Far;
 use bytes::Bytes;
-use neap::{ConnectOptions, Events, Poller, Stack, TcpStream};
+use neap::{ConnectOptions, Events, Poller, SocketOptions, Stack, TcpStream};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
@@ -33,10 +32,13 @@ impl GuestStream {
     ///
     /// # Errors
     /// As [`TcpStream::connect_nonblocking`].
-    pub fn connect(stack: &Stack, to: SocketAddr, from: SocketAddr) -> io::Result<Self> {
-        let mut options = ConnectOptions::default();
-        (options.local, options.transparent) = (Some(from), true);
-        options.options = bounds::options();
+    pub fn connect(
+        stack: &Stack,
+        to: SocketAddr,
+        from: SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<Self> {
+        let options = ConnectOptions { local: Some(from), options, transparent: true };
         Self::new(TcpStream::connect_nonblocking(stack, to, options)?)
     }
 

@@ -1,8 +1,9 @@
 //! Connections of the host's kernel, as ends of a relay.
 
 use crate::bounds::LowWater;
+use crate::outbound::Outbound;
 use crate::pieces::Piece;
-use crate::relay::{End, MOST_HELD};
+use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::IpBindAddressNoPort;
@@ -16,6 +17,10 @@ use std::time::{Duration, Instant};
 /// Pieces of up to so many bytes are copied into memory of their own size, so that small ones do
 /// not each hold the memory of a large one.
 const COPY_BREAK: usize = 8 << 10;
+
+/// Headers of IP, and of TCP with time stamps, which the size of a segment leaves room for.
+const V4_HEADERS: usize = 52;
+const V6_HEADERS: usize = 72;
 
 /// A connection of the host's kernel.
 #[derive(Debug)]
@@ -32,16 +37,18 @@ impl HostStream {
     ///
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
-    pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+    pub fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let domain = Domain::for_address(to);
         // Non-blocking and close-on-exec from the beginning.
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(LowWater::FIRST)?;
-        if let Some(from) = from {
+        outbound.apply(&socket)?;
+        let from = outbound.from(to);
+        if !from.ip().is_unspecified() {
             // The port is chosen by connect(2), which may use one for several destinations.
-            setsockopt(&socket, IpBindAddressNoPort, &(from.port() == 0))?;
+            setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SockAddr::from(from))?;
         }
         match socket.connect(&SockAddr::from(to)) {
@@ -117,20 +124,35 @@ impl End for HostStream {
         // It is closed with the socket. The kernel refuses only what is not a socket.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
     }
+
+    fn segments(&self) -> Segments {
+        let is_v6 = self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
+        let headers = if is_v6 { V6_HEADERS } else { V4_HEADERS };
+        let data = self.socket.tcp_mss().map_or(Segments::default().data, |mss| mss as usize);
+        Segments { data, headers }
+    }
+
+    fn limit_unsent(&mut self, bytes: usize) {
+        // It takes bytes as long as fewer than these are not sent.
+        let mark = self.low_water.limit(u32::try_from(bytes).unwrap_or(u32::MAX));
+        // A kernel that refuses it has longer queues, and loses nothing.
+        let _ = self.socket.set_tcp_notsent_lowat(mark);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
     #[test]
     fn connections_from_one_address_share_ports() {
+        let (v4, v6) = (Some(Ipv4Addr::LOCALHOST), Some(Ipv6Addr::LOCALHOST));
+        let outbound = Outbound { v4, v6, ..Outbound::default() };
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let from: SocketAddr = address.parse().expect("an address");
-            let Ok(listener) = TcpListener::bind(from) else { continue };
+            let Ok(listener) = TcpListener::bind(address) else { continue };
             let to = listener.local_addr().expect("an address");
-            let stream = HostStream::connect(to, Some(from)).expect("a connection");
+            let stream = HostStream::connect(to, &outbound).expect("a connection");
             let does = nix::sys::socket::getsockopt(&stream.socket, IpBindAddressNoPort);
             assert_eq!(does, Ok(true), "{address}");
             let port = stream.socket.local_addr().expect("bound").as_socket().map(|own| own.port());

@@ -1,6 +1,7 @@
 //! A UDP socket of the host, with super-datagrams in both directions and the errors of ICMP.
 
 use crate::host_errors::{self, Manner, Undelivered, socket_addr};
+use crate::outbound::Outbound;
 use bytes::Bytes;
 use neap::Refusal;
 use nix::errno::Errno;
@@ -8,15 +9,18 @@ use nix::sys::socket::sockopt::UdpGroSegment;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most bytes of a call: those of the largest UDP datagram over IPv4.
-pub(crate) const MOST_BYTES: usize = 65_507;
+pub const MOST_BYTES: usize = 65_507;
 /// Most datagrams of a call (`UDP_MAX_SEGMENTS`).
-pub(crate) const MOST_SEGMENTS: usize = 64;
+pub const MOST_SEGMENTS: usize = 64;
+
+/// Bytes of datagrams that wait for the gateway, which may have other work for some milliseconds.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// A socket that sends to and receives from everybody.
 #[derive(Debug)]
@@ -30,16 +34,23 @@ pub(crate) struct HostDatagrams {
 
 /// Datagrams of one sender that were received together.
 #[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) from: SocketAddr,
+pub struct Arrived {
+    /// Who sent them.
+    pub from: SocketAddr,
     data: Bytes,
     /// Length of each but the last, which may be shorter.
     segment: usize,
 }
 
 impl Arrived {
+    /// One datagram.
+    pub fn one(from: SocketAddr, data: Bytes) -> Self {
+        let segment = data.len().max(1);
+        Self { from, data, segment }
+    }
+
     /// The datagrams. They share memory.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
+    pub fn datagrams(&self) -> impl Iterator<Item = Bytes> + '_ {
         // An empty datagram is one, too.
         let count = self.data.len().div_ceil(self.segment).max(1);
         (0..count).map(move |index| {
@@ -51,15 +62,15 @@ impl Arrived {
 
 /// What became of datagrams that were to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// How many the kernel took.
-    pub(crate) count: usize,
+pub struct Sent {
+    /// How many were taken.
+    pub count: usize,
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
-    pub(crate) why: Option<Refusal>,
+    pub why: Option<Refusal>,
     /// Whether one was longer than the way takes. The error queue says how long it may be, and
     /// not to which port it went.
-    pub(crate) is_too_long: bool,
+    pub is_too_long: bool,
 }
 
 impl Sent {
@@ -69,26 +80,42 @@ impl Sent {
 }
 
 impl HostDatagrams {
-    /// A socket for destinations of the family of `like`.
-    pub(crate) fn open(like: SocketAddr) -> io::Result<Self> {
-        let is_v6 = like.is_ipv6();
-        let any: IpAddr =
-            if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        Self::bind(SocketAddr::new(any, 0))
+    /// A socket with an address and port of the host, which the kernel chooses where they are
+    /// unspecified.
+    pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+        Self::bind_with(local, &Outbound::default())
     }
 
-    /// A socket with an address and port of the host.
-    pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
+    /// A socket for destinations of the family of `like`, from which flows leave in this way.
+    pub(crate) fn open(like: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
+        Self::bind_with(outbound.from(like), outbound)
+    }
+
+    fn bind_with(local: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let is_v6 = local.is_ipv6();
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(local), kind, Some(Protocol::UDP))?;
         if is_v6 {
             socket.set_only_v6(true)?;
         }
+        outbound.apply(&socket)?;
         socket.bind(&local.into())?;
+        Self::adopt(socket.into())
+    }
+
+    /// A socket that is bound already.
+    ///
+    /// # Errors
+    /// It is no UDP socket.
+    pub(crate) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(socket);
+        socket.set_nonblocking(true)?;
+        // The host gives as much as `net.core.rmem_max` allows.
+        SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
+        let is_v6 = socket.local_addr()?.is_ipv6();
         host_errors::ask(&socket, is_v6)?;
-        Ok(Self { socket: socket.into(), is_plain: false, is_v6, manner: None })
+        Ok(Self { socket, is_plain: false, is_v6, manner: None })
     }
 
     /// The address and port of the host.
@@ -194,10 +221,11 @@ mod tests {
     use neap::IcmpErrorKind;
 
     const MANNER: Manner = Manner { hop_limit: 64, dont_fragment: true };
+    use std::net::Ipv4Addr;
 
     fn pair() -> (HostDatagrams, HostDatagrams, SocketAddr) {
-        let like = "127.0.0.1:0".parse().expect("an address");
-        let (a, b) = (HostDatagrams::open(like), HostDatagrams::open(like));
+        let any = "0.0.0.0:0".parse().expect("an address");
+        let (a, b) = (HostDatagrams::bind(any), HostDatagrams::bind(any));
         let (a, b) = (a.expect("a socket"), b.expect("a socket"));
         let port = b.socket.local_addr().expect("a port").port();
         (a, b, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))

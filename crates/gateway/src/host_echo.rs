@@ -2,6 +2,7 @@
 //! right where the host's `net.ipv4.ping_group_range` has the user's group.
 
 use crate::host_errors::{self, Manner, Undelivered};
+use crate::outbound::Outbound;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -19,11 +20,12 @@ pub(crate) struct HostEcho {
 impl HostEcho {
     /// # Errors
     /// `PermissionDenied` if the host does not allow it.
-    pub(crate) fn open(is_v6: bool) -> io::Result<Self> {
+    pub(crate) fn open(is_v6: bool, outbound: &Outbound) -> io::Result<Self> {
         let (domain, protocol) =
             if is_v6 { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new_raw(domain, kind, Some(protocol))?;
+        outbound.apply(&socket)?;
         host_errors::ask(&socket, is_v6)?;
         Ok(Self { socket, is_v6, manner: None })
     }

@@ -14,14 +14,15 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// A datagram that was not delivered.
 #[derive(Debug)]
-pub(crate) struct Undelivered {
-    pub(crate) to: SocketAddr,
+pub struct Undelivered {
+    /// Where it was sent to.
+    pub to: SocketAddr,
     /// Its beginning, as far as it was quoted.
-    pub(crate) data: Bytes,
+    pub data: Bytes,
     /// What an ICMP error of the family of `to` says.
-    pub(crate) kind: IcmpErrorKind,
+    pub kind: IcmpErrorKind,
     /// Who said so; `None` if it is the host itself.
-    pub(crate) offender: Option<IpAddr>,
+    pub offender: Option<IpAddr>,
 }
 
 /// Asks for the error queue of a socket.
@@ -144,9 +145,11 @@ fn translated(kind: IcmpErrorKind, is_v6: bool, to_v6: bool) -> IcmpErrorKind {
 
 /// What a packet may do outside: a hop less than it came with, and whether it may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
-    pub(crate) hop_limit: u8,
-    pub(crate) dont_fragment: bool,
+pub struct Manner {
+    /// TTL of IPv4, hop limit of IPv6.
+    pub hop_limit: u8,
+    /// It may not be cut into fragments.
+    pub dont_fragment: bool,
 }
 
 impl Manner {

@@ -8,7 +8,9 @@ mod device;
 use bytes::Bytes;
 use etherparse::{IpNumber, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use neap::{Events, InterfaceConfig, Poller, Stack};
-use neap_gateway::{End, Far, Figures, Gateway, GatewayConfig, GatewayHandle, Upstream};
+use neap_gateway::{
+    Destination, End, Far, FarDatagrams, Figures, Gateway, GatewayConfig, GatewayHandle, Upstream,
+};
 use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
@@ -40,13 +42,17 @@ struct Opening {
 }
 
 impl Upstream for Scripted {
-    fn connect(&self, _: SocketAddr, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+    fn connect(&self, _: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
         if let Some(errno) = self.errors.lock().expect("no panic").pop() {
             return Err(errno.into());
         }
         let (socket, other) = UnixStream::pair()?;
         self.news.send("begun").expect("the test waits");
         Ok(Box::new(Opening { socket, _other: other, news: self.news.clone() }))
+    }
+
+    fn datagrams(&self, _: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

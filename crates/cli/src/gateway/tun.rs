@@ -3,11 +3,13 @@
 
 use super::Failure;
 use super::options::Options;
+use super::watching::Watching;
+use super::way_out::WayOut;
 use clap::Args as ClapArgs;
 use neap::device::{LinkConfig, Tun, TunConfig, configure_link};
 use neap::net::Address;
 use neap::{InterfaceConfig, Stack};
-use neap_gateway::{Direct, Gateway};
+use neap_gateway::Gateway;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
@@ -39,13 +41,19 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     drain: u32,
     #[command(flatten)]
+    way_out: WayOut,
+    #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed(&error))?;
-    let config = args.options.config()?;
+    args.watching.start_log();
+    let mut config = args.options.config()?;
+    let upstream = args.way_out.open(&mut config)?;
     let tun = TunConfig { name: Some(args.tun.clone()), ..TunConfig::default() };
     let tun = Tun::open(&tun).map_err(|error| failed(&error))?;
     let addresses = args.host_address.iter();
@@ -57,9 +65,13 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failure> {
         interface = interface.address(address);
     }
     let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
     let mut gateway =
-        Gateway::new(Arc::new(stack), Box::new(Direct), config).map_err(|error| failed(&error))?;
-    super::tell_of_echo(&gateway);
+        Gateway::new(stack.clone(), upstream, config).map_err(|error| failed(&error))?;
+    if args.way_out.is_direct() {
+        super::tell_of_echo(&gateway);
+    }
+    let _watched = args.watching.serve(&stack, &gateway)?;
     let (handle, drain) = (gateway.handle(), Duration::from_secs(args.drain.into()));
     thread::spawn(move || {
         let mut signals = signals.forever();
