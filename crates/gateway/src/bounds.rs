@@ -133,8 +133,10 @@ mod tests {
         assert!((450_000..550_000).contains(&fast[0]), "{fast:?}");
         assert!(marks(&mut water, start + Duration::from_secs(1), 100_000).is_empty());
         let slow = marks(&mut water, start + Duration::from_secs(2), 2_500);
-        assert_eq!(slow.last(), Some(&LowWater::LEAST), "{slow:?}");
+        let range = LowWater::LEAST..2 * LowWater::LEAST;
+        assert!(slow.last().is_some_and(|mark| range.contains(mark)), "{slow:?}");
         let fastest = marks(&mut water, start + Duration::from_secs(3), 1_000_000);
-        assert_eq!(fastest.last(), Some(&LowWater::MOST), "{fastest:?}");
+        let range = LowWater::MOST / 2..=LowWater::MOST;
+        assert!(fastest.last().is_some_and(|mark| range.contains(mark)), "{fastest:?}");
     }
 }

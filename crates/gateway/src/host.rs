@@ -5,6 +5,8 @@ use crate::outbound::Outbound;
 use crate::pieces::Piece;
 use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
@@ -45,6 +47,8 @@ impl HostStream {
         outbound.apply(&socket)?;
         let from = outbound.from(to);
         if !from.ip().is_unspecified() {
+            // The port is chosen by connect(2), which may use one for several destinations.
+            setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SockAddr::from(from))?;
         }
         match socket.connect(&SockAddr::from(to)) {
@@ -133,5 +137,26 @@ impl End for HostStream {
         let mark = self.low_water.limit(u32::try_from(bytes).unwrap_or(u32::MAX));
         // A kernel that refuses it has longer queues, and loses nothing.
         let _ = self.socket.set_tcp_notsent_lowat(mark);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+    #[test]
+    fn connections_from_one_address_share_ports() {
+        let (v4, v6) = (Some(Ipv4Addr::LOCALHOST), Some(Ipv6Addr::LOCALHOST));
+        let outbound = Outbound { v4, v6, ..Outbound::default() };
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let to = listener.local_addr().expect("an address");
+            let stream = HostStream::connect(to, &outbound).expect("a connection");
+            let does = nix::sys::socket::getsockopt(&stream.socket, IpBindAddressNoPort);
+            assert_eq!(does, Ok(true), "{address}");
+            let port = stream.socket.local_addr().expect("bound").as_socket().map(|own| own.port());
+            assert!(port.is_some_and(|port| port > 0), "{address}");
+        }
     }
 }

@@ -180,6 +180,12 @@ impl End for ProxyStream {
         self.stream()?.finish()
     }
 
+    fn set_piece(&mut self, bytes: usize) {
+        if let Ok(stream) = self.stream() {
+            stream.set_piece(bytes);
+        }
+    }
+
     fn take_error(&mut self) -> io::Result<()> {
         self.stream()?.take_error()
     }
