@@ -6,6 +6,7 @@ mod arguments;
 mod descriptors;
 mod network;
 mod outbound;
+mod request;
 mod serve;
 
 use arguments::{Command, HELP, VERSION};

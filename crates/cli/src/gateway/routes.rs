@@ -1,8 +1,7 @@
 //! The default route of a sandbox, and the Ethernet address of an interface.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
@@ -13,10 +12,12 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
 use std::net::IpAddr;
 
-/// Sends all packets of the family of `gateway` through `gateway` behind an interface.
+/// Sends all packets of the family of `gateway` through `gateway` behind an interface. A default
+/// route through another interface stays, and comes after this one.
 ///
 /// # Errors
-/// What the kernel answers, and those of a netlink socket.
+/// `AlreadyExists` if there is this route; what else the kernel answers, and those of a netlink
+/// socket.
 pub(super) fn set_default(gateway: IpAddr, interface: u32) -> io::Result<()> {
     let (family, address) = match gateway {
         IpAddr::V4(v4) => (AddressFamily::Inet, RouteAddress::Inet(v4)),
@@ -30,7 +31,7 @@ pub(super) fn set_default(gateway: IpAddr, interface: u32) -> io::Result<()> {
     route.header.kind = RouteType::Unicast;
     route.attributes.push(RouteAttribute::Gateway(address));
     route.attributes.push(RouteAttribute::Oif(interface));
-    request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
+    request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE)
 }
 
 /// Gives an interface its Ethernet address.

@@ -7,11 +7,12 @@
 
 use super::Failure;
 use super::network::Network;
-use neap_gateway::{GatewayHandle, Publication, PublishedId, PublishedPort, Transport};
+use super::request::{MOST_BYTES, Received, Request, receive};
+use neap_gateway::{GatewayHandle, Publication, PublishedPort, Transport};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a request that is too long.
-const MOST_BYTES: usize = 4096;
 /// Time for a request, and for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at the same time.
@@ -44,14 +43,6 @@ impl Drop for SocketFile {
         // A sandbox keeps the file; the next start replaces it.
         let _ = fs::remove_file(&self.0);
     }
-}
-
-/// What a client may ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    Add(Publication),
-    List,
-    Remove(PublishedId),
 }
 
 impl Api {
@@ -114,7 +105,7 @@ fn converse(
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = read(&mut stream)?;
-    let answer = match request.and_then(|value| parse(&value, guest, gateway)) {
+    let answer = match request.and_then(|value| Request::parse(&value, guest, gateway)) {
         Ok(request) => carry_out(request, handle),
         Err(why) => refusal(why),
     };
@@ -130,76 +121,12 @@ fn read(stream: &mut UnixStream) -> io::Result<Result<Value, &'static str>> {
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         let count = stream.read(&mut part)?;
         bytes.extend_from_slice(&part[..count]);
-        if bytes.len() >= MOST_BYTES {
-            return Ok(Err("too large message"));
-        }
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => return Ok(Ok(value)),
-            Err(error) if error.is_eof() && count > 0 => {}
-            Err(_) => return Ok(Err("cannot parse JSON")),
+        match receive(&bytes, count == 0) {
+            Received::Part => {}
+            Received::Value(value) => return Ok(Ok(value)),
+            Received::Nonsense(why) => return Ok(Err(why)),
         }
     }
-}
-
-fn parse(value: &Value, guest: Ipv4Addr, gateway: Ipv4Addr) -> Result<Request, &'static str> {
-    let object = value.as_object().ok_or("json_object() failed")?;
-    let execute = object.get("execute").and_then(Value::as_str).ok_or("no execute found")?;
-    let arguments = object.get("arguments").unwrap_or(&Value::Null);
-    match execute {
-        "add_hostfwd" => parse_publication(arguments, guest, gateway).map(Request::Add),
-        "list_hostfwd" => Ok(Request::List),
-        "remove_hostfwd" => {
-            let id = arguments["id"].as_u64().ok_or("remove_hostfwd: bad arguments.id")?;
-            Ok(Request::Remove(id.into()))
-        }
-        _ => Err("unknown execute"),
-    }
-}
-
-fn parse_publication(
-    arguments: &Value,
-    guest: Ipv4Addr,
-    gateway: Ipv4Addr,
-) -> Result<Publication, &'static str> {
-    let (transport, is_v6) = match arguments["proto"].as_str() {
-        Some("tcp" | "tcp4") => (Transport::Tcp, false),
-        Some("udp" | "udp4") => (Transport::Udp, false),
-        Some("tcp6") => (Transport::Tcp, true),
-        Some("udp6") => (Transport::Udp, true),
-        _ => return Err("add_hostfwd: bad arguments.proto"),
-    };
-    let any: IpAddr =
-        if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let host = address(&arguments["host_addr"], any)
-        .filter(|host| host.is_ipv6() == is_v6)
-        .ok_or("add_hostfwd: bad arguments.host_addr")?;
-    let host_port = port(&arguments["host_port"]).ok_or("add_hostfwd: bad arguments.host_port")?;
-    let guest = address(&arguments["guest_addr"], guest.into())
-        .filter(IpAddr::is_ipv4)
-        .ok_or("add_hostfwd: bad arguments.guest_addr")?;
-    let guest_port =
-        port(&arguments["guest_port"]).ok_or("add_hostfwd: bad arguments.guest_port")?;
-    Ok(Publication {
-        transport,
-        port: SocketAddr::new(host, host_port),
-        guest: SocketAddr::new(guest, guest_port),
-        stand_in: gateway.into(),
-    })
-}
-
-fn address(value: &Value, default: IpAddr) -> Option<IpAddr> {
-    match value {
-        Value::Null => Some(default),
-        Value::String(text) if text.is_empty() => Some(default),
-        Value::String(text) => text.parse().ok(),
-        _ => None,
-    }
-}
-
-fn port(value: &Value) -> Option<u16> {
-    let number = value.as_f64().filter(|number| (1.0..=65535.0).contains(number));
-    // Clients that know floating point only write 80.0.
-    number.map(|number| number as u16)
 }
 
 fn carry_out(request: Request, handle: &GatewayHandle) -> Value {
@@ -246,59 +173,6 @@ fn refusal(why: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
-    const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-
-    fn parse_text(text: &str) -> Result<Request, &'static str> {
-        parse(&serde_json::from_str(text).expect("JSON"), GUEST, GATEWAY)
-    }
-
-    #[test]
-    fn a_request_to_publish_has_defaults() {
-        let request = r#"{"execute": "add_hostfwd", "arguments":
-            {"proto": "tcp", "host_addr": "", "host_port": 8080, "guest_port": 80.0}}"#;
-        let expected = Publication {
-            transport: Transport::Tcp,
-            port: "0.0.0.0:8080".parse().expect("an address"),
-            guest: "10.0.2.100:80".parse().expect("an address"),
-            stand_in: GATEWAY.into(),
-        };
-        assert_eq!(parse_text(request), Ok(Request::Add(expected)));
-        let request = request.replace("tcp", "udp6");
-        let expected = Publication {
-            transport: Transport::Udp,
-            port: "[::]:8080".parse().expect("an address"),
-            ..expected
-        };
-        assert_eq!(parse_text(&request), Ok(Request::Add(expected)));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let add = |arguments: &str| {
-            let text = format!(r#"{{"execute": "add_hostfwd", "arguments": {{{arguments}}}}}"#);
-            parse_text(&text).expect_err(arguments)
-        };
-        let tcp = r#""proto": "tcp""#;
-        assert_eq!(add(r#""proto": "sctp""#), "add_hostfwd: bad arguments.proto");
-        assert_eq!(add(""), "add_hostfwd: bad arguments.proto");
-        assert_eq!(add(tcp), "add_hostfwd: bad arguments.host_port");
-        let port = |number: &str| format!(r#"{tcp}, "host_port": {number}"#);
-        for number in ["0", "65536", "-1", "\"80\""] {
-            assert_eq!(add(&port(number)), "add_hostfwd: bad arguments.host_port");
-        }
-        assert_eq!(add(&port("80")), "add_hostfwd: bad arguments.guest_port");
-        let host = format!(r#"{tcp}, "host_addr": "::1", "host_port": 80"#);
-        assert_eq!(add(&host), "add_hostfwd: bad arguments.host_addr");
-        let guest = format!(r#"{}, "guest_addr": 7"#, port("80"));
-        assert_eq!(add(&guest), "add_hostfwd: bad arguments.guest_addr");
-        assert_eq!(parse_text("[]"), Err("json_object() failed"));
-        assert_eq!(parse_text("{}"), Err("no execute found"));
-        assert_eq!(parse_text(r#"{"execute": "dance"}"#), Err("unknown execute"));
-        let remove = r#"{"execute": "remove_hostfwd", "arguments": {"id": "1"}}"#;
-        assert_eq!(parse_text(remove), Err("remove_hostfwd: bad arguments.id"));
-    }
 
     #[test]
     fn a_request_may_come_in_pieces_but_not_without_end() {

@@ -32,9 +32,12 @@ for line in "inet 10.0.2.100/24" "default via 10.0.2.2 dev tap0" "nameserver 10.
 done
 
 sum=$(sha256sum </mnt/files/large)
-same "a download by name" "$(box "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
-same "a download over IPv6" "$(box "wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
-same "an upload" "$(box "wget -q -O - http://$server:8000/large | nc $server 9000 | head -n 1")" "$sum"
+same "a download by name" \
+    "$(box "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
+same "a download over IPv6" \
+    "$(box "wget -q -O - 'http://[$server_v6]:8000/large' | sha256sum")" "$sum"
+same "an upload" \
+    "$(box "wget -q -O - http://$server:8000/large | nc $server 9000 | head -n 1")" "$sum"
 box "! nc -w 3 10.0.2.2 8001 </dev/null" >log 2>&1 ||
     fail "the loopback address of the host is out of reach"
 echo "ok: the loopback address of the host is out of reach"
@@ -47,7 +50,8 @@ for handler in rootlesskit slirp4netns; do
         eventually "$handler: a page at $address" wget -q -O - "http://$address:18080/page"
         same "$handler: its text" "$(wget -q -O - "http://$address:18080/page")" "a page"
     done
-    same "$handler: exec" "$(podman exec "web-$handler" /bin/sh -c "wget -q -O - http://$name:8000/small")" "small"
+    same "$handler: exec" "$(podman exec "web-$handler" \
+        /bin/sh -c "wget -q -O - http://$name:8000/small")" "small"
     podman stop -t 1 "web-$handler" >/dev/null
     if wget -q -O - -T 2 -t 1 "http://$server:18080/page" >log 2>&1; then
         fail "$handler: the port is closed with the container"

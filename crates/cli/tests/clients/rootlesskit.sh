@@ -16,12 +16,13 @@ done
 sum=$(sha256sum </mnt/files/large)
 same "a download by name" "$(kit builtin "wget -q -O - http://$name:8000/large | sha256sum")" "$sum"
 same "an upload" \
-    "$(kit builtin "wget -q -O - http://$server:8000/large | busybox nc $server 9000 | head -n 1")" "$sum"
+    "$(kit builtin "busybox nc $server 9000 </mnt/files/large | head -n 1")" "$sum"
 mkdir www
 echo "a page" >www/page
 for driver in builtin slirp4netns; do
     rm -f done
-    kit "$driver" "busybox httpd -p 80 -h www; while [ ! -e done ]; do sleep 0.1; done" >"kit-$driver" 2>&1 &
+    kit "$driver" "busybox httpd -p 80 -h www; while [ ! -e done ]; do sleep 0.1; done" \
+        >"kit-$driver" 2>&1 &
     eventually "$driver: a page" wget -q -O - http://127.0.0.1:18080/page
     same "$driver: its text" "$(wget -q -O - http://127.0.0.1:18080/page)" "a page"
     touch done
