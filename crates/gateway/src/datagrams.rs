@@ -27,7 +27,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -102,14 +102,14 @@ struct Port {
 
 impl Mapping {
     /// What the guest sees as the sender of a datagram.
-    fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
+    fn seen_from(&mut self, real: SocketAddr, guests: &[IpAddr]) -> SocketAddr {
         let seen = self.translated.seen(real);
         let Some(port) = &mut self.published else { return seen };
         // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
             return seen;
         }
-        let seen = shown(real, port.publication.stand_in);
+        let seen = shown(real, port.publication.stand_in, guests);
         port.clients.note(real, seen);
         seen
     }
@@ -198,6 +198,10 @@ impl Datagrams {
             if let Some(real) = self.mappings[key].client(wanted) {
                 return Some((key, real.into()));
             }
+        }
+        if !ways.config.passes_udp {
+            self.counters.add(|counters| &counters.denied_datagrams, run.len() as u64);
+            return None;
         }
         let to = match ways.dns.target(ways.config, wanted) {
             Target::To(to) => to,
@@ -409,7 +413,12 @@ impl Datagrams {
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot, sending: Option<&mut Sending>) -> bool {
+    pub(crate) fn on_host(
+        &mut self,
+        slot: Slot,
+        config: &GatewayConfig,
+        sending: Option<&mut Sending>,
+    ) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -435,7 +444,7 @@ impl Datagrams {
                     continue;
                 }
             };
-            let from = mapping.seen_from(arrived.from);
+            let from = mapping.seen_from(arrived.from, &config.guest_addresses);
             self.batch.extend(arrived.datagrams().map(|data| {
                 let mut datagram = Datagram::new(data, mapping.guest);
                 datagram.local = Some(from);
@@ -506,11 +515,16 @@ impl Datagrams {
     }
 
     /// Forgets mappings that were not used for long, and gives up those that cannot send.
-    pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        config: &GatewayConfig,
+        mut sending: Option<&mut Sending>,
+    ) {
         while let Some(slot) = self.openings.take(now) {
             if is_opening(&self.mappings, slot) {
                 self.mappings[slot.key].socket.give_up();
-                self.on_host(slot, sending.as_deref_mut());
+                self.on_host(slot, config, sending.as_deref_mut());
             }
         }
         for kind in 0..self.ages.len() {

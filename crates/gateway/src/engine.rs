@@ -11,6 +11,7 @@ use crate::crossings::Crossings;
 use crate::datagrams::{Datagrams, Ways};
 use crate::deadlines::Deadlines;
 use crate::dhcp_service::DhcpService;
+use crate::dhcp6_service::Dhcp6Service;
 use crate::dns::{Dns, Target};
 use crate::echo::Echoes;
 use crate::guest::GuestStream;
@@ -65,6 +66,7 @@ pub struct Gateway {
     datagrams: Datagrams,
     echoes: Echoes,
     dhcp: Option<DhcpService>,
+    dhcp6: Option<Dhcp6Service>,
     crossings: Crossings,
     dns: Dns,
     /// Flows that are not open, by the time when they are given up.
@@ -87,6 +89,7 @@ enum Turn {
     Flow(usize),
     Guests,
     Dhcp,
+    Dhcp6,
     Published(usize),
     Mapping(Slot),
     Pings,
@@ -172,6 +175,12 @@ impl Gateway {
         if let Some(dhcp) = &dhcp {
             poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
         }
+        let dhcp6 = config.dhcp6.as_ref();
+        let dhcp6 =
+            dhcp6.map(|dhcp6| Dhcp6Service::open(&stack, dhcp6, counters.clone())).transpose()?;
+        if let Some(dhcp6) = &dhcp6 {
+            poller.add(dhcp6.socket(), Token::Dhcp6.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
             requests: Requests::new(poller.clone()),
             poller,
@@ -181,6 +190,7 @@ impl Gateway {
             datagrams,
             echoes,
             dhcp,
+            dhcp6,
             crossings: Crossings::new(),
             dns: Dns::new(&config, counters.clone()),
             openings: Deadlines::default(),
@@ -323,7 +333,7 @@ impl Gateway {
 
     /// Forgets and gives up what was to last until now.
     fn expire(&mut self, now: Instant) {
-        self.datagrams.expire(now, self.sending.as_mut());
+        self.datagrams.expire(now, &self.config, self.sending.as_mut());
         self.crossings.expire(now);
         self.echoes.expire(now);
         self.dns.expire(now, &self.poller, self.datagrams.forwarder());
@@ -347,6 +357,7 @@ impl Gateway {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
             Token::Dhcp => self.take_turn(Turn::Dhcp),
+            Token::Dhcp6 => self.take_turn(Turn::Dhcp6),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
             Token::Pings => self.take_turn(Turn::Pings),
@@ -411,8 +422,11 @@ impl Gateway {
                 self.datagrams.on_guests(&mut ways, self.sending.as_mut())
             }
             Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
+            Turn::Dhcp6 => self.dhcp6.as_mut().is_some_and(Dhcp6Service::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
+            Turn::Mapping(slot) => {
+                self.datagrams.on_host(slot, &self.config, self.sending.as_mut())
+            }
             Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
             Turn::Echo(slot) => self.echoes.on_host(slot),
             Turn::Crossing(slot) => self.cross_datagrams(slot),
@@ -433,6 +447,10 @@ impl Gateway {
 
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
+        if !self.config.passes_tcp {
+            self.counters.count(|counters| &counters.denied);
+            return pending.ignore();
+        }
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
         let target = self.dns.target(&self.config, wanted);
         if matches!(target, Target::Denied) {
