@@ -63,8 +63,8 @@ pub trait Far: End + Send {
 /// A socket for datagrams of an [`Upstream`], which never waits.
 pub trait FarDatagrams: Send {
     /// Sends datagrams of one length, of which the last may be shorter; at most
-    /// [`MOST_SEGMENTS`](crate::MOST_SEGMENTS) with [`MOST_BYTES`](crate::MOST_BYTES). Where it can,
-    /// it gives their packets the hop limit of `manner`.
+    /// [`MOST_SEGMENTS`](crate::MOST_SEGMENTS) with [`MOST_BYTES`](crate::MOST_BYTES). Where it
+    /// can, it gives their packets the hop limit of `manner`.
     fn send(&mut self, datagrams: &[Bytes], to: &Destination, manner: Manner) -> Sent;
 
     /// Takes datagrams that have arrived, by way of `buffer`, which holds

@@ -1,10 +1,11 @@
 //! Proxies as the way out: SOCKS5 and HTTP CONNECT.
 //!
-//! A proxy is asked by a small dialogue without I/O ([`socks5`], [`http`]), which a connection of
-//! the host carries ([`stream`]). Datagrams go by associations of SOCKS5 ([`association`]).
+//! A proxy is asked by a small dialogue without I/O, which a connection of the host carries.
+//! Datagrams go by associations of SOCKS5.
 //!
-//! Cost: a flow has one connection to the proxy. While it is opened, it holds at most
-//! [`stream::MOST_ANSWER`] bytes of the answer.
+//! Cost: a flow has one connection to the proxy. While it is opened, it holds at most 16 KiB of the
+//! answer and what came with it, at most 64 KiB. A mapping of datagrams has a connection and a UDP
+//! socket.
 
 mod association;
 mod error;
