@@ -6,22 +6,29 @@
 //! mapping has a descriptor and about 300 bytes; that it ages costs O(1) for each time that it is
 //! looked at, which is once per [timeout](TIMEOUT).
 
-use crate::config::GatewayConfig;
+use crate::clients::Clients;
+use crate::config::{GatewayConfig, RESOLVER_PORT};
 use crate::counters::Counters;
-use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS};
-use crate::published::shown;
+use crate::destination::Destination;
+use crate::dns::{Dns, Target};
+use crate::host_datagrams::{HostDatagrams, MOST_BYTES, MOST_SEGMENTS, Sent};
+use crate::host_errors::{self, Manner, Undelivered};
+use crate::published::{Publication, shown};
 use crate::sending::{Sending, Service};
 use crate::token::{Generation, Slot, Token};
+use crate::translated::Translated;
+use crate::upstream::{FarDatagrams, Upstream};
 use crate::waiting_datagrams::{Queue, WaitingDatagrams, on_wire};
 use bytes::Bytes;
 use neap::time::Rate;
-use neap::{Datagram, Events, Poller, Refusal, UdpForwarder};
+use neap::{Datagram, IcmpSocket, Poller, Refusal, UdpForwarder};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A mapping without datagrams is forgotten after so long; at least two minutes (RFC 4787 section
@@ -29,26 +36,30 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// The same of a mapping that has asked resolvers only.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(30);
-const RESOLVER_PORT: u16 = 53;
 
 /// Datagrams that are passed on in one direction before others have their turn.
 const BATCH: usize = 2 * MOST_SEGMENTS;
 /// Memory for datagrams that wait for the gateway, and of those that wait for the device: some
 /// visits of the device's queue.
 const QUEUE: u32 = 8 << 20;
-/// Translated destinations that a mapping remembers, so that answers come from where the guest
-/// sent to.
-const MOST_TRANSLATED: usize = 16;
+/// Hop limit of datagrams whose own is not known.
+const HOP_LIMIT: u8 = 64;
 
 /// The datagrams of all guests.
 pub(crate) struct Datagrams {
     forwarder: UdpForwarder,
+    /// What tells guests of errors.
+    icmp: IcmpSocket,
     mappings: Slab<Mapping>,
     /// By address and port of the guest, and whether the destination is of IPv6: a translated one
     /// may be of the other family.
     of_guest: HashMap<(SocketAddr, bool), usize>,
+    /// Mappings of published ports, by address and port of the guest.
+    published: HashMap<SocketAddr, SmallVec<[usize; 1]>>,
     /// Mappings by the time when they may have to be forgotten, of each kind.
     ages: [VecDeque<(Instant, Slot)>; 2],
+    /// Mappings whose sockets cannot send yet, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// Datagrams on their way, and the memory for one.
     batch: Vec<Datagram>,
     buffer: Box<[u8]>,
@@ -58,55 +69,59 @@ pub(crate) struct Datagrams {
     waiting: Option<WaitingDatagrams>,
 }
 
+/// What datagrams of guests are passed on with.
+pub(crate) struct Ways<'a> {
+    pub(crate) poller: &'a Poller,
+    pub(crate) config: &'a GatewayConfig,
+    pub(crate) upstream: &'a dyn Upstream,
+    pub(crate) dns: &'a mut Dns,
+}
+
 struct Mapping {
     generation: Generation,
     guest: SocketAddr,
     is_v6: bool,
-    socket: HostDatagrams,
+    socket: Box<dyn FarDatagrams>,
     /// The guest's first datagram, without its data: a pattern for what ICMP errors quote.
     first: Datagram,
     last_used: Instant,
     asks_resolvers_only: bool,
-    /// Of a published port: what loopback addresses become. It lasts as long as the gateway.
-    stand_in: Option<IpAddr>,
-    /// Where it sends to, and what the guest calls it.
-    translated: Vec<(SocketAddr, SocketAddr)>,
+    /// Of a published port. Its mapping does not age.
+    published: Option<Port>,
+    translated: Translated<SocketAddr>,
     /// Its place in the schedule and what waits there, once it has sent under a rate.
     turn: Option<(usize, Queue)>,
 }
 
-impl Mapping {
-    /// What the guest calls a destination.
-    fn seen(&self, real: SocketAddr) -> SocketAddr {
-        let known = self.translated.iter().find(|(to, _)| *to == real);
-        known.map_or(real, |&(_, seen)| seen)
-    }
+/// A published port.
+struct Port {
+    publication: Publication,
+    clients: Clients,
+}
 
+impl Mapping {
     /// What the guest sees as the sender of a datagram.
     fn seen_from(&mut self, real: SocketAddr) -> SocketAddr {
-        let Some(stand_in) = self.stand_in else { return self.seen(real) };
-        let seen = shown(real, stand_in);
+        let seen = self.translated.seen(real);
+        let Some(port) = &mut self.published else { return seen };
+        // What the guest has sent to by a name of its own answers by that name.
         if seen != real {
-            self.translate(real, seen);
+            return seen;
         }
+        let seen = shown(real, port.publication.stand_in);
+        port.clients.note(real, seen);
         seen
     }
 
-    /// Notes what the guest calls a destination.
-    fn translate(&mut self, real: SocketAddr, seen: SocketAddr) {
-        if self.translated.contains(&(real, seen)) {
-            return;
-        }
-        if self.translated.len() == MOST_TRANSLATED {
-            self.translated.remove(0);
-        }
-        self.translated.push((real, seen));
+    /// The client of the published port that the guest sees as `seen`.
+    fn client(&self, seen: SocketAddr) -> Option<SocketAddr> {
+        self.published.as_ref()?.clients.real(seen)
     }
 
-    /// Where a datagram goes that a guest sends to a stand-in.
-    fn real(&self, seen: SocketAddr) -> Option<SocketAddr> {
-        self.stand_in?;
-        self.translated.iter().find(|(_, shown)| *shown == seen).map(|&(real, _)| real)
+    /// Whether the socket reaches others than those who have sent to it.
+    fn reaches(&self, to: SocketAddr) -> bool {
+        let Some(port) = &self.published else { return false };
+        port.publication.port.ip().is_unspecified() && to.is_ipv6() == self.is_v6
     }
 
     fn timeout(&self) -> Duration {
@@ -115,14 +130,21 @@ impl Mapping {
 }
 
 impl Datagrams {
-    pub(crate) fn new(forwarder: UdpForwarder, counters: Arc<Counters>) -> io::Result<Self> {
+    pub(crate) fn new(
+        forwarder: UdpForwarder,
+        icmp: IcmpSocket,
+        counters: Arc<Counters>,
+    ) -> io::Result<Self> {
         forwarder.set_nonblocking(true)?;
         forwarder.set_buffers(Some(QUEUE), Some(QUEUE));
         Ok(Self {
             forwarder,
+            icmp,
             mappings: Slab::new(),
             of_guest: HashMap::new(),
+            published: HashMap::new(),
             ages: [VecDeque::new(), VecDeque::new()],
+            openings: VecDeque::new(),
             batch: Vec::with_capacity(BATCH),
             buffer: vec![0; MOST_BYTES].into(),
             generation: Generation::default(),
@@ -139,8 +161,7 @@ impl Datagrams {
     /// Passes on what guests have sent. Whether there may be more.
     pub(crate) fn on_guests(
         &mut self,
-        poller: &Poller,
-        config: &GatewayConfig,
+        ways: &mut Ways<'_>,
         mut sending: Option<&mut Sending>,
     ) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
@@ -148,11 +169,11 @@ impl Datagrams {
         let mut rest = &batch[..];
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(first_run(rest));
-            if let Some((key, to)) = self.way_of(first, poller, config) {
+            if let Some((key, to)) = self.way_of(first, run, ways) {
                 self.mappings[key].last_used = Instant::now();
                 match &mut sending {
-                    Some(sending) => self.hold(key, to, run, sending),
-                    None => self.pass_on(key, to, run),
+                    Some(sending) => self.hold(key, &to, run, sending),
+                    None => self.pass_on(key, &to, run),
                 }
             }
             rest = others;
@@ -162,50 +183,74 @@ impl Datagrams {
         received == BATCH
     }
 
-    /// The mapping of a guest's datagram, and where it goes; `None` if it does not go on.
+    /// The mapping of the first of a guest's datagrams, and where they go; `None` if they do not go
+    /// on.
     fn way_of(
         &mut self,
         datagram: &Datagram,
-        poller: &Poller,
-        config: &GatewayConfig,
-    ) -> Option<(usize, SocketAddr)> {
+        run: &[Datagram],
+        ways: &mut Ways<'_>,
+    ) -> Option<(usize, Destination)> {
         let wanted = datagram.local?;
         // An answer to a client of a published port goes back to it, whatever it is called.
-        if let Some(&key) = self.of_guest.get(&(datagram.peer, wanted.is_ipv6()))
-            && let Some(real) = self.mappings[key].real(wanted)
-        {
-            return Some((key, real));
+        for &key in self.published.get(&datagram.peer).into_iter().flatten() {
+            if let Some(real) = self.mappings[key].client(wanted) {
+                return Some((key, real.into()));
+            }
         }
-        let Some(to) = config.destination(wanted) else {
-            self.counters.count(|counters| &counters.denied_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(datagram, Refusal::Prohibited);
-            return None;
+        let to = match ways.dns.target(ways.config, wanted) {
+            Target::To(to) => to,
+            Target::Resolver => {
+                for question in run {
+                    ways.dns.ask(question, ways.poller, ways.upstream, &self.forwarder);
+                }
+                return None;
+            }
+            Target::Denied => {
+                self.refuse(datagram, run, |counters| &counters.denied_datagrams);
+                return None;
+            }
         };
-        let Ok(key) = self.mapping_of(datagram, to, poller, config) else {
-            self.counters.count(|counters| &counters.full_mappings);
-            return None;
+        let key = match self.mapping_of(datagram, &to, ways) {
+            Ok(key) => key,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.refuse(datagram, run, |counters| &counters.uncarried_datagrams);
+                return None;
+            }
+            Err(_) => {
+                self.counters.add(|counters| &counters.full_mappings, run.len() as u64);
+                return None;
+            }
         };
         let mapping = &mut self.mappings[key];
-        mapping.asks_resolvers_only &= to.port() == RESOLVER_PORT;
-        if to != wanted {
-            mapping.translate(to, wanted);
-        }
+        mapping.asks_resolvers_only &= to.address.port() == RESOLVER_PORT;
+        mapping.translated.note(to.address, wanted);
         Some((key, to))
     }
 
+    /// Tells a guest that its datagrams are not passed on.
+    fn refuse(&self, first: &Datagram, run: &[Datagram], reason: fn(&Counters) -> &AtomicU64) {
+        self.counters.add(reason, run.len() as u64);
+        // It may be beyond the limit of ICMP errors.
+        let _ = self.forwarder.refuse(first, Refusal::Prohibited);
+    }
+
     /// Sends datagrams of one guest to one destination.
-    fn pass_on(&mut self, key: usize, to: SocketAddr, run: &[Datagram]) {
+    fn pass_on(&mut self, key: usize, to: &Destination, run: &[Datagram]) {
         let mapping = &mut self.mappings[key];
         let data: SmallVec<[Bytes; 8]> = run.iter().map(|datagram| datagram.data.clone()).collect();
-        let sent = mapping.socket.send(&data, to);
-        self.counters.add(|counters| &counters.datagrams_out, sent as u64);
-        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..sent]));
-        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - sent) as u64);
+        let Sent { count, why } = mapping.socket.send(&data, to, manner(&run[0]));
+        self.counters.add(|counters| &counters.datagrams_out, count as u64);
+        self.counters.add(|counters| &counters.datagram_bytes_out, length(&run[..count]));
+        self.counters.add(|counters| &counters.unsent_datagrams, (run.len() - count) as u64);
+        if let Some(why) = why {
+            // It may be beyond the limit of ICMP errors.
+            let _ = self.forwarder.refuse(&run[0], why);
+        }
     }
 
     /// Lets datagrams of one guest wait for their turn.
-    fn hold(&mut self, key: usize, to: SocketAddr, run: &[Datagram], sending: &mut Sending) {
+    fn hold(&mut self, key: usize, to: &Destination, run: &[Datagram], sending: &mut Sending) {
         let Some(waiting) = &mut self.waiting else { return };
         let (now, mapping) = (sending.now(), &mut self.mappings[key]);
         let new = || (sending.insert_mapping(key), waiting.new_queue());
@@ -230,7 +275,8 @@ impl Datagrams {
     /// Sends what waits of a mapping whose turn it is.
     pub(crate) fn serve(&mut self, key: usize, service: Service, sending: &mut Sending) {
         let now = sending.now();
-        let (mut batch, mut targets) = (std::mem::take(&mut self.batch), Vec::new());
+        let mut targets = SmallVec::<[Destination; 4]>::new();
+        let mut batch = std::mem::take(&mut self.batch);
         let (mut bytes, mut dropped, mut has_more) = (0, 0, false);
         if let Some(waiting) = &mut self.waiting
             && let Some(Mapping { turn: Some((_, queue)), .. }) = self.mappings.get_mut(key)
@@ -239,7 +285,7 @@ impl Datagrams {
                 let (next, lost) = waiting.pop(queue, now);
                 dropped += lost;
                 let Some(next) = next else { break };
-                bytes += on_wire(next.datagram.data.len(), next.to);
+                bytes += on_wire(next.datagram.data.len(), next.to.address);
                 batch.push(next.datagram);
                 targets.push(next.to);
             }
@@ -248,7 +294,7 @@ impl Datagrams {
         let mut start = 0;
         while start < batch.len() {
             let end = start + first_run(&batch[start..]);
-            self.pass_on(key, targets[start], &batch[start..end]);
+            self.pass_on(key, &targets[start], &batch[start..end]);
             start = end;
         }
         batch.clear();
@@ -261,23 +307,30 @@ impl Datagrams {
     fn mapping_of(
         &mut self,
         datagram: &Datagram,
-        to: SocketAddr,
-        poller: &Poller,
-        config: &GatewayConfig,
+        to: &Destination,
+        ways: &Ways<'_>,
     ) -> io::Result<usize> {
-        let (guest, is_v6) = (datagram.peer, to.is_ipv6());
+        let (guest, is_v6) = (datagram.peer, to.address.is_ipv6());
         if let Some(&key) = self.of_guest.get(&(guest, is_v6)) {
             return Ok(key);
         }
-        if self.mappings.len() >= config.most_mappings {
+        // A published port is the one outside that the guest's port has.
+        let mut published = self.published.get(&guest).into_iter().flatten();
+        if ways.upstream.leaves_by_host()
+            && let Some(&key) = published.find(|&&key| self.mappings[key].reaches(to.address))
+        {
+            return Ok(key);
+        }
+        if self.mappings.len() >= ways.config.most_mappings {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let socket = HostDatagrams::open(to)?;
+        let socket = ways.upstream.datagrams(to)?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
         let slot = Slot { key, generation };
-        poller.add(&socket, Token::Mapping(slot).to_bits(), Events::IN | Events::ET)?;
+        socket.enter(ways.poller, Token::Mapping(slot).to_bits())?;
+        self.openings.extend(socket.opens_until().map(|due| (due, slot)));
         let last_used = Instant::now();
-        let (asks_resolvers_only, translated) = (true, Vec::new());
+        let (asks_resolvers_only, translated) = (true, Translated::default());
         let first = Datagram { data: Bytes::new(), ..datagram.clone() };
         let mapping = Mapping {
             generation,
@@ -287,7 +340,7 @@ impl Datagrams {
             first,
             last_used,
             asks_resolvers_only,
-            stand_in: None,
+            published: None,
             translated,
             turn: None,
         };
@@ -299,38 +352,59 @@ impl Datagrams {
     }
 
     /// Makes a UDP port of the host that of a guest, see
-    /// [`Gateway::publish`](crate::Gateway::publish).
+    /// [`Gateway::publish`](crate::Gateway::publish). Returns the address and port of the host.
     pub(crate) fn publish(
         &mut self,
         poller: &Poller,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        let socket = HostDatagrams::bind(port)?;
+        socket: HostDatagrams,
+        publication: Publication,
+    ) -> io::Result<(SocketAddr, Slot)> {
+        let guest = publication.guest;
+        let port = socket.local_addr()?;
         let (key, generation) = (self.mappings.vacant_key(), self.generation.advance());
-        let token = Token::Mapping(Slot { key, generation }).to_bits();
-        poller.add(&socket, token, Events::IN | Events::ET)?;
+        let slot = Slot { key, generation };
+        let socket: Box<dyn FarDatagrams> = Box::new(socket);
+        socket.enter(poller, Token::Mapping(slot).to_bits())?;
         // Nothing is known of the guest's packets; what ICMP says of answers is not passed on.
         let first = Datagram::new(Bytes::new(), guest);
         self.mappings.insert(Mapping {
             generation,
             guest,
-            is_v6: guest.is_ipv6(),
+            is_v6: port.is_ipv6(),
             socket,
             first,
             last_used: Instant::now(),
             asks_resolvers_only: false,
-            stand_in: Some(stand_in),
-            translated: Vec::new(),
+            published: Some(Port { publication, clients: Clients::default() }),
+            translated: Translated::default(),
             turn: None,
         });
-        self.of_guest.insert((guest, guest.is_ipv6()), key);
-        Ok(())
+        self.published.entry(guest).or_default().push(key);
+        Ok((port, slot))
+    }
+
+    /// A mapping is over: what waits of it is dropped.
+    fn leave_schedule(&mut self, turn: Option<(usize, Queue)>, sending: Option<&mut Sending>) {
+        let (Some((id, queue)), Some(sending)) = (turn, sending) else { return };
+        sending.remove(id);
+        let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
+        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
+    }
+
+    /// Closes a published port.
+    pub(crate) fn unpublish(&mut self, slot: Slot, sending: Option<&mut Sending>) {
+        let mapping = self.mappings.remove(slot.key);
+        self.leave_schedule(mapping.turn, sending);
+        if let Some(keys) = self.published.get_mut(&mapping.guest) {
+            keys.retain(|key| *key != slot.key);
+            if keys.is_empty() {
+                self.published.remove(&mapping.guest);
+            }
+        }
     }
 
     /// Takes answers for a mapping. Whether there may be more.
-    pub(crate) fn on_host(&mut self, slot: Slot) -> bool {
+    pub(crate) fn on_host(&mut self, slot: Slot, sending: Option<&mut Sending>) -> bool {
         let Slot { key, generation } = slot;
         let Some(mapping) = self.mappings.get_mut(key) else { return false };
         // The place may have become that of another one.
@@ -349,7 +423,12 @@ impl Datagrams {
                     has_more = false;
                     break;
                 }
-                Err(_) => continue,
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::InvalidData {
+                        self.counters.count(|counters| &counters.bad_datagrams);
+                    }
+                    continue;
+                }
             };
             let from = mapping.seen_from(arrived.from);
             self.batch.extend(arrived.datagrams().map(|data| {
@@ -359,11 +438,9 @@ impl Datagrams {
             }));
         }
         while let Some(undelivered) = mapping.socket.undelivered(&mut self.buffer) {
-            let local = Some(mapping.seen(undelivered.to));
-            let quoted = Datagram { data: undelivered.data, local, ..mapping.first.clone() };
-            self.counters.count(|counters| &counters.undelivered_datagrams);
-            // It may be beyond the limit of ICMP errors.
-            let _ = self.forwarder.refuse(&quoted, undelivered.why);
+            if tell(&self.icmp, mapping, &undelivered) {
+                self.counters.count(|counters| &counters.undelivered_datagrams);
+            }
         }
         mapping.last_used = Instant::now();
         let mut rest = &self.batch[..];
@@ -377,16 +454,48 @@ impl Datagrams {
             rest = &rest[sent + dropped..];
         }
         self.batch.clear();
+        if self.mappings[key].socket.is_over() {
+            self.remove(key, sending);
+            return false;
+        }
         has_more
+    }
+
+    /// Forgets a mapping that is not that of a published port.
+    fn remove(&mut self, key: usize, sending: Option<&mut Sending>) {
+        let mapping = self.mappings.remove(key);
+        self.of_guest.remove(&(mapping.guest, mapping.is_v6));
+        self.leave_schedule(mapping.turn, sending);
+    }
+
+    /// Whether no guest has a mapping.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.of_guest.is_empty()
     }
 
     /// When [`expire`](Self::expire) is to be called.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.iter().filter_map(|age| age.front()).map(|&(due, _)| due).min()
+        let queues = self.ages.iter().chain([&self.openings]);
+        queues.filter_map(VecDeque::front).map(|&(due, _)| due).min()
     }
 
-    /// Forgets mappings that were not used for long.
+    /// How many mappings there are.
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// Forgets mappings that were not used for long, and gives up those that cannot send.
     pub(crate) fn expire(&mut self, now: Instant, mut sending: Option<&mut Sending>) {
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let mapping = self.mappings.get_mut(slot.key);
+            let mapping = mapping.filter(|mapping| mapping.generation == slot.generation);
+            if let Some(mapping) = mapping
+                && mapping.socket.opens_until().is_some()
+            {
+                mapping.socket.give_up();
+                self.on_host(slot, sending.as_deref_mut());
+            }
+        }
         for kind in 0..self.ages.len() {
             while let Some(&(due, slot)) = self.ages[kind].front() {
                 if due > now {
@@ -400,13 +509,7 @@ impl Datagrams {
                 }
                 let due = mapping.last_used + mapping.timeout();
                 if due <= now {
-                    self.of_guest.remove(&(mapping.guest, mapping.is_v6));
-                    let over = self.mappings.remove(key);
-                    if let (Some(sending), Some((id, queue))) = (&mut sending, over.turn) {
-                        sending.remove(id);
-                        let dropped = self.waiting.as_mut().map_or(0, |all| all.clear(queue));
-                        self.counters.add(|counters| &counters.late_datagrams, dropped as u64);
-                    }
+                    self.remove(key, sending.as_deref_mut());
                 } else {
                     let kind = usize::from(!mapping.asks_resolvers_only);
                     self.ages[kind].push_back((due, slot));
@@ -421,20 +524,38 @@ impl Datagrams {
     }
 }
 
+/// What a datagram may do outside.
+fn manner(datagram: &Datagram) -> Manner {
+    let arrival = datagram.arrival;
+    let hop_limit = arrival.map_or(HOP_LIMIT, |arrival| arrival.hop_limit);
+    Manner::of(hop_limit, arrival.is_some_and(|arrival| arrival.dont_fragment))
+}
+
+/// Tells a guest of an error about a datagram of its own. Whether it was told.
+fn tell(icmp: &IcmpSocket, mapping: &Mapping, undelivered: &Undelivered) -> bool {
+    let seen = mapping.translated.seen(undelivered.to);
+    let data = undelivered.data.clone();
+    let quoted = Datagram { data, local: Some(seen), ..mapping.first.clone() };
+    let packet = quoted.to_packet();
+    packet.is_some_and(|packet| host_errors::pass_on(icmp, &packet, seen.ip(), undelivered))
+}
+
 /// Bytes of datagrams, without headers.
 fn length(datagrams: &[Datagram]) -> u64 {
     datagrams.iter().map(|datagram| datagram.data.len() as u64).sum()
 }
 
 /// How many datagrams from the first on the host can send in one call: of one guest, to one
-/// destination, of one length; the last may be shorter.
+/// destination, of one manner and length; the last may be shorter.
 fn first_run(datagrams: &[Datagram]) -> usize {
     let first = &datagrams[0];
     let (size, mut bytes) = (first.data.len(), 0);
     let mut count = 0;
     for datagram in datagrams.iter().take(MOST_SEGMENTS) {
         bytes += datagram.data.len();
-        let is_alike = datagram.peer == first.peer && datagram.local == first.local;
+        let is_alike = datagram.peer == first.peer
+            && datagram.local == first.local
+            && manner(datagram) == manner(first);
         let is_empty_part = count > 0 && datagram.data.is_empty();
         if !is_alike || is_empty_part || datagram.data.len() > size || bytes > MOST_BYTES {
             break;

@@ -6,26 +6,34 @@
 
 use crate::config::GatewayConfig;
 use crate::counters::{Counters, Figures};
-use crate::datagrams::Datagrams;
+use crate::crossings::Crossings;
+use crate::datagrams::{Datagrams, Ways};
+use crate::dhcp_service::DhcpService;
+use crate::dns::{Dns, Target};
+use crate::echo::Echoes;
 use crate::guest::GuestStream;
 use crate::guest_rate;
-use crate::host::HostStream;
-use crate::published::{Published, Transport};
+use crate::handle::{GatewayHandle, Request, Requests};
+use crate::inspect::{FlowView, Holdings, Inspector};
+use crate::journal::{self, Journal};
+use crate::published::PublishedPorts;
+use crate::refused::Refused;
 use crate::relay::{End, Progress, Relay, Side, VISIT};
 use crate::sending::{Scheduled, Sender, Sending, Service};
-use crate::token::{Generation, MOST_PUBLISHED, Slot, Token};
+use crate::token::{Generation, Slot, Token};
 use crate::upstream::{Far, Upstream};
 use neap::{
-    Event, Events, PendingConnection, Poller, Refusal, Stack, TcpForwarder, UdpForwarder,
-    UdpForwarderOptions,
+    Event, Events, IcmpOptions, IcmpSocket, PendingConnection, Poller, Stack, TcpForwarder,
+    UdpForwarder, UdpForwarderOptions,
 };
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
+
+mod publishing;
 
 /// New connections that are taken before others have their turn.
 const NEW_AT_ONCE: usize = 64;
@@ -33,6 +41,9 @@ const NEW_AT_ONCE: usize = 64;
 const SERVED_AT_ONCE: usize = 64;
 /// What is reported of an end, once for each change.
 const CHANGES: Events = Events::IN.union(Events::OUT).union(Events::RDHUP).union(Events::ET);
+
+/// What is reported of a guest that waits: that it has given up.
+const GIVEN_UP: Events = Events::ERR.union(Events::ET);
 
 /// A gateway on an interface that takes any destination
 /// ([`InterfaceConfig::any_destination`](neap::InterfaceConfig::any_destination)).
@@ -45,18 +56,27 @@ pub struct Gateway {
     poller: Arc<Poller>,
     stack: Arc<Stack>,
     forwarder: TcpForwarder,
-    published: Vec<Published>,
+    published: PublishedPorts,
     upstream: Box<dyn Upstream>,
     config: GatewayConfig,
     flows: Slab<Flow>,
     datagrams: Datagrams,
+    echoes: Echoes,
+    dhcp: Option<DhcpService>,
+    crossings: Crossings,
+    dns: Dns,
+    /// Flows that are not open, by the time when they are given up.
+    openings: VecDeque<(Instant, Slot)>,
     /// What used up its turn.
     waiting: VecDeque<Turn>,
     /// Who sends when under a rate; `None` without one.
     sending: Option<Sending>,
     generation: Generation,
     counters: Arc<Counters>,
-    is_stopped: Arc<AtomicBool>,
+    journal: Journal,
+    requests: Requests,
+    /// When the run ends, though flows are left.
+    ends: Option<Instant>,
 }
 
 /// What goes on when the others had their turn.
@@ -64,14 +84,21 @@ pub struct Gateway {
 enum Turn {
     Flow(usize),
     Guests,
+    Dhcp,
     Published(usize),
     Mapping(Slot),
+    Pings,
+    Echo(Slot),
+    Crossing(Slot),
 }
 
 struct Flow {
     generation: Generation,
     is_waiting: bool,
     is_open: bool,
+    view: FlowView,
+    /// A side has reported an error.
+    has_error: bool,
     /// The side of whoever opened the connection.
     near: Near,
     /// The side that the connection goes to.
@@ -89,18 +116,11 @@ enum Near {
     Open(Box<dyn End + Send>),
 }
 
-/// Ends the [run](Gateway::run) of a gateway, from any thread.
-#[derive(Clone, Debug)]
-pub struct StopHandle {
-    poller: Arc<Poller>,
-    is_stopped: Arc<AtomicBool>,
-}
-
-impl StopHandle {
-    /// Ends the run. Connections are closed.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.poller.notify();
+impl Near {
+    /// Whether a guest that waits has given up.
+    fn is_over(&self) -> bool {
+        let Self::Waits(Some(pending)) = self else { return false };
+        !matches!(pending.take_error(), Ok(None))
     }
 }
 
@@ -127,7 +147,9 @@ impl Gateway {
         poller.add(&forwarder, Token::New.to_bits(), Events::IN)?;
         let counters = Arc::<Counters>::default();
         let datagrams = UdpForwarder::new(&stack, UdpForwarderOptions::default())?;
-        let mut datagrams = Datagrams::new(datagrams, counters.clone())?;
+        let icmp = IcmpSocket::open(&stack, IcmpOptions::default())?;
+        icmp.set_nonblocking(true)?;
+        let mut datagrams = Datagrams::new(datagrams, icmp.clone(), counters.clone())?;
         if let Some(rate) = config.rate_in {
             guest_rate::limit(&stack, rate).map_err(io::Error::other)?;
         }
@@ -136,12 +158,26 @@ impl Gateway {
             datagrams.limit(sending.rate());
         }
         poller.add(datagrams.forwarder(), Token::Guests.to_bits(), Events::IN | Events::ET)?;
+        let echoes = Echoes::new(icmp, upstream.leaves_by_host(), counters.clone());
+        poller.add(echoes.socket(), Token::Pings.to_bits(), Events::IN | Events::ET)?;
+        let dhcp = config.dhcp.clone();
+        let dhcp =
+            dhcp.map(|dhcp| DhcpService::open(&stack, dhcp, counters.clone())).transpose()?;
+        if let Some(dhcp) = &dhcp {
+            poller.add(dhcp.socket(), Token::Dhcp.to_bits(), Events::IN | Events::ET)?;
+        }
         Ok(Self {
+            requests: Requests::new(poller.clone()),
             poller,
             stack,
             forwarder,
-            published: Vec::new(),
+            published: PublishedPorts::default(),
             datagrams,
+            echoes,
+            dhcp,
+            crossings: Crossings::new(),
+            dns: Dns::new(&config, counters.clone()),
+            openings: VecDeque::new(),
             upstream,
             config,
             flows: Slab::new(),
@@ -149,13 +185,14 @@ impl Gateway {
             sending,
             generation: Generation::default(),
             counters,
-            is_stopped: Arc::default(),
+            journal: Journal::default(),
+            ends: None,
         })
     }
 
-    /// What ends the [run](Self::run).
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { poller: self.poller.clone(), is_stopped: self.is_stopped.clone() }
+    /// What other threads use while it [runs](Self::run).
+    pub fn handle(&self) -> GatewayHandle {
+        self.requests.handle()
     }
 
     /// What happened so far.
@@ -163,13 +200,39 @@ impl Gateway {
         self.counters.figures()
     }
 
-    /// Serves until it is [stopped](StopHandle::stop), and sleeps while nothing happens.
+    /// Whether the host lets the gateway pass on echo requests (ping) of IPv4, and of IPv6:
+    /// `net.ipv4.ping_group_range` has the user's group. Where not, they are not answered.
+    pub fn passes_echo(&self) -> [bool; 2] {
+        self.echoes.is_allowed()
+    }
+
+    /// What looks at the gateway from other threads while it runs.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(self.handle(), self.counters.clone())
+    }
+
+    /// What the gateway holds.
+    fn holdings(&self) -> Holdings {
+        let flows = self.flows.iter();
+        let flows = flows.map(|(_, flow)| FlowView { held: flow.relay.held(), ..flow.view });
+        Holdings { flows: flows.collect(), mappings: self.datagrams.mappings() }
+    }
+
+    /// Serves until it is [stopped](GatewayHandle::stop), and sleeps while nothing happens.
     ///
     /// # Errors
     /// The process cannot wait for its descriptors.
     pub fn run(&mut self) -> io::Result<()> {
+        Journal::started(&self.config);
+        let ended = self.serve();
+        self.requests.close();
+        Journal::ended(&self.figures());
+        ended
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
         let mut events = Vec::new();
-        while !self.is_stopped.load(Ordering::SeqCst) {
+        while !self.requests.is_stopped() && !self.is_drained() {
             let timeout = self.sleeps_for();
             self.poller.wait(&mut events, timeout)?;
             for event in events.drain(..) {
@@ -179,9 +242,16 @@ impl Gateway {
                 let Some(turn) = self.waiting.pop_front() else { break };
                 self.take_turn(turn);
             }
-            self.serve();
-            if self.datagrams.next_expiry().is_some() {
-                self.datagrams.expire(Instant::now(), self.sending.as_mut());
+            while let Some(request) = self.requests.next() {
+                self.answer(request);
+            }
+            self.serve_turns();
+            self.journal.look(&self.counters);
+            if let Some(due) = self.next_expiry() {
+                let now = Instant::now();
+                if due <= now {
+                    self.expire(now);
+                }
             }
         }
         Ok(())
@@ -192,14 +262,14 @@ impl Gateway {
         if !self.waiting.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.datagrams.next_expiry();
+        let due = self.next_expiry();
         let expiry = due.map(|due| due.saturating_duration_since(Instant::now()));
         let turn = self.sending.as_ref().and_then(Sending::sleeps_for);
         [expiry, turn].into_iter().flatten().min()
     }
 
     /// Takes the turns under the rate that are due.
-    fn serve(&mut self) {
+    fn serve_turns(&mut self) {
         for _ in 0..SERVED_AT_ONCE {
             let Some(sending) = &mut self.sending else { return };
             let Some(service) = sending.next() else { return };
@@ -231,17 +301,91 @@ impl Gateway {
         }
     }
 
+    /// When something may have to be forgotten, or the run to end.
+    fn next_expiry(&self) -> Option<Instant> {
+        let kinds = [
+            self.datagrams.next_expiry(),
+            self.crossings.next_expiry(),
+            self.echoes.next_expiry(),
+            self.dns.next_expiry(),
+            self.openings.front().map(|&(due, _)| due),
+            self.ends,
+        ];
+        kinds.into_iter().flatten().min()
+    }
+
+    /// Forgets and gives up what was to last until now.
+    fn expire(&mut self, now: Instant) {
+        self.datagrams.expire(now, self.sending.as_mut());
+        self.crossings.expire(now);
+        self.echoes.expire(now);
+        self.dns.expire(now, &self.poller, self.datagrams.forwarder());
+        while let Some((_, slot)) = self.openings.pop_front_if(|(due, _)| *due <= now) {
+            let flow = self.flows.get(slot.key);
+            if flow.is_some_and(|flow| flow.generation == slot.generation && !flow.is_open) {
+                self.fail(slot.key, &io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Whether the run ends, as it [was told](GatewayHandle::drain): nothing is left, or the time
+    /// is over.
+    fn is_drained(&self) -> bool {
+        self.ends.is_some_and(|ends| {
+            ends <= Instant::now() || (self.flows.is_empty() && self.datagrams.is_idle())
+        })
+    }
+
     fn on_event(&mut self, event: Event) {
         match Token::from_bits(event.token) {
             Token::New => self.take_new(),
             Token::Guests => self.take_turn(Turn::Guests),
+            Token::Dhcp => self.take_turn(Turn::Dhcp),
             Token::Published(index) => self.take_turn(Turn::Published(index)),
             Token::Mapping(slot) => self.take_turn(Turn::Mapping(slot)),
+            Token::Pings => self.take_turn(Turn::Pings),
+            Token::Echo(slot) => self.take_turn(Turn::Echo(slot)),
+            Token::Crossing(slot) => self.take_turn(Turn::Crossing(slot)),
+            Token::Query(slot) => {
+                self.dns.on_server(slot, &self.poller, self.datagrams.forwarder());
+            }
             Token::Flow(Slot { key, generation }) => {
                 // The flow may be over, and its place that of another one.
-                if self.flows.get(key).is_some_and(|flow| flow.generation == generation) {
+                let flow = self.flows.get_mut(key);
+                if let Some(flow) = flow.filter(|flow| flow.generation == generation) {
+                    flow.has_error |= event.events.contains(Events::ERR);
                     self.visit(key);
                 }
+            }
+        }
+    }
+
+    /// Does what another thread asks for. It may have given up waiting.
+    fn answer(&mut self, request: Request) {
+        match request {
+            Request::Publish(publication, answer) => {
+                let _ = answer.send(self.publish(publication));
+            }
+            Request::PublishSocket(socket, publication, answer) => {
+                let _ = answer.send(self.publish_socket(socket, publication));
+            }
+            Request::Cross(transport, socket, to, answer) => {
+                let _ = answer.send(self.cross(transport, socket, to));
+            }
+            Request::Unpublish(id, answer) => {
+                let _ = answer.send(self.unpublish(id));
+            }
+            Request::Drain(time) => {
+                // As if there were as many as there may be.
+                (self.config.most_flows, self.config.most_mappings) = (0, 0);
+                self.echoes.refuse_new();
+                self.ends = Some(Instant::now() + time);
+            }
+            Request::Look(answer) => {
+                let _ = answer.send(self.holdings());
+            }
+            Request::List(answer) => {
+                let _ = answer.send(self.published());
             }
         }
     }
@@ -256,10 +400,16 @@ impl Gateway {
                 return;
             }
             Turn::Guests => {
-                self.datagrams.on_guests(&self.poller, &self.config, self.sending.as_mut())
+                let (poller, config, upstream) = (&*self.poller, &self.config, &*self.upstream);
+                let mut ways = Ways { poller, config, upstream, dns: &mut self.dns };
+                self.datagrams.on_guests(&mut ways, self.sending.as_mut())
             }
+            Turn::Dhcp => self.dhcp.as_mut().is_some_and(DhcpService::on_messages),
             Turn::Published(index) => self.take_published(index),
-            Turn::Mapping(slot) => self.datagrams.on_host(slot),
+            Turn::Mapping(slot) => self.datagrams.on_host(slot, self.sending.as_mut()),
+            Turn::Pings => self.echoes.on_guests(&self.poller, &self.config),
+            Turn::Echo(slot) => self.echoes.on_host(slot),
+            Turn::Crossing(slot) => self.cross_datagrams(slot),
         };
         if has_more {
             self.waiting.push_back(turn);
@@ -278,106 +428,82 @@ impl Gateway {
     /// Opens the other half of a connection that a guest wants.
     fn open(&mut self, pending: PendingConnection) {
         let (client, wanted) = (pending.peer_addr(), pending.local_addr());
-        let Some(to) = self.config.destination(wanted) else {
+        let target = self.dns.target(&self.config, wanted);
+        if matches!(target, Target::Denied) {
             self.counters.count(|counters| &counters.denied);
-            return refuse(pending, io::ErrorKind::PermissionDenied);
-        };
-        if self.flows.len() >= self.config.most_flows {
-            self.counters.count(|counters| &counters.full);
-            return pending.reset();
+            self.journal.denied(client, wanted);
+            return Refused::Prohibited.tell(pending);
         }
-        let far = match self.upstream.connect(to, client) {
+        if self.flows.len() >= self.config.most_flows {
+            return self.refuse(pending, Refused::Full);
+        }
+        let (far, to) = match target {
+            Target::To(to) => (self.upstream.connect(&to, client), to.address),
+            Target::Resolver => (self.dns.connect(&*self.upstream, client), wanted),
+            Target::Denied => (Err(io::ErrorKind::PermissionDenied.into()), wanted),
+        };
+        let far = match far {
             Ok(far) => far,
             Err(error) => {
-                self.counters.count(|counters| &counters.unreached);
-                return refuse(pending, error.kind());
+                journal::unreached(client, wanted, &error);
+                return self.refuse(pending, Refused::of(&error));
             }
         };
-        self.begin(Near::Waits(Some(pending)), far, Side::Server);
+        let slot = self.next_flow();
+        // Its end is told: a guest that gives up ends the other half, too.
+        if self.poller.add(&pending, Token::Flow(slot).to_bits(), GIVEN_UP).is_err() {
+            return self.refuse(pending, Refused::Full);
+        }
+        let view = FlowView { local: wanted, guest: client, far: to, held: 0 };
+        self.begin(Near::Waits(Some(pending)), far, Side::Server, view);
+    }
+
+    /// A connection could not be opened.
+    fn refuse(&self, pending: PendingConnection, why: Refused) {
+        self.counters.count(why.counter());
+        why.tell(pending);
+    }
+
+    /// The place of the flow that [`begin`](Self::begin) makes next.
+    fn next_flow(&self) -> Slot {
+        let mut generation = self.generation;
+        Slot { key: self.flows.vacant_key(), generation: generation.advance() }
     }
 
     /// Begins a flow; its far side is not open yet.
-    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side) {
+    fn begin(&mut self, near: Near, far: Box<dyn Far>, host: Side, view: FlowView) {
         let (generation, relay) = (self.generation.advance(), Relay::default());
-        let (is_waiting, is_open, scheduled) = (false, false, None);
-        let flow = Flow { generation, is_waiting, is_open, near, far, relay, host, scheduled };
+        let (is_waiting, is_open, has_error, scheduled) = (false, false, false, None);
+        let flow = Flow {
+            generation,
+            is_waiting,
+            is_open,
+            has_error,
+            view,
+            near,
+            far,
+            relay,
+            host,
+            scheduled,
+        };
         let key = self.flows.insert(flow);
         let entered = self.flows[key].far.enter(&self.poller, token(key, generation), CHANGES);
         if let Err(error) = entered {
-            self.fail(key, &error);
+            return self.fail(key, &error);
         }
-    }
-
-    /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
-    /// address of whoever sent it. Loopback addresses, which a guest would not answer, become
-    /// `stand_in`.
-    ///
-    /// # Errors
-    /// Why the host does not give the port; `QuotaExceeded` for more than 65,536 of them.
-    pub fn publish(
-        &mut self,
-        transport: Transport,
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
-    ) -> io::Result<()> {
-        if transport == Transport::Udp {
-            return self.datagrams.publish(&self.poller, port, guest, stand_in);
-        }
-        let index = self.published.len();
-        if index == MOST_PUBLISHED {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        let published = Published::listen(port, guest, stand_in)?;
-        let token = Token::Published(index).to_bits();
-        self.poller.add(&published, token, Events::IN | Events::ET)?;
-        self.published.push(published);
-        Ok(())
-    }
-
-    /// Takes connections to a published port. Whether there may be more.
-    fn take_published(&mut self, index: usize) -> bool {
-        for _ in 0..NEW_AT_ONCE {
-            let (mut near, client) = match self.published[index].accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The connection is over already, or there are no descriptors.
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    return false;
-                }
-            };
-            if self.flows.len() >= self.config.most_flows {
-                self.counters.count(|counters| &counters.full);
-                near.reset();
-                continue;
-            }
-            let (guest, options) =
-                (self.published[index].guest(), guest_rate::options(self.config.rate_in));
-            match GuestStream::connect(&self.stack, guest, client, options) {
-                Ok(far) => self.enter_published(near, far),
-                Err(_) => {
-                    self.counters.count(|counters| &counters.unreached);
-                    near.reset();
-                }
-            }
-        }
-        true
-    }
-
-    fn enter_published(&mut self, near: HostStream, far: GuestStream) {
-        let mut generation = self.generation;
-        let token = token(self.flows.vacant_key(), generation.advance());
-        let entered = self.poller.add(&near, token, CHANGES);
-        if entered.is_ok() {
-            self.begin(Near::Open(Box::new(near)), Box::new(far), Side::Client);
-        }
+        let slot = Slot { key, generation };
+        self.openings.extend(self.flows[key].far.opens_until().map(|due| (due, slot)));
+        // It may be open already, without an event that says so.
+        self.visit(key);
     }
 
     /// Does what can be done for a flow.
     fn visit(&mut self, key: usize) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if !flow.is_open {
+            if flow.near.is_over() {
+                return self.give_up(key);
+            }
             match flow.far.is_open() {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -392,7 +518,7 @@ impl Gateway {
         let (near, far) = (&mut **near, &mut *flow.far);
         let guest = flow.host.other();
         let before = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
-        let progress = match (&mut self.sending, flow.scheduled) {
+        let mut progress = match (&mut self.sending, flow.scheduled) {
             // The other direction has its turn in the schedule.
             (Some(sending), Some(scheduled)) => {
                 sending.wake(scheduled.id);
@@ -400,6 +526,9 @@ impl Gateway {
             }
             _ => flow.relay.pump(near, far),
         };
+        if flow.has_error && matches!(progress, Progress::Waits) {
+            progress = flow.relay.check(near, far);
+        }
         let [out, back] = [flow.host, guest].map(|side| flow.relay.bytes_to(side));
         self.counters.add(|counters| &counters.bytes_out, out - before[0]);
         self.counters.add(|counters| &counters.bytes_in, back - before[1]);
@@ -415,8 +544,8 @@ impl Gateway {
                     self.waiting.push_back(Turn::Flow(key));
                 }
             }
-            Progress::Finished => self.end(key, |counters| &counters.finished),
-            Progress::Lost { .. } => self.end(key, |counters| &counters.lost),
+            Progress::Finished => self.end(key, "finished", |counters| &counters.finished),
+            Progress::Lost { .. } => self.end(key, "lost", |counters| &counters.lost),
         }
     }
 
@@ -426,9 +555,15 @@ impl Gateway {
         if let Near::Waits(pending) = &mut flow.near
             && let Some(pending) = pending.take()
         {
+            // What is pending leaves the poller, as its place becomes that of the stream.
+            self.poller.remove(&pending)?;
             let stream = pending.accept_nonblocking(guest_rate::options(self.config.rate_in))?;
-            let stream = GuestStream::new(stream)?;
-            self.poller.add(stream.stream(), token(key, flow.generation), CHANGES)?;
+            let mut stream = GuestStream::new(stream)?;
+            let token = token(key, flow.generation);
+            if let Err(error) = self.poller.add(stream.stream(), token, CHANGES) {
+                stream.reset();
+                return Err(error);
+            }
             flow.near = Near::Open(Box::new(stream));
         }
         flow.is_open = true;
@@ -439,6 +574,7 @@ impl Gateway {
             };
             flow.scheduled = Some(sending.insert_flow(key, host));
         }
+        journal::opened(&flow.view);
         self.counters.count(|counters| &counters.opened);
         Ok(())
     }
@@ -446,34 +582,32 @@ impl Gateway {
     /// A flow could not be opened.
     fn fail(&mut self, key: usize, error: &io::Error) {
         let mut flow = self.flows.remove(key);
-        self.counters.count(|counters| &counters.unreached);
+        journal::unreached(flow.view.guest, flow.view.local, error);
         flow.far.reset();
+        let why = Refused::of(error);
         match flow.near {
-            Near::Waits(Some(pending)) => refuse(pending, error.kind()),
+            Near::Waits(Some(pending)) => return self.refuse(pending, why),
             // What could not be accepted was reset.
             Near::Waits(None) => {}
             Near::Open(mut near) => near.reset(),
         }
+        self.counters.count(why.counter());
     }
 
-    fn end(&mut self, key: usize, reason: fn(&Counters) -> &AtomicU64) {
+    /// The guest does not want the connection any more: the other half ends at once.
+    fn give_up(&mut self, key: usize) {
+        let mut flow = self.flows.remove(key);
+        flow.far.reset();
+        self.counters.count(|counters| &counters.given_up);
+    }
+
+    fn end(&mut self, key: usize, how: &'static str, reason: fn(&Counters) -> &AtomicU64) {
         let flow = self.flows.remove(key);
+        journal::ended(&flow.view, how, flow.relay.bytes());
         if let (Some(sending), Some(scheduled)) = (&mut self.sending, flow.scheduled) {
             sending.remove(scheduled.id);
         }
         self.counters.count(reason);
-    }
-}
-
-/// Refuses a connection in the way in which its other half was refused.
-fn refuse(pending: PendingConnection, why: io::ErrorKind) {
-    match why {
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
-            pending.reject(Refusal::Network);
-        }
-        io::ErrorKind::HostUnreachable | io::ErrorKind::TimedOut => pending.reject(Refusal::Host),
-        io::ErrorKind::PermissionDenied => pending.reject(Refusal::Prohibited),
-        _ => pending.reset(),
     }
 }
 

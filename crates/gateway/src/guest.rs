@@ -56,6 +56,10 @@ impl End for GuestStream {
         self.0.shutdown(Shutdown::Write)
     }
 
+    fn take_error(&mut self) -> io::Result<()> {
+        self.0.take_error()?.map_or(Ok(()), Err)
+    }
+
     fn reset(&mut self) {
         // The reset is sent when the stream is dropped.
         let _ = self.0.set_linger(Some(Duration::ZERO));
@@ -64,9 +68,7 @@ impl End for GuestStream {
 
 impl Far for GuestStream {
     fn is_open(&mut self) -> io::Result<bool> {
-        if let Some(error) = self.0.take_error()? {
-            return Err(error);
-        }
+        self.take_error()?;
         Ok(self.0.peer_addr().is_ok())
     }
 

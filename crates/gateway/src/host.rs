@@ -1,5 +1,6 @@
 //! Connections of the host's kernel, as ends of a relay.
 
+use crate::outbound::Outbound;
 use crate::relay::{End, MOST_HELD, Segments};
 use bytes::{Buf, Bytes};
 use rustix::buffer::spare_capacity;
@@ -32,18 +33,20 @@ pub struct HostStream {
 
 impl HostStream {
     /// Begins a connection, from a local address if `from` has one. It is open when the socket is
-    /// writable and [`take_error`](Self::take_error) has nothing to say.
+    /// writable and [`take_error`](End::take_error) has nothing to say.
     ///
     /// # Errors
     /// The kernel refuses at once, or there are no descriptors left.
-    pub fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Self> {
+    pub fn connect(to: SocketAddr, outbound: &Outbound) -> io::Result<Self> {
         let domain = Domain::for_address(to);
         // Non-blocking and close-on-exec from the beginning.
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(domain, kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(NOT_SENT)?;
-        if let Some(from) = from {
+        outbound.apply(&socket)?;
+        let from = outbound.from(to);
+        if !from.ip().is_unspecified() {
             socket.bind(&SockAddr::from(from))?;
         }
         match socket.connect(&SockAddr::from(to)) {
@@ -67,14 +70,6 @@ impl HostStream {
     /// Whether the handshake is over.
     pub fn is_connected(&self) -> bool {
         self.socket.peer_addr().is_ok()
-    }
-
-    /// The error of the socket, once (`SO_ERROR`).
-    ///
-    /// # Errors
-    /// That error.
-    pub fn take_error(&self) -> io::Result<()> {
-        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 }
 
@@ -120,6 +115,10 @@ impl End for HostStream {
 
     fn finish(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
+    }
+
+    fn take_error(&mut self) -> io::Result<()> {
+        self.socket.take_error()?.map_or(Ok(()), Err)
     }
 
     fn reset(&mut self) {

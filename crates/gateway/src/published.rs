@@ -1,10 +1,14 @@
 //! Ports of the host that are those of a guest.
 
 use crate::host::HostStream;
+use crate::token::{MOST_PUBLISHED, Slot};
+use slab::Slab;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Connections that wait for the gateway.
 const BACKLOG: i32 = 4096;
@@ -18,20 +22,146 @@ pub enum Transport {
     Udp,
 }
 
-/// A listening port of the host.
-#[derive(Debug)]
-pub(crate) struct Published {
-    socket: Socket,
-    guest: SocketAddr,
-    stand_in: IpAddr,
+/// What is to be published: what comes to a port of the host goes to a guest, from the address of
+/// whoever sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// Whether connections or datagrams are taken.
+    pub transport: Transport,
+    /// Address and port of the host; the host chooses a port if it is 0.
+    pub port: SocketAddr,
+    /// Address and port of the guest.
+    pub guest: SocketAddr,
+    /// What the guest sees in place of a loopback address, which it would not answer, and of an
+    /// address of the other family.
+    pub stand_in: IpAddr,
 }
 
-impl Published {
-    pub(crate) fn listen(
-        port: SocketAddr,
-        guest: SocketAddr,
-        stand_in: IpAddr,
+/// Number of a published port. A gateway gives each number once, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublishedId(u64);
+
+impl PublishedId {
+    /// The number.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<u64> for PublishedId {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Display for PublishedId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A published port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PublishedPort {
+    /// Its number.
+    pub id: PublishedId,
+    /// What was asked for, with the port that the host has chosen.
+    pub publication: Publication,
+}
+
+/// Where the socket of a published port is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Listener(usize),
+    Mapping(Slot),
+    Crossing(Slot),
+}
+
+/// All published ports, and the sockets of those that take connections.
+///
+/// Cost: O(log n) to publish and to close a port; a connection costs nothing besides its socket.
+#[derive(Debug, Default)]
+pub(crate) struct PublishedPorts {
+    ports: BTreeMap<PublishedId, (Publication, Place)>,
+    listeners: Slab<Listener>,
+    last: u64,
+}
+
+impl PublishedPorts {
+    /// Whether there is room for one more.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`.
+    pub(crate) fn check_room(&self) -> io::Result<()> {
+        let has_room = self.ports.len() < MOST_PUBLISHED;
+        has_room.then_some(()).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
+    }
+
+    /// Takes a listener; returns its place.
+    pub(crate) fn listen(&mut self, listener: Listener) -> usize {
+        self.listeners.insert(listener)
+    }
+
+    pub(crate) fn listener(&self, index: usize) -> Option<&Listener> {
+        self.listeners.get(index)
+    }
+
+    pub(crate) fn note(&mut self, publication: Publication, place: Place) -> PublishedId {
+        self.last += 1;
+        let id = PublishedId(self.last);
+        self.ports.insert(id, (publication, place));
+        id
+    }
+
+    /// Forgets a port and closes its listener. A mapping is left to the caller.
+    pub(crate) fn remove(&mut self, id: PublishedId) -> Option<Place> {
+        let (_, place) = self.ports.remove(&id)?;
+        if let Place::Listener(index) = place {
+            self.listeners.remove(index);
+        }
+        Some(place)
+    }
+
+    pub(crate) fn list(&self) -> Vec<PublishedPort> {
+        let entry = |(&id, &(publication, _)): (&PublishedId, &(Publication, Place))| {
+            PublishedPort { id, publication }
+        };
+        self.ports.iter().map(entry).collect()
+    }
+}
+
+/// A listening port of the host.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Socket,
+    publication: Publication,
+    is_crossing: bool,
+}
+
+impl Listener {
+    /// One that somebody else has bound.
+    ///
+    /// # Errors
+    /// It is no socket, or cannot listen.
+    pub(crate) fn adopt(
+        socket: OwnedFd,
+        publication: Publication,
+        is_crossing: bool,
     ) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        socket.listen(BACKLOG)?;
+        Ok(Self { socket, publication, is_crossing })
+    }
+
+    /// Whether its connections go to an address of the host instead of a guest.
+    pub(crate) fn is_crossing(&self) -> bool {
+        self.is_crossing
+    }
+
+    pub(crate) fn open(publication: Publication) -> io::Result<Self> {
+        let port = publication.port;
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(port), kind, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -40,7 +170,9 @@ impl Published {
         }
         socket.bind(&port.into())?;
         socket.listen(BACKLOG)?;
-        Ok(Self { socket, guest, stand_in })
+        let bound = socket.local_addr()?.as_socket().unwrap_or(port);
+        let publication = Publication { port: bound, ..publication };
+        Ok(Self { socket, publication, is_crossing: false })
     }
 
     /// A connection, and the address that the guest is to see.
@@ -51,21 +183,28 @@ impl Published {
         let (socket, client) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         let client = client.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-        Ok((HostStream::accepted(socket)?, shown(client, self.stand_in)))
+        Ok((HostStream::accepted(socket)?, shown(client, self.publication.stand_in)))
     }
 
-    pub(crate) fn guest(&self) -> SocketAddr {
-        self.guest
+    /// What it does, with the port that it has.
+    pub(crate) fn publication(&self) -> &Publication {
+        &self.publication
     }
 }
 
-impl AsFd for Published {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The address that a guest sees: a loopback address is not answered from outside of its host.
+/// The address that a guest sees: a loopback address is not answered from outside of its host, and
+/// the stand-in is of the guest's family.
 pub(crate) fn shown(client: SocketAddr, stand_in: IpAddr) -> SocketAddr {
-    if client.ip().is_loopback() { SocketAddr::new(stand_in, client.port()) } else { client }
+    let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+    let is_foreign = client.is_ipv6() != stand_in.is_ipv6();
+    if client.ip().is_loopback() || is_foreign {
+        return SocketAddr::new(stand_in, client.port());
+    }
+    client
 }

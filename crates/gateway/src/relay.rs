@@ -36,6 +36,16 @@ pub trait End {
     /// Why the connection is lost.
     fn finish(&mut self) -> io::Result<()>;
 
+    /// Says why the connection is lost, if it is (`SO_ERROR`). It is asked of an end whose stream
+    /// has ended, and which therefore has no other call left that would tell. An end whose bytes
+    /// cannot be lost behind its own end has nothing to say.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn take_error(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Ends the connection with a reset, and forgets what was not sent.
     fn reset(&mut self);
 
@@ -248,6 +258,29 @@ impl Relay {
             Side::Client => self.to_client.bytes,
             Side::Server => self.to_server.bytes,
         }
+    }
+
+    /// Bytes that one side has given and the other has not taken.
+    pub fn held(&self) -> usize {
+        self.to_server.held.len() + self.to_client.held.len()
+    }
+
+    /// Looks for the loss of a side that has ended its stream: what was sent to it may not have
+    /// arrived. Call it when a side has an error and [`pump`](Self::pump) waits.
+    pub fn check(&mut self, client: &mut dyn End, server: &mut dyn End) -> Progress {
+        if self.to_server.has_ended
+            && let Err(error) = client.take_error()
+        {
+            server.reset();
+            return Progress::Lost { side: Side::Client, error };
+        }
+        if self.to_client.has_ended
+            && let Err(error) = server.take_error()
+        {
+            client.reset();
+            return Progress::Lost { side: Side::Server, error };
+        }
+        Progress::Waits
     }
 
     /// Bytes passed to the server, and bytes passed to the client.

@@ -8,6 +8,7 @@
 //! packets that it came with. At most [`MOST`] wait, with [`MOST_BYTES`]; beyond these the longest
 //! queue loses datagrams.
 
+use crate::destination::Destination;
 use bytes::Bytes;
 use neap::Datagram;
 use neap::device::{Capabilities, Completion, Frame, Headers, Medium, Payload};
@@ -47,7 +48,7 @@ fn headers(to: SocketAddr) -> usize {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) datagram: Datagram,
-    pub(crate) to: SocketAddr,
+    pub(crate) to: Destination,
 }
 
 /// All datagrams that wait.
@@ -94,17 +95,17 @@ impl WaitingDatagrams {
         &mut self,
         queue: &mut Queue,
         mut datagram: Datagram,
-        to: SocketAddr,
+        to: &Destination,
         now: Instant,
     ) -> usize {
         if datagram.data.len() <= COPY_BREAK {
             datagram.data = Bytes::copy_from_slice(&datagram.data);
         }
         let mut head = Headers::default();
-        head.prepend(headers(to));
+        head.prepend(headers(to.address));
         let mut frame = Frame::new(head, Payload::from(datagram.data.clone()));
         self.bytes += datagram.data.len();
-        frame.flow = self.waiting.insert(Waiting { datagram, to }) as u64;
+        frame.flow = self.waiting.insert(Waiting { datagram, to: to.clone() }) as u64;
         let mut dropped = Dropped::new();
         queue.0.enqueue(frame, now, &mut dropped);
         self.forget(dropped)
@@ -178,14 +179,14 @@ mod tests {
         let mut all = WaitingDatagrams::new(RATE);
         let (mut a, mut b) = (all.new_queue(), all.new_queue());
         for number in 0..3 {
-            assert_eq!(all.push(&mut a, datagram(100, number), peer(), ms(0)), 0);
-            assert_eq!(all.push(&mut b, datagram(0, number), peer(), ms(0)), 0);
+            assert_eq!(all.push(&mut a, datagram(100, number), &peer().into(), ms(0)), 0);
+            assert_eq!(all.push(&mut b, datagram(0, number), &peer().into(), ms(0)), 0);
         }
         for number in 0..3 {
             let (Some(next), 0) = all.pop(&mut a, ms(1)) else { panic!("a datagram") };
             assert_eq!(next.datagram.data, vec![number; 100]);
             let (Some(next), 0) = all.pop(&mut b, ms(1)) else { panic!("an empty datagram") };
-            assert!(next.datagram.data.is_empty() && next.to == peer());
+            assert!(next.datagram.data.is_empty() && next.to == peer().into());
         }
         assert!(all.pop(&mut a, ms(1)).0.is_none() && a.is_empty());
         assert_eq!((all.waiting.len(), all.bytes), (0, 0));
@@ -198,7 +199,7 @@ mod tests {
         let mut dropped = 0;
         for now in 0..2000 {
             while queue.backlog() < 100_000 {
-                dropped += all.push(&mut queue, datagram(1400, 0), peer(), ms(now));
+                dropped += all.push(&mut queue, datagram(1400, 0), &peer().into(), ms(now));
             }
             dropped += all.pop(&mut queue, ms(now)).1;
         }
@@ -214,14 +215,18 @@ mod tests {
         let mut dropped = 0;
         for queue in &mut queues {
             for _ in 0..1000 {
-                dropped += all.push(queue, datagram(10, 0), peer(), ms(0));
+                dropped += all.push(queue, datagram(10, 0), &peer().into(), ms(0));
             }
         }
         assert!(all.are_too_many() && dropped == 0);
         while all.are_too_many() {
             assert_eq!(all.shorten(&mut queues[0], ms(0)), BATCH);
         }
-        assert_eq!(all.push(&mut queues[1], datagram(10, 0), peer(), ms(0)), 1, "its own limit");
+        assert_eq!(
+            all.push(&mut queues[1], datagram(10, 0), &peer().into(), ms(0)),
+            1,
+            "its own limit"
+        );
     }
 
     #[test]

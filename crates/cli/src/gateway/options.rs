@@ -78,7 +78,7 @@ impl Options {
 const OTHER_FILES: u64 = 64;
 
 /// Raises the limit of descriptors as far as the process may, and returns how many flows it allows.
-fn raise_file_limit() -> usize {
+pub(crate) fn raise_file_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -37,8 +37,6 @@ const FIXED: &[(i32, i32, i32)] = &[
     (SOL_TCP, TCP_TX_DELAY, 0),
     (SOL_IP, IP_TOS, 0),
     (SOL_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT),
-    (SOL_IP, IP_FREEBIND, 0),
-    (SOL_IP, IP_TRANSPARENT, 0),
     (SOL_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_WANT),
     (SOL_IPV6, IPV6_TCLASS, 0),
 ];
@@ -191,6 +189,17 @@ impl Posix {
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_RECVERR => {
                 socket.set_receive_errors(now, level, switch(value)?)
             }
+            SOL_IP if matches!(name, IP_TRANSPARENT | IP_FREEBIND) => {
+                socket.set_foreign(name == IP_TRANSPARENT, ip_int(value)? != 0);
+                Ok(())
+            }
+            SOL_IPV6
+                if socket.domain == Domain::V6
+                    && matches!(name, IPV6_TRANSPARENT | IPV6_FREEBIND) =>
+            {
+                socket.set_foreign(name == IPV6_TRANSPARENT, switch(value)?);
+                Ok(())
+            }
             SOL_IPV6 if socket.domain == Domain::V6 && name == IPV6_V6ONLY => {
                 let on = switch(value)?;
                 if socket.bound.is_some()
@@ -241,6 +250,12 @@ impl Posix {
             (SOL_IPV6, IPV6_UNICAST_HOPS) => Some(self.stack.hop_limit(hops, false).into()),
             (SOL_IP, IP_RECVERR) => Some(i32::from(v4)),
             (SOL_IPV6, IPV6_RECVERR) => Some(i32::from(v6)),
+            (SOL_IP, IP_TRANSPARENT) | (SOL_IPV6, IPV6_TRANSPARENT) => {
+                Some(socket.common.transparent.into())
+            }
+            (SOL_IP, IP_FREEBIND) | (SOL_IPV6, IPV6_FREEBIND) => {
+                Some(socket.common.freebind.into())
+            }
             _ => {
                 let asked = Asked::by(level, name).filter(|_| !socket.is_stream());
                 let is_asked = asked.map(|asked| socket.common.asked.contains(asked).into());
@@ -332,6 +347,15 @@ impl Socket {
             Kind::Datagram(Some(handle)) => handle.set_hop_limits(v4, v6),
         }
         Ok(())
+    }
+
+    /// Sets the option for addresses of others: `IP_TRANSPARENT`, or else `IP_FREEBIND`.
+    fn set_foreign(&mut self, is_transparent: bool, on: bool) {
+        let Common { transparent, freebind, .. } = &mut self.common;
+        *(if is_transparent { transparent } else { freebind }) = on;
+        if let Kind::Datagram(Some(handle)) = &self.kind {
+            self.configure(handle);
+        }
     }
 
     /// Sets an option of datagrams; false if it is none.

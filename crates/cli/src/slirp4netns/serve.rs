@@ -1,0 +1,121 @@
+//! The network from its beginning to its end.
+
+use super::Failure;
+use super::api::Api;
+use super::arguments::{Options, Target};
+use super::descriptors::inherited;
+use super::outbound::outbound;
+use crate::gateway::{confine, namespace, raise_file_limit};
+use neap::device::Tun;
+use neap::{Stack, StackEvent};
+use neap_gateway::{DirectFrom, Gateway, GatewayConfig, GatewayHandle, Policy};
+use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+pub(super) fn main(options: &Options) -> Result<(), Failure> {
+    let take =
+        |name: &str, number: Option<i32>| number.map(|number| inherited(name, number)).transpose();
+    let ready = take("--ready-fd", options.ready_fd)?;
+    let exit = take("--exit-fd", options.exit_fd)?;
+    let outbound = outbound(options.outbound_v4.as_deref(), options.outbound_v6.as_deref())?;
+    let device = device(options)?;
+    let api = options.api_socket.as_deref().map(Api::listen).transpose()?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("signals"))?;
+    let limit = raise_file_limit();
+
+    // Rights belong to threads, so they are given up while there is one.
+    if options.enable_sandbox {
+        confine::give_up_rights().map_err(Failure::System)?;
+    }
+    if options.enable_seccomp {
+        confine::give_up_calls().map_err(Failure::System)?;
+    }
+    let mut config = GatewayConfig::default();
+    let may_reach_host = !options.disable_host_loopback;
+    config.policy = if may_reach_host { Policy::default() } else { Policy::without_host() };
+    config.translations = options.network.translations();
+    config.most_flows = limit / 4 * 3;
+    config.most_mappings = limit / 5 * 4;
+    config.dhcp = Some(options.network.dhcp());
+    config.outbound = outbound.clone();
+
+    let failed = |error: &dyn std::fmt::Display| Failure::System(error.to_string());
+    let tap = Tun::from_fd(device, Some(options.network.mtu)).map_err(|error| failed(&error))?;
+    let interface = options.network.interface(tap.into_device());
+    let stack = Stack::builder().interface(interface).build().map_err(|error| failed(&error))?;
+    let stack = Arc::new(stack);
+    let mut gateway = Gateway::new(stack.clone(), Box::new(DirectFrom(outbound)), config)
+        .map_err(system("the gateway"))?;
+
+    let handle = gateway.handle();
+    watch_device(&stack, &handle).map_err(system("the device"))?;
+    watch_signals(signals, handle.clone());
+    if let Some(exit) = exit {
+        watch_exit(exit, handle.clone());
+    }
+    let socket = api.map(|api| api.serve(handle, &options.network));
+    if let Some(ready) = ready {
+        // Nobody may wait for it any more.
+        let _ = File::from(ready).write_all(b"1");
+    }
+    gateway.run().map_err(system("the gateway"))?;
+    drop(socket);
+    Ok(())
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::System(format!("{what}: {error}"))
+}
+
+/// The TAP of the guest.
+fn device(options: &Options) -> Result<OwnedFd, Failure> {
+    use namespace::{Namespaces, Plan, carry_out};
+    let (mut namespaces, interface) = match &options.target {
+        Target::TapFd(number) => return inherited("FD", *number),
+        Target::Pid { pid, tap } => (Namespaces::of_process(*pid), tap.clone()),
+        Target::Path { path, tap } => {
+            let network = Some(path.clone());
+            (Namespaces { network, ..Namespaces::default() }, tap.clone())
+        }
+    };
+    if let Some(path) = &options.user_namespace {
+        namespaces.user = Some(path.clone());
+        namespaces.user_is_optional = false;
+    }
+    let link = options.configure.then(|| options.network.link(options.mac));
+    carry_out(&Plan { namespaces, interface, link }).map_err(Failure::System)
+}
+
+/// Ends the run with the namespace, whose end takes the device away.
+fn watch_device(stack: &Stack, handle: &GatewayHandle) -> io::Result<()> {
+    let (events, handle) = (stack.events()?, handle.clone());
+    thread::spawn(move || {
+        while let Ok(event) = events.recv() {
+            if matches!(event, StackEvent::DeviceGone { .. }) {
+                break;
+            }
+        }
+        handle.stop();
+    });
+    Ok(())
+}
+
+fn watch_signals(mut signals: Signals, handle: GatewayHandle) {
+    thread::spawn(move || signals.forever().take(1).for_each(|_| handle.stop()));
+}
+
+/// Ends the run when the other end of a pipe is closed.
+fn watch_exit(exit: OwnedFd, handle: GatewayHandle) {
+    thread::spawn(move || {
+        // An end that is closed is reported without being asked for (`POLLHUP`, `POLLERR`).
+        let mut polled = [PollFd::new(&exit, PollFlags::empty())];
+        while let Err(rustix::io::Errno::INTR) = poll(&mut polled, None) {}
+        handle.stop();
+    });
+}

@@ -1,0 +1,472 @@
+//! A DHCP server for the guests of one link (RFC 2131, options of RFC 2132).
+//!
+//! It has no socket and no clock: a message and the time go in, an answer comes out. It is the only
+//! server of its link, so it refuses addresses that are not its own to give.
+//!
+//! Cost: O(n) for a message, n being the addresses of the pool, of which there are at most
+//! 256. A lease holds the identifier of its client, at most 255 bytes.
+
+use dhcproto::v4::{DhcpOption, DhcpOptions, Message, MessageType, Opcode, OptionCode};
+use dhcproto::{Decodable, Decoder, Encodable};
+use ipnet::Ipv4Net;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Port of servers.
+pub(crate) const SERVER_PORT: u16 = 67;
+/// Port of clients.
+const CLIENT_PORT: u16 = 68;
+/// Most addresses of a pool.
+pub(crate) const MOST_ADDRESSES: u32 = 256;
+/// Longest message that is read: no client has more to say.
+const MOST_BYTES: usize = 1500;
+/// An address that was offered is kept for its client for so long.
+const OFFER: Duration = Duration::from_secs(30);
+/// Longest Ethernet or other link address in a message (`chaddr`).
+const MOST_LINK_ADDRESS: u8 = 16;
+
+/// Settings of a [`DhcpServer`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DhcpConfig {
+    /// Address of the server.
+    pub server: Ipv4Addr,
+    /// Network of the link.
+    pub network: Ipv4Net,
+    /// First address that is given away.
+    pub first: Ipv4Addr,
+    /// Number of addresses that are given away, from 1 to 256.
+    pub addresses: u32,
+    /// Default router.
+    pub router: Option<Ipv4Addr>,
+    /// Resolvers.
+    pub dns: Vec<Ipv4Addr>,
+    /// MTU of the link in bytes.
+    pub mtu: Option<u16>,
+    /// Domain of the guests.
+    pub domain: Option<String>,
+    /// Time for which a guest has its address.
+    pub lease: Duration,
+}
+
+impl DhcpConfig {
+    /// Gives one address away, for a day, and says nothing else.
+    pub fn new(server: Ipv4Addr, network: Ipv4Net, address: Ipv4Addr) -> Self {
+        Self {
+            server,
+            network,
+            first: address,
+            addresses: 1,
+            router: None,
+            dns: Vec::new(),
+            mtu: None,
+            domain: None,
+            lease: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// Why a message got no answer.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DhcpError {
+    /// It is no DHCP message of a client.
+    #[error("no DHCP message of a client")]
+    Malformed,
+    /// It came by a relay agent, which no guest needs.
+    #[error("a message of a relay agent")]
+    Relayed,
+    /// It is for another server, or needs no answer.
+    #[error("nothing to answer")]
+    Silent,
+    /// All addresses are taken.
+    #[error("all addresses are taken")]
+    Full,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DhcpAnswer {
+    /// Where it is sent: to all hosts of the link if the client has no address yet.
+    pub to: SocketAddrV4,
+    /// The message.
+    pub data: Vec<u8>,
+}
+
+/// A DHCP server.
+#[derive(Debug)]
+pub struct DhcpServer {
+    config: DhcpConfig,
+    /// By the number of the address in the pool.
+    leases: Vec<Option<Lease>>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    /// `None` if a client has found somebody else at the address.
+    client: Option<Vec<u8>>,
+    until: Instant,
+}
+
+impl DhcpServer {
+    /// A server whose addresses are all free.
+    pub fn new(config: DhcpConfig) -> Self {
+        let count = config.addresses.clamp(1, MOST_ADDRESSES);
+        Self { leases: (0..count).map(|_| None).collect(), config }
+    }
+
+    /// The answer to a message that has arrived now.
+    ///
+    /// # Errors
+    /// There is no answer, and why.
+    pub fn answer(&mut self, message: &[u8], now: Instant) -> Result<DhcpAnswer, DhcpError> {
+        if message.len() > MOST_BYTES {
+            return Err(DhcpError::Malformed);
+        }
+        let message =
+            Message::decode(&mut Decoder::new(message)).map_err(|_| DhcpError::Malformed)?;
+        if message.opcode() != Opcode::BootRequest || message.hlen() > MOST_LINK_ADDRESS {
+            return Err(DhcpError::Malformed);
+        }
+        if !message.giaddr().is_unspecified() {
+            return Err(DhcpError::Relayed);
+        }
+        let client = identifier(&message);
+        match message.opts().msg_type().ok_or(DhcpError::Malformed)? {
+            MessageType::Discover => self.offer(&message, client, now),
+            MessageType::Request => self.grant(&message, client, now),
+            MessageType::Inform => Ok(self.reply(&message, MessageType::Ack, None)),
+            MessageType::Release => {
+                self.leases.iter_mut().for_each(|lease| {
+                    lease.take_if(|lease| lease.client.as_deref() == Some(&client[..]));
+                });
+                Err(DhcpError::Silent)
+            }
+            MessageType::Decline => {
+                self.decline(&message, &client, now);
+                Err(DhcpError::Silent)
+            }
+            _ => Err(DhcpError::Malformed),
+        }
+    }
+
+    fn offer(
+        &mut self,
+        message: &Message,
+        client: Vec<u8>,
+        now: Instant,
+    ) -> Result<DhcpAnswer, DhcpError> {
+        let number = self.of_client(&client).or_else(|| {
+            let wanted = requested(message).and_then(|address| self.number(address));
+            wanted.filter(|&number| self.is_free(number, now)).or_else(|| self.first_free(now))
+        });
+        let number = number.ok_or(DhcpError::Full)?;
+        let kept = self.leases[number].as_ref().map_or(now, |lease| lease.until);
+        let until = kept.max(now + OFFER);
+        self.leases[number] = Some(Lease { client: Some(client), until });
+        Ok(self.reply(message, MessageType::Offer, Some(self.address(number))))
+    }
+
+    fn grant(
+        &mut self,
+        message: &Message,
+        client: Vec<u8>,
+        now: Instant,
+    ) -> Result<DhcpAnswer, DhcpError> {
+        let server = message.opts().get(OptionCode::ServerIdentifier);
+        if let Some(DhcpOption::ServerIdentifier(server)) = server
+            && *server != self.config.server
+        {
+            return Err(DhcpError::Silent);
+        }
+        // A client that renews has the address already.
+        let wanted = requested(message).unwrap_or(message.ciaddr());
+        let number = self.number(wanted).filter(|&number| {
+            let is_of_client = self.of_client(&client).is_none_or(|own| own == number);
+            is_of_client && (self.is_of(number, &client) || self.is_free(number, now))
+        });
+        let Some(number) = number else {
+            return Ok(self.reply(message, MessageType::Nak, None));
+        };
+        let until = now + self.config.lease;
+        self.leases[number] = Some(Lease { client: Some(client), until });
+        Ok(self.reply(message, MessageType::Ack, Some(wanted)))
+    }
+
+    /// A client says that somebody has the address that it was given.
+    fn decline(&mut self, message: &Message, client: &[u8], now: Instant) {
+        let number = requested(message).and_then(|address| self.number(address));
+        if let Some(number) = number.filter(|&number| self.is_of(number, client)) {
+            self.leases[number] = Some(Lease { client: None, until: now + self.config.lease });
+        }
+    }
+
+    /// The place of an address in the pool.
+    fn number(&self, address: Ipv4Addr) -> Option<usize> {
+        let number = address.to_bits().checked_sub(self.config.first.to_bits())?;
+        usize::try_from(number).ok().filter(|&number| number < self.leases.len())
+    }
+
+    fn address(&self, number: usize) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.config.first.to_bits().wrapping_add(number as u32))
+    }
+
+    fn of_client(&self, client: &[u8]) -> Option<usize> {
+        (0..self.leases.len()).find(|&number| self.is_of(number, client))
+    }
+
+    fn is_of(&self, number: usize, client: &[u8]) -> bool {
+        let lease = self.leases[number].as_ref();
+        lease.is_some_and(|lease| lease.client.as_deref() == Some(client))
+    }
+
+    fn is_free(&self, number: usize, now: Instant) -> bool {
+        self.leases[number].as_ref().is_none_or(|lease| lease.until <= now)
+    }
+
+    /// An address that nobody has had, or else the one whose lease has been over for longest.
+    fn first_free(&self, now: Instant) -> Option<usize> {
+        let free = (0..self.leases.len()).filter(|&number| self.is_free(number, now));
+        free.min_by_key(|&number| self.leases[number].as_ref().map(|lease| lease.until))
+    }
+
+    fn reply(&self, message: &Message, kind: MessageType, address: Option<Ipv4Addr>) -> DhcpAnswer {
+        let mut answer = Message::default();
+        answer.set_opcode(Opcode::BootReply).set_htype(message.htype()).set_xid(message.xid());
+        answer.set_flags(message.flags()).set_chaddr(message.chaddr());
+        let is_refusal = kind == MessageType::Nak;
+        let config = &self.config;
+        let options = answer.opts_mut();
+        options.insert(DhcpOption::MessageType(kind));
+        options.insert(DhcpOption::ServerIdentifier(config.server));
+        if let Some(identifier) = message.opts().get(OptionCode::ClientIdentifier) {
+            // RFC 6842: it comes back as it was.
+            options.insert(identifier.clone());
+        }
+        if !is_refusal {
+            self.settings(options);
+        }
+        if let Some(address) = address {
+            let lease = u32::try_from(config.lease.as_secs()).unwrap_or(u32::MAX);
+            options.insert(DhcpOption::AddressLeaseTime(lease));
+            answer.set_yiaddr(address).set_siaddr(config.server);
+        }
+        let has_address = !is_refusal && !message.ciaddr().is_unspecified();
+        if has_address {
+            answer.set_ciaddr(message.ciaddr());
+        }
+        let to = if has_address { message.ciaddr() } else { Ipv4Addr::BROADCAST };
+        let data = answer.to_vec().expect("no option is longer than an answer may be");
+        DhcpAnswer { to: SocketAddrV4::new(to, CLIENT_PORT), data }
+    }
+
+    fn settings(&self, options: &mut DhcpOptions) {
+        let config = &self.config;
+        options.insert(DhcpOption::SubnetMask(config.network.netmask()));
+        options.insert(DhcpOption::BroadcastAddr(config.network.broadcast()));
+        if let Some(router) = config.router {
+            options.insert(DhcpOption::Router(vec![router]));
+        }
+        if !config.dns.is_empty() {
+            options.insert(DhcpOption::DomainNameServer(config.dns.clone()));
+        }
+        if let Some(mtu) = config.mtu {
+            options.insert(DhcpOption::InterfaceMtu(mtu));
+        }
+        if let Some(domain) = &config.domain {
+            options.insert(DhcpOption::DomainName(domain.clone()));
+        }
+    }
+}
+
+/// What a client is known by: its identifier, or else its link address.
+fn identifier(message: &Message) -> Vec<u8> {
+    match message.opts().get(OptionCode::ClientIdentifier) {
+        Some(DhcpOption::ClientIdentifier(identifier)) => {
+            identifier[..identifier.len().min(255)].to_vec()
+        }
+        _ => message.chaddr().to_vec(),
+    }
+}
+
+fn requested(message: &Message) -> Option<Ipv4Addr> {
+    match message.opts().get(OptionCode::RequestedIpAddress) {
+        Some(DhcpOption::RequestedIpAddress(address)) => Some(*address),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+    const FIRST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+
+    fn server(addresses: u32) -> DhcpServer {
+        let network = "10.0.2.0/24".parse().expect("a network");
+        DhcpServer::new(DhcpConfig {
+            addresses,
+            router: Some(SERVER),
+            dns: vec![Ipv4Addr::new(10, 0, 2, 3)],
+            mtu: Some(65520),
+            domain: Some("example.org".to_owned()),
+            ..DhcpConfig::new(SERVER, network, FIRST)
+        })
+    }
+
+    /// A message of the client with this number.
+    fn message(client: u8, kind: MessageType, options: &[DhcpOption]) -> Message {
+        let mut message = Message::default();
+        message.set_opcode(Opcode::BootRequest).set_chaddr(&[2, 0, 0, 0, 0, client]);
+        message.opts_mut().insert(DhcpOption::MessageType(kind));
+        for option in options {
+            message.opts_mut().insert(option.clone());
+        }
+        message
+    }
+
+    fn ask(
+        server: &mut DhcpServer,
+        message: &Message,
+        now: Instant,
+    ) -> Result<(Message, Ipv4Addr), DhcpError> {
+        let answer = server.answer(&message.to_vec().expect("a message"), now)?;
+        assert_eq!(answer.to.port(), 68);
+        let decoded = Message::decode(&mut Decoder::new(&answer.data)).expect("a message");
+        assert_eq!(decoded.opcode(), Opcode::BootReply);
+        assert_eq!(decoded.xid(), message.xid());
+        Ok((decoded, *answer.to.ip()))
+    }
+
+    fn kind(message: &Message) -> MessageType {
+        message.opts().msg_type().expect("a kind")
+    }
+
+    fn wanted(address: Ipv4Addr) -> [DhcpOption; 2] {
+        [DhcpOption::RequestedIpAddress(address), DhcpOption::ServerIdentifier(SERVER)]
+    }
+
+    #[test]
+    fn an_address_is_offered_and_granted_with_the_settings_of_the_link() {
+        let (mut server, now) = (server(1), Instant::now());
+        let discover = message(1, MessageType::Discover, &[]);
+        let (offer, to) = ask(&mut server, &discover, now).expect("an offer");
+        assert_eq!(
+            (kind(&offer), offer.yiaddr(), to),
+            (MessageType::Offer, FIRST, Ipv4Addr::BROADCAST)
+        );
+        let request = message(1, MessageType::Request, &wanted(FIRST));
+        let (ack, _) = ask(&mut server, &request, now).expect("an answer");
+        assert_eq!((kind(&ack), ack.yiaddr()), (MessageType::Ack, FIRST));
+        for option in [
+            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+            DhcpOption::Router(vec![SERVER]),
+            DhcpOption::DomainNameServer(vec![Ipv4Addr::new(10, 0, 2, 3)]),
+            DhcpOption::InterfaceMtu(65520),
+            DhcpOption::DomainName("example.org".to_owned()),
+            DhcpOption::ServerIdentifier(SERVER),
+            DhcpOption::AddressLeaseTime(86_400),
+        ] {
+            assert_eq!(ack.opts().get(OptionCode::from(&option)), Some(&option));
+        }
+    }
+
+    #[test]
+    fn a_client_renews_by_unicast() {
+        let (mut server, now) = (server(1), Instant::now());
+        let request = message(1, MessageType::Request, &wanted(FIRST));
+        ask(&mut server, &request, now).expect("an answer");
+        let mut renewal = message(1, MessageType::Request, &[]);
+        renewal.set_ciaddr(FIRST);
+        let later = now + Duration::from_secs(43_200);
+        let (ack, to) = ask(&mut server, &renewal, later).expect("an answer");
+        assert_eq!((kind(&ack), ack.yiaddr(), to), (MessageType::Ack, FIRST, FIRST));
+    }
+
+    #[test]
+    fn what_is_not_the_servers_to_give_is_refused_to_all_that_hear() {
+        let (mut server, now) = (server(1), Instant::now());
+        let foreign = Ipv4Addr::new(192, 168, 1, 7);
+        let mut request = message(1, MessageType::Request, &wanted(foreign));
+        request.set_ciaddr(foreign);
+        let (nak, to) = ask(&mut server, &request, now).expect("an answer");
+        assert_eq!((kind(&nak), nak.yiaddr()), (MessageType::Nak, Ipv4Addr::UNSPECIFIED));
+        assert_eq!(to, Ipv4Addr::BROADCAST);
+        assert!(nak.opts().get(OptionCode::Router).is_none());
+    }
+
+    #[test]
+    fn a_request_to_another_server_is_not_answered() {
+        let (mut server, now) = (server(1), Instant::now());
+        let other = [DhcpOption::ServerIdentifier(Ipv4Addr::new(10, 0, 2, 9))];
+        let request = message(1, MessageType::Request, &other);
+        assert_eq!(ask(&mut server, &request, now).expect_err("silent"), DhcpError::Silent);
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_used_again_when_a_lease_is_over() {
+        let (mut server, now) = (server(2), Instant::now());
+        for client in 1..=2 {
+            let discover = message(client, MessageType::Discover, &[]);
+            ask(&mut server, &discover, now).expect("an offer");
+        }
+        let third = message(3, MessageType::Discover, &[]);
+        assert_eq!(ask(&mut server, &third, now).expect_err("no room"), DhcpError::Full);
+        let later = now + OFFER;
+        let (offer, _) = ask(&mut server, &third, later).expect("an offer");
+        assert_eq!(offer.yiaddr(), FIRST);
+        // The first client comes too late.
+        let request = message(1, MessageType::Request, &wanted(FIRST));
+        let (nak, _) = ask(&mut server, &request, later).expect("an answer");
+        assert_eq!(kind(&nak), MessageType::Nak);
+    }
+
+    #[test]
+    fn a_released_address_is_free_and_a_declined_one_is_not() {
+        let (mut server, now) = (server(2), Instant::now());
+        let second = Ipv4Addr::new(10, 0, 2, 16);
+        let request = message(1, MessageType::Request, &wanted(FIRST));
+        ask(&mut server, &request, now).expect("an answer");
+        let release = message(1, MessageType::Release, &[]);
+        assert_eq!(ask(&mut server, &release, now).expect_err("silent"), DhcpError::Silent);
+        let request = message(2, MessageType::Request, &wanted(FIRST));
+        let (ack, _) = ask(&mut server, &request, now).expect("an answer");
+        assert_eq!(kind(&ack), MessageType::Ack);
+        let decline = message(2, MessageType::Decline, &wanted(FIRST));
+        assert_eq!(ask(&mut server, &decline, now).expect_err("silent"), DhcpError::Silent);
+        let (offer, _) =
+            ask(&mut server, &message(2, MessageType::Discover, &[]), now).expect("an offer");
+        assert_eq!(offer.yiaddr(), second);
+    }
+
+    #[test]
+    fn a_guest_with_an_address_is_told_the_settings_only() {
+        let (mut server, now) = (server(1), Instant::now());
+        let mut inform = message(1, MessageType::Inform, &[]);
+        inform.set_ciaddr(Ipv4Addr::new(10, 0, 2, 100));
+        let (ack, to) = ask(&mut server, &inform, now).expect("an answer");
+        assert_eq!((kind(&ack), ack.yiaddr()), (MessageType::Ack, Ipv4Addr::UNSPECIFIED));
+        assert_eq!(to, Ipv4Addr::new(10, 0, 2, 100));
+        assert!(ack.opts().get(OptionCode::AddressLeaseTime).is_none());
+        assert!(ack.opts().get(OptionCode::Router).is_some());
+    }
+
+    #[test]
+    fn nonsense_gets_no_answer() {
+        let (mut server, now) = (server(1), Instant::now());
+        let mut relayed = message(1, MessageType::Discover, &[]);
+        relayed.set_giaddr(SERVER);
+        assert_eq!(ask(&mut server, &relayed, now).expect_err("silent"), DhcpError::Relayed);
+        let discover = message(1, MessageType::Discover, &[]).to_vec().expect("a message");
+        let mut long_link_address = discover.clone();
+        long_link_address[2] = 17;
+        let mut answer = discover.clone();
+        answer[0] = 2;
+        let too_long = [&discover[..], &[0; 1500]].concat();
+        for bytes in [&[][..], &[1; 100], &long_link_address, &answer, &too_long] {
+            assert_eq!(server.answer(bytes, now), Err(DhcpError::Malformed));
+        }
+    }
+}

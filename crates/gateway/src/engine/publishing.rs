@@ -1,0 +1,198 @@
+//! Published ports, and the connections that come to them.
+
+use super::{CHANGES, Gateway, NEW_AT_ONCE, Near};
+use crate::counters::Counters;
+use crate::guest::GuestStream;
+use crate::guest_rate;
+use crate::host::HostStream;
+use crate::host_datagrams::HostDatagrams;
+use crate::inspect::FlowView;
+use crate::published::{Listener, Place, Publication, PublishedId, PublishedPort, Transport};
+use crate::refused::Refused;
+use crate::relay::{End, Side};
+use crate::token::{Slot, Token};
+use crate::upstream::{Direct, Far, Upstream};
+use neap::Events;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+
+impl Gateway {
+    /// Makes a port of the host one of a guest: what comes to the one goes to the other, from the
+    /// address of whoever sent it. Loopback addresses, which a guest would not answer, become the
+    /// stand-in. A [`GatewayHandle`](crate::GatewayHandle) does it during the run.
+    ///
+    /// # Errors
+    /// Why the host does not give the port; `InvalidInput` if the guest and the stand-in are of two
+    /// families; `QuotaExceeded` for more than 65,536 ports.
+    pub fn publish(&mut self, publication: Publication) -> io::Result<PublishedId> {
+        if publication.guest.is_ipv6() != publication.stand_in.is_ipv6() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.published.check_room()?;
+        if publication.transport == Transport::Udp {
+            let socket = HostDatagrams::bind(publication.port)?;
+            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
+            let publication = Publication { port, ..publication };
+            return Ok(self.published.note(publication, Place::Mapping(slot)));
+        }
+        self.take_listener(Listener::open(publication)?)
+    }
+
+    /// As [`publish`](Self::publish), with a socket that is bound already, to the port that the
+    /// publication names: by an interface, or before a right was given up.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and those of a socket that is none of this transport.
+    pub fn publish_socket(
+        &mut self,
+        socket: OwnedFd,
+        publication: Publication,
+    ) -> io::Result<PublishedId> {
+        if publication.guest.is_ipv6() != publication.stand_in.is_ipv6() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.published.check_room()?;
+        if publication.transport == Transport::Udp {
+            let socket = HostDatagrams::adopt(socket)?;
+            let (port, slot) = self.datagrams.publish(&self.poller, socket, publication)?;
+            let publication = Publication { port, ..publication };
+            return Ok(self.published.note(publication, Place::Mapping(slot)));
+        }
+        self.take_listener(Listener::adopt(socket, publication, false)?)
+    }
+
+    /// Joins a socket of another network namespace with a server of this one, past the stack:
+    /// what comes to the bound `socket` goes to `to`, from an address of the host's choice.
+    /// [`unpublish`](Self::unpublish) ends it.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` for more than 65,536 ports, and those of a socket that is none of this
+    /// transport.
+    pub fn cross(
+        &mut self,
+        transport: Transport,
+        socket: OwnedFd,
+        to: SocketAddr,
+    ) -> io::Result<PublishedId> {
+        self.published.check_room()?;
+        let publication = Publication { transport, port: to, guest: to, stand_in: to.ip() };
+        match transport {
+            Transport::Tcp => self.take_listener(Listener::adopt(socket, publication, true)?),
+            Transport::Udp => {
+                let slot = self.crossings.take(&self.poller, HostDatagrams::adopt(socket)?, to)?;
+                Ok(self.published.note(publication, Place::Crossing(slot)))
+            }
+        }
+    }
+
+    fn take_listener(&mut self, listener: Listener) -> io::Result<PublishedId> {
+        let publication = *listener.publication();
+        let index = self.published.listen(listener);
+        let id = self.published.note(publication, Place::Listener(index));
+        let token = Token::Published(index).to_bits();
+        let listener = self.published.listener(index).expect("it was put there");
+        if let Err(error) = self.poller.add(listener, token, Events::IN | Events::ET) {
+            self.published.remove(id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Closes a published port. Connections that came by it go on; datagrams do not.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such port.
+    pub fn unpublish(&mut self, id: PublishedId) -> io::Result<()> {
+        match self.published.remove(id) {
+            Some(Place::Listener(_)) => {}
+            Some(Place::Mapping(slot)) => self.datagrams.unpublish(slot, self.sending.as_mut()),
+            Some(Place::Crossing(slot)) => self.crossings.remove(slot),
+            None => return Err(io::ErrorKind::NotFound.into()),
+        }
+        Ok(())
+    }
+
+    /// The published ports, in the order in which they were published.
+    pub fn published(&self) -> Vec<PublishedPort> {
+        self.published.list()
+    }
+
+    /// Takes connections to a published port. Whether there may be more.
+    pub(super) fn take_published(&mut self, index: usize) -> bool {
+        for _ in 0..NEW_AT_ONCE {
+            // It may have been closed since the event.
+            let Some(listener) = self.published.listener(index) else { return false };
+            let (guest, is_crossing) = (listener.publication().guest, listener.is_crossing());
+            let (mut near, client) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The connection is over already, or there are no descriptors.
+                Err(_) => {
+                    self.counters.count(|counters| &counters.unreached);
+                    return false;
+                }
+            };
+            if self.flows.len() >= self.config.most_flows {
+                self.counters.count(Refused::Full.counter());
+                near.reset();
+                continue;
+            }
+            let far = if is_crossing {
+                Direct.connect(&guest.into(), client)
+            } else {
+                GuestStream::connect(
+                    &self.stack,
+                    guest,
+                    client,
+                    guest_rate::options(self.config.rate_in),
+                )
+                .map(|far| Box::new(far) as Box<dyn Far>)
+            };
+            match far {
+                Ok(far) => {
+                    // A crossing begins at a socket of the guest.
+                    let host = if is_crossing { Side::Server } else { Side::Client };
+                    let view = FlowView { local: client, guest, far: client, held: 0 };
+                    self.enter_published(near, far, host, view);
+                }
+                Err(_) => {
+                    self.counters.count(|counters| &counters.unreached);
+                    near.reset();
+                }
+            }
+        }
+        true
+    }
+
+    /// Passes datagrams on between namespaces. Whether there may be more.
+    pub(super) fn cross_datagrams(&mut self, slot: Slot) -> bool {
+        let crossed = self.crossings.pass(slot, &self.poller, self.config.most_mappings);
+        for (number, which) in [
+            (crossed.out, (|counters| &counters.datagrams_out) as fn(&Counters) -> &AtomicU64),
+            (crossed.back, |counters| &counters.datagrams_in),
+            (crossed.unsent, |counters| &counters.unsent_datagrams),
+            (crossed.full, |counters| &counters.full_mappings),
+        ] {
+            self.counters.add(which, number as u64);
+        }
+        crossed.has_more
+    }
+
+    fn enter_published(
+        &mut self,
+        mut near: HostStream,
+        mut far: Box<dyn Far>,
+        host: Side,
+        view: FlowView,
+    ) {
+        let token = Token::Flow(self.next_flow()).to_bits();
+        if self.poller.add(&near, token, CHANGES).is_err() {
+            self.counters.count(|counters| &counters.full);
+            near.reset();
+            return far.reset();
+        }
+        self.begin(Near::Open(Box::new(near)), far, host, view);
+    }
+}

@@ -1,0 +1,86 @@
+//! How flows leave the host: addresses, interface and mark of its sockets.
+
+use crate::destination::Destination;
+use crate::upstream::{Far, FarDatagrams, Upstream, connect, datagrams};
+use socket2::Socket;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// How flows leave the host. `None` leaves it to the host's routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outbound {
+    /// Address of flows of IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Address of flows of IPv6.
+    pub v6: Option<Ipv6Addr>,
+    /// Interface by which packets leave and arrive (`SO_BINDTODEVICE`), whatever the routes say.
+    pub interface: Option<String>,
+    /// Mark of packets (`SO_MARK`), by which rules choose a routing table. It needs
+    /// `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+    pub mark: Option<u32>,
+}
+
+impl Outbound {
+    /// The address for a destination, with port 0; unspecified where the route decides.
+    pub(crate) fn from(&self, to: SocketAddr) -> SocketAddr {
+        let from: IpAddr = match to {
+            SocketAddr::V4(_) => self.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into(),
+            SocketAddr::V6(_) => self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into(),
+        };
+        SocketAddr::new(from, 0)
+    }
+
+    /// Gives a socket the interface and the mark.
+    ///
+    /// # Errors
+    /// The kernel knows no such interface (`ENODEV`), or the process lacks the right to set the
+    /// mark (`EPERM`).
+    pub fn apply(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(interface) = &self.interface {
+            socket.bind_device(Some(interface.as_bytes()))?;
+        }
+        if let Some(mark) = self.mark {
+            socket.set_mark(mark)?;
+        }
+        Ok(())
+    }
+
+    /// What holds for flows to one address: the host's own loopback addresses are behind no
+    /// interface, and reached from no address of one.
+    #[must_use]
+    pub fn towards(&self, to: IpAddr) -> Self {
+        if to.is_loopback() { Self::default() } else { self.clone() }
+    }
+}
+
+/// The host's kernel: flows are its connections, which leave in this way.
+#[derive(Clone, Debug, Default)]
+pub struct DirectFrom(pub Outbound);
+
+impl Upstream for DirectFrom {
+    fn connect(&self, to: &Destination, _: SocketAddr) -> io::Result<Box<dyn Far>> {
+        connect(to, &self.0)
+    }
+
+    fn datagrams(&self, to: &Destination) -> io::Result<Box<dyn FarDatagrams>> {
+        datagrams(to, &self.0)
+    }
+
+    fn leaves_by_host(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_family_of_the_destination_decides() {
+        let v4 = Ipv4Addr::new(192, 0, 2, 1);
+        let outbound = Outbound { v4: Some(v4), ..Outbound::default() };
+        let from = |to: &str| outbound.from(to.parse().expect("an address")).ip();
+        assert_eq!(from("198.51.100.1:80"), IpAddr::V4(v4));
+        assert_eq!(from("[2001:db8::1]:80"), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    }
+}
