@@ -46,8 +46,8 @@ pub(crate) fn main(command: Command) -> ExitCode {
 pub(crate) fn tell_of_echo(gateway: &neap_gateway::Gateway) {
     let [v4, _] = gateway.passes_echo();
     if !v4 {
-        eprintln!(
-            "neap gateway: pings of other hosts are not answered, as this user may not send them; \
+        tracing::warn!(
+            "pings of other hosts are not answered, as this user may not send them; \
              `sysctl net.ipv4.ping_group_range=\"0 2147483647\"` lets every user"
         );
     }

@@ -61,13 +61,22 @@ impl Arrived {
 }
 
 /// What became of datagrams that were to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// How many were taken.
     pub count: usize,
     /// Why a guest is to be told that it did not take one. What is in the error queue is not told
     /// here.
     pub why: Option<Refusal>,
+    /// Whether one was longer than the way takes. The error queue says how long it may be, and
+    /// not to which port it went.
+    pub is_too_long: bool,
+}
+
+impl Sent {
+    fn failed(errno: Errno) -> Self {
+        Self { count: 0, why: refusal(errno), is_too_long: errno == Errno::EMSGSIZE }
+    }
 }
 
 impl HostDatagrams {
@@ -118,7 +127,7 @@ impl HostDatagrams {
     /// with [`MOST_BYTES`].
     pub(crate) fn send(&mut self, datagrams: &[Bytes], to: SocketAddr, manner: Manner) -> Sent {
         if manner.apply(&mut self.manner, &self.socket, self.is_v6).is_err() {
-            return Sent { count: 0, why: None };
+            return Sent::default();
         }
         let address = SockaddrStorage::from(to);
         let segment = datagrams.first().map_or(0, Bytes::len);
@@ -127,19 +136,19 @@ impl HostDatagrams {
             let size = u16::try_from(segment).unwrap_or(u16::MAX);
             let control = [ControlMessage::UdpGsoSegments(&size)];
             match self.try_send(&parts, &control, &address) {
-                Ok(()) => return Sent { count: datagrams.len(), why: None },
+                Ok(()) => return Sent { count: datagrams.len(), ..Sent::default() },
                 // The way out cannot.
                 Err(Errno::EIO) => self.is_plain = true,
                 // Datagrams are longer than what it takes in one piece.
                 Err(Errno::EINVAL | Errno::EMSGSIZE) => {}
-                Err(errno) => return Sent { count: 0, why: refusal(errno) },
+                Err(errno) => return Sent::failed(errno),
             }
         }
-        let mut sent = Sent { count: 0, why: None };
+        let mut sent = Sent::default();
         for data in datagrams {
             match self.try_send(&[IoSlice::new(data)], &[], &address) {
                 Ok(()) => sent.count += 1,
-                Err(errno) => sent.why = refusal(errno),
+                Err(errno) => sent = Sent { count: sent.count, ..Sent::failed(errno) },
             }
         }
         sent

@@ -261,6 +261,25 @@ fn hostile_peers_get_an_error_or_lose_their_connection() {
         for mut stream in silent {
             assert_eq!(stream.read(&mut [0; 1]).expect("it is closed"), 0);
         }
+        // Those who do not take their answers hold nobody up, and have them later.
+        let ports = 2000..5000_u16;
+        let bound: Vec<_> = ports
+            .map(|port| UdpSocket::bind(&stack, SocketAddr::from(([10, 9, 0, 2], port))))
+            .collect::<Result<_, _>>()
+            .expect("ports");
+        let lazy: Vec<_> = (0..3)
+            .map(|_| {
+                let mut stream = UnixStream::connect(path).expect("it listens");
+                stream.write_all(b"{\"neap\":1,\"get\":\"sockets\"}\n").expect("sent");
+                stream
+            })
+            .collect();
+        assert_eq!(endpoint.sockets().expect("a listing").len(), bound.len());
+        for mut stream in lazy {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("received");
+            assert_eq!(answer.lines().count(), bound.len() + 2);
+        }
         // The stack was not disturbed, and its end is told.
         drop(stack);
         let error = endpoint.stack().expect_err("it is gone");

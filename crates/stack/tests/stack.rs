@@ -11,6 +11,8 @@ mod foreign;
 mod forwarding;
 #[path = "stack/icmp.rs"]
 mod icmp;
+#[path = "stack/listing.rs"]
+mod listing;
 #[path = "stack/memory.rs"]
 mod memory;
 #[path = "stack/network.rs"]

@@ -40,7 +40,7 @@ pub(crate) fn give_up_rights() -> Result<(), String> {
         .and_then(|rules| {
             rules.add_rules(path_beneath_rules(READABLE, AccessFs::from_read(LANDLOCK)))
         })
-        .and_then(|rules| rules.restrict_self());
+        .and_then(landlock::RulesetCreated::restrict_self);
     restricted.map_err(|error| format!("files cannot be given up: {error}"))?;
     Ok(())
 }

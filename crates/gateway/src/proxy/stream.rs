@@ -180,6 +180,10 @@ impl End for ProxyStream {
         self.stream()?.finish()
     }
 
+    fn take_error(&mut self) -> io::Result<()> {
+        self.stream()?.take_error()
+    }
+
     fn reset(&mut self) {
         if let Ok(stream) = self.stream() {
             stream.reset();
