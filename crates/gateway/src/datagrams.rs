@@ -283,7 +283,8 @@ impl Datagrams {
     /// Sends what waits of a mapping whose turn it is.
     pub(crate) fn serve(&mut self, key: usize, service: Service, sending: &mut Sending) {
         let now = sending.now();
-        let (mut batch, mut targets) = (std::mem::take(&mut self.batch), Vec::new());
+        let mut targets = SmallVec::<[Destination; 4]>::new();
+        let mut batch = std::mem::take(&mut self.batch);
         let (mut bytes, mut dropped, mut has_more) = (0, 0, false);
         if let Some(waiting) = &mut self.waiting
             && let Some(Mapping { turn: Some((_, queue)), .. }) = self.mappings.get_mut(key)
